@@ -1,0 +1,1 @@
+"""The doors: parse, call one operation, render."""

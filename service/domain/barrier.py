@@ -1,0 +1,203 @@
+"""What to do with one graph now: the whole barrier policy on one screen. Next: `service.operations.barriers`.
+
+A graph's life is *inject -> collect -> commit -> publish*, one barrier at a time. The policy is level-triggered: it looks at
+what is recorded and names the one next effect, so a missed wake-up costs latency, never correctness; a new leader that reads
+the same view continues where the old one stopped (publishing first what was committed).
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from service.domain.retry import backoff
+from service.protocol.barrier import BarrierKind
+from service.protocol.ids import Epoch, Generation, GraphId, WorkerId
+
+
+class GraphStatus(StrEnum):
+    """Where a graph is between generations."""
+
+    RECOVERING = "RECOVERING"
+    """The generation is over: the state store has to be fenced and rolled back to the committed epoch."""
+    WAITING = "WAITING"
+    """Rolled back; waits for its back-off and a worker. Stops are applied without a barrier meanwhile."""
+    RUNNING = "RUNNING"
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """The one barrier that is injected and neither committed nor attached to a later checkpoint."""
+
+    epoch: Epoch
+    kind: BarrierKind
+    injected_at: datetime
+    collected: bool = False
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GraphView:
+    """All that the policy looks at, read in one transaction."""
+
+    graph: GraphId
+    status: GraphStatus
+    generation: Generation
+    committed: Epoch
+    published: Epoch
+    newest: Epoch
+    """The newest epoch ever injected; the next one is greater."""
+    worker: WorkerId | None
+    """The worker that runs the present generation."""
+    alive: frozenset[WorkerId]
+    """Workers of this graph whose lease runs."""
+    in_flight: InFlight | None = None
+    uncommitted: int = 0
+    """Collected barriers that wait for the next checkpoint."""
+    last_injected_at: datetime | None = None
+    attempts: int = 0
+    """Generations started since the last commit."""
+    recovering_since: datetime | None = None
+    commands_waiting: bool = False
+    """A mutation or a flush is queued."""
+    stops_waiting: bool = False
+    statements_waiting: bool = False
+    backfilling: bool = False
+    """Some scan still reads history: then statements wait for the interval, to leave the scans long slices."""
+    recover_asked: str | None = None
+    """Why an operator wants a recovery, or None."""
+    cleanups_waiting: bool = False
+    """Something dropped or cancelled has yet to be removed from the state store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often barriers are made and how long one may take."""
+
+    interval: timedelta = timedelta(seconds=1)
+    checkpoint_frequency: int = 1
+    statement_delay: timedelta = timedelta(milliseconds=50)
+    """The least distance of barriers that are made early for waiting statements: enough for a few to share one."""
+    deadline: timedelta = timedelta(minutes=5)
+    """A barrier that is not collected by then is given up. Far above any healthy epoch, whose slice is one interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Make the committed epoch visible."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class CleanUp:
+    """Remove from the state store what was dropped or cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """End the generation: nothing of it that is not committed shall count."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RollBack:
+    """Fence the state store and roll it back to the committed epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyStops:
+    """Carry out drops and cancels without a barrier: no actor runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inject:
+    """Make the next barrier and hand it to `worker`."""
+
+    kind: BarrierKind
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """A barrier that is no checkpoint was collected: it waits for the next checkpoint."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A checkpoint was collected."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do before `until` unless something happens; None: until something happens. `reason` is for people."""
+
+    until: datetime | None
+    reason: str
+
+
+Effect = Publish | CleanUp | Abandon | RollBack | ApplyStops | Inject | Attach | Commit | Wait
+
+
+def decide(view: GraphView, *, now: datetime, pace: Pace) -> Effect:
+    """Return the one thing to do next for the graph."""
+    if view.published < view.committed:
+        return Publish(view.committed)
+    if view.cleanups_waiting:
+        return CleanUp()
+    match view.status:
+        case GraphStatus.RECOVERING:
+            return RollBack()
+        case GraphStatus.WAITING:
+            return _start(view, now)
+        case GraphStatus.RUNNING:
+            return _run(view, now, pace)
+
+
+def _start(view: GraphView, now: datetime) -> Effect:
+    if view.stops_waiting:
+        return ApplyStops()
+    if not view.alive:
+        return Wait(None, "no worker is alive")
+    due = (view.recovering_since or now) + backoff(view.attempts)
+    if now < due:
+        return Wait(due, "backing off after a failed start")
+    return Inject(BarrierKind.INITIAL, min(view.alive))
+
+
+def _run(view: GraphView, now: datetime, pace: Pace) -> Effect:
+    if view.recover_asked is not None:
+        return Abandon(view.recover_asked)
+    if view.worker not in view.alive:
+        return Abandon("worker lost")
+    if view.in_flight is not None:
+        return _advance(view, view.in_flight, now, pace)
+    due = _due(view, now, pace)
+    if now < due:
+        return Wait(due, "barrier interval")
+    last = view.uncommitted + 1 >= pace.checkpoint_frequency or view.commands_waiting
+    assert view.worker is not None
+    return Inject(BarrierKind.CHECKPOINT if last else BarrierKind.BARRIER, view.worker)
+
+
+def _advance(view: GraphView, barrier: InFlight, now: datetime, pace: Pace) -> Effect:
+    if barrier.failure is not None:
+        return Abandon(barrier.failure)
+    if barrier.collected:
+        # An initial barrier is a checkpoint: it proves that the new generation can run.
+        return Attach(barrier.epoch) if barrier.kind is BarrierKind.BARRIER else Commit(barrier.epoch)
+    deadline = barrier.injected_at + pace.deadline
+    if now >= deadline:
+        return Abandon(f"barrier {barrier.epoch} was not collected within {pace.deadline.total_seconds():.0f} s")
+    return Wait(deadline, "waiting for the worker to collect")
+
+
+def _due(view: GraphView, now: datetime, pace: Pace) -> datetime:
+    if view.last_injected_at is None or view.commands_waiting:
+        return now
+    early = view.statements_waiting and not view.backfilling
+    return view.last_injected_at + (min(pace.statement_delay, pace.interval) if early else pace.interval)

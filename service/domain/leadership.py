@@ -1,0 +1,30 @@
+"""Who leads, and for how long a leader may believe it (River's leadership term)."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from service.protocol.ids import Term
+
+LEASE: Final = timedelta(seconds=10)
+RENEW_EVERY: Final = timedelta(seconds=3)
+"""Three renewals fit a lease, so one slow or lost attempt does not depose a healthy leader."""
+MARGIN: Final = timedelta(seconds=1)
+"""A leader stops believing before others may take over. Only a convenience: the term check in every write is the fence (I7)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """A term that was won or renewed. `trusted_until` is on the monotonic clock of the process."""
+
+    term: Term
+    trusted_until: float
+
+    @classmethod
+    def gained(cls, term: Term, *, attempt_started: float) -> "Leadership":
+        """Anchor the trust at the *start* of the attempt, so that a slow success cannot stretch it."""
+        return cls(term, attempt_started + (LEASE - MARGIN).total_seconds())
+
+    def trusted(self, monotonic: float) -> bool:
+        """Whether the leader may still act."""
+        return monotonic < self.trusted_until

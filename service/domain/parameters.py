@@ -1,0 +1,109 @@
+"""System parameters (`ALTER SYSTEM SET`) and session variables (`SET`): names, defaults and what values they take."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Final, Self
+
+from service.domain.errors import Invalid, NotFound
+
+UNLIMITED: Final = -1
+"""`backfill_rate_limit` below zero, or DEFAULT, is no limit; 0 is paused."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemParameters:
+    """Settings of the whole service, stored in the meta store and read by the leader at every tick."""
+
+    barrier_interval_ms: int = 1000
+    checkpoint_frequency: int = 1
+    max_concurrent_creating_streaming_jobs: int = 1
+    pause_on_next_bootstrap: bool = False
+
+    @classmethod
+    def of(cls, stored: Mapping[str, str]) -> Self:
+        """Read stored texts; what is not stored has its default."""
+        known = {name: parse_system_parameter(name, text) for name, text in stored.items() if name in SYSTEM}
+        return cls(**known)  # type: ignore[arg-type]
+
+
+SYSTEM: Final[Mapping[str, type]] = MappingProxyType(
+    {
+        field.name: bool if field.default in {True, False} and isinstance(field.default, bool) else int
+        for field in fields(SystemParameters)
+    }
+)
+_RANGES: Final = {
+    "barrier_interval_ms": (50, 3_600_000),
+    "checkpoint_frequency": (1, 10_000),
+    "max_concurrent_creating_streaming_jobs": (0, 100_000),
+}
+
+SESSION_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "backfill_rate_limit": "default",
+        "background_ddl": "false",
+        "streaming_parallelism": "default",
+        "streaming_parallelism_for_materialized_view": "default",
+        "streaming_parallelism_for_backfill": "default",
+        "streaming_use_arrangement_backfill": "true",
+        "streaming_use_snapshot_backfill": "false",
+        "statement_timeout": "60000",
+        "row_limit": "10000",
+        "timezone": "UTC",
+    }
+)
+_TRUE: Final = frozenset({"true", "on", "yes", "1", "t"})
+_FALSE: Final = frozenset({"false", "off", "no", "0", "f"})
+
+
+def parse_system_parameter(name: str, text: str) -> int | bool:
+    """Return the value of `name = text`. Raises NotFound for an unknown name and Invalid for a bad value."""
+    if name not in SYSTEM:
+        raise NotFound(f'unrecognized system parameter "{name}"', kind="parameter")
+    if SYSTEM[name] is bool:
+        return parse_bool(name, text)
+    low, high = _RANGES[name]
+    value = _parse_int(name, text)
+    if not low <= value <= high:
+        raise Invalid(f'"{name}" takes a value from {low} to {high}, not {value}', pointer=name)
+    return value
+
+
+def parse_session_variable(name: str, text: str) -> str:
+    """Return the normal text of a session variable's value. Raises NotFound and Invalid."""
+    if name not in SESSION_DEFAULTS:
+        raise NotFound(f'unrecognized configuration parameter "{name}"', kind="parameter")
+    lowered = text.strip().lower()
+    if lowered == "default":
+        return SESSION_DEFAULTS[name]
+    if name in {"background_ddl", "streaming_use_arrangement_backfill", "streaming_use_snapshot_backfill"}:
+        return str(parse_bool(name, lowered)).lower()
+    if name == "timezone":
+        if lowered not in {"utc", "etc/utc"}:
+            raise Invalid('only "UTC" is supported as "timezone"', pointer=name)
+        return "UTC"
+    if name == "backfill_rate_limit":
+        value = _parse_int(name, lowered)
+        return "default" if value < 0 else str(value)
+    value = _parse_int(name, lowered)
+    if value < 1:
+        raise Invalid(f'"{name}" takes `default` or a positive integer, not {value}', pointer=name)
+    return str(value)
+
+
+def parse_bool(name: str, text: str) -> bool:
+    """Return a boolean as Postgres spells it. Raises Invalid."""
+    lowered = text.strip().lower()
+    if lowered in _TRUE:
+        return True
+    if lowered in _FALSE:
+        return False
+    raise Invalid(f'"{name}" takes a boolean, not "{text}"', pointer=name)
+
+
+def _parse_int(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise Invalid(f'"{name}" takes an integer, not "{text}"', pointer=name) from None

@@ -1,0 +1,177 @@
+"""Progress as people read it: the reference's strings (its section 1.5) and, beside them, numbers (I6)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from service.domain.job import JobState
+from service.protocol.ids import FragmentId
+
+SMOOTHING: Final = timedelta(seconds=5)
+"""The rate is an average that forgets with this time constant: long enough to be calm, short enough to see a throttle."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanProgress:
+    """One scan fragment. `total` is the upstream's present key count, None while unknown; `rate` is rows per second.
+
+    Invariant: `rows` never decreases within a generation.
+    """
+
+    fragment: FragmentId
+    upstream: str
+    rows: int = 0
+    total: int | None = None
+    rate: float = 0.0
+    finished: bool = False
+    rate_limit: int | None = None
+    at: datetime | None = None
+
+
+class Phase(StrEnum):
+    """What a creating job does now."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    BACKFILLING = "backfilling"
+    FINISHING = "finishing"
+    CREATED = "created"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """A job's progress. `text` is the reference's string; `percent` is None where the total is unknown."""
+
+    text: str
+    phase: Phase
+    rows: int
+    total: int | None
+    percent: float | None
+    rate: float
+    eta: timedelta | None
+    waiting_for: str | None
+    """Why no history moves now: the pause, a limit of 0, the queue, the recovery; None while it moves."""
+
+
+def advanced(scan: ScanProgress, *, rows: int, total: int, finished: bool, at: datetime) -> ScanProgress:
+    """Return the progress after a checkpoint that was committed at `at` with cumulative `rows`."""
+    assert rows >= scan.rows, (rows, scan)
+    return ScanProgress(scan.fragment, scan.upstream, rows, total, _rate(scan, rows, at), finished, scan.rate_limit, at)
+
+
+def of_job(
+    state: JobState,
+    scans: Sequence[ScanProgress],
+    *,
+    started: bool,
+    queue_place: int | None = None,
+    paused: bool = False,
+    recovering: str | None = None,
+) -> JobProgress:
+    """Return what to show. `started` says whether the job's first barrier was collected."""
+    rows = sum(scan.rows for scan in scans)
+    totals = [scan.total for scan in scans]
+    total = None if None in totals else sum(value for value in totals if value is not None)
+    rate = sum(scan.rate for scan in scans if not scan.finished)
+    phase = _phase(state, scans, started=started)
+    left = None if total is None else max(total - rows, 0)
+    return JobProgress(
+        text=_text(state, scans, rows, total, started=started),
+        phase=phase,
+        rows=rows,
+        total=total,
+        percent=_percent(phase, rows, total),
+        rate=rate,
+        eta=timedelta(seconds=left / rate)
+        if left is not None and rate >= 1e-3 and phase is Phase.BACKFILLING
+        else None,
+        waiting_for=_waiting_for(phase, scans, queue_place=queue_place, paused=paused, recovering=recovering),
+    )
+
+
+def fragment_text(rows: int, total: int | None) -> str:
+    """Return `rw_fragment_backfill_progress.progress`: unrounded and not capped; an empty or unknown upstream is whole."""
+    if not total:
+        return f"100% ({rows}/{total or 0})"
+    return f"{rows / total * 100:.12g}% ({rows}/{total})"
+
+
+def metric_text(scan: ScanProgress) -> str:
+    """Return the label of the metric `backfill_fragment_progress`."""
+    total = scan.total or 0
+    if scan.finished:
+        return f"100.0000% ({total}/{total})"
+    return f"{scan.rows / total * 100:.4f}% ({scan.rows}/{total})" if total else "0.0000% (0/0)"
+
+
+def _text(state: JobState, scans: Sequence[ScanProgress], rows: int, total: int | None, *, started: bool) -> str:
+    if state in {JobState.CANCELLING, JobState.DROPPING}:
+        return "Resetting"
+    if state is JobState.CREATED:
+        return "100%"
+    if not started:
+        return "0.0%"
+    if not scans:
+        return "Unknown"
+    if not total:
+        return "99.99%"
+    # Not 100 % before the checkpoint with the finish has committed (I6); the reference prints 100.00% at exactly 1.
+    share = min(rows / total, 0.9999)
+    return f"{share * 100:.2f}% ({rows}/{total})"
+
+
+def _percent(phase: Phase, rows: int, total: int | None) -> float | None:
+    if phase is Phase.CREATED:
+        return 100.0
+    if total is None:
+        return None
+    if phase in {Phase.QUEUED, Phase.STARTING}:
+        return 0.0
+    return min(rows / total * 100, 99.99) if total else 99.99
+
+
+def _phase(state: JobState, scans: Sequence[ScanProgress], *, started: bool) -> Phase:
+    match state:
+        case JobState.CREATED:
+            return Phase.CREATED
+        case JobState.QUEUED:
+            return Phase.QUEUED
+        case JobState.INITIAL:
+            return Phase.STARTING
+        case JobState.CREATING:
+            if not started:
+                return Phase.STARTING
+            return Phase.FINISHING if all(scan.finished for scan in scans) else Phase.BACKFILLING
+        case _:
+            return Phase.STOPPED
+
+
+def _waiting_for(
+    phase: Phase, scans: Sequence[ScanProgress], *, queue_place: int | None, paused: bool, recovering: str | None
+) -> str | None:
+    if phase is Phase.QUEUED:
+        return f"queued at place {queue_place}: max_concurrent_creating_streaming_jobs is reached"
+    if phase not in {Phase.STARTING, Phase.BACKFILLING}:
+        return None
+    if recovering is not None:
+        return f"cluster under recovery[{recovering}]"
+    if paused:
+        return "paused"
+    open_scans = [scan for scan in scans if not scan.finished]
+    if open_scans and all(scan.rate_limit == 0 for scan in open_scans):
+        return "backfill_rate_limit is 0"
+    if any(scan.rate_limit is not None for scan in open_scans):
+        limits = ", ".join(str(scan.rate_limit) for scan in open_scans if scan.rate_limit is not None)
+        return f"throttled to {limits} rows/s per actor"
+    return None
+
+
+def _rate(scan: ScanProgress, rows: int, at: datetime) -> float:
+    if scan.at is None or at <= scan.at:
+        return scan.rate
+    seconds = (at - scan.at).total_seconds()
+    weight = min(seconds / SMOOTHING.total_seconds(), 1.0)
+    return scan.rate * (1 - weight) + (rows - scan.rows) / seconds * weight

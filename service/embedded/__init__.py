@@ -1,0 +1,1 @@
+"""Postgres and Java for a machine that has none."""

@@ -1,0 +1,1 @@
+"""Time: the only `while` of the service."""

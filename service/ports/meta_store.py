@@ -1,0 +1,459 @@
+"""The meta store as operations use it: transactions over small aggregates, domain values in and out.
+
+`Stores.begin(term)` opens a transaction and commits it when the block ends without an error. With a term it asserts the leader
+lease *inside the same transaction*, so that a deposed leader can write nothing (I7). Nothing else commits.
+
+Every method may raise Unavailable (the database is away). Instants are UTC and come from the caller.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from service.domain.barrier import GraphStatus, GraphView
+from service.domain.job import Job, JobEvent, JobState
+from service.domain.progress import ScanProgress
+from service.protocol.api import Registration
+from service.protocol.barrier import Barrier
+from service.protocol.dml import Statement, StatementResult
+from service.protocol.ids import (
+    CommandId,
+    Epoch,
+    FragmentId,
+    Generation,
+    GraphId,
+    JobId,
+    RelationId,
+    RequestId,
+    StatementId,
+    Term,
+    WorkerId,
+)
+from service.protocol.mutation import Mutation
+from service.protocol.plan import FragmentKind, JobPlan, ScanType, Stateless
+from service.protocol.relation import Relation
+from service.protocol.report import Collected, Failed
+from service.protocol.request import Analyzed, Rejected, Request, Verified
+from service.protocol.vnodes import Runs
+
+Json = Mapping[str, Any]
+
+
+# --- values -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEntry:
+    """A relation whose name is taken. `key_count` counts alive keys at the committed epoch; `upstreams` are what it reads."""
+
+    relation: Relation
+    definition: str
+    job: JobId
+    state: JobState
+    key_count: int = 0
+    upstreams: tuple[RelationId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NewFragment:
+    """A fragment to be stored; actors get ids in the order of `actors`."""
+
+    kind: FragmentKind
+    actors: tuple[Runs, ...]
+    upstream: RelationId | None = None
+    query: Stateless | None = None
+    scan_type: ScanType | None = None
+    rate_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to be stored together with the relation it creates (whose id is ignored and assigned)."""
+
+    relation: Relation
+    statement: str
+    background: bool
+    fragments: tuple[NewFragment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A request for a barrier, durable and answered with the epoch that carried it. `mutation` None is a flush.
+
+    `epoch` is set when it was carried, `error` when it was refused after it was queued. `stop` names the jobs of a Stop.
+    """
+
+    id: CommandId
+    graph: GraphId
+    mutation: Mutation | None
+    asked_by: str
+    epoch: Epoch | None = None
+    done: bool = False
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cleanup:
+    """What is left of a dropped relation in the state store, to be removed by the leader; repeatable."""
+
+    relation: RelationId
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierRecord:
+    """One barrier of the history. Latency is injected -> published."""
+
+    barrier: Barrier
+    injected_at: datetime
+    collected_at: datetime | None
+    committed_at: datetime | None
+    published_at: datetime | None
+    failure: str | None
+    timings_ms: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """A worker that registered. `alive` says whether its lease runs."""
+
+    worker: WorkerId
+    graph: GraphId
+    host: str
+    pid: int
+    parallelism: int
+    registered_at: datetime
+    seen_at: datetime
+    alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStatement:
+    """DML that was accepted. `result` is set once the epoch that ran it (the last of its slices) has committed."""
+
+    id: StatementId
+    statement: Statement
+    accepted_at: datetime
+    staged_rows: int | None = None
+    applied_rows: int = 0
+    epoch: Epoch | None = None
+    result: StatementResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One entry of the append-only log. `id` grows; `kind` is a past-tense name such as `barrier.committed`."""
+
+    id: int
+    at: datetime
+    kind: str
+    facts: Json
+
+
+# --- aggregates ---------------------------------------------------------------------------------------------------
+
+
+class Leases(Protocol):
+    """The leader lease: one row with a growing term, on the database's own clock."""
+
+    async def gain(self, holder: str, *, lease: timedelta) -> Term | None:
+        """Renew the lease of `holder` (same term) or take it over if it has expired (next term); None: someone else leads."""
+        ...
+
+    async def release(self, holder: str) -> None:
+        """Let it expire now, if `holder` has it."""
+        ...
+
+
+class Graphs(Protocol):
+    """Graphs: status, generation, committed and published epochs, pause flag."""
+
+    async def view(self, graph: GraphId, *, now: datetime, lease: timedelta) -> GraphView:
+        """Read all that `decide` looks at; workers seen within `lease` before `now` are alive."""
+        ...
+
+    async def set_status(
+        self,
+        graph: GraphId,
+        status: GraphStatus,
+        *,
+        now: datetime,
+        reason: str | None = None,
+        worker: WorkerId | None = None,
+    ) -> Generation:
+        """Record a status. RECOVERING bumps the generation, counts a recovery, stores the reason, forgets the in-flight and
+        uncommitted barriers and puts their commands and statements back into their queues; WAITING keeps the generation;
+        RUNNING names the worker. Returns the present generation.
+        """
+        ...
+
+    async def set_paused(self, graph: GraphId, *, paused: bool) -> None: ...
+
+    async def state(self, graph: GraphId) -> Json:
+        """Return status, generation, committed, published (epochs as text), paused, recoveries, last_error, for people."""
+        ...
+
+    async def set_published(self, graph: GraphId, epoch: Epoch, *, now: datetime) -> None:
+        """Record that the state store shows `epoch`, on the graph and on the barriers up to it."""
+        ...
+
+    async def ask_recovery(self, graph: GraphId, reason: str | None) -> None:
+        """Set (or with None clear) an operator's wish for a recovery."""
+        ...
+
+
+class Barriers(Protocol):
+    """Barriers in flight and their history."""
+
+    async def record(self, barrier: Barrier, *, worker: WorkerId, now: datetime, commands: Sequence[CommandId]) -> None:
+        """Store an injected barrier: it carries these commands and its `statements`."""
+        ...
+
+    async def for_worker(self, worker: WorkerId, graph: GraphId) -> Barrier | None:
+        """Return the in-flight barrier that `worker` has yet to answer."""
+        ...
+
+    async def answer(self, answer: Collected | Failed, *, now: datetime) -> bool:
+        """Store an answer; False when the same was stored before. Raises Stale for another generation, epoch or worker."""
+        ...
+
+    async def collected(self, graph: GraphId, upto: Epoch) -> Sequence[tuple[Barrier, Collected]]:
+        """Return the collected, uncommitted barriers up to and with `upto`, oldest first."""
+        ...
+
+    async def attach(self, graph: GraphId, epoch: Epoch) -> None:
+        """A collected non-checkpoint barrier waits for the next checkpoint; the graph may go on."""
+        ...
+
+    async def commit(self, graph: GraphId, epoch: Epoch, *, now: datetime) -> None:
+        """Mark the barriers up to `epoch` committed and set the graph's committed epoch: the commit point. Older history
+        beyond the newest 1,000 barriers of the graph is deleted, and payloads of committed barriers are emptied.
+        """
+        ...
+
+    async def history(self, graph: GraphId, *, limit: int, before: Epoch | None = None) -> Sequence[BarrierRecord]: ...
+
+
+class Commands(Protocol):
+    """Durable requests for barriers, first in, first out."""
+
+    async def add(self, graph: GraphId, mutation: Mutation | None, *, asked_by: str, now: datetime) -> CommandId: ...
+
+    async def get(self, command: CommandId) -> Command | None: ...
+
+    async def waiting(self, graph: GraphId) -> Sequence[Command]:
+        """Return what no barrier carries yet, oldest first."""
+        ...
+
+    async def finish(self, commands: Collection[CommandId], *, epoch: Epoch, error: str | None = None) -> None: ...
+
+    async def carried(self, graph: GraphId, upto: Epoch) -> Sequence[Command]:
+        """Return the unfinished commands that barriers up to `upto` carried."""
+        ...
+
+
+class Catalog(Protocol):
+    """Relations whose names are taken."""
+
+    async def named(self, name: str) -> CatalogEntry | None: ...
+
+    async def get(self, relation: RelationId) -> CatalogEntry | None: ...
+
+    async def all(self) -> Sequence[CatalogEntry]: ...
+
+    async def dependents(self, relation: RelationId) -> Sequence[CatalogEntry]:
+        """Return the relations that read `relation` directly."""
+        ...
+
+    async def remove(self, relation: RelationId) -> None:
+        """Free the name, forget the columns, fragments, actors and positions, and queue a cleanup."""
+        ...
+
+    async def cleanups(self) -> Sequence[Cleanup]: ...
+
+    async def cleaned(self, relation: RelationId) -> None: ...
+
+
+class Jobs(Protocol):
+    """Jobs, with the fragments and actors that carry them out."""
+
+    async def add(self, new: NewJob, *, now: datetime) -> Job:
+        """Store relation, job (INITIAL), fragments and actors. Raises Conflict when the name is taken."""
+        ...
+
+    async def get(self, job: JobId) -> Job | None: ...
+
+    async def where(self, states: Collection[JobState] | None = None) -> Sequence[Job]:
+        """Return jobs in these states (None: all, finished ones included), oldest first: the order of the queue."""
+        ...
+
+    async def move(self, job: JobId, event: JobEvent, *, now: datetime, error: str | None = None) -> Job:
+        """Apply `service.domain.job.after` to the row, locked. Raises IllegalTransition, NotFound."""
+        ...
+
+    async def plans(self, jobs: Collection[JobId]) -> Sequence[JobPlan]:
+        """Return plans with the stored rate limits and positions, in order of job id (upstream before downstream)."""
+        ...
+
+    async def blame(self, job: JobId | None, *, graph: GraphId) -> int:
+        """Count a failure against `job` and reset every other job's count; return the job's consecutive failures (0 for
+        None). Also counts a recovery on every creating job of the graph.
+        """
+        ...
+
+
+class Fragments(Protocol):
+    """Limits, positions and progress of fragments."""
+
+    async def job_of(self, fragments: Collection[FragmentId]) -> Mapping[FragmentId, tuple[JobId, FragmentKind]]:
+        """Return the job and kind of each fragment that exists."""
+        ...
+
+    async def set_rate_limits(self, limits: Mapping[FragmentId, int | None]) -> None: ...
+
+    async def record(self, answers: Iterable[Collected], *, now: datetime) -> None:
+        """Store positions, key counts and progress (with `service.domain.progress.advanced`) of these answers, oldest first."""
+        ...
+
+    async def scans(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ScanProgress]]: ...
+
+    async def detail(self, job: JobId) -> Sequence[Json]:
+        """Return the job's fragments with actors and per-vnode positions, for people."""
+        ...
+
+    async def store_texts(self, texts: Mapping[JobId, Json]) -> None:
+        """Store what `rw_ddl_progress` shows: per job `text`, `phase`, `waiting_for`, and anything else structured."""
+        ...
+
+
+class Statements(Protocol):
+    """DML that was accepted and not yet answered."""
+
+    async def reserve(self) -> StatementId: ...
+
+    async def add(self, statement: Statement, *, now: datetime, staged_rows: int | None = None) -> None: ...
+
+    async def get(self, statement: StatementId) -> StoredStatement | None: ...
+
+    async def waiting(self, *, limit: int) -> Sequence[StoredStatement]:
+        """Return what no barrier carries yet, oldest first; a staged one comes back until its last slice committed."""
+        ...
+
+    async def finish(self, results: Sequence[StatementResult], *, epoch: Epoch, now: datetime) -> None:
+        """Store results; for a slice add to `applied_rows` and put the statement back unless it was the last or failed."""
+        ...
+
+    async def staged(self) -> Sequence[StatementId]:
+        """Return finished statements whose staging tables have yet to be dropped."""
+        ...
+
+    async def unstaged(self, statement: StatementId) -> None: ...
+
+
+class Workers(Protocol):
+    """Workers that registered."""
+
+    async def register(self, registration: Registration, *, now: datetime) -> None: ...
+
+    async def seen(self, worker: WorkerId, *, now: datetime) -> None:
+        """Record a sign of life. Raises Stale when the worker is unknown or was given up."""
+        ...
+
+    async def give_up(self, worker: WorkerId) -> None:
+        """The worker is dead or hung: nothing it says counts any more."""
+        ...
+
+    async def all(self, *, now: datetime, lease: timedelta) -> Sequence[WorkerRecord]: ...
+
+
+class Requests(Protocol):
+    """Questions to workers outside the barrier sequence."""
+
+    async def add(self, request: Request, graph: GraphId, *, now: datetime) -> RequestId:
+        """Store a question (its id is ignored and assigned)."""
+        ...
+
+    async def claim(self, graph: GraphId, worker: WorkerId, *, now: datetime) -> Request | None:
+        """Hand out the oldest one that no live worker holds."""
+        ...
+
+    async def answer(self, response: Analyzed | Verified | Rejected) -> None: ...
+
+    async def response(self, request: RequestId) -> Analyzed | Verified | Rejected | None: ...
+
+    async def forget(self, request: RequestId) -> None: ...
+
+
+class Events(Protocol):
+    """The append-only event log."""
+
+    async def append(self, kind: str, facts: Json, *, now: datetime) -> None: ...
+
+    async def since(self, after: int, *, limit: int) -> Sequence[Event]: ...
+
+    async def newest(self) -> int: ...
+
+
+class Parameters(Protocol):
+    """System parameters that were set."""
+
+    async def all(self) -> Mapping[str, str]: ...
+
+    async def set(self, name: str, text: str) -> None: ...
+
+
+class Keys(Protocol):
+    """Idempotency keys: the stored response of a mutating call."""
+
+    async def claim(self, key: str, fingerprint: str, *, now: datetime) -> Json | None:
+        """Take the key, or return the response stored with it. Raises Conflict when it was used with another fingerprint, or
+        when its first call has not been answered.
+        """
+        ...
+
+    async def store(self, key: str, response: Json) -> None: ...
+
+    async def release(self, key: str) -> None:
+        """Free a key whose call failed without changing anything."""
+        ...
+
+
+class Transaction(Protocol):
+    """One transaction and its aggregates."""
+
+    @property
+    def leases(self) -> Leases: ...
+    @property
+    def graphs(self) -> Graphs: ...
+    @property
+    def barriers(self) -> Barriers: ...
+    @property
+    def commands(self) -> Commands: ...
+    @property
+    def catalog(self) -> Catalog: ...
+    @property
+    def jobs(self) -> Jobs: ...
+    @property
+    def fragments(self) -> Fragments: ...
+    @property
+    def statements(self) -> Statements: ...
+    @property
+    def workers(self) -> Workers: ...
+    @property
+    def requests(self) -> Requests: ...
+    @property
+    def events(self) -> Events: ...
+    @property
+    def parameters(self) -> Parameters: ...
+    @property
+    def keys(self) -> Keys: ...
+
+
+class Stores(Protocol):
+    """Opens transactions."""
+
+    def begin(self, term: Term | None = None) -> AbstractAsyncContextManager[Transaction]:
+        """Open a transaction; with a term, assert it inside. Raises Deposed, Unavailable."""
+        ...

@@ -1,0 +1,88 @@
+"""The state store as the service uses it: authority, visibility and clean-up; rows are the workers' business.
+
+Versioned tables (DESIGN: "tables with versions"): `state.t_<id>(_vnode, columns.., _from, _to)`, read at E as
+`_from <= E and _to > E`. Every write asserts the leader's term inside its own transaction (I7). All methods are repeatable: a
+leader that died half-way leaves a state from which the next call continues. They raise Unavailable or Deposed.
+"""
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from service.protocol.columns import Column
+from service.protocol.ids import Epoch, Generation, GraphId, RelationId, StatementId, Term
+from service.protocol.relation import Relation
+
+
+class VersionedTables(Protocol):
+    """Create, publish, fence, roll back, vacuum, drop."""
+
+    async def claim(self, term: Term) -> None:
+        """A new leader takes the store over: older terms are refused from now on."""
+        ...
+
+    async def create(self, relation: Relation, *, term: Term) -> None:
+        """Create the versioned table with its indexes, and the `live` view that DML reads."""
+        ...
+
+    async def publish(self, graph: GraphId, epoch: Epoch, *, term: Term, created: Sequence[Relation]) -> None:
+        """Show `epoch` (never an older one than shown) and the public views of relations that have become readable, in one
+        transaction (I2).
+        """
+        ...
+
+    async def fence(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
+        """Refuse every older generation, and end its sessions (`application_name` = `tidefill:<graph>:<generation>`)."""
+        ...
+
+    async def roll_back(self, relations: Collection[RelationId], epoch: Epoch, *, term: Term) -> None:
+        """Delete what was written after `epoch` and reopen what was closed after it (I3)."""
+        ...
+
+    async def vacuum(self, relations: Collection[RelationId], graph: GraphId, epoch: Epoch, *, term: Term) -> int:
+        """Delete versions that ended at or before min(epoch, every pin); return how many."""
+        ...
+
+    async def drop(self, relation: RelationId, name: str, *, term: Term) -> None:
+        """Remove public view, live view and table, where they are this relation's (I9)."""
+        ...
+
+
+class Pins(Protocol):
+    """Readers that need an epoch to stay readable for longer than one transaction."""
+
+    def pin(self, graph: GraphId, epoch: Epoch, *, holder: str) -> AbstractAsyncContextManager[None]:
+        """Hold the versions readable at `epoch`. Raises Conflict when they may have been vacuumed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """Columns as (name, Postgres type name), rows as JSON values; `truncated` says that the row cap cut it."""
+
+    columns: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[Any, ...], ...]
+    truncated: bool
+
+
+class Reader(Protocol):
+    """A user's SELECT, under a login that can read the public views and `rw_catalog` and nothing else."""
+
+    async def query(self, sql: str, *, row_limit: int, timeout_ms: int) -> QueryResult:
+        """Run one statement, read-only. Raises Invalid with Postgres's message and position, or Unavailable."""
+        ...
+
+
+class Staging(Protocol):
+    """Rows that wait outside any epoch: `stage.s_<id>(_row bigint primary key, columns..)`."""
+
+    async def from_query(self, statement: StatementId, columns: Sequence[Column], sql: str, *, timeout_ms: int) -> int:
+        """Stage what a query gives, run under the reader's login; return the number of rows. Raises Invalid."""
+        ...
+
+    async def from_csv(self, statement: StatementId, columns: Sequence[Column], chunks: AsyncIterator[bytes]) -> int:
+        """Stage Postgres CSV text (the bulk load's normal form). Raises Invalid naming the first bad row by number (1-based)."""
+        ...
+
+    async def drop(self, statement: StatementId) -> None: ...

@@ -1,0 +1,42 @@
+"""The worker's side of HTTP: routes under `/internal/v1` and the bodies that are not answers or responses.
+
+The service is the server; a worker long-polls. Every call is a heartbeat. All need `Authorization: Bearer <worker token>`.
+
+    POST /internal/v1/workers                      Registration -> Registered
+    GET  /internal/v1/workers/{id}/barrier         ?generation=G&after=E: the next barrier of the graph, or 204 after the wait
+    POST /internal/v1/workers/{id}/answers         Answer -> 204; 410 when the worker or its generation is of the past
+    GET  /internal/v1/workers/{id}/request         the next Request, or 204 after the wait
+    POST /internal/v1/workers/{id}/responses       Response -> 204
+"""
+
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+from service.protocol.ids import GraphId, WorkerId
+
+VERSION: Final = 1
+"""Grows when a message changes so that the other side would misread it; a worker of another version is refused."""
+
+
+class Registration(BaseModel):
+    """A worker presents itself once its Spark session is warm."""
+
+    model_config = ConfigDict(frozen=True)
+
+    worker: WorkerId
+    graph: GraphId
+    version: int = VERSION
+    pid: int
+    host: str
+    parallelism: int
+    """How many Spark tasks it can run at once: the default number of actors of a fragment."""
+
+
+class Registered(BaseModel):
+    """The service knows the worker. `wait_seconds` is how long a long poll may take, `lease_seconds` how long a silent worker lives."""
+
+    model_config = ConfigDict(frozen=True)
+
+    wait_seconds: float
+    lease_seconds: float

@@ -1,0 +1,222 @@
+"""Column types: one value per Postgres type that tidefill keeps exactly, with its Spark twin and its travel rules.
+
+`docs/types.md` is this table for people. A type is *native* when Arrow carries it unchanged between Postgres and
+Spark; every other type travels as its Postgres text and is cast at the two ends, because what the binary readers do
+to it is not exact (numeric as text, uuid and jsonb not writable, infinite dates turned into garbage).
+"""
+
+import re
+from enum import StrEnum
+from functools import lru_cache
+from typing import Annotated, Final, Self
+
+from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic.dataclasses import dataclass
+
+
+class TypeName(StrEnum):
+    """The scalar types, spelled as Postgres spells them."""
+
+    BOOLEAN = "boolean"
+    SMALLINT = "smallint"
+    INTEGER = "integer"
+    BIGINT = "bigint"
+    REAL = "real"
+    DOUBLE = "double precision"
+    NUMERIC = "numeric"
+    TEXT = "text"
+    BYTEA = "bytea"
+    DATE = "date"
+    TIME = "time"
+    TIMESTAMP = "timestamp"
+    TIMESTAMPTZ = "timestamptz"
+    UUID = "uuid"
+    JSONB = "jsonb"
+    INTERVAL = "interval"
+
+
+ALIASES: Final = {
+    "bool": TypeName.BOOLEAN,
+    "int2": TypeName.SMALLINT,
+    "int": TypeName.INTEGER,
+    "int4": TypeName.INTEGER,
+    "int8": TypeName.BIGINT,
+    "float4": TypeName.REAL,
+    "float": TypeName.DOUBLE,
+    "float8": TypeName.DOUBLE,
+    "double": TypeName.DOUBLE,
+    "decimal": TypeName.NUMERIC,
+    "varchar": TypeName.TEXT,
+    "character varying": TypeName.TEXT,
+    "string": TypeName.TEXT,
+    "timestamp without time zone": TypeName.TIMESTAMP,
+    "timestamp with time zone": TypeName.TIMESTAMPTZ,
+    "time without time zone": TypeName.TIME,
+}
+
+_SPARK: Final = {
+    TypeName.BOOLEAN: "boolean",
+    TypeName.SMALLINT: "smallint",
+    TypeName.INTEGER: "int",
+    TypeName.BIGINT: "bigint",
+    TypeName.REAL: "float",
+    TypeName.DOUBLE: "double",
+    TypeName.TEXT: "string",
+    TypeName.BYTEA: "binary",
+    TypeName.DATE: "date",
+    TypeName.TIMESTAMP: "timestamp_ntz",
+    TypeName.TIMESTAMPTZ: "timestamp",
+    # Spark keeps these as their Postgres text: it has no equal of its own.
+    TypeName.TIME: "string",
+    TypeName.UUID: "string",
+    TypeName.JSONB: "string",
+    TypeName.INTERVAL: "string",
+}
+
+_NATIVE: Final = frozenset(
+    {
+        TypeName.BOOLEAN,
+        TypeName.SMALLINT,
+        TypeName.INTEGER,
+        TypeName.BIGINT,
+        TypeName.REAL,
+        TypeName.DOUBLE,
+        TypeName.TEXT,
+        TypeName.BYTEA,
+        TypeName.DATE,
+        TypeName.TIMESTAMP,
+        TypeName.TIMESTAMPTZ,
+    }
+)
+
+# Why a type cannot be ordered the same by Postgres and Spark, hence cannot be a key.
+_NOT_A_KEY: Final = {
+    TypeName.JSONB: "jsonb has an order of its own that Spark does not share",
+    TypeName.INTERVAL: "equal intervals can have different texts (1 day = 24:00:00)",
+}
+
+NUMERIC_PRECISION_MAX: Final = 38
+"""Spark's decimal holds 38 digits; a wider numeric could not be kept exactly."""
+
+_PATTERN: Final = re.compile(
+    r"^\s*(?P<name>[a-z][a-z0-9 ]*?)\s*(\(\s*(?P<precision>\d+)\s*(,\s*(?P<scale>-?\d+)\s*)?\))?\s*(?P<array>(\[\])*)\s*$"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """A type such as `bigint`, `numeric(12,2)` or `integer[]`. Arrays have one dimension.
+
+    Invariant: `precision` and `scale` are set for numeric and only for it; `precision <= 38`, `0 <= scale <= precision`.
+    """
+
+    name: TypeName
+    precision: int | None = None
+    scale: int | None = None
+    array: bool = False
+
+    def __post_init__(self) -> None:
+        numeric = self.name is TypeName.NUMERIC
+        assert numeric == (self.precision is not None) == (self.scale is not None), self
+        if self.precision is not None and self.scale is not None:
+            assert 0 <= self.scale <= self.precision <= NUMERIC_PRECISION_MAX, self
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a type as a user or Postgres spells it. Raises ValueError, which says why a type is refused."""
+        found = _PATTERN.match(text.lower())
+        name = found and _name(found["name"])
+        if not found or not name:
+            msg = f'type "{text}" is not supported'
+            raise ValueError(msg)
+        if len(found["array"]) > len("[]"):
+            msg = f'type "{text}" is not supported: arrays have one dimension'
+            raise ValueError(msg)
+        array = bool(found["array"])
+        if name is not TypeName.NUMERIC:
+            # varchar(n), timestamp(3), time(0): a narrower type whose limit tidefill would not enforce is refused,
+            # never silently widened.
+            if found["precision"]:
+                msg = f'type "{text}" is not supported: use {name} without a length or precision'
+                raise ValueError(msg)
+            return cls(name, array=array)
+        if not found["precision"]:
+            msg = f'type "{text}" needs a precision, for example numeric(38, 10): Spark cannot keep an unbounded one exactly'
+            raise ValueError(msg)
+        precision, scale = int(found["precision"]), int(found["scale"] or 0)
+        if not 0 <= scale <= precision <= NUMERIC_PRECISION_MAX or precision == 0:
+            msg = f'type "{text}" is not supported: precision is 1 to {NUMERIC_PRECISION_MAX} and scale 0 to precision'
+            raise ValueError(msg)
+        return cls(name, precision, scale, array)
+
+    def __str__(self) -> str:
+        """Postgres's spelling, which `parse` reads back."""
+        scalar = f"numeric({self.precision},{self.scale})" if self.name is TypeName.NUMERIC else str(self.name)
+        return f"{scalar}[]" if self.array else scalar
+
+    @property
+    def element(self) -> "ColumnType":
+        """The type of one element of an array."""
+        assert self.array, self
+        return ColumnType(self.name, self.precision, self.scale)
+
+    @property
+    def spark(self) -> str:
+        """Spark SQL's spelling of the type that stands for it in a view's query."""
+        scalar = f"decimal({self.precision},{self.scale})" if self.name is TypeName.NUMERIC else _SPARK[self.name]
+        return f"array<{scalar}>" if self.array else scalar
+
+    @property
+    def native(self) -> bool:
+        """Whether Arrow carries it exactly, both ways; else it travels as its Postgres text."""
+        return not self.array and self.name in _NATIVE
+
+    @property
+    def why_not_a_key(self) -> str | None:
+        """The reason it may not be part of a primary key, or None where it may."""
+        return "arrays cannot be keys" if self.array else _NOT_A_KEY.get(self.name)
+
+
+@lru_cache(maxsize=256)
+def _name(text: str) -> TypeName | None:
+    try:
+        return TypeName(text)
+    except ValueError:
+        return ALIASES.get(text)
+
+
+def _validate(value: object) -> ColumnType:
+    return value if isinstance(value, ColumnType) else ColumnType.parse(str(value))
+
+
+ColumnTypeField = Annotated[
+    ColumnType,
+    PlainValidator(_validate),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema({"type": "string", "examples": ["bigint", "numeric(12,2)", "integer[]"]}),
+]
+
+
+class Column(BaseModel):
+    """One column of a relation. A hidden column is stored but not shown: a view's upstream key, a table's `_row_id`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    type: ColumnTypeField
+    nullable: bool = True
+    hidden: bool = False
+
+
+class KeyColumn(BaseModel):
+    """One column of a primary key with its order. NULL is largest, as in Postgres: last ascending, first descending."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    descending: bool = False
+
+    @property
+    def nulls_first(self) -> bool:
+        """Where NULL stands in this column's order."""
+        return self.descending

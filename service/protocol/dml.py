@@ -1,0 +1,79 @@
+"""DML as the worker runs it: checked by the service, executed in order inside the epoch, a savepoint each.
+
+Every SQL text here is one Postgres expression or query printed by `service.sql` from a parsed tree, with each relation it
+reads rewritten to that relation's view of alive rows (`live."name"`). The worker runs it under a login that may do nothing
+else, so that the printed text is not the only fence.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from service.protocol.ids import StatementId
+from service.protocol.relation import Relation
+
+
+class _Statement(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    id: StatementId
+    relation: Relation
+
+
+class InsertValues(_Statement):
+    """INSERT .. VALUES. `source` is a query giving `columns` in order; other columns are NULL. An existing key is overwritten;
+    of two rows with one key in the statement the last wins.
+    """
+
+    type: Literal["insert"] = "insert"
+    columns: tuple[str, ...]
+    source: str
+
+
+class Update(_Statement):
+    """UPDATE. `assignments` are (column, expression) over the table's own column names; a key column may be assigned."""
+
+    type: Literal["update"] = "update"
+    assignments: tuple[tuple[str, str], ...]
+    predicate: str | None = None
+
+
+class Delete(_Statement):
+    """DELETE of the rows for which `predicate` holds, or of all."""
+
+    type: Literal["delete"] = "delete"
+    predicate: str | None = None
+
+
+class InsertStaged(_Statement):
+    """A slice of rows that were staged outside any epoch: `first <= _row < last` of the staging table, in `_row` order."""
+
+    type: Literal["insert_staged"] = "insert_staged"
+    columns: tuple[str, ...]
+    first: int
+    last: int
+
+
+def staging_table(statement: StatementId) -> str:
+    """Return the qualified name of a statement's staging table: `_row bigint primary key` and the statement's columns."""
+    return f"stage.s_{statement}"
+
+
+def live_view(name: str) -> str:
+    """Return the quoted, qualified name of a relation's view of alive rows, for DML."""
+    return 'live."' + name.replace('"', '""') + '"'
+
+
+Statement = Annotated[InsertValues | Update | Delete | InsertStaged, Field(discriminator="type")]
+STATEMENT: TypeAdapter[InsertValues | Update | Delete | InsertStaged] = TypeAdapter(Statement)
+
+
+class StatementResult(BaseModel):
+    """What became of a statement. `error` set: it failed alone and changed nothing; `affected` is 0 then."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: StatementId
+    affected: int = Field(ge=0)
+    error: str | None = None
+    sqlstate: str | None = None

@@ -1,0 +1,26 @@
+"""The one epoch sequence: `unix_ms << 16`, strictly increasing, owned by the leader."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from service.protocol.ids import Epoch
+
+NEVER: Final = Epoch(0)
+"""Before every epoch: what a graph has committed before its first barrier."""
+
+_SEQUENCE_BITS: Final = 16
+_UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def following(last: Epoch, *, now: datetime) -> Epoch:
+    """Return the epoch after `last`: the present instant, or one more than `last` where the clock went back."""
+    return Epoch(max(last + 1, _unix_milliseconds(now) << _SEQUENCE_BITS))
+
+
+def instant_of(epoch: Epoch) -> datetime:
+    """Return the wall-clock instant (UTC, millisecond resolution) at which `epoch` was made."""
+    return _UNIX_EPOCH + timedelta(milliseconds=epoch >> _SEQUENCE_BITS)
+
+
+def _unix_milliseconds(instant: datetime) -> int:
+    return (instant - _UNIX_EPOCH) // timedelta(milliseconds=1)

@@ -1,0 +1,35 @@
+"""Identities. They are never reused: a restarted worker is a new worker, a rebuilt job has a new id."""
+
+from typing import Annotated, Final, NewType
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+
+RelationId = NewType("RelationId", int)
+JobId = NewType("JobId", int)
+FragmentId = NewType("FragmentId", int)
+ActorId = NewType("ActorId", int)
+GraphId = NewType("GraphId", int)
+CommandId = NewType("CommandId", int)
+StatementId = NewType("StatementId", int)
+RequestId = NewType("RequestId", int)
+WorkerId = NewType("WorkerId", str)
+"""A UUID made by the worker process when it starts."""
+
+Generation = NewType("Generation", int)
+"""Grows each time a graph is (re)started; fences everything an older one still tries to write (I7)."""
+Term = NewType("Term", int)
+"""Grows each time the leader lease changes hands (I7)."""
+Epoch = NewType("Epoch", int)
+"""`unix_ms << 16`, strictly increasing; the version number of every stored row."""
+Vnode = NewType("Vnode", int)
+
+DATABASE_GRAPH: Final = GraphId(1)
+"""The graph every created relation belongs to. Partial graphs of snapshot jobs get ids of their own."""
+
+# JSON numbers lose precision above 2^53 in most readers, and every epoch is above it: epochs travel as strings.
+EpochField = Annotated[
+    Epoch,
+    BeforeValidator(int),
+    PlainSerializer(str, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": "^[0-9]+$"}),
+]

@@ -1,0 +1,57 @@
+"""What a barrier may carry: at most one mutation, and it acts before anything else of the epoch that carries it (I4)."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, TypeAdapter
+
+from service.protocol.ids import FragmentId, JobId
+from service.protocol.plan import JobPlan
+
+
+class _Mutation(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Pause(_Mutation):
+    """From this epoch on not one snapshot row is read; live rows and barriers go on."""
+
+    type: Literal["pause"] = "pause"
+
+
+class Resume(_Mutation):
+    """Take back a pause; every scan continues at the position it held."""
+
+    type: Literal["resume"] = "resume"
+
+
+class Throttle(_Mutation):
+    """Replace rate limits: fragment -> rows per second and actor; None is unlimited, 0 pauses the fragment."""
+
+    type: Literal["throttle"] = "throttle"
+    fragments: dict[FragmentId, NonNegativeInt | None]
+
+
+class StartFragmentBackfill(_Mutation):
+    """Release fragments that wait for their place in the backfill order."""
+
+    type: Literal["start_fragment_backfill"] = "start_fragment_backfill"
+    fragments: tuple[FragmentId, ...]
+
+
+class Add(_Mutation):
+    """Build the actors of jobs. On an initial barrier: every job of the graph, and whether the graph is paused."""
+
+    type: Literal["add"] = "add"
+    jobs: tuple[JobPlan, ...]
+    paused: bool = False
+
+
+class Stop(_Mutation):
+    """Forget jobs: their actors do nothing from this epoch on, and their tables are dropped after it is committed (I9)."""
+
+    type: Literal["stop"] = "stop"
+    jobs: tuple[JobId, ...]
+
+
+Mutation = Annotated[Pause | Resume | Throttle | StartFragmentBackfill | Add | Stop, Field(discriminator="type")]
+MUTATION: TypeAdapter[Pause | Resume | Throttle | StartFragmentBackfill | Add | Stop] = TypeAdapter(Mutation)

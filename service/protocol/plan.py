@@ -1,0 +1,103 @@
+"""What a worker needs to build a job: its relation, its fragments, their actors and positions."""
+
+from enum import StrEnum
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from service.protocol.ids import ActorId, FragmentId, JobId, Vnode
+from service.protocol.relation import Relation
+from service.protocol.vnodes import Runs
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class FragmentKind(StrEnum):
+    """One stage of a job. A table is written by its DML fragment; a view is filled by scans and materialized."""
+
+    DML = "DML"
+    STREAM_SCAN = "STREAM_SCAN"
+    MATERIALIZE = "MATERIALIZE"
+
+
+class ScanType(StrEnum):
+    """How a scan merges its upstream's history with its live changes."""
+
+    ARRANGEMENT_BACKFILL = "ARRANGEMENT_BACKFILL"
+
+
+class PositionState(StrEnum):
+    """`NotStarted` is the absence of a position; it is never stored."""
+
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+
+
+class VnodePosition(_Value):
+    """How far one vnode has been backfilled.
+
+    `key` holds the last consumed upstream key as Postgres texts in key order (None for NULL) while in progress and is
+    None once completed; `rows` counts the upstream rows read so far. Invariant (I11): `rows` never decreases.
+    """
+
+    vnode: Vnode
+    state: PositionState
+    key: tuple[str | None, ...] | None = None
+    rows: int = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _key_while_in_progress(self) -> Self:
+        assert (self.state is PositionState.IN_PROGRESS) == (self.key is not None), self
+        return self
+
+
+class ActorPlan(_Value):
+    """One parallel instance of a fragment: the vnodes it owns and where each stands."""
+
+    id: ActorId
+    vnodes: Runs
+    positions: tuple[VnodePosition, ...] = ()
+
+
+class Stateless(_Value):
+    """Project and filter over one upstream, in Spark SQL over the upstream's own column names.
+
+    `projection` gives every column of the target relation, in its order, hidden ones included. `predicate` is None where the
+    query has no WHERE.
+    """
+
+    projection: tuple[str, ...]
+    predicate: str | None = None
+
+
+class FragmentPlan(_Value):
+    """One fragment. `upstream`, `query`, `scan_type` are set for scans only.
+
+    `rate_limit` is in rows per second and actor; None is unlimited and 0 is paused. `waiting` says that the fragment waits for
+    its place in the backfill order.
+    """
+
+    id: FragmentId
+    kind: FragmentKind
+    actors: tuple[ActorPlan, ...]
+    upstream: Relation | None = None
+    query: Stateless | None = None
+    scan_type: ScanType | None = None
+    rate_limit: int | None = Field(default=None, ge=0)
+    waiting: bool = False
+
+    @model_validator(mode="after")
+    def _scan_has_upstream(self) -> Self:
+        scan = self.kind is FragmentKind.STREAM_SCAN
+        assert scan == (self.upstream is not None) == (self.query is not None) == (self.scan_type is not None), self
+        return self
+
+
+class JobPlan(_Value):
+    """A job: the relation it creates or maintains and its fragments, upstream first."""
+
+    id: JobId
+    relation: Relation
+    fragments: tuple[FragmentPlan, ...]

@@ -1,0 +1,75 @@
+"""What a worker answers: an epoch is *collected* (its state-store transactions are durable) or it *failed*.
+
+Answers are idempotent by (worker, generation, epoch): the first one counts, a repetition is confirmed, an answer of an older
+generation is refused (I7).
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from service.protocol.dml import StatementResult
+from service.protocol.ids import ActorId, EpochField, FragmentId, Generation, GraphId, JobId, RelationId, WorkerId
+from service.protocol.plan import VnodePosition
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class ActorReport(_Value):
+    """One scan actor after an epoch. `rows` is cumulative over all its vnodes; `positions` are those that changed.
+
+    `finished` is reported one barrier after the epoch in which the last vnode completed, and on every barrier after that.
+    """
+
+    actor: ActorId
+    fragment: FragmentId
+    rows: int = Field(ge=0)
+    snapshot_rows: int = Field(default=0, ge=0)
+    """Rows read from the upstream's history in this epoch."""
+    upstream_rows: int = Field(default=0, ge=0)
+    """Live changes forwarded in this epoch."""
+    finished: bool = False
+    positions: tuple[VnodePosition, ...] = ()
+
+
+class RelationReport(_Value):
+    """How the number of alive keys of a relation changed in this epoch."""
+
+    relation: RelationId
+    key_count_delta: int
+
+
+class _Answer(_Value):
+    worker: WorkerId
+    graph: GraphId
+    generation: Generation
+    epoch: EpochField
+
+
+class Collected(_Answer):
+    """Every actor passed the barrier. Timings are milliseconds by stage, for people and metrics."""
+
+    type: Literal["collected"] = "collected"
+    actors: tuple[ActorReport, ...] = ()
+    relations: tuple[RelationReport, ...] = ()
+    statements: tuple[StatementResult, ...] = ()
+    timings_ms: dict[str, float] = Field(default_factory=dict)
+
+
+class Failed(_Answer):
+    """The epoch could not be run; nothing of it may be committed. `job` is set where one job is to blame.
+
+    `deterministic` says that running the same epoch again would fail the same way (a bad cast in a query, say): such a job
+    is failed after a few tries instead of holding up the graph.
+    """
+
+    type: Literal["failed"] = "failed"
+    error: str
+    job: JobId | None = None
+    deterministic: bool = False
+
+
+Answer = Annotated[Collected | Failed, Field(discriminator="type")]
+ANSWER: TypeAdapter[Collected | Failed] = TypeAdapter(Answer)

@@ -1,0 +1,49 @@
+"""Every environment variable of the service, read once by `service.bootstrap`. The worker's are in `workers.settings`.
+
+A secret may come from a file instead of a variable: `TIDEFILL_SECRETS_DIR` names a directory with files called as the fields
+(`tidefill_database_url`, ..), which is how Kubernetes mounts them and how the service hands its worker what it must not put
+into an environment that queries could read.
+"""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """All optional: with none set `tidefill serve` runs everything by itself under `data_dir`."""
+
+    model_config = SettingsConfigDict(env_prefix="TIDEFILL_", extra="ignore", frozen=True)
+
+    database_url: SecretStr | None = None
+    """The meta store, `postgresql://user:password@host:port/database`; None starts an embedded server."""
+    state_store_url: SecretStr | None = None
+    """The state store; None is the same database as the meta store."""
+    data_dir: Path = Path(".tidefill")
+    """Where the embedded Postgres, the worker's logs and its secrets live."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8700, ge=0, le=65535)
+    api_token: SecretStr | None = None
+    """Needed to bind to anything but loopback; then every call but the probes carries it as a bearer token."""
+    worker_token: SecretStr | None = None
+    """The worker API's own token; None makes one up for the worker that the service starts itself."""
+    public_url: str | None = None
+    """How workers reach the service; None is derived from `host` and `port`."""
+
+    launcher: Literal["subprocess", "none"] = "subprocess"
+    """`none`: workers are started by somebody else (Kubernetes)."""
+    spark_master: str = "local[*]"
+    log_format: Literal["console", "json"] = "console"
+    log_level: str = "info"
+    body_size_max: int = Field(default=1 << 20, gt=0)
+    """The largest JSON body in bytes. Bulk loads are streamed and have no such limit."""
+
+
+def read_settings() -> Settings:
+    """Read the environment. Raises pydantic.ValidationError, which names the variable."""
+    secrets = os.environ.get("TIDEFILL_SECRETS_DIR")
+    return Settings(_secrets_dir=secrets) if secrets else Settings()  # pyright: ignore[reportCallIssue] - pydantic-settings' own keyword

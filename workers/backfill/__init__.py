@@ -1,0 +1,1 @@
+"""Pure decisions of the executors: positions, marking, paging, finishing, throttle budget."""

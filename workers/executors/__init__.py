@@ -1,0 +1,1 @@
+"""One file per strategy on top of `backfill`, `spark` and `state_store`."""

@@ -1,0 +1,1 @@
+"""How a view is maintained: stateless; keyed and full will stand beside it."""

@@ -1,0 +1,39 @@
+"""Every environment variable of a worker, read once by `workers.bootstrap`.
+
+Secrets come from files in `TIDEFILL_SECRETS_DIR`, not from the environment: a view's query runs in this process's executors.
+"""
+
+import os
+from typing import Any
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """What a worker has to know. `worker_id` is chosen by the launcher, so that it can tell which process is which worker."""
+
+    model_config = SettingsConfigDict(env_prefix="TIDEFILL_", extra="ignore", frozen=True)
+
+    service_url: str = "http://127.0.0.1:8700"
+    worker_id: str | None = None
+    graph: int = 1
+    worker_token: SecretStr
+    state_store_url: SecretStr
+    """The login that owns the versioned tables."""
+    dml_url: SecretStr
+    """The login under which users' DML runs: it can read the views of alive rows and write the versioned tables."""
+    spark_master: str = "local[*]"
+    spark_conf: dict[str, str] = Field(default_factory=dict)
+    """More Spark settings, as JSON; they win over the worker's own."""
+    log_format: str = "json"
+    log_level: str = "info"
+
+
+def read_settings() -> Settings:
+    """Read the environment and the secrets' directory. Raises pydantic.ValidationError, which names the variable."""
+    values: dict[str, Any] = {}
+    secrets = os.environ.get("TIDEFILL_SECRETS_DIR")
+    if secrets:
+        values["_secrets_dir"] = secrets
+    return Settings(**values)

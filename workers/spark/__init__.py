@@ -1,0 +1,1 @@
+"""Session, frames and schemas: the only PySpark plumbing."""

@@ -1,0 +1,1 @@
+"""Versioned tables as the workers read and write them."""
