@@ -1,0 +1,173 @@
+"""One Postgres cluster on disk and the server that runs on it: make, configure, start, shut down.
+
+A server that is found running is never adopted: whoever starts a cluster first ends what still works on it, so no
+session of a dead service lives on.
+"""
+
+import shutil
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import structlog
+
+from service.embedded.orphans import end_orphans
+from service.embedded.private_file import write_private
+from service.embedded.server_account import ServerAccount
+
+# pg_ctl's own limits: crash recovery replays at most max_wal_size, a fast shutdown writes one checkpoint.
+_START_SECONDS: Final = 300
+_STOP_SECONDS: Final = 60
+_PORT_TRIES: Final = 5
+
+_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "listen_addresses": "127.0.0.1",
+        # Relative to the cluster: an absolute path may exceed the 107 bytes a socket's name can have.
+        "unix_socket_directories": "../run",
+        "wal_level": "logical",
+        "max_connections": "200",
+        "shared_buffers": "256MB",
+        "max_wal_size": "4GB",
+        "checkpoint_timeout": "15min",
+        "max_replication_slots": "32",
+        "max_wal_senders": "32",
+        # Our statements are short and many: compiling them costs more than it saves.
+        "jit": "off",
+        "autovacuum": "on",
+        "timezone": "UTC",
+        "log_timezone": "UTC",
+        # One file per weekday, overwritten a week later: the log is bounded without anybody tending it.
+        "logging_collector": "on",
+        "log_directory": "../log",
+        "log_filename": "postgres-%a.log",
+        "log_truncate_on_rotation": "on",
+        "log_rotation_age": "1d",
+        "log_rotation_size": "0",
+    }
+)
+_HOST_RULES: Final = """\
+# The socket lies in a directory that only the server's own account can open; everybody else has a password.
+local all all trust
+host all all 127.0.0.1/32 scram-sha-256
+host replication all 127.0.0.1/32 scram-sha-256
+"""
+
+_log = structlog.get_logger(__name__)
+
+
+class EmbeddedPostgresFailed(RuntimeError):
+    """The server could not be made, started or stopped; the message holds what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """`home` holds everything that is the server's; `programs` is where `initdb`, `pg_ctl` and `postgres` are."""
+
+    home: Path
+    programs: Path
+    account: ServerAccount
+
+    @property
+    def directory(self) -> Path:
+        """The directory Postgres calls PGDATA."""
+        return self.home / "cluster"
+
+    def initialise(self, user: str, password: str) -> None:
+        """Make the cluster beside its place and move it there whole: a killed initdb leaves nothing that looks done."""
+        if self.directory.exists():
+            return
+        unfinished = self.directory.with_name("cluster.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        self._own_directory(unfinished)
+        password_copy = unfinished.with_name("password.initdb")
+        write_private(password_copy, password)
+        self.account.own(password_copy)
+        # C.UTF-8 orders by bytes like C, and knows upper and lower case beyond ASCII, as Spark does.
+        locale = ("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
+        access = ("--username", user, "--pwfile", password_copy, "--auth-local=trust", "--auth-host=scram-sha-256")
+        try:
+            self._call("initdb", "--pgdata", unfinished, *locale, *access)
+        finally:
+            password_copy.unlink()
+        unfinished.rename(self.directory)
+
+    def start(self, settings: Mapping[str, str]) -> int:
+        """Start on last time's port if it is free, else on any, and return it. `settings` win over the defaults."""
+        for directory in ("run", "log"):
+            self._own_directory(self.home / directory)
+        log = self.home / "log" / "start.log"
+        for attempt in range(_PORT_TRIES):
+            port = _free_port(self.home / "port" if attempt == 0 else None)
+            self._configure({**settings, "port": str(port)})
+            wait = ("--wait", "--timeout", str(_START_SECONDS), "--silent")
+            try:
+                self._call("pg_ctl", "start", *wait, "--pgdata", self.directory, "--log", log)
+            except EmbeddedPostgresFailed as failure:
+                # Somebody may take the port between our look and the server's.
+                if attempt + 1 < _PORT_TRIES and _is_taken(port):
+                    continue
+                raise EmbeddedPostgresFailed(f"{failure}\n{_last_words(self.home / 'log')}") from None
+            write_private(self.home / "port", str(port))
+            return port
+        raise AssertionError("the last attempt returns or raises")
+
+    def shut_down(self) -> None:
+        """End whatever runs on the cluster: our server, one that outlived its service, the rest of a killed one."""
+        if (self.directory / "postmaster.pid").exists():
+            wait = ("--wait", "--timeout", str(_STOP_SECONDS), "--silent")
+            try:
+                self._call("pg_ctl", "stop", *wait, "--mode=fast", "--pgdata", self.directory)
+            except EmbeddedPostgresFailed as failure:
+                # A pid file without its server is what a SIGKILL leaves; and a server that cannot finish must not stay.
+                _log.warning("embedded_postgres.not_shut_down", directory=str(self.directory), error=str(failure))
+        end_orphans(self.directory)
+
+    def _configure(self, settings: Mapping[str, str]) -> None:
+        chosen = {**_SETTINGS, **settings}
+        if "--with-lz4" in self.account.run([self.programs / "pg_config", "--configure"], timeout_seconds=60).stdout:
+            chosen.setdefault("wal_compression", "lz4")
+        lines = "".join(f"{name} = '{value}'\n" for name, value in chosen.items())
+        for name, text in (("postgresql.conf", lines), ("pg_hba.conf", _HOST_RULES)):
+            write_private(self.directory / name, text)
+            self.account.own(self.directory / name)
+
+    def _own_directory(self, path: Path) -> None:
+        path.mkdir(mode=0o700, exist_ok=True)
+        path.chmod(0o700)
+        self.account.own(path)
+
+    def _call(self, program: str, *arguments: str | Path) -> None:
+        # Beyond pg_ctl's own limit: a program that hangs must not hang the service for ever.
+        done = self.account.run([self.programs / program, *arguments], timeout_seconds=_START_SECONDS + 60)
+        if done.returncode != 0:
+            raise EmbeddedPostgresFailed(f"{program} failed: {done.stdout.strip()}")
+
+
+def _free_port(last_time: Path | None) -> int:
+    if last_time is not None and last_time.exists():
+        port = int(last_time.read_text())
+        if not _is_taken(port):
+            return port
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        # A port whose old connections linger is free to listen on, as it is for Postgres.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+        return False
+
+
+def _last_words(logs: Path) -> str:
+    newest = max(logs.iterdir(), key=lambda file: file.stat().st_mtime, default=None)
+    return "" if newest is None else newest.read_text(errors="replace")[-2000:]

@@ -1,0 +1,51 @@
+"""What is left of a database server whose head was killed: its other processes, and a pid file that lies.
+
+A server process is known by its working directory, which is the cluster, so a recycled pid is never mistaken for one.
+"""
+
+import os
+import select
+import signal
+from pathlib import Path
+from typing import Final
+
+_END_SECONDS: Final = 30
+
+
+def end_orphans(cluster: Path) -> None:
+    """Kill every process that still works in `cluster`, wait until it is gone, and remove the pid file.
+
+    The caller holds the data directory and has asked the server to stop: who is still here has no service to serve, and
+    the next start is crash recovery. Raises TimeoutError if one cannot be ended.
+    """
+    for pid in _working_in(cluster):
+        _kill(pid)
+    (cluster / "postmaster.pid").unlink(missing_ok=True)
+
+
+def _working_in(cluster: Path) -> list[int]:
+    return [
+        int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal() and _works_in(entry, cluster)
+    ]
+
+
+def _works_in(process: Path, cluster: Path) -> bool:
+    try:
+        return (process / "cwd").readlink() == cluster and (process / "exe").readlink().name == "postgres"
+    except OSError:  # gone since, or another account's
+        return False
+
+
+def _kill(pid: int) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        if not select.select([handle], [], [], _END_SECONDS)[0]:
+            raise TimeoutError(f"process {pid} of the embedded Postgres does not end")
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(handle)
