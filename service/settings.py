@@ -1,8 +1,8 @@
 """Every environment variable of the service, read once by `service.bootstrap`. The worker's are in `workers.settings`.
 
-A secret may come from a file instead of a variable: `TIDEFILL_SECRETS_DIR` names a directory with files called as the fields
-(`tidefill_database_url`, ..), which is how Kubernetes mounts them and how the service hands its worker what it must not put
-into an environment that queries could read.
+A secret may come from a file instead of a variable: `TIDEFILL_SECRETS_DIR` names a directory with files called as the
+fields (`tidefill_database_url`, ..), which is how Kubernetes mounts them and how the service hands its worker what it
+must not put into an environment that queries could read.
 """
 
 import os

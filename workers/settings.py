@@ -1,6 +1,7 @@
 """Every environment variable of a worker, read once by `workers.bootstrap`.
 
-Secrets come from files in `TIDEFILL_SECRETS_DIR`, not from the environment: a view's query runs in this process's executors.
+Secrets come from files in `TIDEFILL_SECRETS_DIR`, not from the environment: a view's query runs in this process's
+executors.
 """
 
 import os
@@ -11,7 +12,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 class Settings(BaseSettings):
-    """What a worker has to know. `worker_id` is chosen by the launcher, so that it can tell which process is which worker."""
+    """What a worker has to know. `worker_id` is chosen by the launcher, so that it can tell which process is which
+    worker.
+    """
 
     model_config = SettingsConfigDict(env_prefix="TIDEFILL_", extra="ignore", frozen=True)
 

@@ -2,12 +2,16 @@
 
 The invariants, cited by number in code and tests:
 
-- **I1 prefix.** At every committed epoch E, for every interleaving scan: what was forwarded downstream equals the upstream at E
+- **I1 prefix.** At every committed epoch E, for every interleaving scan: what was forwarded downstream equals the
+  upstream at E
   restricted, vnode by vnode, to `pk <= position`.
 - **I2 atomic epoch.** A reader sees all of an epoch or none of it, across all relations of the graph.
-- **I3 nothing lost, nothing twice.** After any kill, recovery restores I1 at the last committed epoch and work resumes from it.
-- **I4 control is exact.** Every mutation is acknowledged with the epoch at which it took effect and survives recovery. From a
-  pause's epoch on not one snapshot row is read. A limit of n rows/s per actor is kept over any 10 s window within one page.
+- **I3 nothing lost, nothing twice.** After any kill, recovery restores I1 at the last committed epoch and work
+  resumes from it.
+- **I4 control is exact.** Every mutation is acknowledged with the epoch at which it took effect and survives
+  recovery. From a
+  pause's epoch on not one snapshot row is read. A limit of n rows/s per actor is kept over any 10 s window within one
+  page.
 - **I5 live first.** Limits delay history only; barriers and live rows never wait for a permit.
 - **I6 honest progress.** Rows never decrease; 100 % only after the checkpoint that holds the finish has committed.
 - **I7 fenced.** A deposed leader or an old generation can write nothing, in either database.

@@ -1,8 +1,8 @@
 """What to do with one graph now: the whole barrier policy on one screen. Next: `service.operations.barriers`.
 
-A graph's life is *inject -> collect -> commit -> publish*, one barrier at a time. The policy is level-triggered: it looks at
-what is recorded and names the one next effect, so a missed wake-up costs latency, never correctness; a new leader that reads
-the same view continues where the old one stopped (publishing first what was committed).
+A graph's life is *inject -> collect -> commit -> publish*, one barrier at a time. The policy is level-triggered: it
+looks at what is recorded and names the one next effect, so a missed wake-up costs latency, never correctness; a new
+leader that reads the same view continues where the old one stopped (publishing first what was committed).
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from enum import StrEnum
 from service.domain.retry import backoff
 from service.protocol.barrier import BarrierKind
 from service.protocol.ids import Epoch, Generation, GraphId, WorkerId
+from service.protocol.report import Failed
 
 
 class GraphStatus(StrEnum):
@@ -32,7 +33,7 @@ class InFlight:
     kind: BarrierKind
     injected_at: datetime
     collected: bool = False
-    failure: str | None = None
+    failure: Failed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,10 @@ class CleanUp:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """End the generation: nothing of it that is not committed shall count."""
+    """End the generation: nothing of it that is not committed shall count. `failure` is the worker's own account."""
 
     reason: str
+    failure: Failed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,7 @@ def _run(view: GraphView, now: datetime, pace: Pace) -> Effect:
     if view.worker not in view.alive:
         return Abandon("worker lost")
     if view.in_flight is not None:
-        return _advance(view, view.in_flight, now, pace)
+        return _advance(view.in_flight, now, pace)
     due = _due(view, now, pace)
     if now < due:
         return Wait(due, "barrier interval")
@@ -184,9 +186,9 @@ def _run(view: GraphView, now: datetime, pace: Pace) -> Effect:
     return Inject(BarrierKind.CHECKPOINT if last else BarrierKind.BARRIER, view.worker)
 
 
-def _advance(view: GraphView, barrier: InFlight, now: datetime, pace: Pace) -> Effect:
+def _advance(barrier: InFlight, now: datetime, pace: Pace) -> Effect:
     if barrier.failure is not None:
-        return Abandon(barrier.failure)
+        return Abandon(barrier.failure.error, barrier.failure)
     if barrier.collected:
         # An initial barrier is a checkpoint: it proves that the new generation can run.
         return Attach(barrier.epoch) if barrier.kind is BarrierKind.BARRIER else Commit(barrier.epoch)

@@ -10,7 +10,8 @@
     │  └─ Stale             the worker or its generation is of the past
     └─ Unavailable    the world did not answer in time: retry
 
-Messages are the reference's words where it quotes them; `about` names the thing and `position` the place in a statement.
+Messages are the reference's words where it quotes them; `about` names the thing and `position` the place in a
+statement.
 """
 
 from dataclasses import dataclass
@@ -34,8 +35,8 @@ class Refused(MetaError):
 
 @dataclass(eq=False)
 class Invalid(Refused):
-    """The request itself is wrong. `position` is a 1-based character offset into the statement; `pointer` a JSON pointer
-    or parameter name.
+    """The request itself is wrong. `position` is a 1-based character offset into the statement; `pointer` a JSON
+    pointer or parameter name.
     """
 
     position: int | None = None

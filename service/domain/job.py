@@ -68,14 +68,16 @@ TRANSITIONS: Final[Mapping[tuple[JobState, JobEvent], JobState]] = MappingProxyT
         (_S.QUEUED, _E.FAILED): _S.FAILED,
         # It failed the same way several times: the graph goes on without it.
         (_S.CREATING, _E.FAILED): _S.FAILED,
-        # A created view met a row that it cannot transform: it is given up, the graph goes on without it.
+        # A created view met a row that it cannot transform: it stays readable as it was until it is dropped.
         (_S.CREATED, _E.FAILED): _S.FAILED,
         (_S.CREATED, _E.DROP_ASKED): _S.DROPPING,
+        # No actor runs for it any more: nothing to stop.
+        (_S.FAILED, _E.DROP_ASKED): _S.DROPPED,
         (_S.DROPPING, _E.STOPPED): _S.DROPPED,
     }
 )
 
-TERMINAL: Final = frozenset({_S.CANCELLED, _S.FAILED, _S.DROPPED})
+TERMINAL: Final = frozenset({_S.CANCELLED, _S.DROPPED})
 """States without exits: the name is free, and nothing of the job is stored but its history."""
 CREATING: Final = frozenset({_S.INITIAL, _S.QUEUED, _S.CREATING})
 """States in which `rw_ddl_progress` lists a job."""

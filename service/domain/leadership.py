@@ -10,7 +10,9 @@ LEASE: Final = timedelta(seconds=10)
 RENEW_EVERY: Final = timedelta(seconds=3)
 """Three renewals fit a lease, so one slow or lost attempt does not depose a healthy leader."""
 MARGIN: Final = timedelta(seconds=1)
-"""A leader stops believing before others may take over. Only a convenience: the term check in every write is the fence (I7)."""
+"""A leader stops believing before others may take over. Only a convenience: the term check in every write is the
+fence (I7).
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """Which actor owns which vnodes: contiguous blocks, so that an actor's pages are few and long."""
 
+from itertools import pairwise
+
 from service.domain.errors import Invalid
 from service.protocol.vnodes import Runs
 
@@ -13,4 +15,4 @@ def blocks(vnode_count: int, parallelism: int) -> tuple[Runs, ...]:
         msg = f"specified parallelism {parallelism} should not exceed max parallelism {vnode_count}"
         raise Invalid(msg)
     edges = [vnode_count * index // parallelism for index in range(parallelism + 1)]
-    return tuple(((first, last - 1),) for first, last in zip(edges, edges[1:], strict=False))
+    return tuple(((first, last - 1),) for first, last in pairwise(edges))

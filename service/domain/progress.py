@@ -10,7 +10,9 @@ from service.domain.job import JobState
 from service.protocol.ids import FragmentId
 
 SMOOTHING: Final = timedelta(seconds=5)
-"""The rate is an average that forgets with this time constant: long enough to be calm, short enough to see a throttle."""
+"""The rate is an average that forgets with this time constant: long enough to be calm, short enough to see a
+throttle.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,9 @@ def of_job(
 
 
 def fragment_text(rows: int, total: int | None) -> str:
-    """Return `rw_fragment_backfill_progress.progress`: unrounded and not capped; an empty or unknown upstream is whole."""
+    """Return `rw_fragment_backfill_progress.progress`: unrounded and not capped; an empty or unknown upstream is
+    whole.
+    """
     if not total:
         return f"100% ({rows}/{total or 0})"
     return f"{rows / total * 100:.12g}% ({rows}/{total})"

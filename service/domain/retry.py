@@ -6,7 +6,9 @@ from typing import Final
 BACKOFF_FIRST: Final = timedelta(milliseconds=20)
 BACKOFF_MAX: Final = timedelta(seconds=5)
 FAILURES_MAX: Final = 3
-"""A deterministic failure fails the same way every time; three tries tell it from a blip without holding the graph long."""
+"""A deterministic failure fails the same way every time; three tries tell it from a blip without holding the graph
+long.
+"""
 
 
 def backoff(attempts: int) -> timedelta:

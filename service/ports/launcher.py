@@ -10,7 +10,9 @@ class Launcher(Protocol):
     """Keeps one worker of the database graph running."""
 
     async def supervise(self, given_up: Collection[WorkerId]) -> Collection[WorkerId]:
-        """Look once: end processes whose worker was given up, start what is missing. Returns workers whose process is gone."""
+        """Look once: end processes whose worker was given up, start what is missing. Returns workers whose process is
+        gone.
+        """
         ...
 
     async def stop(self) -> None:

@@ -1,7 +1,7 @@
 """The meta store as operations use it: transactions over small aggregates, domain values in and out.
 
-`Stores.begin(term)` opens a transaction and commits it when the block ends without an error. With a term it asserts the leader
-lease *inside the same transaction*, so that a deposed leader can write nothing (I7). Nothing else commits.
+`Stores.begin(term)` opens a transaction and commits it when the block ends without an error. With a term it asserts
+the leader lease *inside the same transaction*, so that a deposed leader can write nothing (I7). Nothing else commits.
 
 Every method may raise Unavailable (the database is away). Instants are UTC and come from the caller.
 """
@@ -46,7 +46,9 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """A relation whose name is taken. `key_count` counts alive keys at the committed epoch; `upstreams` are what it reads."""
+    """A relation whose name is taken. `key_count` counts alive keys at the committed epoch; `upstreams` are what it
+    reads; `shown` says that it was created and that the epoch of its finish is published.
+    """
 
     relation: Relation
     definition: str
@@ -54,6 +56,7 @@ class CatalogEntry:
     state: JobState
     key_count: int = 0
     upstreams: tuple[RelationId, ...] = ()
+    shown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,8 @@ class NewJob:
 class Command:
     """A request for a barrier, durable and answered with the epoch that carried it. `mutation` None is a flush.
 
-    `epoch` is set when it was carried, `error` when it was refused after it was queued. `stop` names the jobs of a Stop.
+    `epoch` is set when it was carried, `error` when it was refused after it was queued. `stop` names the jobs of a
+    Stop.
     """
 
     id: CommandId
@@ -159,7 +163,9 @@ class Leases(Protocol):
     """The leader lease: one row with a growing term, on the database's own clock."""
 
     async def gain(self, holder: str, *, lease: timedelta) -> Term | None:
-        """Renew the lease of `holder` (same term) or take it over if it has expired (next term); None: someone else leads."""
+        """Renew the lease of `holder` (same term) or take it over if it has expired (next term); None: someone else
+        leads.
+        """
         ...
 
     async def release(self, holder: str) -> None:
@@ -183,20 +189,24 @@ class Graphs(Protocol):
         reason: str | None = None,
         worker: WorkerId | None = None,
     ) -> Generation:
-        """Record a status. RECOVERING bumps the generation, counts a recovery, stores the reason, forgets the in-flight and
-        uncommitted barriers and puts their commands and statements back into their queues; WAITING keeps the generation;
-        RUNNING names the worker. Returns the present generation.
+        """Record a status. RECOVERING bumps the generation, counts a recovery, stores the reason, forgets the
+        in-flight and uncommitted barriers and puts their commands and statements back into their queues; WAITING
+        keeps the generation; RUNNING names the worker. Returns the present generation.
         """
         ...
 
     async def set_paused(self, graph: GraphId, *, paused: bool) -> None: ...
 
     async def state(self, graph: GraphId) -> Json:
-        """Return status, generation, committed, published (epochs as text), paused, recoveries, last_error, for people."""
+        """Return status, generation, committed, published (epochs as text), paused, recoveries, last_error, for
+        people.
+        """
         ...
 
     async def set_published(self, graph: GraphId, epoch: Epoch, *, now: datetime) -> None:
-        """Record that the state store shows `epoch`, on the graph and on the barriers up to it."""
+        """Record that the state store shows `epoch`: on the graph, on the barriers up to it, and on the relations
+        that were created and not yet shown.
+        """
         ...
 
     async def ask_recovery(self, graph: GraphId, reason: str | None) -> None:
@@ -216,7 +226,9 @@ class Barriers(Protocol):
         ...
 
     async def answer(self, answer: Collected | Failed, *, now: datetime) -> bool:
-        """Store an answer; False when the same was stored before. Raises Stale for another generation, epoch or worker."""
+        """Store an answer; False when the same was stored before. Raises Stale for another generation, epoch or
+        worker.
+        """
         ...
 
     async def collected(self, graph: GraphId, upto: Epoch) -> Sequence[tuple[Barrier, Collected]]:
@@ -228,8 +240,9 @@ class Barriers(Protocol):
         ...
 
     async def commit(self, graph: GraphId, epoch: Epoch, *, now: datetime) -> None:
-        """Mark the barriers up to `epoch` committed and set the graph's committed epoch: the commit point. Older history
-        beyond the newest 1,000 barriers of the graph is deleted, and payloads of committed barriers are emptied.
+        """Mark the barriers up to `epoch` committed and set the graph's committed epoch: the commit point. Older
+        history beyond the newest 1,000 barriers of the graph is deleted, and payloads of committed barriers are
+        emptied.
         """
         ...
 
@@ -269,6 +282,10 @@ class Catalog(Protocol):
 
     async def remove(self, relation: RelationId) -> None:
         """Free the name, forget the columns, fragments, actors and positions, and queue a cleanup."""
+        ...
+
+    async def unshown(self) -> Sequence[Relation]:
+        """Return created relations whose public view the state store has yet to make."""
         ...
 
     async def cleanups(self) -> Sequence[Cleanup]: ...
@@ -314,7 +331,9 @@ class Fragments(Protocol):
     async def set_rate_limits(self, limits: Mapping[FragmentId, int | None]) -> None: ...
 
     async def record(self, answers: Iterable[Collected], *, now: datetime) -> None:
-        """Store positions, key counts and progress (with `service.domain.progress.advanced`) of these answers, oldest first."""
+        """Store positions, key counts and progress (with `service.domain.progress.advanced`) of these answers, oldest
+        first.
+        """
         ...
 
     async def scans(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ScanProgress]]: ...
@@ -342,7 +361,9 @@ class Statements(Protocol):
         ...
 
     async def finish(self, results: Sequence[StatementResult], *, epoch: Epoch, now: datetime) -> None:
-        """Store results; for a slice add to `applied_rows` and put the statement back unless it was the last or failed."""
+        """Store results; for a slice add to `applied_rows` and put the statement back unless it was the last or
+        failed.
+        """
         ...
 
     async def staged(self) -> Sequence[StatementId]:
@@ -408,8 +429,8 @@ class Keys(Protocol):
     """Idempotency keys: the stored response of a mutating call."""
 
     async def claim(self, key: str, fingerprint: str, *, now: datetime) -> Json | None:
-        """Take the key, or return the response stored with it. Raises Conflict when it was used with another fingerprint, or
-        when its first call has not been answered.
+        """Take the key, or return the response stored with it. Raises Conflict when it was used with another
+        fingerprint, or when its first call has not been answered.
         """
         ...
 

@@ -1,4 +1,6 @@
-"""Waking those who wait. A signal is a hint: whoever wakes re-reads, so a lost signal costs latency, never correctness."""
+"""Waking those who wait. A signal is a hint: whoever wakes re-reads, so a lost signal costs latency, never
+correctness.
+"""
 
 from typing import Protocol
 

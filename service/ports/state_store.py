@@ -1,8 +1,8 @@
 """The state store as the service uses it: authority, visibility and clean-up; rows are the workers' business.
 
-Versioned tables (DESIGN: "tables with versions"): `state.t_<id>(_vnode, columns.., _from, _to)`, read at E as
-`_from <= E and _to > E`. Every write asserts the leader's term inside its own transaction (I7). All methods are repeatable: a
-leader that died half-way leaves a state from which the next call continues. They raise Unavailable or Deposed.
+Versioned tables (DESIGN: "tables with versions"): `state.t_<id>(_vnode, columns.., _from, _to)`, read at E as `_from
+<= E and _to > E`. Every write asserts the leader's term inside its own transaction (I7). All methods are repeatable:
+a leader that died half-way leaves a state from which the next call continues. They raise Unavailable or Deposed.
 """
 
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -27,8 +27,8 @@ class VersionedTables(Protocol):
         ...
 
     async def publish(self, graph: GraphId, epoch: Epoch, *, term: Term, created: Sequence[Relation]) -> None:
-        """Show `epoch` (never an older one than shown) and the public views of relations that have become readable, in one
-        transaction (I2).
+        """Show `epoch` (never an older one than shown) and the public views of relations that have become readable,
+        in one transaction (I2).
         """
         ...
 
@@ -82,7 +82,9 @@ class Staging(Protocol):
         ...
 
     async def from_csv(self, statement: StatementId, columns: Sequence[Column], chunks: AsyncIterator[bytes]) -> int:
-        """Stage Postgres CSV text (the bulk load's normal form). Raises Invalid naming the first bad row by number (1-based)."""
+        """Stage Postgres CSV text (the bulk load's normal form). Raises Invalid naming the first bad row by number
+        (1-based).
+        """
         ...
 
     async def drop(self, statement: StatementId) -> None: ...

@@ -1,12 +1,12 @@
 """The worker's side of HTTP: routes under `/internal/v1` and the bodies that are not answers or responses.
 
-The service is the server; a worker long-polls. Every call is a heartbeat. All need `Authorization: Bearer <worker token>`.
+The service is the server; a worker long-polls. Every call is a heartbeat. All need `Authorization: Bearer <worker
+token>`.
 
-    POST /internal/v1/workers                      Registration -> Registered
-    GET  /internal/v1/workers/{id}/barrier         ?generation=G&after=E: the next barrier of the graph, or 204 after the wait
-    POST /internal/v1/workers/{id}/answers         Answer -> 204; 410 when the worker or its generation is of the past
-    GET  /internal/v1/workers/{id}/request         the next Request, or 204 after the wait
-    POST /internal/v1/workers/{id}/responses       Response -> 204
+    POST /internal/v1/workers                      Registration -> Registered GET  /internal/v1/workers/{id}/barrier
+    ?generation=G&after=E: the next barrier of the graph, or 204 after the wait POST /internal/v1/workers/{id}/answers
+    Answer -> 204; 410 when the worker or its generation is of the past GET  /internal/v1/workers/{id}/request
+    the next Request, or 204 after the wait POST /internal/v1/workers/{id}/responses       Response -> 204
 """
 
 from typing import Final
@@ -34,7 +34,9 @@ class Registration(BaseModel):
 
 
 class Registered(BaseModel):
-    """The service knows the worker. `wait_seconds` is how long a long poll may take, `lease_seconds` how long a silent worker lives."""
+    """The service knows the worker. `wait_seconds` is how long a long poll may take, `lease_seconds` how long a
+    silent worker lives.
+    """
 
     model_config = ConfigDict(frozen=True)
 

@@ -1,4 +1,6 @@
-"""A barrier closes the interval `(prev, curr]`; everything written inside it carries `curr`. Next: `service.domain.barrier`."""
+"""A barrier closes the interval `(prev, curr]`; everything written inside it carries `curr`. Next:
+`service.domain.barrier`.
+"""
 
 from enum import StrEnum
 from typing import Self
@@ -21,7 +23,8 @@ class BarrierKind(StrEnum):
 class Barrier(BaseModel):
     """One barrier of one graph, with the DML that was accepted when it was injected.
 
-    `interval_ms` is the pace the leader keeps: a scan's time slice is derived from it. Invariants: `prev < curr`; an initial barrier carries an `Add`.
+    `interval_ms` is the pace the leader keeps: a scan's time slice is derived from it. Invariants: `prev < curr`; an
+    initial barrier carries an `Add`.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -99,7 +99,8 @@ NUMERIC_PRECISION_MAX: Final = 38
 """Spark's decimal holds 38 digits; a wider numeric could not be kept exactly."""
 
 _PATTERN: Final = re.compile(
-    r"^\s*(?P<name>[a-z][a-z0-9 ]*?)\s*(\(\s*(?P<precision>\d+)\s*(,\s*(?P<scale>-?\d+)\s*)?\))?\s*(?P<array>(\[\])*)\s*$"
+    r"^\s*(?P<name>[a-z][a-z0-9 ]*?)\s*(\(\s*(?P<precision>\d+)\s*(,\s*(?P<scale>-?\d+)\s*)?\))?"
+    r"\s*(?P<array>(\[\])*)\s*$"
 )
 
 
@@ -141,7 +142,9 @@ class ColumnType:
                 raise ValueError(msg)
             return cls(name, array=array)
         if not found["precision"]:
-            msg = f'type "{text}" needs a precision, for example numeric(38, 10): Spark cannot keep an unbounded one exactly'
+            msg = (
+                f'type "{text}" needs a precision, such as numeric(38, 10): Spark cannot keep an unbounded one exactly'
+            )
             raise ValueError(msg)
         precision, scale = int(found["precision"]), int(found["scale"] or 0)
         if not 0 <= scale <= precision <= NUMERIC_PRECISION_MAX or precision == 0:

@@ -1,8 +1,8 @@
 """DML as the worker runs it: checked by the service, executed in order inside the epoch, a savepoint each.
 
-Every SQL text here is one Postgres expression or query printed by `service.sql` from a parsed tree, with each relation it
-reads rewritten to that relation's view of alive rows (`live."name"`). The worker runs it under a login that may do nothing
-else, so that the printed text is not the only fence.
+Every SQL text here is one Postgres expression or query printed by `service.sql` from a parsed tree, with each
+relation it reads rewritten to that relation's view of alive rows (`live."name"`). The worker runs it under a login
+that may do nothing else, so that the printed text is not the only fence.
 """
 
 from typing import Annotated, Literal
@@ -21,8 +21,8 @@ class _Statement(BaseModel):
 
 
 class InsertValues(_Statement):
-    """INSERT .. VALUES. `source` is a query giving `columns` in order; other columns are NULL. An existing key is overwritten;
-    of two rows with one key in the statement the last wins.
+    """INSERT .. VALUES. `source` is a query giving `columns` in order; other columns are NULL. An existing key is
+    overwritten; of two rows with one key in the statement the last wins.
     """
 
     type: Literal["insert"] = "insert"
@@ -46,7 +46,9 @@ class Delete(_Statement):
 
 
 class InsertStaged(_Statement):
-    """A slice of rows that were staged outside any epoch: `first <= _row < last` of the staging table, in `_row` order."""
+    """A slice of rows that were staged outside any epoch: `first <= _row < last` of the staging table, in `_row`
+    order.
+    """
 
     type: Literal["insert_staged"] = "insert_staged"
     columns: tuple[str, ...]
@@ -55,7 +57,9 @@ class InsertStaged(_Statement):
 
 
 def staging_table(statement: StatementId) -> str:
-    """Return the qualified name of a statement's staging table: `_row bigint primary key` and the statement's columns."""
+    """Return the qualified name of a statement's staging table: `_row bigint primary key` and the statement's
+    columns.
+    """
     return f"stage.s_{statement}"
 
 

@@ -47,7 +47,9 @@ class Add(_Mutation):
 
 
 class Stop(_Mutation):
-    """Forget jobs: their actors do nothing from this epoch on, and their tables are dropped after it is committed (I9)."""
+    """Forget jobs: their actors do nothing from this epoch on, and their tables are dropped after it is committed
+    (I9).
+    """
 
     type: Literal["stop"] = "stop"
     jobs: tuple[JobId, ...]

@@ -64,8 +64,8 @@ class ActorPlan(_Value):
 class Stateless(_Value):
     """Project and filter over one upstream, in Spark SQL over the upstream's own column names.
 
-    `projection` gives every column of the target relation, in its order, hidden ones included. `predicate` is None where the
-    query has no WHERE.
+    `projection` gives every column of the target relation, in its order, hidden ones included. `predicate` is None
+    where the query has no WHERE.
     """
 
     projection: tuple[str, ...]
@@ -75,8 +75,8 @@ class Stateless(_Value):
 class FragmentPlan(_Value):
     """One fragment. `upstream`, `query`, `scan_type` are set for scans only.
 
-    `rate_limit` is in rows per second and actor; None is unlimited and 0 is paused. `waiting` says that the fragment waits for
-    its place in the backfill order.
+    `rate_limit` is in rows per second and actor; None is unlimited and 0 is paused. `waiting` says that the fragment
+    waits for its place in the backfill order.
     """
 
     id: FragmentId

@@ -1,7 +1,7 @@
 """What a worker answers: an epoch is *collected* (its state-store transactions are durable) or it *failed*.
 
-Answers are idempotent by (worker, generation, epoch): the first one counts, a repetition is confirmed, an answer of an older
-generation is refused (I7).
+Answers are idempotent by (worker, generation, epoch): the first one counts, a repetition is confirmed, an answer of
+an older generation is refused (I7).
 """
 
 from typing import Annotated, Literal
@@ -20,7 +20,8 @@ class _Value(BaseModel):
 class ActorReport(_Value):
     """One scan actor after an epoch. `rows` is cumulative over all its vnodes; `positions` are those that changed.
 
-    `finished` is reported one barrier after the epoch in which the last vnode completed, and on every barrier after that.
+    `finished` is reported one barrier after the epoch in which the last vnode completed, and on every barrier after
+    that.
     """
 
     actor: ActorId
@@ -61,8 +62,8 @@ class Collected(_Answer):
 class Failed(_Answer):
     """The epoch could not be run; nothing of it may be committed. `job` is set where one job is to blame.
 
-    `deterministic` says that running the same epoch again would fail the same way (a bad cast in a query, say): such a job
-    is failed after a few tries instead of holding up the graph.
+    `deterministic` says that running the same epoch again would fail the same way (a bad cast in a query, say): such
+    a job is failed after a few tries instead of holding up the graph.
     """
 
     type: Literal["failed"] = "failed"

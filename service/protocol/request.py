@@ -54,7 +54,9 @@ class Analyzed(_Value):
 
 
 class Rejected(_Value):
-    """Spark refuses the query, or the worker could not answer. `position` is a 0-based offset into the query, where known."""
+    """Spark refuses the query, or the worker could not answer. `position` is a 0-based offset into the query, where
+    known.
+    """
 
     type: Literal["rejected"] = "rejected"
     id: RequestId
@@ -72,7 +74,9 @@ class VnodeDifference(_Value):
 
 
 class Verified(_Value):
-    """The result of a verification. A digest is order-independent: the sum of the rows' 64-bit hashes, in hex, over all vnodes."""
+    """The result of a verification. A digest is order-independent: the sum of the rows' 64-bit hashes, in hex, over
+    all vnodes.
+    """
 
     type: Literal["verified"] = "verified"
     id: RequestId

@@ -1,11 +1,11 @@
 """Which vnode a key belongs to: the first 16 bits of md5 over a canonical text of the key, modulo the vnode count.
 
-Three planes compute it (Postgres for DML, Spark for views, Python for tests and tools), so it is defined once, here, with
-three printers; a test compares all three. The canonical text of a key is, per column, `N` for NULL or
-`<length in characters>:<text>`, concatenated. Texts by type: whole numbers and booleans as themselves; numeric with its
-declared scale; text as it is; bytea in lower-case hex; date in days and timestamps in microseconds since 1970; uuid and time
-as Postgres prints them; floats as floor(x * 2^20), because their shortest decimal text differs between engines and a vnode
-need not be injective.
+Three planes compute it (Postgres for DML, Spark for views, Python for tests and tools), so it is defined once, here,
+with three printers; a test compares all three. The canonical text of a key is, per column, `N` for NULL or `<length
+in characters>:<text>`, concatenated. Texts by type: whole numbers and booleans as themselves; numeric with its
+declared scale; text as it is; bytea in lower-case hex; date in days and timestamps in microseconds since 1970; uuid
+and time as Postgres prints them; floats as floor(x * 2^20), because their shortest decimal text differs between
+engines and a vnode need not be injective.
 """
 
 import hashlib

@@ -1,0 +1,56 @@
+"""The only `while` of the service: run a tick, wait, run it again. A tick re-reads everything, so a failed one only
+costs time.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from service.domain.errors import Deposed, Unavailable
+from service.telemetry.log import logger
+
+log = logger("loops")
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """How long to wait after a tick that went well, and after failures in a row (doubling up to the ceiling)."""
+
+    interval: timedelta
+    failure_first: timedelta = timedelta(milliseconds=200)
+    failure_max: timedelta = timedelta(seconds=10)
+
+    def after(self, failures: int) -> float:
+        """Return the seconds to wait after so many failures in a row."""
+        if failures == 0:
+            return self.interval.total_seconds()
+        return min(self.failure_first * 2 ** min(failures - 1, 10), self.failure_max).total_seconds()
+
+
+async def run_periodically(
+    tick: Callable[[], Awaitable[object]], pauses: Pauses, stop: asyncio.Event, *, name: str
+) -> None:
+    """Run `tick` until `stop` is set. What a tick raises is logged, and the next one tries again."""
+    failures = 0
+    while not stop.is_set():
+        try:
+            await tick()
+        except (Unavailable, Deposed) as error:
+            failures += 1
+            log.warning("tick.failed", loop=name, error=str(error), failures=failures)
+        except Exception:
+            # A tick is level-triggered: whatever broke this one, the next starts from what is recorded.
+            failures += 1
+            log.exception("tick.broke", loop=name, failures=failures)
+        else:
+            failures = 0
+        await wait(stop, pauses.after(failures))
+
+
+async def wait(stop: asyncio.Event, seconds: float) -> None:
+    """Return after `seconds`, or at once when `stop` is set."""
+    try:
+        await asyncio.wait_for(stop.wait(), seconds)
+    except TimeoutError:
+        return

@@ -1,0 +1,188 @@
+"""One look at one graph: read, decide, record, and act on the state store where the effect lies there.
+
+The transaction that records `Commit` is the commit point of an epoch; everything before it is forgotten by a recovery,
+everything after it (publishing, cleaning up) is repeatable and done first by whoever leads next.
+Next: `service.meta_store.barriers`, then `workers.agent`.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from service.domain.barrier import (
+    Abandon,
+    ApplyStops,
+    Attach,
+    CleanUp,
+    Commit,
+    Effect,
+    GraphStatus,
+    GraphView,
+    Inject,
+    Pace,
+    Publish,
+    RollBack,
+    Wait,
+    decide,
+)
+from service.domain.job import IN_GRAPH
+from service.domain.parameters import SystemParameters
+from service.operations import recovery
+from service.operations.effects import apply_commands, finish_jobs, store_progress
+from service.operations.world import World
+from service.ports.meta_store import Command, Transaction
+from service.protocol.barrier import Barrier, BarrierKind
+from service.protocol.dml import InsertStaged, Statement
+from service.protocol.epoch import following
+from service.protocol.ids import CommandId, Epoch, GraphId, Term
+from service.protocol.mutation import Add, Mutation
+from service.telemetry.log import logger
+
+STATEMENTS_MAX = 5_000
+"""How many statements one epoch takes: bounds the barrier's message and the epoch's transaction (I8)."""
+SLICE_ROWS = 200_000
+"""How many staged rows one epoch moves: about half a second of work, so that barriers keep their pace."""
+
+log = logger("barriers")
+
+
+async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
+    """Look at the graph once and do the one next thing. Raises Deposed if a newer term exists, Unavailable."""
+    now = world.clock.now()
+    async with world.stores.begin(term) as tx:
+        parameters = SystemParameters.of(await tx.parameters.all())
+        view = await tx.graphs.view(graph, now=now, lease=world.worker_lease)
+        effect = decide(view, now=now, pace=_pace(world, parameters))
+        await _record(tx, view, effect, parameters, now=now)
+    match effect:
+        case Publish(epoch):
+            await _publish(world, graph, epoch, term=term)
+        case CleanUp():
+            await recovery.clean_up(world, term=term)
+        case RollBack():
+            await recovery.roll_back(world, view, term=term)
+        case _:
+            pass
+    if not isinstance(effect, Wait):
+        world.signals.notify()
+    return effect
+
+
+async def _record(
+    tx: Transaction, view: GraphView, effect: Effect, parameters: SystemParameters, *, now: datetime
+) -> None:
+    match effect:
+        case Inject():
+            await _inject(tx, view, effect, parameters, now=now)
+        case Attach(epoch):
+            await tx.barriers.attach(view.graph, epoch)
+        case Commit(epoch):
+            await _commit(tx, view.graph, epoch, now=now)
+        case Abandon():
+            await recovery.abandon(tx, view, effect, now=now)
+        case ApplyStops():
+            await recovery.apply_stops(tx, view, now=now)
+        case Publish() | CleanUp() | RollBack() | Wait():
+            pass
+
+
+async def _inject(
+    tx: Transaction, view: GraphView, effect: Inject, parameters: SystemParameters, *, now: datetime
+) -> None:
+    waiting = await tx.commands.waiting(view.graph)
+    if effect.kind is BarrierKind.INITIAL:
+        mutation, carried = await _initial(tx, view, waiting, parameters)
+        await tx.graphs.set_status(view.graph, GraphStatus.RUNNING, now=now, worker=effect.worker)
+        statements: tuple[Statement, ...] = ()
+    else:
+        mutation, carried = await _mutation(tx, waiting)
+        statements = await _statements(tx)
+    barrier = Barrier(
+        graph=view.graph,
+        generation=view.generation,
+        prev=view.newest if view.uncommitted else view.committed,
+        curr=following(view.newest, now=now),
+        kind=effect.kind,
+        mutation=mutation,
+        statements=statements,
+        interval_ms=parameters.barrier_interval_ms,
+    )
+    await tx.barriers.record(barrier, worker=effect.worker, now=now, commands=carried)
+    log.debug(
+        "barrier.injected",
+        epoch=barrier.curr,
+        kind=barrier.kind,
+        mutation=None if mutation is None else mutation.type,
+        statements=len(statements),
+    )
+
+
+async def _initial(
+    tx: Transaction, view: GraphView, waiting: Sequence[Command], parameters: SystemParameters
+) -> tuple[Add, list[CommandId]]:
+    """Rebuild every job of the graph. Waiting Adds are answered by it; other commands follow on barriers of their
+    own.
+    """
+    jobs = await tx.jobs.where(IN_GRAPH)
+    plans = await tx.jobs.plans([job.id for job in jobs])
+    paused = bool((await tx.graphs.state(view.graph))["paused"])
+    if parameters.pause_on_next_bootstrap:
+        paused = True
+        await tx.graphs.set_paused(view.graph, paused=True)
+        await tx.parameters.set("pause_on_next_bootstrap", "false")
+    carried = [command.id for command in waiting if isinstance(command.mutation, Add)]
+    return Add(jobs=tuple(plans), paused=paused), carried
+
+
+async def _mutation(tx: Transaction, waiting: Sequence[Command]) -> tuple[Mutation | None, list[CommandId]]:
+    """Take the oldest mutation, and every flush: a flush needs no barrier of its own."""
+    first = next((command for command in waiting if command.mutation is not None), None)
+    carried = [command.id for command in waiting if command.mutation is None or command is first]
+    if first is None or not isinstance(first.mutation, Add):
+        return None if first is None else first.mutation, carried
+    # The stored plan may be older than an ALTER that was answered since.
+    plans = await tx.jobs.plans([plan.id for plan in first.mutation.jobs])
+    return Add(jobs=tuple(plans)), carried
+
+
+async def _statements(tx: Transaction) -> tuple[Statement, ...]:
+    """Take the waiting statements in order. A slice of staged rows fills its epoch: what comes after it waits."""
+    taken: list[Statement] = []
+    for stored in await tx.statements.waiting(limit=STATEMENTS_MAX):
+        statement = stored.statement
+        if isinstance(statement, InsertStaged):
+            first = stored.applied_rows
+            last = min(first + SLICE_ROWS, statement.last)
+            taken.append(statement.model_copy(update={"first": first, "last": last}))
+            break
+        taken.append(statement)
+    return tuple(taken)
+
+
+async def _commit(tx: Transaction, graph: GraphId, epoch: Epoch, *, now: datetime) -> None:
+    collected = await tx.barriers.collected(graph, epoch)
+    answers = [answer for _, answer in collected]
+    await tx.fragments.record(answers, now=now)
+    for barrier, answer in collected:
+        if answer.statements:
+            await tx.statements.finish(answer.statements, epoch=barrier.curr, now=now)
+    await apply_commands(tx, graph, await tx.commands.carried(graph, epoch), epoch=epoch, now=now)
+    await finish_jobs(tx, collected, now=now)
+    await tx.barriers.commit(graph, epoch, now=now)
+    await store_progress(tx, graph)
+    log.debug("barrier.committed", epoch=epoch, barriers=len(collected))
+
+
+async def _publish(world: World, graph: GraphId, epoch: Epoch, *, term: Term) -> None:
+    async with world.stores.begin(term) as tx:
+        created = await tx.catalog.unshown()
+    await world.tables.publish(graph, epoch, term=term, created=created)
+    async with world.stores.begin(term) as tx:
+        await tx.graphs.set_published(graph, epoch, now=world.clock.now())
+
+
+def _pace(world: World, parameters: SystemParameters) -> Pace:
+    return Pace(
+        interval=timedelta(milliseconds=parameters.barrier_interval_ms),
+        checkpoint_frequency=parameters.checkpoint_frequency,
+        deadline=world.barrier_deadline,
+    )

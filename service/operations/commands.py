@@ -1,0 +1,115 @@
+"""Mutations and flushes: queued durably, carried by a barrier, answered with its epoch (I4)."""
+
+from collections.abc import Collection
+from datetime import timedelta
+
+from service.domain.errors import Conflict, Invalid, NotFound, Unavailable, UnderRecovery
+from service.domain.job import JobState
+from service.operations.waiting import until
+from service.operations.world import World
+from service.ports.meta_store import Command, Transaction
+from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, FragmentId, JobId
+from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle
+from service.protocol.plan import FragmentKind
+
+APPLIED_WAIT: timedelta = timedelta(minutes=2)
+"""How long a caller is kept before it is told that no barrier has carried its command yet. The command stays queued."""
+
+
+async def flush(world: World, *, asked_by: str) -> Epoch:
+    """Force a checkpoint and wait until it is published; return its epoch."""
+    return await applied(world, await inject(world, None, asked_by=asked_by))
+
+
+async def inject(world: World, mutation: Mutation | None, *, asked_by: str) -> CommandId:
+    """Queue a mutation for the next free barrier. Raises NotFound for unknown jobs and fragments, Invalid for Add."""
+    async with world.stores.begin() as tx:
+        if mutation is not None:
+            await _check(tx, mutation)
+        command = await tx.commands.add(DATABASE_GRAPH, mutation, asked_by=asked_by, now=world.clock.now())
+    world.signals.notify()
+    return command
+
+
+async def applied(world: World, command: CommandId, *, limit: timedelta = APPLIED_WAIT) -> Epoch:
+    """Wait until every actor has applied the command and its epoch is published; return the epoch."""
+
+    async def look() -> Command | None:
+        async with world.stores.begin() as tx:
+            found = await tx.commands.get(command)
+            if found is None:
+                raise NotFound(f"command {command} not found", kind="command")
+            if not found.done or found.epoch is None:
+                return None
+            state = await tx.graphs.state(found.graph)
+            return found if int(state["published"]) >= found.epoch else None
+
+    found = await until(world, look, limit=limit)
+    if found is None or found.epoch is None:
+        raise await _not_carried(world)
+    if found.error is not None:
+        raise Conflict(found.error)
+    return found.epoch
+
+
+async def throttle_job(world: World, job: JobId, rate_limit: int | None, *, asked_by: str) -> CommandId:
+    """Set the limit of every scan of a job. Raises NotFound; Invalid where it has no scan."""
+    async with world.stores.begin() as tx:
+        if await tx.jobs.get(job) is None:
+            raise NotFound(f"job {job} not found", kind="job")
+        scans = [scan.fragment for scan in (await tx.fragments.scans([job])).get(job, ())]
+    if not scans:
+        raise Invalid("stream scan node or source node not found")
+    return await inject(world, Throttle(fragments=dict.fromkeys(scans, rate_limit)), asked_by=asked_by)
+
+
+async def stop(world: World, jobs: Collection[JobId], *, asked_by: str) -> CommandId:
+    """Queue the stop of jobs that were already moved to a state that waits for it."""
+    return await inject(world, Stop(jobs=tuple(sorted(jobs))), asked_by=asked_by)
+
+
+async def recover(world: World, reason: str = "adhoc recovery") -> None:
+    """End the present generation and start the next one from the last committed epoch."""
+    async with world.stores.begin() as tx:
+        await tx.graphs.ask_recovery(DATABASE_GRAPH, reason)
+    world.signals.notify()
+
+
+async def _check(tx: Transaction, mutation: Mutation) -> None:
+    match mutation:
+        case Pause() | Resume():
+            return
+        case Add():
+            raise Invalid("an Add belongs to a CREATE statement and cannot be injected", pointer="/type")
+        case Throttle(fragments=limits):
+            await _check_scans(tx, limits)
+        case StartFragmentBackfill(fragments=fragments):
+            await _check_scans(tx, fragments)
+        case Stop(jobs=jobs):
+            await _check_stopping(tx, jobs)
+
+
+async def _check_stopping(tx: Transaction, jobs: Collection[JobId]) -> None:
+    for job in jobs:
+        found = await tx.jobs.get(job)
+        if found is None:
+            raise NotFound(f"job {job} not found", kind="job")
+        if found.state not in {JobState.CANCELLING, JobState.DROPPING}:
+            raise Conflict(f"job {job} is {found.state}: cancel or drop it, which injects the Stop")
+
+
+async def _check_scans(tx: Transaction, fragments: Collection[FragmentId]) -> None:
+    known = await tx.fragments.job_of(fragments)
+    for fragment in fragments:
+        if fragment not in known:
+            raise NotFound(f"fragment {fragment} not found", kind="fragment")
+        if known[fragment][1] is not FragmentKind.STREAM_SCAN:
+            raise Invalid(f"fragment {fragment} is not a backfill node")
+
+
+async def _not_carried(world: World) -> Unavailable:
+    async with world.stores.begin() as tx:
+        state = await tx.graphs.state(DATABASE_GRAPH)
+    if state["status"] != "RUNNING":
+        return UnderRecovery(str(state["last_error"] or "no worker is alive"))
+    return Unavailable("no barrier has carried the command yet; it stays queued")

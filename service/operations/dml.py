@@ -1,0 +1,78 @@
+"""DML: accepted durably, run by the worker inside an epoch, answered after that epoch is published."""
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+
+from service.domain.errors import Invalid, Unavailable
+from service.operations.waiting import until
+from service.operations.world import World
+from service.protocol.columns import Column
+from service.protocol.dml import InsertStaged, Statement, StatementResult
+from service.protocol.ids import DATABASE_GRAPH, StatementId
+from service.protocol.relation import Relation
+
+STAGING_TIMEOUT_MS = 600_000
+ANSWER_WAIT: timedelta = timedelta(minutes=30)
+"""A statement stays queued through any recovery; its client is kept this long before it is told to look again."""
+
+
+async def reserve(world: World) -> StatementId:
+    """Return the id of a statement that is about to be built."""
+    async with world.stores.begin() as tx:
+        return await tx.statements.reserve()
+
+
+async def run(world: World, statement: Statement, *, staged_rows: int | None = None) -> int:
+    """Accept a statement, wait until its epoch (of its last slice) is published and return how many rows it changed.
+
+    Raises Invalid with the state store's words when the statement failed; it has changed nothing then.
+    """
+    async with world.stores.begin() as tx:
+        await tx.statements.add(statement, now=world.clock.now(), staged_rows=staged_rows)
+    world.signals.notify()
+    result = await _answered(world, statement.id)
+    if result.error is not None:
+        raise Invalid(result.error)
+    return result.affected
+
+
+async def insert_query(world: World, relation: Relation, columns: Sequence[Column], query: str) -> int:
+    """INSERT .. SELECT: stage what the query gives at the published epoch, then move it in slices."""
+    statement = await reserve(world)
+    rows = await world.staging.from_query(statement, columns, query, timeout_ms=STAGING_TIMEOUT_MS)
+    return await _insert_staged(world, statement, relation, columns, rows)
+
+
+async def bulk_load(world: World, relation: Relation, columns: Sequence[Column], chunks: AsyncIterator[bytes]) -> int:
+    """Load rows given as Postgres CSV text: validated whole before the first one is applied."""
+    statement = await reserve(world)
+    rows = await world.staging.from_csv(statement, columns, chunks)
+    return await _insert_staged(world, statement, relation, columns, rows)
+
+
+async def _insert_staged(
+    world: World, statement: StatementId, relation: Relation, columns: Sequence[Column], rows: int
+) -> int:
+    if rows == 0:
+        await world.staging.drop(statement)
+        return 0
+    names = tuple(column.name for column in columns)
+    staged = InsertStaged(id=statement, relation=relation, columns=names, first=0, last=rows)
+    return await run(world, staged, staged_rows=rows)
+
+
+async def _answered(world: World, statement: StatementId) -> StatementResult:
+    async def look() -> StatementResult | None:
+        async with world.stores.begin() as tx:
+            found = await tx.statements.get(statement)
+            if found is None:
+                raise Unavailable(f"statement {statement} is no longer known")
+            if found.result is None or found.epoch is None:
+                return None
+            state = await tx.graphs.state(DATABASE_GRAPH)
+            return found.result if int(state["published"]) >= found.epoch else None
+
+    result = await until(world, look, limit=ANSWER_WAIT)
+    if result is None:
+        raise Unavailable("no epoch has run the statement yet; it stays queued")
+    return result

@@ -1,0 +1,126 @@
+"""What a committed epoch changes in the meta store: commands take effect, jobs finish, progress is written down."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from service.domain.barrier import GraphStatus
+from service.domain.job import CREATING, Job, JobEvent, JobState
+from service.domain.progress import JobProgress, of_job
+from service.ports.meta_store import Command, Transaction
+from service.protocol.barrier import Barrier
+from service.protocol.ids import CommandId, Epoch, FragmentId, GraphId, JobId
+from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle
+from service.protocol.plan import FragmentKind
+from service.protocol.report import Collected
+
+
+async def apply_commands(
+    tx: Transaction, graph: GraphId, commands: Sequence[Command], *, epoch: Epoch, now: datetime
+) -> None:
+    """Record what each command that the epoch carried has changed, and answer it with the epoch (I4)."""
+    done: list[CommandId] = []
+    for command in commands:
+        await _take_effect(tx, graph, command.mutation, now=now)
+        done.append(command.id)
+        if command.mutation is not None:
+            await tx.events.append(
+                "mutation.applied",
+                {
+                    "type": command.mutation.type,
+                    "epoch": str(epoch),
+                    "asked_by": command.asked_by,
+                    "command": command.id,
+                },
+                now=now,
+            )
+    if done:
+        await tx.commands.finish(done, epoch=epoch)
+
+
+async def _take_effect(tx: Transaction, graph: GraphId, mutation: Mutation | None, *, now: datetime) -> None:
+    match mutation:
+        case Pause() | Resume():
+            await tx.graphs.set_paused(graph, paused=isinstance(mutation, Pause))
+        case Throttle(fragments=limits):
+            await tx.fragments.set_rate_limits(limits)
+        case Stop(jobs=jobs):
+            await stop_jobs(tx, jobs, now=now)
+        case Add() | StartFragmentBackfill() | None:
+            pass
+
+
+async def stop_jobs(tx: Transaction, jobs: Collection[JobId], *, now: datetime) -> None:
+    """The jobs' actors run no more: free their names and queue the removal of what they stored (I9)."""
+    for job in jobs:
+        stopped = await tx.jobs.move(job, JobEvent.STOPPED, now=now)
+        await tx.catalog.remove(stopped.relation)
+        await tx.events.append(f"job.{stopped.state.lower()}", {"job": job, "name": stopped.name}, now=now)
+
+
+async def finish_jobs(tx: Transaction, collected: Sequence[tuple[Barrier, Collected]], *, now: datetime) -> None:
+    """A creating job is Created once every scan actor reported its finish in a committed checkpoint (I6)."""
+    touched = await _finishing(tx, collected)
+    if not touched:
+        return
+    scans = await tx.fragments.scans(touched)
+    for job in touched:
+        current = await tx.jobs.get(job)
+        if current is None or current.state is not JobState.CREATING:
+            continue
+        if all(scan.finished for scan in scans.get(job, ())):
+            await tx.jobs.move(job, JobEvent.FINISHED, now=now)
+            await tx.events.append("job.created", {"job": job, "name": current.name}, now=now)
+
+
+async def _finishing(tx: Transaction, collected: Sequence[tuple[Barrier, Collected]]) -> set[JobId]:
+    """Return jobs that may have finished: those with a finished actor, and those that were added and scan nothing."""
+    finished: set[FragmentId] = set()
+    jobs: set[JobId] = set()
+    for barrier, answer in collected:
+        finished.update(actor.fragment for actor in answer.actors if actor.finished)
+        if isinstance(barrier.mutation, Add):
+            jobs.update(
+                plan.id
+                for plan in barrier.mutation.jobs
+                if all(fragment.kind is not FragmentKind.STREAM_SCAN for fragment in plan.fragments)
+            )
+    if finished:
+        jobs.update(job for job, _ in (await tx.fragments.job_of(finished)).values())
+    return jobs
+
+
+async def store_progress(tx: Transaction, graph: GraphId) -> None:
+    """Write down what `rw_ddl_progress` shows of every creating job."""
+    shown = await progress_of(tx, graph, await tx.jobs.where(CREATING | {JobState.CANCELLING}))
+    if shown:
+        await tx.fragments.store_texts({job: _json(progress) for job, progress in shown.items()})
+
+
+async def progress_of(tx: Transaction, graph: GraphId, jobs: Sequence[Job]) -> dict[JobId, JobProgress]:
+    """Return the progress of these jobs as of the committed epoch."""
+    if not jobs:
+        return {}
+    scans = await tx.fragments.scans([job.id for job in jobs])
+    state = await tx.graphs.state(graph)
+    running = state["status"] == GraphStatus.RUNNING
+    places = {job.id: place for place, job in enumerate((j for j in jobs if j.state is JobState.QUEUED), start=1)}
+    return {
+        job.id: of_job(
+            job.state,
+            scans.get(job.id, ()),
+            started=any(scan.at is not None for scan in scans.get(job.id, ())),
+            queue_place=places.get(job.id),
+            paused=bool(state["paused"]),
+            recovering=None if running else str(state["last_error"] or "starting"),
+        )
+        for job in jobs
+    }
+
+
+def _json(progress: JobProgress) -> dict[str, Any]:
+    values = asdict(progress)
+    values["eta_seconds"] = None if progress.eta is None else progress.eta.total_seconds()
+    del values["eta"]
+    return values

@@ -1,0 +1,217 @@
+"""Jobs as their users ask for them: create, await, cancel, drop."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from service.domain.errors import Conflict, NotFound, Refused, UnderRecovery
+from service.domain.job import CREATING, Job, JobEvent, JobState
+from service.operations import commands
+from service.operations.waiting import until
+from service.operations.world import World
+from service.ports.meta_store import CatalogEntry, NewFragment, NewJob, Transaction
+from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId
+from service.protocol.plan import FragmentKind
+from service.protocol.relation import Relation, RelationKind
+from service.protocol.vnodes import Runs
+
+EARLY: timedelta = timedelta(seconds=30)
+"""A recovery within this time of a foreground CREATE cancels it and tells the client; later ones it survives."""
+GONE_WAIT: timedelta = timedelta(minutes=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A CREATE that was recorded, or (`existed`) met a relation of that name with IF NOT EXISTS."""
+
+    job: JobId
+    existed: bool = False
+
+
+async def create(world: World, new: NewJob, *, if_not_exists: bool) -> Asked:
+    """Record a job; the leader starts it. Raises Conflict when the name is taken."""
+    async with world.stores.begin() as tx:
+        taken = await tx.catalog.named(new.relation.name)
+        if taken is not None and if_not_exists and taken.relation.kind is new.relation.kind:
+            return Asked(taken.job, existed=True)
+        job = await tx.jobs.add(new, now=world.clock.now())
+        await tx.events.append(
+            "job.asked", {"job": job.id, "name": job.name, "statement": new.statement}, now=world.clock.now()
+        )
+    world.signals.notify()
+    return Asked(job.id)
+
+
+def table_job(relation: Relation, statement: str) -> NewJob:
+    """A table: one fragment that runs its DML, with one actor that owns every vnode."""
+    whole: Runs = ((0, relation.vnode_count - 1),)
+    return NewJob(relation, statement, background=False, fragments=(NewFragment(FragmentKind.DML, (whole,)),))
+
+
+async def created(world: World, job: JobId) -> Job:
+    """Wait, as a foreground CREATE does, until the job is Created and readable.
+
+    Raises Conflict when it was cancelled or failed, and UnderRecovery when a recovery within the first 30 s cancelled
+    it.
+    """
+    began = world.clock.monotonic()
+    generation = await _generation(world)
+
+    async def look() -> Job | None:
+        found = await _settled(world, job)
+        early = world.clock.monotonic() - began < EARLY.total_seconds()
+        if found is None and early and await _generation(world) != generation:
+            await cancel(world, [job], asked_by="recovery")
+            raise UnderRecovery(await _recovery_reason(world))
+        return found
+
+    found = await until(world, look)
+    assert found is not None
+    return found
+
+
+async def first_barrier(world: World, job: JobId) -> Job:
+    """Wait, as a background CREATE does, until the job's first barrier was collected, or it waits in the queue."""
+
+    async def look() -> Job | None:
+        async with world.stores.begin() as tx:
+            found = await _existing(tx, job)
+            if found.state in {JobState.QUEUED, JobState.CREATED}:
+                return found
+            _raise_if_ended(found)
+            scans = (await tx.fragments.scans([job])).get(job, ())
+            return found if found.state is JobState.CREATING and any(scan.at for scan in scans) else None
+
+    found = await until(world, look)
+    assert found is not None
+    return found
+
+
+async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: str) -> list[JobId]:
+    """Cancel creating jobs and wait until nothing of them is left; return those that were cancelled (others are
+    absent).
+    """
+    cancelled: list[JobId] = []
+    stopping: list[JobId] = []
+    relations: list[RelationId] = []
+    async with world.stores.begin() as tx:
+        for job in dict.fromkeys(jobs):
+            found = await tx.jobs.get(job)
+            if found is None or found.state not in CREATING:
+                continue
+            moved = await tx.jobs.move(job, JobEvent.CANCEL_ASKED, now=world.clock.now())
+            relations.append(found.relation)
+            cancelled.append(job)
+            if moved.state is JobState.CANCELLED:
+                await tx.catalog.remove(found.relation)
+                await tx.events.append("job.cancelled", {"job": job, "name": found.name}, now=world.clock.now())
+            else:
+                stopping.append(job)
+    if stopping:
+        await commands.stop(world, stopping, asked_by=asked_by)
+    world.signals.notify()
+    await _gone(world, relations)
+    return cancelled
+
+
+async def drop(world: World, name: str, kind: RelationKind, *, cascade: bool, asked_by: str) -> None:
+    """Drop a relation, created or still being created, and with CASCADE what reads it. Raises NotFound, Conflict."""
+    async with world.stores.begin() as tx:
+        entry = await tx.catalog.named(name)
+        if entry is None:
+            raise NotFound(f'{kind} "{name}" does not exist', kind="relation")
+        if entry.relation.kind is not kind:
+            raise Conflict(f'"{name}" is not a {kind}; use DROP {str(entry.relation.kind).upper()}')
+        doomed = [entry, *await _readers(tx, entry)]
+        if len(doomed) > 1 and not cascade:
+            names = ", ".join(f"{reader.relation.kind} {reader.relation.name}" for reader in doomed[1:])
+            raise Conflict(
+                f"cannot drop {kind} {name} because other objects depend on it: {names}. Use DROP .. CASCADE"
+            )
+        stopping = [job for victim in doomed if (job := await _doom(world, tx, victim)) is not None]
+    if stopping:
+        await commands.stop(world, stopping, asked_by=asked_by)
+    world.signals.notify()
+    await _gone(world, [victim.relation.id for victim in doomed])
+
+
+async def _doom(world: World, tx: Transaction, entry: CatalogEntry) -> JobId | None:
+    """Move a job towards its end; return it where actors have to be stopped by a barrier."""
+    event = JobEvent.CANCEL_ASKED if entry.state in CREATING else JobEvent.DROP_ASKED
+    if entry.state in {JobState.CANCELLING, JobState.DROPPING}:
+        return None  # somebody else's stop is on its way
+    moved = await tx.jobs.move(entry.job, event, now=world.clock.now())
+    if moved.state in {JobState.CANCELLED, JobState.DROPPED}:
+        await tx.catalog.remove(entry.relation.id)
+        await tx.events.append(
+            f"job.{moved.state.lower()}", {"job": moved.id, "name": moved.name}, now=world.clock.now()
+        )
+        return None
+    return entry.job
+
+
+async def _readers(tx: Transaction, entry: CatalogEntry) -> list[CatalogEntry]:
+    """Return everything that reads the relation, directly or through others, each once."""
+    found: dict[RelationId, CatalogEntry] = {}
+    frontier = [entry.relation.id]
+    while frontier:
+        for reader in await tx.catalog.dependents(frontier.pop()):
+            if reader.relation.id not in found:
+                found[reader.relation.id] = reader
+                frontier.append(reader.relation.id)
+    return list(found.values())
+
+
+async def _gone(world: World, relations: Collection[RelationId]) -> None:
+    """Wait until the names are free and the state store holds nothing of them. Late is not lost: the stop stays
+    queued.
+    """
+    wanted = set(relations)
+
+    async def look() -> bool | None:
+        async with world.stores.begin() as tx:
+            left = {cleanup.relation for cleanup in await tx.catalog.cleanups()} & wanted
+            for relation in wanted:
+                if await tx.catalog.get(relation) is not None:
+                    return None
+        return None if left else True
+
+    await until(world, look, limit=GONE_WAIT)
+
+
+async def _settled(world: World, job: JobId) -> Job | None:
+    async with world.stores.begin() as tx:
+        found = await _existing(tx, job)
+        _raise_if_ended(found)
+        if found.state is not JobState.CREATED:
+            return None
+        entry = await tx.catalog.get(found.relation)
+        return found if entry is not None and entry.shown else None
+
+
+async def _existing(tx: Transaction, job: JobId) -> Job:
+    found = await tx.jobs.get(job)
+    if found is None:
+        raise NotFound(f"job {job} not found", kind="job")
+    return found
+
+
+def _raise_if_ended(job: Job) -> None:
+    match job.state:
+        case JobState.FAILED:
+            raise Refused(f"{job.kind} {job.name} could not be created: {job.error}")
+        case JobState.CANCELLING | JobState.CANCELLED | JobState.DROPPING | JobState.DROPPED:
+            raise Conflict(f"the creation of {job.kind} {job.name} was cancelled")
+        case _:
+            return
+
+
+async def _generation(world: World) -> int:
+    async with world.stores.begin() as tx:
+        state = await tx.graphs.state(DATABASE_GRAPH)
+    return int(state["generation"])
+
+
+async def _recovery_reason(world: World) -> str:
+    async with world.stores.begin() as tx:
+        return str((await tx.graphs.state(DATABASE_GRAPH))["last_error"] or "adhoc recovery")

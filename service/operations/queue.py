@@ -1,0 +1,74 @@
+"""Starting jobs: the oldest first, while permits last. A table needs no permit: it has no history to read."""
+
+from collections.abc import Sequence
+
+from service.domain.errors import Refused
+from service.domain.job import HOLDS_PERMIT, Job, JobEvent, JobState
+from service.domain.parameters import SystemParameters
+from service.operations.world import World
+from service.protocol.ids import DATABASE_GRAPH, Term
+from service.protocol.mutation import Add
+from service.protocol.relation import RelationKind
+
+
+async def start_jobs(world: World, *, term: Term) -> int:
+    """Start every waiting job that may start; return how many did. Raises Deposed, Unavailable."""
+    async with world.stores.begin(term) as tx:
+        waiting = await tx.jobs.where({JobState.INITIAL, JobState.QUEUED})
+        if not waiting:
+            return 0
+        if await tx.catalog.cleanups():
+            # A name may have been taken over before its last owner's views are gone: cleaning up comes first.
+            return 0
+        holders = [job for job in await tx.jobs.where(HOLDS_PERMIT) if _takes_permit(job)]
+        limit = SystemParameters.of(await tx.parameters.all()).max_concurrent_creating_streaming_jobs
+        starting = _choose(waiting, held=len(holders), limit=limit)
+        for job in waiting:
+            if job.state is JobState.INITIAL and job not in starting:
+                await tx.jobs.move(job.id, JobEvent.QUEUED, now=world.clock.now())
+    for job in starting:
+        await _start(world, job, term=term)
+    if starting:
+        world.signals.notify()
+    return len(starting)
+
+
+def _choose(waiting: Sequence[Job], *, held: int, limit: int) -> list[Job]:
+    """Return the jobs to start, in queue order; a limit of 0 is none."""
+    chosen: list[Job] = []
+    for job in waiting:
+        if not _takes_permit(job):
+            chosen.append(job)
+        elif limit == 0 or held < limit:
+            held += 1
+            chosen.append(job)
+    return chosen
+
+
+def _takes_permit(job: Job) -> bool:
+    return job.kind is not RelationKind.TABLE
+
+
+async def _start(world: World, job: Job, *, term: Term) -> None:
+    """Create the state table, then ask for the barrier that adds the job. Repeatable until the second step commits."""
+    async with world.stores.begin(term) as tx:
+        (plan,) = await tx.jobs.plans([job.id])
+    try:
+        await world.tables.create(plan.relation, term=term)
+    except Refused as error:
+        await _refuse(world, job, str(error), term=term)
+        return
+    async with world.stores.begin(term) as tx:
+        current = await tx.jobs.get(job.id)
+        if current is None or current.state not in {JobState.INITIAL, JobState.QUEUED}:
+            return  # cancelled meanwhile: its removal queued the clean-up of the table
+        await tx.jobs.move(job.id, JobEvent.STARTED, now=world.clock.now())
+        await tx.commands.add(DATABASE_GRAPH, Add(jobs=(plan,)), asked_by=f"job {job.id}", now=world.clock.now())
+        await tx.events.append("job.started", {"job": job.id, "name": job.name}, now=world.clock.now())
+
+
+async def _refuse(world: World, job: Job, error: str, *, term: Term) -> None:
+    async with world.stores.begin(term) as tx:
+        await tx.jobs.move(job.id, JobEvent.FAILED, now=world.clock.now(), error=error)
+        await tx.catalog.remove(job.relation)
+        await tx.events.append("job.failed", {"job": job.id, "name": job.name, "error": error}, now=world.clock.now())

@@ -1,0 +1,82 @@
+"""Ending a generation and starting the next one: abandon, fence, roll back (I3, I7).
+
+The order matters: the meta store's generation grows first, in `abandon`, so that no answer of the old one counts;
+then the state store is fenced, so that no transaction of the old one can commit; only then are the tables rolled
+back. Every step is repeatable: a leader that dies between two of them leaves a status from which the next leader
+continues.
+"""
+
+from datetime import datetime
+
+from service.domain.barrier import Abandon, GraphStatus, GraphView
+from service.domain.job import IN_GRAPH, JobEvent, JobState
+from service.domain.retry import gives_up
+from service.operations.effects import apply_commands
+from service.operations.world import World
+from service.ports.meta_store import Transaction
+from service.protocol.ids import JobId, Term
+from service.protocol.mutation import Stop
+from service.telemetry.log import logger
+
+log = logger("recovery")
+
+
+async def abandon(tx: Transaction, view: GraphView, effect: Abandon, *, now: datetime) -> None:
+    """End the generation, and give up the job that keeps failing, or the worker that is gone."""
+    blamed = None if effect.failure is None else effect.failure.job
+    failures = await tx.jobs.blame(blamed, graph=view.graph)
+    generation = await tx.graphs.set_status(view.graph, GraphStatus.RECOVERING, now=now, reason=effect.reason)
+    if view.worker is not None and (view.worker not in view.alive or _hung(view, effect)):
+        await tx.workers.give_up(view.worker)
+    if (
+        blamed is not None
+        and effect.failure is not None
+        and gives_up(failures, deterministic=effect.failure.deterministic)
+    ):
+        await _fail(tx, blamed, effect.reason, now=now)
+    await tx.graphs.ask_recovery(view.graph, None)
+    facts = {"graph": view.graph, "generation": generation, "reason": effect.reason, "job": blamed}
+    await tx.events.append("graph.recovering", facts, now=now)
+    log.warning("graph.recovering", **facts)
+
+
+def _hung(view: GraphView, effect: Abandon) -> bool:
+    """Whether the worker holds a barrier without an answer although nobody asked for a recovery."""
+    unanswered = view.in_flight is not None and not view.in_flight.collected and effect.failure is None
+    return unanswered and view.recover_asked is None
+
+
+async def _fail(tx: Transaction, job: JobId, error: str, *, now: datetime) -> None:
+    before = await tx.jobs.get(job)
+    failed = await tx.jobs.move(job, JobEvent.FAILED, now=now, error=error)
+    if before is not None and before.state is not JobState.CREATED:
+        # Nobody could read it yet; a created view instead stays readable as it was until it is dropped.
+        await tx.catalog.remove(failed.relation)
+    await tx.events.append("job.failed", {"job": job, "name": failed.name, "error": error}, now=now)
+
+
+async def roll_back(world: World, view: GraphView, *, term: Term) -> None:
+    """Fence the state store against older generations and roll it back to the committed epoch."""
+    await world.tables.fence(view.graph, view.generation, term=term)
+    async with world.stores.begin(term) as tx:
+        jobs = await tx.jobs.where(IN_GRAPH)
+    await world.tables.roll_back([job.relation for job in jobs], view.committed, term=term)
+    async with world.stores.begin(term) as tx:
+        await tx.graphs.set_status(view.graph, GraphStatus.WAITING, now=world.clock.now())
+    log.info("graph.rolled_back", graph=view.graph, generation=view.generation, epoch=view.committed)
+
+
+async def apply_stops(tx: Transaction, view: GraphView, *, now: datetime) -> None:
+    """Carry out drops and cancels while no actor runs: the next initial barrier leaves the jobs out."""
+    stops = [command for command in await tx.commands.waiting(view.graph) if isinstance(command.mutation, Stop)]
+    await apply_commands(tx, view.graph, stops, epoch=view.committed, now=now)
+
+
+async def clean_up(world: World, *, term: Term) -> None:
+    """Remove from the state store what was dropped, cancelled or failed (I9)."""
+    async with world.stores.begin(term) as tx:
+        left = await tx.catalog.cleanups()
+    for cleanup in left:
+        await world.tables.drop(cleanup.relation, cleanup.name, term=term)
+        async with world.stores.begin(term) as tx:
+            await tx.catalog.cleaned(cleanup.relation)

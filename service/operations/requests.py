@@ -1,0 +1,81 @@
+"""Questions to a worker: what does a query give, is a view equal to its query."""
+
+from datetime import timedelta
+from typing import TypeVar
+
+from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
+from service.domain.job import JobState
+from service.operations.waiting import until
+from service.operations.world import World
+from service.protocol.columns import Column
+from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, RequestId
+from service.protocol.plan import FragmentPlan, Stateless, VnodePosition
+from service.protocol.relation import Relation
+from service.protocol.request import Analyze, Analyzed, Rejected, Request, Verified, Verify
+
+VERIFY_WAIT: timedelta = timedelta(minutes=30)
+_UNASSIGNED = RequestId(0)
+"""The store assigns the real one."""
+
+Answer = TypeVar("Answer", Analyzed, Verified)
+
+
+async def analyze(world: World, upstream: Relation, query: Stateless, names: tuple[str, ...]) -> tuple[Column, ...]:
+    """Have Spark type a query. Raises Invalid with Spark's words, Unavailable when no worker answers in time."""
+    request = Analyze(id=_UNASSIGNED, upstream=upstream, query=query, names=names)
+    return (await _ask(world, request, Analyzed, limit=world.request_deadline)).columns
+
+
+async def verify(world: World, job: JobId) -> Verified:
+    """Compare a view with its query over its upstream at the published epoch. Raises NotFound, Conflict, Unavailable."""
+    async with world.stores.begin() as tx:
+        found = await tx.jobs.get(job)
+        if found is None:
+            raise NotFound(f"job {job} not found", kind="job")
+        if found.state not in {JobState.CREATING, JobState.CREATED}:
+            raise Conflict(f"job {job} is {found.state} and cannot be verified")
+        (plan,) = await tx.jobs.plans([job])
+        scans = [fragment for fragment in plan.fragments if fragment.upstream is not None]
+        if not scans:
+            raise Conflict(f"job {job} is a {found.kind}: only what is built from an upstream can be verified")
+        epoch = Epoch(int((await tx.graphs.state(DATABASE_GRAPH))["published"]))
+    (scan,) = scans
+    assert scan.upstream is not None
+    assert scan.query is not None
+    async with world.pins.pin(DATABASE_GRAPH, epoch, holder=f"verify job {job}"):
+        request = Verify(
+            id=_UNASSIGNED,
+            graph=DATABASE_GRAPH,
+            epoch=epoch,
+            relation=plan.relation,
+            upstream=scan.upstream,
+            query=scan.query,
+            positions=None if found.state is JobState.CREATED else _positions(scan),
+        )
+        return await _ask(world, request, Verified, limit=VERIFY_WAIT)
+
+
+def _positions(scan: FragmentPlan) -> tuple[VnodePosition, ...]:
+    return tuple(position for actor in scan.actors for position in actor.positions)
+
+
+async def _ask(world: World, request: Request, expected: type[Answer], *, limit: timedelta) -> Answer:
+    async with world.stores.begin() as tx:
+        asked = await tx.requests.add(request, DATABASE_GRAPH, now=world.clock.now())
+    world.signals.notify()
+
+    async def look() -> Analyzed | Verified | Rejected | None:
+        async with world.stores.begin() as tx:
+            return await tx.requests.response(asked)
+
+    try:
+        response = await until(world, look, limit=limit)
+    finally:
+        async with world.stores.begin() as tx:
+            await tx.requests.forget(asked)
+    if response is None:
+        raise Unavailable("no worker answered in time")
+    if isinstance(response, Rejected):
+        raise Invalid(response.error)
+    assert isinstance(response, expected), response
+    return response

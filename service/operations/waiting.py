@@ -1,0 +1,25 @@
+"""Waiting until something is true of the meta store: re-read at every signal, and now and then without one."""
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TypeVar
+
+from service.operations.world import World
+
+T = TypeVar("T")
+
+_REREAD_SECONDS = 0.5
+"""Another service process may have changed what this one waits for; its signal does not reach us."""
+
+
+async def until(world: World, look: Callable[[], Awaitable[T | None]], *, limit: timedelta | None = None) -> T | None:
+    """Return what `look` gives once it is not None, or None when `limit` has passed."""
+    deadline = None if limit is None else world.clock.monotonic() + limit.total_seconds()
+    while True:
+        found = await look()
+        if found is not None:
+            return found
+        left = _REREAD_SECONDS if deadline is None else min(_REREAD_SECONDS, deadline - world.clock.monotonic())
+        if left <= 0:
+            return None
+        await world.signals.wait(left)

@@ -1,0 +1,75 @@
+"""The worker's calls: register, take the next barrier, answer it, take and answer questions. Every call is a
+heartbeat.
+"""
+
+from service.domain.errors import Conflict
+from service.operations.waiting import until
+from service.operations.world import World
+from service.protocol.api import VERSION, Registered, Registration
+from service.protocol.barrier import Barrier
+from service.protocol.ids import GraphId, WorkerId
+from service.protocol.report import Collected, Failed
+from service.protocol.request import Analyzed, Rejected, Request, Verified
+
+
+async def register(world: World, registration: Registration) -> Registered:
+    """A warm worker presents itself. Raises Conflict for another protocol version."""
+    if registration.version != VERSION:
+        raise Conflict(f"worker speaks protocol version {registration.version}, this service {VERSION}")
+    async with world.stores.begin() as tx:
+        await tx.workers.register(registration, now=world.clock.now())
+        facts = {"worker": registration.worker, "host": registration.host}
+        await tx.events.append("worker.registered", facts, now=world.clock.now())
+    world.signals.notify()
+    return Registered(wait_seconds=world.poll_wait.total_seconds(), lease_seconds=world.worker_lease.total_seconds())
+
+
+async def next_barrier(world: World, worker: WorkerId, graph: GraphId) -> Barrier | None:
+    """Return the barrier that `worker` has yet to answer, once there is one; None after the wait. Raises Stale."""
+    await _beat(world, worker)
+
+    async def look() -> Barrier | None:
+        async with world.stores.begin() as tx:
+            return await tx.barriers.for_worker(worker, graph)
+
+    return await until(world, look, limit=world.poll_wait)
+
+
+async def answer(world: World, answer: Collected | Failed) -> None:
+    """Store an answer; a repetition is confirmed. Raises Stale when worker, generation or epoch is of the past (I7)."""
+    async with world.stores.begin() as tx:
+        await tx.workers.seen(answer.worker, now=world.clock.now())
+        await tx.barriers.answer(answer, now=world.clock.now())
+    world.signals.notify()
+
+
+async def next_request(world: World, worker: WorkerId, graph: GraphId) -> Request | None:
+    """Return the oldest question nobody works on, once there is one; None after the wait. Raises Stale."""
+    await _beat(world, worker)
+
+    async def look() -> Request | None:
+        async with world.stores.begin() as tx:
+            return await tx.requests.claim(graph, worker, now=world.clock.now())
+
+    return await until(world, look, limit=world.poll_wait)
+
+
+async def respond(world: World, worker: WorkerId, response: Analyzed | Verified | Rejected) -> None:
+    """Store the response to a question. Raises Stale."""
+    async with world.stores.begin() as tx:
+        await tx.workers.seen(worker, now=world.clock.now())
+        await tx.requests.answer(response)
+    world.signals.notify()
+
+
+async def gone(world: World, worker: WorkerId) -> None:
+    """The launcher saw the worker's process end: do not wait for its lease."""
+    async with world.stores.begin() as tx:
+        await tx.workers.give_up(worker)
+        await tx.events.append("worker.lost", {"worker": worker}, now=world.clock.now())
+    world.signals.notify()
+
+
+async def _beat(world: World, worker: WorkerId) -> None:
+    async with world.stores.begin() as tx:
+        await tx.workers.seen(worker, now=world.clock.now())

@@ -1,0 +1,30 @@
+"""What operations act on, handed in by bootstrap: ports and the pace. No operation reaches for anything else."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from service.domain.barrier import Pace
+from service.ports.clock import Clock
+from service.ports.meta_store import Stores
+from service.ports.signals import Signals
+from service.ports.state_store import Pins, Reader, Staging, VersionedTables
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The ports, and how long things may take."""
+
+    stores: Stores
+    tables: VersionedTables
+    pins: Pins
+    reader: Reader
+    staging: Staging
+    clock: Clock
+    signals: Signals
+    worker_lease: timedelta = timedelta(seconds=10)
+    """A worker that is silent for this long is given up. Its calls come at least every `poll_wait`."""
+    poll_wait: timedelta = timedelta(seconds=2)
+    """How long a worker's long poll is held open."""
+    barrier_deadline: timedelta = Pace.deadline
+    request_deadline: timedelta = timedelta(minutes=2)
+    """How long a question to a worker may take before the caller is told that none answered."""

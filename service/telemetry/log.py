@@ -1,0 +1,29 @@
+"""Structured logs: one event per transition, named like the domain event, facts beside it."""
+
+import logging
+import sys
+from typing import Literal
+
+import structlog
+
+
+def logger(area: str) -> structlog.stdlib.BoundLogger:
+    """Return the logger of an area such as `barriers`."""
+    return structlog.get_logger(area=area)
+
+
+def configure(*, level: str, form: Literal["console", "json"]) -> None:
+    """Set up logging once per process, onto standard error."""
+    renderer = structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
