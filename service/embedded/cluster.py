@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from service.embedded.orphans import end_orphans
+from service.embedded.orphans import end_orphans, is_served
 from service.embedded.private_file import write_private
 from service.embedded.server_account import ServerAccount
 
@@ -96,7 +96,12 @@ class Cluster:
         unfinished.rename(self.directory)
 
     def start(self, settings: Mapping[str, str]) -> int:
-        """Start on last time's port if it is free, else on any, and return it. `settings` win over the defaults."""
+        """Start on last time's port if it is free, else on any, and return it. `settings` win over the defaults.
+
+        The caller has shut down what ran before.
+        """
+        # A killed server leaves its socket and a lock that names a pid: nobody works here now, so both are stale.
+        shutil.rmtree(self.home / "run", ignore_errors=True)
         for directory in ("run", "log"):
             self._own_directory(self.home / directory)
         log = self.home / "log" / "start.log"
@@ -117,12 +122,12 @@ class Cluster:
 
     def shut_down(self) -> None:
         """End whatever runs on the cluster: our server, one that outlived its service, the rest of a killed one."""
-        if (self.directory / "postmaster.pid").exists():
+        if is_served(self.directory):
             wait = ("--wait", "--timeout", str(_STOP_SECONDS), "--silent")
             try:
                 self._call("pg_ctl", "stop", *wait, "--mode=fast", "--pgdata", self.directory)
             except EmbeddedPostgresFailed as failure:
-                # A pid file without its server is what a SIGKILL leaves; and a server that cannot finish must not stay.
+                # A server that cannot finish must not stay; what it did not write is in its log of changes.
                 _log.warning("embedded_postgres.not_shut_down", directory=str(self.directory), error=str(failure))
         end_orphans(self.directory)
 

