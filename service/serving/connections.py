@@ -1,0 +1,129 @@
+"""Pools of connections to the state store, and what its errors mean to the caller.
+
+Every pool hands out connections in autocommit: a transaction is always spelled out where it begins. Server-side
+limits end what a frozen service leaves behind, so that a successor never waits for it without bound.
+"""
+
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Final, LiteralString, cast
+from urllib.parse import quote, urlencode
+
+import psycopg
+from psycopg import errors, sql
+from psycopg.abc import AdaptContext
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import TupleRow
+from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
+
+from service.domain.errors import Conflict, Invalid, Unavailable
+
+Connection = psycopg.AsyncConnection[TupleRow]
+Pool = AsyncConnectionPool[Connection]
+
+CONNECT_SECONDS: Final = 10
+"""How long a connection attempt, and a caller in the pool's queue, wait before the state store counts as away."""
+
+OWNER_SETTINGS: Final = MappingProxyType(
+    {
+        # A leader that froze between its last statement and COMMIT holds the row its successor must change; this ends
+        # it.
+        "idle_in_transaction_session_timeout": "30s",
+        # DDL that waits for a reader makes every later reader wait for it: give up and come again instead.
+        "lock_timeout": "5s",
+        "search_path": "pg_catalog",
+        "TimeZone": "UTC",
+    }
+)
+
+_AWAY: Final = (
+    errors.OperationalError,
+    errors.LockNotAvailable,
+    errors.QueryCanceled,
+    PoolTimeout,
+    PoolClosed,
+    TooManyRequests,
+)
+_TAKEN: Final = (
+    errors.DuplicateTable,
+    errors.DuplicateObject,
+    errors.UniqueViolation,
+    errors.DependentObjectsStillExist,
+)
+
+
+def open_pool(
+    url: str,
+    *,
+    name: str,
+    settings: Mapping[str, str] = OWNER_SETTINGS,
+    size: int = 8,
+    reset: Callable[[Connection], Awaitable[None]] | None = None,
+    context: AdaptContext | None = None,
+) -> Pool:
+    """Return a pool that opens when it is entered; it does not wait for the server then, the first caller does."""
+    return AsyncConnectionPool(
+        with_settings(url, settings, application_name=f"tidefill-{name}"),
+        connection_class=Connection,
+        # Statements are never prepared behind our back: the reset of a user's session would forget them.
+        kwargs={"autocommit": True, "prepare_threshold": None, "context": context},
+        min_size=0,
+        max_size=size,
+        open=False,
+        name=name,
+        timeout=CONNECT_SECONDS,
+        reset=reset,
+        check=AsyncConnectionPool.check_connection,
+    )
+
+
+def with_settings(url: str, settings: Mapping[str, str], *, application_name: str) -> str:
+    """Return connection parameters that start every session with `settings`."""
+    given = conninfo_to_dict(url).get("options")
+    flags = [f"-c {key}={value.replace(' ', chr(92) + ' ')}" for key, value in settings.items()]
+    return make_conninfo(
+        url,
+        options=" ".join([str(given)] if given else []) + " " + " ".join(flags),
+        application_name=application_name,
+        connect_timeout=CONNECT_SECONDS,
+        keepalives_idle=30,
+        tcp_user_timeout=30_000,
+    )
+
+
+def url_as(url: str, user: str, password: str) -> str:
+    """Return `url` (a URI or key=value text) as a URI with another login."""
+    parts = {key: str(value) for key, value in conninfo_to_dict(url).items() if value is not None}
+    database = quote(parts.pop("dbname", ""), safe="")
+    # As parameters, hosts may also be lists and socket directories.
+    rest = {key: value for key, value in parts.items() if key not in {"user", "password"}}
+    return (
+        f"postgresql://{quote(user, safe='')}:{quote(password, safe='')}@/{database}?{urlencode(rest, quote_via=quote)}"
+    )
+
+
+@contextmanager
+def translated() -> Generator[None]:
+    """Turn what Postgres refuses into our errors; an error that would be our own mistake passes unchanged."""
+    try:
+        yield
+    except _TAKEN as error:
+        raise Conflict(said(error)) from error
+    except errors.ProgramLimitExceeded as error:
+        raise Invalid(said(error)) from error
+    except _AWAY as error:
+        raise Unavailable(f"the state store did not answer: {said(error)}") from error
+
+
+def said(error: Exception) -> str:
+    """Return an error's own words: the message, and the detail where there is one."""
+    if not isinstance(error, psycopg.Error) or error.diag.message_primary is None:
+        return str(error)
+    detail = error.diag.message_detail
+    return f"{error.diag.message_primary} ({detail})" if detail else error.diag.message_primary
+
+
+def trusted(text: str) -> sql.SQL:
+    """Return SQL that we printed ourselves; nothing a user wrote may come this way but in quotes."""
+    return sql.SQL(cast("LiteralString", text))

@@ -1,0 +1,107 @@
+"""The state store's own tables and functions: who leads, what is published, which generation may write, what is pinned.
+
+`prepare` may run at every start and on several services at once.
+"""
+
+from typing import Final
+
+from psycopg import sql
+
+from service.domain.errors import Conflict, Invalid
+from service.serving.connections import Connection
+
+SERVER_VERSION_MIN: Final = 150_000
+"""NULLS NOT DISTINCT, without which a NULL in a key would not be a key."""
+
+_SCHEMAS: Final = ("state", "live", "stage")
+_PREPARE_LOCK: Final = 0x7469646566696C6C
+"""Services that start together prepare one after the other; the number is "tidefill" in ASCII."""
+
+_VERSION_1: Final = """
+create table state.leader(one boolean primary key default true check (one), term bigint not null);
+insert into state.leader(term) values (0);
+create table state.published(graph bigint primary key, epoch bigint not null, term bigint not null);
+create table state.fence(graph bigint primary key, generation bigint not null);
+create table state.horizon(graph bigint primary key, epoch bigint not null);
+create table state.pin(
+    graph bigint, epoch bigint, holder text, expires_at timestamptz not null, primary key (graph, holder, epoch)
+);
+
+-- The last statement of a worker's writing transaction (I7). The lock makes a new generation wait for the commit;
+-- last, so that a writer in the middle of its rows holds nobody up.
+create function state.hold_generation(of_graph bigint, of_generation bigint) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform 1 from state.fence where graph = of_graph and generation = of_generation for share;
+    if not found then
+        raise exception 'generation % of graph % is over', of_generation, of_graph using errcode = 'TF001';
+    end if;
+    return true;
+end $$;
+
+-- Called by the checks of tables for a value that is refused, so that the error names the column and the reason.
+-- Volatile, or the planner would call it to fold a constant.
+create function state.refuse(column_name text, reason text) returns boolean
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+begin
+    raise exception 'value out of range for column "%": %', column_name, reason
+        using errcode = 'check_violation', column = column_name;
+end $$;
+
+revoke execute on function state.hold_generation, state.refuse from public;
+"""
+
+_UPGRADES: Final = (_VERSION_1,)
+"""Entry n brings version n to n + 1. Only ever appended to."""
+
+
+async def lay_out(conn: Connection) -> None:
+    """Bring schemas, tables and functions to the present version, inside the caller's transaction.
+
+    Raises Invalid where the server or the login cannot do it, and Conflict where a schema of that name is somebody
+    else's.
+    """
+    await _check_server(conn)
+    await conn.execute("select pg_advisory_xact_lock(%s)", [_PREPARE_LOCK])
+    version = await _version(conn)
+    if version > len(_UPGRADES):
+        raise Conflict(f"the state store has layout {version}; this release knows {len(_UPGRADES)}: use a newer one")
+    for upgrade in _UPGRADES[version:]:
+        await conn.execute(upgrade)
+    await conn.execute("update state.layout set version = %s where version <> %s", [len(_UPGRADES)] * 2)
+
+
+async def _check_server(conn: Connection) -> None:
+    if conn.info.server_version < SERVER_VERSION_MIN:
+        raise Invalid(f"the state store needs Postgres 15 or later, not {conn.info.server_version // 10_000}")
+    if conn.info.parameter_status("server_encoding") != "UTF8":
+        raise Invalid("the state store's database must have the encoding UTF8")
+    cursor = await conn.execute(
+        "select current_user, current_database(), has_database_privilege(current_database(), 'create'),"
+        " has_schema_privilege('public', 'create')"
+    )
+    row = await cursor.fetchone()
+    assert row is not None
+    user, database, may_create, may_publish = row
+    if not may_create:
+        raise Invalid(f'"{user}" may not create schemas: grant create on database "{database}" to "{user}"')
+    if not may_publish:
+        raise Invalid(f'"{user}" may not create views in schema public: grant create on schema public to "{user}"')
+
+
+async def _version(conn: Connection) -> int:
+    """Return the version found, and 0 after making place for the first one."""
+    cursor = await conn.execute("select to_regclass('state.layout') is not null")
+    if await cursor.fetchone() == (True,):
+        row = await (await conn.execute("select version from state.layout")).fetchone()
+        assert row is not None
+        return int(row[0])
+    cursor = await conn.execute("select nspname from pg_namespace where nspname = any(%s)", [list(_SCHEMAS)])
+    taken = sorted(str(name) for (name,) in await cursor.fetchall())
+    if taken:
+        raise Conflict(f"schema {', '.join(taken)} exists and is not tidefill's: use a database of its own")
+    for schema in _SCHEMAS:
+        await conn.execute(sql.SQL("create schema {}").format(sql.Identifier(schema)))
+    await conn.execute("create table state.layout(version int not null)")
+    await conn.execute("insert into state.layout values (0)")
+    return 0

@@ -1,0 +1,48 @@
+"""Making a database ready to be the state store, at every start of a service.
+
+Next: `tables.py`, which uses what is made here.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from psycopg import errors
+
+from service.domain.errors import Invalid
+from service.serving.connections import OWNER_SETTINGS, Connection, said, translated, url_as, with_settings
+from service.serving.layout import lay_out
+from service.serving.roles import Logins, make_reader, make_writer, role_names, take_from_public
+
+
+async def prepare(url: str, *, reader_password: str, writer_password: str) -> Logins:
+    """Lay the state store out and make its two logins, with these passwords from now on.
+
+    Repeatable, and one at a time where services start together. Raises Invalid naming the missing right, Conflict where
+    something of ours is somebody else's, Unavailable.
+    """
+    async with _preparing(url) as conn:
+        await lay_out(conn)
+        names = await role_names(conn)
+        await make_reader(conn, names.reader, reader_password)
+        await make_writer(conn, names.writer, writer_password)
+        warnings = await take_from_public(conn, names)
+    return Logins(url_as(url, names.reader, reader_password), url_as(url, names.writer, writer_password), warnings)
+
+
+async def prepare_catalog_reader(url: str, *, reader_password: str) -> str:
+    """Make the reader in a meta store that is another database, after its migrations; return its URL. As `prepare`."""
+    async with _preparing(url) as conn:
+        names = await role_names(conn)
+        await make_reader(conn, names.reader, reader_password)
+    return url_as(url, names.reader, reader_password)
+
+
+@asynccontextmanager
+async def _preparing(url: str) -> AsyncGenerator[Connection]:
+    parameters = with_settings(url, OWNER_SETTINGS, application_name="tidefill-prepare")
+    with translated():
+        try:
+            async with await Connection.connect(parameters, autocommit=True) as conn, conn.transaction():
+                yield conn
+        except errors.InsufficientPrivilege as error:
+            raise Invalid(f"the login of the state store may not do what it has to: {said(error)}") from error

@@ -1,0 +1,170 @@
+"""Versioned tables on Postgres: made, shown, rolled back, vacuumed and dropped under a leader's term (I2, I3, I7, I9).
+
+Next: `relation_ddl.py` for what a table looks like, `fencing.py` for what makes a write count.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from psycopg import sql
+
+from service.domain.errors import Conflict
+from service.protocol.ids import Epoch, Generation, GraphId, RelationId, Term
+from service.protocol.relation import ALIVE, Relation
+from service.serving import fencing, relation_ddl
+from service.serving.connections import Connection, Pool, translated
+from service.serving.fencing import writing
+from service.serving.horizon import advance
+from service.serving.roles import role_names
+
+VACUUM_BATCH: Final = 10_000
+"""Row versions deleted per transaction: short enough that nobody waits for their locks."""
+
+_OWNER: Final = """
+select obj_description(c.oid, 'pg_class') from pg_class c
+where c.relnamespace = %s::regnamespace and c.relname = %s
+"""
+
+
+class PostgresTables:
+    """`VersionedTables` over the pool of the login that owns the state store."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def claim(self, term: Term) -> None:
+        await fencing.claim(self._pool, term)
+
+    async def fence(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
+        await fencing.fence(self._pool, graph, generation, term)
+
+    async def create(self, relation: Relation, *, term: Term) -> None:
+        async with writing(self._pool, term) as conn:
+            await _refuse_foreign_view(conn, relation)
+            if not await _exists(conn, relation):
+                await conn.execute(relation_ddl.create_table(relation))
+                for statement in relation_ddl.create_indexes(relation):
+                    await conn.execute(statement)
+                await _mark(conn, "table", relation_ddl.table(relation.id), _layout_mark(relation))
+            writer = sql.Identifier((await role_names(conn)).writer)
+            grant = sql.SQL("grant select, insert, update, delete on {} to {}")
+            await conn.execute(grant.format(relation_ddl.table(relation.id), writer))
+            if await _make_view(conn, "live", relation, relation_ddl.create_live_view(relation)):
+                view = sql.Identifier("live", relation.name)
+                await conn.execute(sql.SQL("grant select on {} to {}").format(view, writer))
+
+    async def publish(self, graph: GraphId, epoch: Epoch, *, term: Term, created: Sequence[Relation]) -> None:
+        async with writing(self._pool, term) as conn:
+            for relation in created:
+                await _refuse_foreign_view(conn, relation)
+                if await _make_view(conn, "public", relation, relation_ddl.create_public_view(relation, graph)):
+                    reader = sql.Identifier((await role_names(conn)).reader)
+                    view = sql.Identifier("public", relation.name)
+                    await conn.execute(sql.SQL("grant select on {} to {}").format(view, reader))
+            await conn.execute(
+                "insert into state.published as p values (%s, %s, %s) on conflict (graph) do update"
+                " set epoch = excluded.epoch, term = excluded.term where p.epoch < excluded.epoch",
+                [graph, epoch, term],
+            )
+
+    async def roll_back(self, relations: Collection[RelationId], epoch: Epoch, *, term: Term) -> None:
+        for relation in await self._stored(relations):
+            async with writing(self._pool, term) as conn:
+                await _roll_back(conn, relation, epoch)
+
+    async def vacuum(self, relations: Collection[RelationId], graph: GraphId, epoch: Epoch, *, term: Term) -> int:
+        async with writing(self._pool, term) as conn:
+            horizon = await advance(conn, graph, epoch)
+        deleted = 0
+        for relation in await self._stored(relations):
+            while batch := await self._vacuum_batch(relation, horizon, term):
+                deleted += batch
+        return deleted
+
+    async def drop(self, relation: RelationId, name: str, *, term: Term) -> None:
+        async with writing(self._pool, term) as conn:
+            for schema in ("public", "live"):
+                if await _owner(conn, schema, name) == _view_mark(relation):
+                    await conn.execute(sql.SQL("drop view {}").format(sql.Identifier(schema, name)))
+            await conn.execute(sql.SQL("drop table if exists {}").format(relation_ddl.table(relation)))
+
+    async def _stored(self, relations: Collection[RelationId]) -> list[RelationId]:
+        """Return those that have a table, in order of id: a relation may be gone, or not yet be made."""
+        with translated():
+            async with self._pool.connection() as conn:
+                cursor = await conn.execute(
+                    "select id from unnest(%s::bigint[]) id where to_regclass('state.t_' || id) is not null order by 1",
+                    [list(relations)],
+                )
+                return [RelationId(found) for (found,) in await cursor.fetchall()]
+
+    async def _vacuum_batch(self, relation: RelationId, horizon: Epoch, term: Term) -> int:
+        async with writing(self._pool, term) as conn:
+            await conn.execute("set local enable_seqscan = off")
+            # The index's own condition is repeated, or the planner may not use it.
+            cursor = await conn.execute(
+                sql.SQL(
+                    "delete from {0} where ctid = any (array("
+                    "select ctid from {0} where _to <= {1} and _to <> {2} limit {3}))"
+                ).format(relation_ddl.table(relation), horizon, ALIVE, VACUUM_BATCH)
+            )
+            return cursor.rowcount
+
+
+async def _roll_back(conn: Connection, relation: RelationId, epoch: Epoch) -> None:
+    # What an epoch wrote is small beside the table; statistics that have not caught up must not say otherwise.
+    await conn.execute("set local enable_seqscan = off")
+    table = relation_ddl.table(relation)
+    await conn.execute(sql.SQL("delete from {} where _from > {}").format(table, epoch))
+    await conn.execute(sql.SQL("update {0} set _to = {1} where _to > {2} and _to <> {1}").format(table, ALIVE, epoch))
+
+
+async def _refuse_foreign_view(conn: Connection, relation: Relation) -> None:
+    cursor = await conn.execute(_OWNER, ["public", relation.name])
+    row = await cursor.fetchone()
+    if row is not None and not str(row[0]).startswith(_VIEW_MARK):
+        raise Conflict(f'relation "{relation.name}" already exists in schema public and is not tidefill\'s')
+
+
+async def _exists(conn: Connection, relation: Relation) -> bool:
+    mark = await _owner(conn, "state", f"t_{relation.id}")
+    if mark is not None and mark != _layout_mark(relation):
+        # Ids are never reused while both databases live; a meta store that was restored or made anew forgets them.
+        raise Conflict(f"state.t_{relation.id} belongs to another relation: was the meta store replaced?")
+    return mark is not None
+
+
+async def _make_view(conn: Connection, schema: str, relation: Relation, statement: sql.Composed) -> bool:
+    """Whether the view had to be made. One of a dropped relation that still waits for its clean-up gives way."""
+    owner = await _owner(conn, schema, relation.name)
+    if owner == _view_mark(relation.id):
+        return False
+    view = sql.Identifier(schema, relation.name)
+    if owner is not None:
+        await conn.execute(sql.SQL("drop view {}").format(view))
+    await conn.execute(statement)
+    await _mark(conn, "view", view, _view_mark(relation.id))
+    return True
+
+
+async def _owner(conn: Connection, schema: str, name: str) -> str | None:
+    cursor = await conn.execute(_OWNER, [schema, name])
+    row = await cursor.fetchone()
+    return None if row is None else str(row[0])
+
+
+async def _mark(conn: Connection, kind: str, name: sql.Identifier, mark: str) -> None:
+    statement = sql.SQL("comment on table {} is {}" if kind == "table" else "comment on view {} is {}")
+    await conn.execute(statement.format(name, sql.Literal(mark)))
+
+
+_VIEW_MARK: Final = "tidefill relation "
+"""Our views say whose they are, so that a clean-up that comes late removes nothing of a successor or a user."""
+
+
+def _view_mark(relation: RelationId) -> str:
+    return f"{_VIEW_MARK}{relation}"
+
+
+def _layout_mark(relation: Relation) -> str:
+    return f"{_VIEW_MARK}{relation.id} layout {relation_ddl.digest(relation)}"

@@ -1,0 +1,70 @@
+"""A prepared state store, and the few rows tests put into it as a worker would."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+
+from service.protocol.columns import Column, ColumnType, KeyColumn
+from service.protocol.ids import Epoch, RelationId
+from service.protocol.relation import Relation, RelationKind, state_table
+from service.serving.connections import Pool, open_pool
+from service.serving.preparation import prepare
+from service.serving.roles import Logins
+from service.serving.tables import PostgresTables
+
+READER_PASSWORD = "reader's own"
+WRITER_PASSWORD = "writer's own"
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A laid out state store: the owner's URL and pool, the logins, the tables."""
+
+    url: str
+    pool: Pool
+    logins: Logins
+    tables: PostgresTables
+
+    async def rows(self, query: str) -> list[tuple[object, ...]]:
+        """Return what a query of the owner gives."""
+        async with self.pool.connection() as conn:
+            return list(await (await conn.execute(query.encode())).fetchall())
+
+    async def run(self, statement: str) -> None:
+        """Run a statement of the owner."""
+        async with self.pool.connection() as conn:
+            await conn.execute(statement.encode())
+
+
+@asynccontextmanager
+async def prepared_store(url: str) -> AsyncGenerator[Store]:
+    """Prepare the database and open the owner's pool."""
+    logins = await prepare(url, reader_password=READER_PASSWORD, writer_password=WRITER_PASSWORD)
+    async with open_pool(url, name="test") as pool:
+        yield Store(url, pool, logins, PostgresTables(pool))
+
+
+def relation(number: int, name: str, columns: dict[str, str] | None = None, *key: str) -> Relation:
+    """Return a table with columns (name -> type) and a key, `id bigint, v text` with key `id` by default."""
+    shape = columns or {"id": "bigint", "v": "text"}
+    return Relation(
+        id=RelationId(number),
+        name=name,
+        kind=RelationKind.TABLE,
+        columns=tuple(Column(name=title, type=ColumnType.parse(kind)) for title, kind in shape.items()),
+        key=tuple(KeyColumn(name=part) for part in (key or (next(iter(shape)),))),
+    )
+
+
+def insert(conn: psycopg.Connection, table: Relation, epoch: Epoch, rows: Sequence[tuple[object, ...]]) -> None:
+    """Write row versions that begin at `epoch`, all in vnode 0."""
+    names = sql.SQL(", ").join([sql.Identifier(column.name) for column in table.columns])
+    places = sql.SQL(", ").join([sql.Placeholder()] * len(table.columns))
+    statement = sql.SQL("insert into {} (_vnode, {}, _from) values (0, {}, {})").format(
+        sql.Identifier(*state_table(table.id).split(".")), names, places, sql.Literal(epoch)
+    )
+    with conn.cursor() as cursor:
+        cursor.executemany(statement, rows)
