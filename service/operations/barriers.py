@@ -35,6 +35,7 @@ from service.protocol.dml import InsertStaged, Statement
 from service.protocol.epoch import following
 from service.protocol.ids import CommandId, Epoch, GraphId, Term
 from service.protocol.mutation import Add, Mutation
+from service.protocol.report import Collected
 from service.telemetry.log import logger
 
 STATEMENTS_MAX = 5_000
@@ -52,7 +53,9 @@ async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
         parameters = SystemParameters.of(await tx.parameters.all())
         view = await tx.graphs.view(graph, now=now, lease=world.worker_lease)
         effect = decide(view, now=now, pace=_pace(world, parameters))
-        await _record(tx, view, effect, parameters, now=now)
+        answers = await _record(tx, view, effect, parameters, now=now)
+    # Counted only once the commit is certain.
+    world.metrics.committed([actor for answer in answers for actor in answer.actors], barriers=len(answers))
     match effect:
         case Publish(epoch):
             await _publish(world, graph, epoch, term=term)
@@ -69,20 +72,22 @@ async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
 
 async def _record(
     tx: Transaction, view: GraphView, effect: Effect, parameters: SystemParameters, *, now: datetime
-) -> None:
+) -> Sequence[Collected]:
+    """Record the effect; return the answers that it committed."""
     match effect:
         case Inject():
             await _inject(tx, view, effect, parameters, now=now)
         case Attach(epoch):
             await tx.barriers.attach(view.graph, epoch)
         case Commit(epoch):
-            await _commit(tx, view.graph, epoch, now=now)
+            return await _commit(tx, view.graph, epoch, now=now)
         case Abandon():
             await recovery.abandon(tx, view, effect, now=now)
         case ApplyStops():
             await recovery.apply_stops(tx, view, now=now)
         case Publish() | CleanUp() | RollBack() | Wait():
             pass
+    return ()
 
 
 async def _inject(
@@ -158,7 +163,7 @@ async def _statements(tx: Transaction) -> tuple[Statement, ...]:
     return tuple(taken)
 
 
-async def _commit(tx: Transaction, graph: GraphId, epoch: Epoch, *, now: datetime) -> None:
+async def _commit(tx: Transaction, graph: GraphId, epoch: Epoch, *, now: datetime) -> Sequence[Collected]:
     collected = await tx.barriers.collected(graph, epoch)
     answers = [answer for _, answer in collected]
     await tx.fragments.record(answers, now=now)
@@ -170,6 +175,7 @@ async def _commit(tx: Transaction, graph: GraphId, epoch: Epoch, *, now: datetim
     await tx.barriers.commit(graph, epoch, now=now)
     await store_progress(tx, graph)
     log.debug("barrier.committed", epoch=epoch, barriers=len(collected))
+    return answers
 
 
 async def _publish(world: World, graph: GraphId, epoch: Epoch, *, term: Term) -> None:
@@ -177,7 +183,11 @@ async def _publish(world: World, graph: GraphId, epoch: Epoch, *, term: Term) ->
         created = await tx.catalog.unshown()
     await world.tables.publish(graph, epoch, term=term, created=created)
     async with world.stores.begin(term) as tx:
-        await tx.graphs.set_published(graph, epoch, now=world.clock.now())
+        now = world.clock.now()
+        await tx.graphs.set_published(graph, epoch, now=now)
+        newest = await tx.barriers.history(graph, limit=1)
+    for record in newest:
+        world.metrics.published(seconds=(now - record.injected_at).total_seconds())
 
 
 def _pace(world: World, parameters: SystemParameters) -> Pace:

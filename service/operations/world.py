@@ -1,6 +1,6 @@
 """What operations act on, handed in by bootstrap: ports and the pace. No operation reaches for anything else."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from service.domain.barrier import Pace
@@ -8,6 +8,7 @@ from service.ports.clock import Clock
 from service.ports.meta_store import Stores
 from service.ports.signals import Signals
 from service.ports.state_store import Pins, Reader, Staging, VersionedTables
+from service.telemetry.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +29,5 @@ class World:
     barrier_deadline: timedelta = Pace.deadline
     request_deadline: timedelta = timedelta(minutes=2)
     """How long a question to a worker may take before the caller is told that none answered."""
+    metrics: Metrics = field(default_factory=Metrics)
+    """Counts what this process commits and publishes while it leads."""

@@ -26,10 +26,25 @@ Vnode = NewType("Vnode", int)
 DATABASE_GRAPH: Final = GraphId(1)
 """The graph every created relation belongs to. Partial graphs of snapshot jobs get ids of their own."""
 
+BIGINT_MAX: Final = 9223372036854775807
+"""Ids and epochs are Postgres bigints; what does not fit names nothing."""
+
+
+def _epoch(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        msg = "an epoch is a decimal text or an integer"
+        raise ValueError(msg)  # noqa: TRY004 - pydantic reports a ValueError; a TypeError would pass through it
+    epoch = int(value)
+    if not 0 <= epoch <= BIGINT_MAX:
+        msg = "an epoch is a non-negative 64-bit integer"
+        raise ValueError(msg)
+    return epoch
+
+
 # JSON numbers lose precision above 2^53 in most readers, and every epoch is above it: epochs travel as strings.
 EpochField = Annotated[
     Epoch,
-    BeforeValidator(int),
+    BeforeValidator(_epoch),
     PlainSerializer(str, return_type=str, when_used="json"),
     WithJsonSchema({"type": "string", "pattern": "^[0-9]+$"}),
 ]

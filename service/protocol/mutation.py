@@ -1,11 +1,17 @@
 """What a barrier may carry: at most one mutation, and it acts before anything else of the epoch that carries it (I4)."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from service.protocol.ids import FragmentId, JobId
+from service.protocol.ids import BIGINT_MAX, FragmentId, JobId
 from service.protocol.plan import JobPlan
+
+RATE_LIMIT_MAX: Final = 2_147_483_647
+"""A limit is a Postgres integer, as in the reference; no worker reads that fast."""
+_ID: Final = Field(ge=0, le=BIGINT_MAX)
+RateLimit = Annotated[int, Field(ge=0, le=RATE_LIMIT_MAX)]
+"""Rows per second and actor; 0 is paused."""
 
 
 class _Mutation(BaseModel):
@@ -28,14 +34,14 @@ class Throttle(_Mutation):
     """Replace rate limits: fragment -> rows per second and actor; None is unlimited, 0 pauses the fragment."""
 
     type: Literal["throttle"] = "throttle"
-    fragments: dict[FragmentId, NonNegativeInt | None]
+    fragments: dict[Annotated[FragmentId, _ID], RateLimit | None]
 
 
 class StartFragmentBackfill(_Mutation):
     """Release fragments that wait for their place in the backfill order."""
 
     type: Literal["start_fragment_backfill"] = "start_fragment_backfill"
-    fragments: tuple[FragmentId, ...]
+    fragments: tuple[Annotated[FragmentId, _ID], ...]
 
 
 class Add(_Mutation):
@@ -52,7 +58,7 @@ class Stop(_Mutation):
     """
 
     type: Literal["stop"] = "stop"
-    jobs: tuple[JobId, ...]
+    jobs: tuple[Annotated[JobId, _ID], ...]
 
 
 Mutation = Annotated[Pause | Resume | Throttle | StartFragmentBackfill | Add | Stop, Field(discriminator="type")]

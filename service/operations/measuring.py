@@ -1,0 +1,68 @@
+"""What a scrape of `/metrics` reads from the meta store. The counted figures are in `service.telemetry.metrics`."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from service.domain.barrier import GraphStatus
+from service.domain.job import Job, JobState
+from service.domain.progress import ScanProgress, metric_text
+from service.operations.status import LISTED
+from service.operations.world import World
+from service.protocol.epoch import instant_of
+from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId
+from service.telemetry.metrics import FragmentMeasure, Measures
+
+
+async def scrape(world: World) -> bytes:
+    """Return the metrics page."""
+    return world.metrics.page(await measure(world))
+
+
+async def measure(world: World) -> Measures:
+    """Read the measured figures in one transaction."""
+    now = world.clock.now()
+    async with world.stores.begin() as tx:
+        state = await tx.graphs.state(DATABASE_GRAPH)
+        view = await tx.graphs.view(DATABASE_GRAPH, now=now, lease=world.worker_lease)
+        entries = await tx.catalog.all()
+        unfinished = await tx.jobs.where(LISTED)
+        scans = await tx.fragments.scans([entry.job for entry in entries])
+    ids = {entry.relation.name: int(entry.relation.id) for entry in entries}
+    return Measures(
+        jobs=Counter(str(entry.state) for entry in entries),
+        queue_length=sum(job.state is JobState.QUEUED for job in unfinished),
+        workers_alive=len(view.alive),
+        in_flight_barriers=view.uncommitted + (view.in_flight is not None),
+        recoveries=int(state["recoveries"]),
+        running=view.status is GraphStatus.RUNNING,
+        paused=bool(state["paused"]),
+        committed_at=instant_of(view.committed).timestamp(),
+        fragments=_fragments(unfinished, scans, view.committed),
+        upstream_of={
+            scan.fragment: ids[scan.upstream] for found in scans.values() for scan in found if scan.upstream in ids
+        },
+    )
+
+
+def _fragments(
+    unfinished: Sequence[Job], scans: Mapping[JobId, Sequence[ScanProgress]], committed: Epoch
+) -> tuple[FragmentMeasure, ...]:
+    return tuple(
+        FragmentMeasure(
+            (
+                str(job.id),
+                str(scan.fragment),
+                # Positions live in the meta store: there is no state table of their own.
+                "",
+                str(job.relation),
+                job.name,
+                job.kind.upper(),
+                "ARRANGEMENT_OR_NO_SHUFFLE",
+                str(committed),
+                "TABLE",
+                metric_text(scan),
+            )
+        )
+        for job in unfinished
+        for scan in scans.get(job.id, ())
+    )

@@ -1,0 +1,277 @@
+"""Where jobs, fragments and relations stand, read in one transaction each.
+
+Nothing here decides or changes anything. Progress is that of the committed epoch (I6). A list reads its jobs once and
+their progress once, however many there are. Next: `service.operations.views`.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+
+from service.domain.errors import Conflict, NotFound, Unavailable
+from service.domain.job import CREATING, Job, JobState
+from service.domain.progress import JobProgress, ScanProgress, fragment_text
+from service.operations.effects import progress_of
+from service.operations.views import (
+    ActorView,
+    ColumnView,
+    DdlProgress,
+    FragmentProgress,
+    FragmentView,
+    JobDetail,
+    JobPage,
+    JobView,
+    PositionCounts,
+    ProgressView,
+    RelationPage,
+    RelationView,
+)
+from service.operations.waiting import until
+from service.operations.world import World
+from service.ports.meta_store import CatalogEntry, Transaction
+from service.protocol.ids import DATABASE_GRAPH, FragmentId, JobId, RelationId
+from service.protocol.plan import ActorPlan, FragmentPlan, JobPlan, PositionState
+from service.protocol.vnodes import vnodes_of
+
+LISTED = CREATING | {JobState.CANCELLING}
+"""Jobs that the progress lists show."""
+
+
+async def jobs(world: World, states: Collection[JobState] | None, *, after: int, limit: int) -> JobPage:
+    """Return jobs whose id is above `after`, at most `limit`."""
+    async with world.stores.begin() as tx:
+        rest = [job for job in await tx.jobs.where(states) if job.id > after]
+        chosen = rest[:limit]
+        progress = await _progress(tx, chosen)
+    following = str(chosen[-1].id) if len(rest) > limit else None
+    return JobPage(tuple(_job(job, progress[job.id]) for job in chosen), following)
+
+
+async def job(world: World, wanted: JobId) -> JobDetail:
+    """Return a job with its fragments. Raises NotFound."""
+    async with world.stores.begin() as tx:
+        found = await _existing(tx, wanted)
+        progress = await _progress(tx, [found])
+        fragments = await _fragments(tx, found)
+    return JobDetail(_job(found, progress[wanted]), fragments)
+
+
+async def fragment(world: World, wanted: FragmentId) -> FragmentView:
+    """Return one fragment. Raises NotFound."""
+    async with world.stores.begin() as tx:
+        owner = (await tx.fragments.job_of([wanted])).get(wanted)
+        if owner is None:
+            raise NotFound(f"fragment {wanted} not found", kind="fragment")
+        fragments = await _fragments(tx, await _existing(tx, owner[0]))
+    found = next((view for view in fragments if view.id == wanted), None)
+    if found is None:
+        raise NotFound(f"fragment {wanted} not found", kind="fragment")
+    return found
+
+
+async def ddl_progress(world: World) -> list[DdlProgress]:
+    """Return what `rw_ddl_progress` shows, with numbers beside the strings."""
+    async with world.stores.begin() as tx:
+        found = await tx.jobs.where(LISTED)
+        progress = await progress_of(tx, DATABASE_GRAPH, found)
+        last_error = (await tx.graphs.state(DATABASE_GRAPH))["last_error"]
+    queue = [job.id for job in found if job.state is JobState.QUEUED]
+    places = {queued: place for place, queued in enumerate(queue, start=1)}
+    return [_ddl(job, progress[job.id], places.get(job.id), last_error) for job in found]
+
+
+async def fragment_progress(world: World) -> list[FragmentProgress]:
+    """Return what `rw_fragment_backfill_progress` shows: the scans of unfinished jobs."""
+    async with world.stores.begin() as tx:
+        found = await tx.jobs.where(LISTED)
+        scans = await tx.fragments.scans([job.id for job in found])
+    return [_fragment_progress(job, scan) for job in found for scan in scans.get(job.id, ())]
+
+
+async def relations(world: World, *, after: int, limit: int) -> RelationPage:
+    """Return relations whose id is above `after`, at most `limit`."""
+    async with world.stores.begin() as tx:
+        entries = sorted(await tx.catalog.all(), key=lambda entry: entry.relation.id)
+    names = {entry.relation.id: entry.relation.name for entry in entries}
+    rest = [entry for entry in entries if entry.relation.id > after]
+    following = str(rest[limit - 1].relation.id) if len(rest) > limit else None
+    return RelationPage(tuple(_relation(entry, names) for entry in rest[:limit]), following)
+
+
+async def relation(world: World, name: str) -> RelationView:
+    """Return the relation called `name`. Raises NotFound."""
+    async with world.stores.begin() as tx:
+        entry = await tx.catalog.named(name)
+        if entry is None:
+            raise NotFound(f'relation "{name}" does not exist', kind="relation")
+        read = [await tx.catalog.get(upstream) for upstream in entry.upstreams]
+    return _relation(entry, {found.relation.id: found.relation.name for found in read if found is not None})
+
+
+async def settled(world: World, wanted: JobId, *, limit: timedelta) -> JobView:
+    """Wait until the job is created and readable. Raises NotFound, Conflict when it ended otherwise, Unavailable when
+    `limit` has passed.
+    """
+
+    async def look() -> Job | None:
+        async with world.stores.begin() as tx:
+            found = await _existing(tx, wanted)
+            if found.state in CREATING:
+                return None
+            entry = await tx.catalog.get(found.relation)
+            created_unseen = found.state is JobState.CREATED and entry is not None and not entry.shown
+        return None if created_unseen else found
+
+    found = await until(world, look, limit=limit)
+    if found is None:
+        raise Unavailable(f"job {wanted} is still being created")
+    if found.state is not JobState.CREATED:
+        raise Conflict(f"job {wanted} is {found.state}" + (f": {found.error}" if found.error else ""))
+    return (await job(world, wanted)).job
+
+
+async def _existing(tx: Transaction, wanted: JobId) -> Job:
+    found = await tx.jobs.get(wanted)
+    if found is None:
+        raise NotFound(f"job {wanted} not found", kind="job")
+    return found
+
+
+async def _progress(tx: Transaction, chosen: Sequence[Job]) -> Mapping[JobId, JobProgress]:
+    """Return the progress of `chosen`; a place in the queue is counted among everything that is queued."""
+    queued = await tx.jobs.where({JobState.QUEUED}) if any(job.state is JobState.QUEUED for job in chosen) else ()
+    waiting = {job.id for job in queued}
+    return await progress_of(tx, DATABASE_GRAPH, [*queued, *(job for job in chosen if job.id not in waiting)])
+
+
+async def _fragments(tx: Transaction, owner: Job) -> tuple[FragmentView, ...]:
+    """Return the fragments of a job; none once its relation is gone."""
+    if await tx.catalog.get(owner.relation) is None:
+        return ()
+    plans: Sequence[JobPlan] = await tx.jobs.plans([owner.id])
+    scans = {scan.fragment: scan for scan in (await tx.fragments.scans([owner.id])).get(owner.id, ())}
+    return tuple(_fragment(owner.id, fragment, scans.get(fragment.id)) for plan in plans for fragment in plan.fragments)
+
+
+def _fragment(owner: JobId, plan: FragmentPlan, scan: ScanProgress | None) -> FragmentView:
+    actors = tuple(
+        ActorView(actor.id, actor.vnodes, _counts(actor, scanning=scan is not None)) for actor in plan.actors
+    )
+    return FragmentView(
+        id=plan.id,
+        job=owner,
+        kind=plan.kind,
+        upstream=None if plan.upstream is None else plan.upstream.name,
+        scan_type=plan.scan_type,
+        rate_limit=plan.rate_limit,
+        waiting=plan.waiting,
+        rows=0 if scan is None else scan.rows,
+        total=None if scan is None else scan.total,
+        rows_per_second=0.0 if scan is None or scan.finished else scan.rate,
+        finished=scan is None or scan.finished,
+        positions=PositionCounts(
+            not_started=sum(actor.positions.not_started for actor in actors),
+            in_progress=sum(actor.positions.in_progress for actor in actors),
+            completed=sum(actor.positions.completed for actor in actors),
+            rows=sum(actor.positions.rows for actor in actors),
+        ),
+        actors=actors,
+    )
+
+
+def _counts(actor: ActorPlan, *, scanning: bool) -> PositionCounts:
+    in_progress = sum(position.state is PositionState.IN_PROGRESS for position in actor.positions)
+    completed = sum(position.state is PositionState.COMPLETED for position in actor.positions)
+    owned = len(vnodes_of(actor.vnodes)) if scanning else 0
+    rows = sum(position.rows for position in actor.positions)
+    return PositionCounts(max(owned - in_progress - completed, 0), in_progress, completed, rows)
+
+
+def _job(found: Job, progress: JobProgress) -> JobView:
+    return JobView(
+        id=found.id,
+        relation=found.relation,
+        name=found.name,
+        kind=found.kind,
+        statement=found.statement,
+        state=found.state,
+        background=found.background,
+        initialized_at=found.initialized_at,
+        started_at=found.started_at,
+        finished_at=found.finished_at,
+        error=found.error,
+        failures=found.failures,
+        recoveries=found.recoveries,
+        progress=ProgressView(
+            text=progress.text,
+            phase=progress.phase,
+            rows=progress.rows,
+            total=progress.total,
+            percent=progress.percent,
+            rows_per_second=progress.rate,
+            eta_seconds=_seconds(progress.eta),
+            waiting_for=progress.waiting_for,
+        ),
+    )
+
+
+def _ddl(found: Job, progress: JobProgress, place: int | None, last_error: object) -> DdlProgress:
+    # The graph's last error is this job's business only where it has lived through it.
+    error = found.error or (None if last_error is None or not found.recoveries else str(last_error))
+    return DdlProgress(
+        ddl_id=found.id,
+        ddl_statement=found.statement,
+        create_type="BACKGROUND" if found.background else "FOREGROUND",
+        progress=progress.text,
+        initialized_at=found.initialized_at,
+        is_serverless_backfill=False,
+        backfill_type="NORMAL_BACKFILL",
+        name=found.name,
+        state=found.state,
+        phase=progress.phase,
+        rows=progress.rows,
+        total=progress.total,
+        percent=progress.percent,
+        rows_per_second=progress.rate,
+        eta_seconds=_seconds(progress.eta),
+        waiting_for=progress.waiting_for,
+        queue_place=place,
+        last_error=error,
+        recoveries=found.recoveries,
+    )
+
+
+def _fragment_progress(owner: Job, scan: ScanProgress) -> FragmentProgress:
+    return FragmentProgress(
+        job_id=owner.id,
+        fragment_id=scan.fragment,
+        job_name=f"public.{owner.name}",
+        upstream_table_name=f"public.{scan.upstream}",
+        progress=fragment_text(scan.rows, scan.total),
+        rows=scan.rows,
+        total=scan.total,
+        rows_per_second=0.0 if scan.finished else scan.rate,
+        finished=scan.finished,
+        rate_limit=scan.rate_limit,
+    )
+
+
+def _relation(entry: CatalogEntry, names: Mapping[RelationId, str]) -> RelationView:
+    relation = entry.relation
+    hidden = {column.name for column in relation.columns if column.hidden}
+    return RelationView(
+        id=relation.id,
+        name=relation.name,
+        kind=relation.kind,
+        columns=tuple(ColumnView(column.name, str(column.type), column.nullable) for column in relation.visible),
+        key=tuple(part.name for part in relation.key if part.name not in hidden),
+        definition=entry.definition,
+        job=entry.job,
+        state=entry.state,
+        readable=entry.shown,
+        key_count=entry.key_count,
+        upstreams=tuple(names[upstream] for upstream in entry.upstreams if upstream in names),
+    )
+
+
+def _seconds(span: timedelta | None) -> float | None:
+    return None if span is None else span.total_seconds()

@@ -1,0 +1,242 @@
+"""The shapes in which the doors show what is stored: plain values, rendered as they are.
+
+Every instant is UTC, every epoch travels as text, every rate is in rows per second, every `*_ms` in milliseconds.
+Filled by `service.operations.status` and `service.operations.history`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from service.domain.job import JobState
+from service.domain.progress import Phase
+from service.protocol.ids import ActorId, CommandId, EpochField, FragmentId, Generation, GraphId, JobId, RelationId
+from service.protocol.plan import FragmentKind, ScanType
+from service.protocol.relation import RelationKind
+from service.protocol.vnodes import Runs
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressView:
+    """How far a job is. `text` is the string of `rw_ddl_progress`; `total`, `percent`, `eta_seconds` are null where
+    unknown; `waiting_for` says why no history moves now, or null while it moves.
+    """
+
+    text: str
+    phase: Phase
+    rows: int
+    total: int | None
+    percent: float | None
+    rows_per_second: float
+    eta_seconds: float | None
+    waiting_for: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job and how far it is."""
+
+    id: JobId
+    relation: RelationId
+    name: str
+    kind: RelationKind
+    statement: str
+    state: JobState
+    background: bool
+    initialized_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    error: str | None
+    failures: int
+    recoveries: int
+    progress: ProgressView
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """Some jobs, oldest first. `next` is the cursor of the following page, null on the last one."""
+
+    items: tuple[JobView, ...]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PositionCounts:
+    """How many vnodes are in each state, and the rows they have read."""
+
+    not_started: int
+    in_progress: int
+    completed: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ActorView:
+    """One parallel instance of a fragment; `vnodes` are runs of neighbours, both ends inclusive."""
+
+    id: ActorId
+    vnodes: Runs
+    positions: PositionCounts
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentView:
+    """One stage of a job. `rate_limit` is in rows per second and actor: null is unlimited, 0 is paused."""
+
+    id: FragmentId
+    job: JobId
+    kind: FragmentKind
+    upstream: str | None
+    scan_type: ScanType | None
+    rate_limit: int | None
+    waiting: bool
+    rows: int
+    total: int | None
+    rows_per_second: float
+    finished: bool
+    positions: PositionCounts
+    actors: tuple[ActorView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobDetail:
+    """A job with its fragments, as long as it has any."""
+
+    job: JobView
+    fragments: tuple[FragmentView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DdlProgress:
+    """The columns of `rw_ddl_progress`, and beside them numbers. `queue_place` counts from 1."""
+
+    ddl_id: JobId
+    ddl_statement: str
+    create_type: str
+    progress: str
+    initialized_at: datetime
+    is_serverless_backfill: bool
+    backfill_type: str
+    name: str
+    state: JobState
+    phase: Phase
+    rows: int
+    total: int | None
+    percent: float | None
+    rows_per_second: float
+    eta_seconds: float | None
+    waiting_for: str | None
+    queue_place: int | None
+    last_error: str | None
+    recoveries: int
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentProgress:
+    """The columns of `rw_fragment_backfill_progress`, and beside them numbers."""
+
+    job_id: JobId
+    fragment_id: FragmentId
+    job_name: str
+    upstream_table_name: str
+    progress: str
+    rows: int
+    total: int | None
+    rows_per_second: float
+    finished: bool
+    rate_limit: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnView:
+    """A column as its user sees it; `type` is Postgres's spelling."""
+
+    name: str
+    type: str
+    nullable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RelationView:
+    """A relation. `key` names the columns of its primary key (empty: none was declared), `readable` says that a
+    SELECT can see it, `key_count` counts its rows at the committed epoch.
+    """
+
+    id: RelationId
+    name: str
+    kind: RelationKind
+    columns: tuple[ColumnView, ...]
+    key: tuple[str, ...]
+    definition: str
+    job: JobId
+    state: JobState
+    readable: bool
+    key_count: int
+    upstreams: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RelationPage:
+    """Some relations, oldest first. `next` is the cursor of the following page, null on the last one."""
+
+    items: tuple[RelationView, ...]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierView:
+    """One barrier. Durations are milliseconds; `latency_ms` is injected to published, null while it is not."""
+
+    epoch: EpochField
+    prev: EpochField
+    kind: str
+    generation: Generation
+    mutation: str | None
+    injected_at: datetime
+    collected_at: datetime | None
+    committed_at: datetime | None
+    published_at: datetime | None
+    collect_ms: float | None
+    commit_ms: float | None
+    publish_ms: float | None
+    latency_ms: float | None
+    failure: str | None
+    timings_ms: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierPage:
+    """Some barriers, newest first. `next` is the epoch to give as `before` for the following page, null on the last
+    one.
+    """
+
+    items: tuple[BarrierView, ...]
+    next: EpochField | None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandView:
+    """A mutation or flush that was asked for: `queued`, `applied` with the epoch at which it took effect, or
+    `refused`.
+    """
+
+    command: CommandId
+    type: str
+    state: str
+    asked_by: str
+    epoch: EpochField | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GraphDetail:
+    """A graph: where it stands and what last went wrong."""
+
+    graph: GraphId
+    status: str
+    generation: Generation
+    committed: EpochField
+    published: EpochField
+    paused: bool
+    recoveries: int
+    last_error: str | None
