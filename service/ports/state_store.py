@@ -2,7 +2,9 @@
 
 Versioned tables (DESIGN: "tables with versions"): `state.t_<id>(_vnode, columns.., _from, _to)`, read at E as `_from
 <= E and _to > E`. Every write asserts the leader's term inside its own transaction (I7). All methods are repeatable:
-a leader that died half-way leaves a state from which the next call continues. They raise Unavailable or Deposed.
+a leader that died half-way leaves a state from which the next call continues. They raise Unavailable or Deposed; `fence` Stale
+for a generation that is over; `create`, `publish` and `drop` Conflict where something of a user's is in the way: a relation of
+that name in schema public, a user's own view over ours.
 """
 
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -41,7 +43,7 @@ class VersionedTables(Protocol):
         ...
 
     async def vacuum(self, relations: Collection[RelationId], graph: GraphId, epoch: Epoch, *, term: Term) -> int:
-        """Delete versions that ended at or before min(epoch, every pin); return how many."""
+        """Delete versions that ended at or before min(epoch, published, every pin); return how many."""
         ...
 
     async def drop(self, relation: RelationId, name: str, *, term: Term) -> None:
@@ -53,7 +55,9 @@ class Pins(Protocol):
     """Readers that need an epoch to stay readable for longer than one transaction."""
 
     def pin(self, graph: GraphId, epoch: Epoch, *, holder: str) -> AbstractAsyncContextManager[None]:
-        """Hold the versions readable at `epoch`. Raises Conflict when they may have been vacuumed."""
+        """Hold the versions readable at `epoch`; no two readers share a `holder`. Raises Conflict when they may have been
+        vacuumed, and Unavailable, ending the block, when the pin could not be kept.
+        """
         ...
 
 
@@ -69,16 +73,20 @@ class QueryResult:
 class Reader(Protocol):
     """A user's SELECT, under a login that can read the public views and `rw_catalog` and nothing else."""
 
-    async def query(self, sql: str, *, row_limit: int, timeout_ms: int) -> QueryResult:
-        """Run one statement, read-only. Raises Invalid with Postgres's message and position, or Unavailable."""
+    async def query(self, sql: str, *, row_limit: int, timeout_ms: int, catalog: bool = False) -> QueryResult:
+        """Run one query, read-only; `catalog` says that it reads `rw_catalog`, which may be another database's. Raises
+        Invalid with Postgres's message and position, or Unavailable.
+        """
         ...
 
 
 class Staging(Protocol):
-    """Rows that wait outside any epoch: `stage.s_<id>(_row bigint primary key, columns..)`."""
+    """Rows that wait outside any epoch: `stage.s_<id>(_row bigint primary key, columns..)`, `_row` from 0 without gaps."""
 
     async def from_query(self, statement: StatementId, columns: Sequence[Column], sql: str, *, timeout_ms: int) -> int:
-        """Stage what a query gives, run under the reader's login; return the number of rows. Raises Invalid."""
+        """Stage what a query gives, in its order, run under the reader's login; return the number of rows. Values are
+        assigned as INSERT does and checked as the target's are. Raises Invalid.
+        """
         ...
 
     async def from_csv(self, statement: StatementId, columns: Sequence[Column], chunks: AsyncIterator[bytes]) -> int:

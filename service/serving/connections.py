@@ -37,14 +37,13 @@ OWNER_SETTINGS: Final = MappingProxyType(
     }
 )
 
-_AWAY: Final = (
-    errors.OperationalError,
-    errors.LockNotAvailable,
-    errors.QueryCanceled,
-    PoolTimeout,
-    PoolClosed,
-    TooManyRequests,
-)
+_AWAY: Final = ("08", "40", "53", "57", "58", "55P03")
+"""SQLSTATEs, by their beginning, of a server that is away, busy, full or shutting down: the same call may succeed
+later.
+"""
+_TEMPORARY_FILES_LIMIT: Final = "53400"
+"""Among them, but the statement's own fault."""
+POOL_ERRORS: Final = (PoolTimeout, PoolClosed, TooManyRequests)
 _TAKEN: Final = (
     errors.DuplicateTable,
     errors.DuplicateObject,
@@ -59,6 +58,7 @@ def open_pool(
     name: str,
     settings: Mapping[str, str] = OWNER_SETTINGS,
     size: int = 8,
+    configure: Callable[[Connection], Awaitable[None]] | None = None,
     reset: Callable[[Connection], Awaitable[None]] | None = None,
     context: AdaptContext | None = None,
 ) -> Pool:
@@ -73,6 +73,7 @@ def open_pool(
         open=False,
         name=name,
         timeout=CONNECT_SECONDS,
+        configure=configure,
         reset=reset,
         check=AsyncConnectionPool.check_connection,
     )
@@ -112,8 +113,19 @@ def translated() -> Generator[None]:
         raise Conflict(said(error)) from error
     except errors.ProgramLimitExceeded as error:
         raise Invalid(said(error)) from error
-    except _AWAY as error:
+    except (psycopg.Error, *POOL_ERRORS) as error:
+        if not is_away(error):
+            raise
         raise Unavailable(f"the state store did not answer: {said(error)}") from error
+
+
+def is_away(error: Exception) -> bool:
+    """Whether the server could not answer, rather than refused."""
+    if not isinstance(error, psycopg.Error):
+        return isinstance(error, POOL_ERRORS)
+    if error.sqlstate is None:
+        return isinstance(error, errors.OperationalError)
+    return error.sqlstate.startswith(_AWAY) and error.sqlstate != _TEMPORARY_FILES_LIMIT
 
 
 def said(error: Exception) -> str:

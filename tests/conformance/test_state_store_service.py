@@ -158,7 +158,7 @@ async def test_a_users_own_table_is_in_the_way_and_stays(store: Store) -> None:
 
 async def test_a_table_of_another_relation_is_never_taken_over(store: Store) -> None:
     await store.tables.create(ORDERS, term=TERM)
-    with pytest.raises(Conflict, match="state.t_1 belongs to another relation"):
+    with pytest.raises(Conflict, match=r"state\.t_1 belongs to another relation"):
         await store.tables.create(relation(1, "orders", {"id": "integer"}), term=TERM)
 
 

@@ -1,0 +1,75 @@
+"""A value's Postgres text as JSON: a number where JSON keeps it exactly, else a string. Pure.
+
+The text is exact by definition, so what is not converted here is still right.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final
+
+from psycopg import postgres
+
+EXACT_INTEGER_MAX: Final = 1 << 53
+"""Beyond it a reader that keeps JSON's numbers as doubles, as most do, would alter an integer."""
+
+Convert = Callable[[str], Any]
+
+_TOKEN: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|([{},])|([^{},"]+)', re.DOTALL)
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+
+
+def _integer(text: str) -> int | str:
+    value = int(text)
+    return value if abs(value) <= EXACT_INTEGER_MAX else text
+
+
+def _float(text: str) -> float | str:
+    value = float(text)
+    return value if math.isfinite(value) else text
+
+
+def _boolean(text: str) -> bool:
+    return text == "t"
+
+
+_SCALARS: Final[dict[str, Convert]] = {
+    "bool": _boolean,
+    "int2": _integer,
+    "int4": _integer,
+    "int8": _integer,
+    "oid": _integer,
+    "float4": _float,
+    "float8": _float,
+}
+
+
+@lru_cache(maxsize=1024)
+def converter(type_oid: int) -> Convert:
+    """Return the function from a value's text to its JSON value."""
+    known = postgres.types.get(type_oid)
+    if known is None:
+        return str
+    element = _SCALARS.get(known.name, str)
+    if known.array_oid != type_oid:
+        return element
+    return (lambda text: _array(text, element)) if known.delimiter == "," else str
+
+
+def _array(text: str, element: Convert) -> list[Any]:
+    """Read an array's text, of any number of dimensions; bounds that do not begin at 1 are left out."""
+    root: list[Any] = []
+    open_lists = [root]
+    for quoted, mark, bare in _TOKEN.findall(text[text.index("{") :]):
+        if mark == "{":
+            inner: list[Any] = []
+            open_lists[-1].append(inner)
+            open_lists.append(inner)
+        elif mark == "}":
+            open_lists.pop()
+        elif bare:
+            open_lists[-1].append(None if bare == "NULL" else element(bare))
+        elif not mark:
+            open_lists[-1].append(element(_ESCAPED.sub(r"\1", quoted)))
+    return root[0]

@@ -1,0 +1,110 @@
+"""Pins on Postgres: an epoch that stays readable for as long as its holder lives.
+
+A pin runs out by itself on the database's clock, so that one of a holder that died holds nothing up for long.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from service.domain.errors import Conflict, Unavailable
+from service.protocol.ids import Epoch, GraphId
+from service.serving import horizon
+from service.serving.connections import Pool, translated
+
+PIN_SECONDS: Final = 60
+REFRESH_SECONDS: Final = 10
+"""Five attempts fit before a pin runs out, so that a state store that is away for a moment costs no reader its work."""
+MARGIN_SECONDS: Final = 5
+"""The holder stops believing in its pin before the database does."""
+
+_EXPIRY: Final = "clock_timestamp() + interval '1 second' * %s"
+
+
+class PostgresPins:
+    """`Pins` over the pool of the login that owns the state store. A holder is one reader: its name is never shared."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    @asynccontextmanager
+    async def pin(self, graph: GraphId, epoch: Epoch, *, holder: str) -> AsyncGenerator[None]:
+        """Hold the versions readable at `epoch` while the block runs.
+
+        Raises Conflict when they may be gone, and Unavailable, ending the block, when the pin could not be kept.
+        """
+        loop = asyncio.get_running_loop()
+        trust = asyncio.timeout_at(loop.time() + PIN_SECONDS - MARGIN_SECONDS)
+        try:
+            async with trust:
+                await self._take(graph, epoch, holder)
+                over = asyncio.Event()
+                keeping = loop.create_task(self._keep(graph, epoch, holder, trust, over))
+                try:
+                    yield
+                finally:
+                    over.set()
+                    await keeping
+                    await self._release(graph, epoch, holder)
+        except TimeoutError as error:
+            if not trust.expired():
+                raise
+            raise Unavailable(f"the pin of {holder} on epoch {epoch} could not be kept") from error
+
+    async def _take(self, graph: GraphId, epoch: Epoch, holder: str) -> None:
+        with translated():
+            async with self._pool.connection() as conn, conn.transaction():
+                reached = await horizon.locked(conn, graph)
+                if epoch < reached:
+                    raise Conflict(f"epoch {epoch} can no longer be read: versions before {reached} may be gone")
+                await conn.execute(
+                    f"insert into state.pin values (%s, %s, %s, {_EXPIRY})"
+                    " on conflict (graph, holder, epoch) do update set expires_at = excluded.expires_at",
+                    [graph, epoch, holder, PIN_SECONDS],
+                )
+
+    async def _keep(
+        self, graph: GraphId, epoch: Epoch, holder: str, trust: asyncio.Timeout, over: asyncio.Event
+    ) -> None:
+        """Refresh until `over`; each success moves the trust, counted from before the attempt."""
+        loop = asyncio.get_running_loop()
+        while not await _happens(over, within=REFRESH_SECONDS):
+            started = loop.time()
+            try:
+                kept = await self._refresh(graph, epoch, holder)
+            except Unavailable:
+                continue
+            if over.is_set() or trust.expired():
+                return
+            trust.reschedule(started + PIN_SECONDS - MARGIN_SECONDS if kept else started)
+            if not kept:
+                return
+
+    async def _refresh(self, graph: GraphId, epoch: Epoch, holder: str) -> bool:
+        with translated():
+            async with self._pool.connection() as conn:
+                cursor = await conn.execute(
+                    f"update state.pin set expires_at = {_EXPIRY}"
+                    " where graph = %s and epoch = %s and holder = %s and expires_at > clock_timestamp()",
+                    [PIN_SECONDS, graph, epoch, holder],
+                )
+                return cursor.rowcount == 1
+
+    async def _release(self, graph: GraphId, epoch: Epoch, holder: str) -> None:
+        try:
+            with translated():
+                async with self._pool.connection() as conn:
+                    await conn.execute(
+                        "delete from state.pin where graph = %s and epoch = %s and holder = %s", [graph, epoch, holder]
+                    )
+        except Unavailable:
+            return  # it runs out by itself
+
+
+async def _happens(event: asyncio.Event, *, within: float) -> bool:
+    try:
+        await asyncio.wait_for(event.wait(), within)
+    except TimeoutError:
+        return False
+    return True
