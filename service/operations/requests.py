@@ -27,7 +27,7 @@ async def analyze(world: World, upstream: Relation, query: Stateless, names: tup
 
 
 async def verify(world: World, job: JobId) -> Verified:
-    """Compare a view with its query over its upstream at the published epoch. Raises NotFound, Conflict, Unavailable."""
+    """Compare a view with its query over its upstream at a published epoch. Raises NotFound, Conflict, Unavailable."""
     async with world.stores.begin() as tx:
         found = await tx.jobs.get(job)
         if found is None:

@@ -108,7 +108,7 @@ _PATTERN: Final = re.compile(
 class ColumnType:
     """A type such as `bigint`, `numeric(12,2)` or `integer[]`. Arrays have one dimension.
 
-    Invariant: `precision` and `scale` are set for numeric and only for it; `precision <= 38`, `0 <= scale <= precision`.
+    Invariant: `precision` and `scale` are set for numeric only; `precision <= 38`, `0 <= scale <= precision`.
     """
 
     name: TypeName

@@ -31,7 +31,7 @@ class InsertValues(_Statement):
 
 
 class Update(_Statement):
-    """UPDATE. `assignments` are (column, expression) over the table's own column names; a key column may be assigned."""
+    """UPDATE. `assignments` are (column, expression) over the table's own columns; a key column may be assigned."""
 
     type: Literal["update"] = "update"
     assignments: tuple[tuple[str, str], ...]

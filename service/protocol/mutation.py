@@ -1,4 +1,4 @@
-"""What a barrier may carry: at most one mutation, and it acts before anything else of the epoch that carries it (I4)."""
+"""What a barrier may carry: at most one mutation, acting before all else of the epoch that carries it (I4)."""
 
 from typing import Annotated, Final, Literal
 

@@ -1,0 +1,118 @@
+"""The order of a key, said once and printed twice: as a page predicate for Postgres, as a marking predicate for Spark.
+
+A position splits the keys of a vnode in two: those at or before it have been backfilled, those after it have not. A
+page reads what is *after* (Postgres, against literals); marking asks whether a live change is *not after* (Spark,
+against position columns that travel beside each change, so that the query text, and with it Spark's generated code,
+is the same in every epoch). NULL is largest: last ascending, first descending, as the storage index has it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from service.protocol.columns import ColumnType, TypeName
+from service.protocol.relation import Relation
+
+Position = tuple[str | None, ...]
+"""A key as Postgres texts, in key order; None is NULL."""
+
+POSITION_STATE: Final = "_p"
+"""The name of the column beside each change: 0 its vnode is not started, 1 in progress at `_p_<i>`, 2 completed."""
+NOT_STARTED: Final = 0
+IN_PROGRESS: Final = 1
+COMPLETED: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPart:
+    """One key column with its type and order."""
+
+    name: str
+    type: ColumnType
+    descending: bool = False
+    nullable: bool = False
+
+
+def key_of(relation: Relation) -> tuple[KeyPart, ...]:
+    """Return the parts of a relation's storage key."""
+    return tuple(
+        KeyPart(part.name, relation.column(part.name).type, part.descending, relation.column(part.name).nullable)
+        for part in relation.key
+    )
+
+
+def position_column(index: int) -> str:
+    """Return the name of the column that holds the position's value of the key column `index`."""
+    return f"_p_{index}"
+
+
+def quoted(name: str) -> str:
+    """Return an identifier for Postgres."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str | None, kind: ColumnType) -> str:
+    """Return a Postgres literal. Needs `standard_conforming_strings`, which is on since 9.1."""
+    return "null" if text is None else "'" + text.replace("'", "''") + f"'::{kind}"
+
+
+def after_postgres(key: Sequence[KeyPart], position: Position) -> str:
+    """Return a Postgres condition: the row's key comes after `position`."""
+    assert len(key) == len(position)
+    if _comparable_as_row(key, position):
+        columns = ", ".join(quoted(part.name) for part in key)
+        values = ", ".join(literal(text, part.type) for part, text in zip(key, position, strict=True))
+        return f"({columns}) {'<' if key[0].descending else '>'} ({values})"
+    alternatives: list[str] = []
+    for index, part in enumerate(key):
+        equal = [_same_postgres(part, text) for part, text in zip(key[:index], position[:index], strict=True)]
+        alternatives.append("(" + " and ".join([*equal, _after_postgres(part, position[index])]) + ")")
+    return "(" + " or ".join(alternatives) + ")"
+
+
+def marked_spark(key: Sequence[KeyPart]) -> str:
+    """Return a Spark SQL condition, never NULL: the row's vnode is complete, or its key is at or before it."""
+    prefix = _not_after_spark(list(key), 0)
+    return f"(`{POSITION_STATE}` = {COMPLETED} or (`{POSITION_STATE}` = {IN_PROGRESS} and {prefix}))"
+
+
+def _comparable_as_row(key: Sequence[KeyPart], position: Position) -> bool:
+    one_way = len({part.descending for part in key}) == 1
+    return one_way and not any(part.nullable for part in key) and None not in position
+
+
+def _same_postgres(part: KeyPart, text: str | None) -> str:
+    return f"{quoted(part.name)} is null" if text is None else f"{quoted(part.name)} = {literal(text, part.type)}"
+
+
+def _after_postgres(part: KeyPart, text: str | None) -> str:
+    column = quoted(part.name)
+    if part.descending:
+        return f"{column} is not null" if text is None else f"{column} < {literal(text, part.type)}"
+    if text is None:
+        return "false"
+    larger = f"{column} > {literal(text, part.type)}"
+    return f"({larger} or {column} is null)" if part.nullable else larger
+
+
+def _not_after_spark(key: list[KeyPart], index: int) -> str:
+    part = key[index]
+    column, position = f"`{part.name.replace('`', '``')}`", _position_spark(part.type, index)
+    last = index == len(key) - 1
+    before = _before_spark(column, position, descending=part.descending)
+    rest = "true" if last else _not_after_spark(key, index + 1)
+    return f"({before} or ({column} <=> {position} and {rest}))"
+
+
+def _before_spark(column: str, position: str, *, descending: bool) -> str:
+    if descending:
+        return f"coalesce({column} > {position}, {column} is null and {position} is not null)"
+    return f"coalesce({column} < {position}, {column} is not null and {position} is null)"
+
+
+def _position_spark(kind: ColumnType, index: int) -> str:
+    """The position's value travels as text, whatever the key's type."""
+    name = f"`{position_column(index)}`"
+    if kind.name is TypeName.BYTEA:
+        return f"unhex(substr({name}, 3))"
+    return name if kind.spark == "string" else f"cast({name} as {kind.spark})"

@@ -1,0 +1,46 @@
+"""How long an epoch may read history: the interval less what the epoch takes besides, as measured."""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+SLICE_MIN_SECONDS: Final = 0.05
+"""One page at least is read anyway; this keeps the estimate of the rest from starving the slice altogether."""
+FORGETTING: Final = 0.3
+"""Weight of the newest measurement: three epochs after a change of load the estimate is about right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """`overhead_seconds` estimates an epoch's time outside the slice: starting the job, flushing what is in flight,
+    committing.
+    """
+
+    overhead_seconds: float = 0.3
+
+    def slice_seconds(self, interval_seconds: float) -> float:
+        """Return the time slice of the next epoch."""
+        return max(interval_seconds - self.overhead_seconds, SLICE_MIN_SECONDS)
+
+    def measured(self, *, epoch_seconds: float, slice_seconds: float) -> "Pace":
+        """Return the pace after an epoch that used its whole slice. Epochs that stopped early say nothing of the
+        flush.
+        """
+        overhead = max(epoch_seconds - slice_seconds, 0.0)
+        return replace(self, overhead_seconds=self.overhead_seconds * (1 - FORGETTING) + overhead * FORGETTING)
+
+
+PAGE_ROWS_FIRST: Final = 2_000
+PAGE_ROWS_MIN: Final = 100
+PAGE_ROWS_MAX: Final = 20_000
+PAGE_BYTES: Final = 4 << 20
+"""A page lives in memory whole, once per actor (I8), and the slice is overrun by half a page on average."""
+
+
+def page_rows_after(page_rows: int, *, rows: int, size_bytes: int) -> int:
+    """Return the page size that keeps a page near its bytes, given what the last epoch read; it at most quadruples at
+    once.
+    """
+    if rows == 0:
+        return page_rows
+    wanted = PAGE_BYTES * rows // max(size_bytes, 1)
+    return max(PAGE_ROWS_MIN, min(wanted, PAGE_ROWS_MAX, page_rows * 4))

@@ -1,0 +1,76 @@
+"""One scan fragment as its worker holds it: what a mutation changes, what an epoch may do, when it is finished."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from service.protocol.ids import ActorId, FragmentId
+from service.protocol.plan import ActorPlan, FragmentPlan, VnodePosition
+from service.protocol.report import ActorReport
+from workers.backfill.budget import Budget
+from workers.backfill.positions import Positions
+
+
+@dataclass
+class ActorState:
+    """One actor. `finish_due` says that the last vnode completed in an earlier epoch: the finish goes out with the
+    next.
+    """
+
+    id: ActorId
+    positions: Positions
+    budget: Budget
+
+    @property
+    def may_finish(self) -> bool:
+        """Whether every vnode was complete before this epoch: the second step of the finish."""
+        return self.positions.completed
+
+
+@dataclass
+class ScanState:
+    """One fragment. Paused = global pause or waiting for its order or limit 0."""
+
+    id: FragmentId
+    actors: list[ActorState] = field(default_factory=list)
+    waiting: bool = False
+
+    @classmethod
+    def of(cls, plan: FragmentPlan, *, now: float) -> "ScanState":
+        """Build the state from stored positions; buckets start empty."""
+        return cls(plan.id, [_actor(actor, plan.rate_limit, now) for actor in plan.actors], plan.waiting)
+
+    def throttle(self, limit: int | None, *, now: float) -> None:
+        """Replace the limit of every actor."""
+        for actor in self.actors:
+            actor.budget = actor.budget.throttled(limit, now=now)
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is no history left to read."""
+        return all(actor.positions.completed for actor in self.actors)
+
+
+def _actor(plan: ActorPlan, limit: int | None, now: float) -> ActorState:
+    positions = Positions(plan.vnodes, {position.vnode: position for position in plan.positions})
+    return ActorState(plan.id, positions, Budget(limit, now))
+
+
+def report(
+    scan: ScanState,
+    actor: ActorState,
+    *,
+    changed: Iterable[VnodePosition],
+    finished: bool,
+    snapshot_rows: int,
+    upstream_rows: int,
+) -> ActorReport:
+    """Return what the actor tells after an epoch."""
+    return ActorReport(
+        actor=actor.id,
+        fragment=scan.id,
+        rows=actor.positions.rows,
+        snapshot_rows=snapshot_rows,
+        upstream_rows=upstream_rows,
+        finished=finished,
+        positions=tuple(changed),
+    )

@@ -1,0 +1,111 @@
+"""Wires a worker: the only module that knows every concrete class."""
+
+import os
+import signal
+import socket
+import sys
+import threading
+import uuid
+from functools import partial
+from typing import Any
+
+import structlog
+
+from service.protocol.api import Registration
+from service.protocol.barrier import Barrier
+from service.protocol.ids import Epoch, Generation, GraphId, WorkerId
+from service.protocol.report import Failed
+from service.protocol.request import Analyzed, Rejected, Request, Verified
+from workers.agent import Agent
+from workers.executors.failure import JobFailedError, explain
+from workers.executors.graph import GraphExecutor, Stores
+from workers.executors.questions import answer
+from workers.executors.warming import warm
+from workers.meta_client import MetaClient
+from workers.settings import Settings, read_settings
+from workers.spark.session import Session, start
+from workers.state_store.dml import DmlStore
+from workers.state_store.postgres import PostgresStore
+
+log = structlog.get_logger("worker")
+
+_OUTSIDE_GENERATIONS = Generation(0)
+"""Questions only read, at a pinned epoch: no generation of theirs can be over."""
+
+
+def main() -> None:
+    """Run one worker until it is told to stop."""
+    settings = read_settings()
+    _configure_log(settings)
+    worker = WorkerId(settings.worker_id or str(uuid.uuid4()))  # noqa: TID251 - identities are made in bootstrap
+    session = start(settings.spark_master, settings.spark_conf)
+    warm(session.spark, session.parallelism)
+    agent = _agent(settings, worker, session)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, partial(_stop, agent))
+    log.info("worker.started", worker=worker, parallelism=session.parallelism)
+    agent.run()
+    log.info("worker.stopped", worker=worker)
+    session.stop()
+
+
+def _stop(agent: Agent, _signal: int, _frame: object) -> None:
+    agent.stop.set()
+
+
+def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
+    url, dml_url = settings.state_store_url.get_secret_value(), settings.dml_url.get_secret_value()
+
+    def connect(barrier: Barrier) -> Stores:
+        return Stores(
+            PostgresStore(url, barrier.graph, barrier.generation), DmlStore(dml_url, barrier.graph, barrier.generation)
+        )
+
+    def respond(request: Request) -> Analyzed | Verified | Rejected:
+        def reader(graph: GraphId, _: Epoch) -> PostgresStore:
+            return PostgresStore(url, graph, _OUTSIDE_GENERATIONS)
+
+        return answer(session.spark, reader, request, parallelism=session.parallelism)
+
+    def failed(barrier: Barrier, error: Exception) -> Failed:
+        blamed = error if isinstance(error, JobFailedError) else None
+        deterministic, reason = (blamed.deterministic, blamed.reason) if blamed else explain(error)
+        return Failed(
+            worker=worker,
+            graph=barrier.graph,
+            generation=barrier.generation,
+            epoch=barrier.curr,
+            error=reason,
+            job=None if blamed is None else blamed.job,
+            deterministic=deterministic,
+        )
+
+    return Agent(
+        Registration(
+            worker=worker,
+            graph=GraphId(settings.graph),
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            parallelism=session.parallelism,
+        ),
+        MetaClient.of(settings.service_url, settings.worker_token.get_secret_value()),
+        GraphExecutor(worker, session.spark, connect),
+        respond,
+        failed,
+    )
+
+
+def _configure_log(settings: Settings) -> None:
+    renderer: Any = (
+        structlog.processors.JSONRenderer() if settings.log_format == "json" else structlog.dev.ConsoleRenderer()
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+    )
+    threading.current_thread().name = "worker"

@@ -1,0 +1,177 @@
+"""The arrangement backfill: one Spark job per fragment and epoch, one partition per actor, one transaction per
+partition.
+
+In epoch `(prev, curr]`, once every upstream fragment has written `curr`: **first** the changes in `(prev, curr]` are
+forwarded where their key is at or before the position stored at prev; **then** pages after that position are read *at
+curr* until the slice or the permits are used up. A page row and a change of one key never meet in an epoch, and a
+page that reaches the end loses nothing (I1). An update is two halves, an old version that is closed and a new one
+that is inserted, each marked by its own key, so a half-visible update becomes a plain insert or delete.
+
+    task: reader (python, Arrow) -> marking, filter, projection (Spark SQL) -> writer (python, Arrow)
+
+The reader ends with one control row that carries, as JSON, what it did; the writer turns it into the actor's outcome.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from service.protocol.ids import Epoch
+from service.protocol.plan import VnodePosition
+from service.protocol.relation import Relation
+from service.protocol.vnodes import Runs
+from workers.backfill.positions import Positions, pages
+from workers.executors.rows import PositionColumns, actor_indexes, input_schema, repeated, row_batch
+from workers.queries.stateless import REPORT, StatelessPlan
+from workers.spark.frames import spark_schema
+from workers.state_store.port import CONTROL, OPERATION, PAGE, VersionedStore
+
+OUTCOME = "outcome"
+
+
+@dataclass(frozen=True, slots=True)
+class ActorTask:
+    """What one actor may do in this epoch. `permits` None is any number of rows, 0 is none."""
+
+    runs: Runs
+    positions: tuple[VnodePosition, ...]
+    permits: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EpochTask:
+    """One fragment's epoch, as every task of its job receives it."""
+
+    store: VersionedStore
+    upstream: Relation
+    target: Relation
+    prev: Epoch
+    curr: Epoch
+    actors: tuple[ActorTask, ...]
+    changed: bool
+    """Whether the upstream changed in the epoch at all."""
+    slice_seconds: float
+    page_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ActorOutcome:
+    """What one actor did. `positions` are those that changed; seconds are from the task's start."""
+
+    actor: int
+    positions: tuple[VnodePosition, ...]
+    snapshot_rows: int
+    snapshot_bytes: int
+    upstream_rows: int
+    inserted: int
+    closed: int
+    reading_seconds: float
+    used_slice: bool
+
+
+def run(spark: SparkSession, task: EpochTask, plan: StatelessPlan) -> list[ActorOutcome]:
+    """Run the epoch of one fragment; when it returns, every actor's transaction is durable. Raises Spark's errors."""
+    rows = _frame(spark, task, plan).collect()
+    outcomes = [_outcome(json.loads(row[0])) for row in rows]
+    assert sorted(outcome.actor for outcome in outcomes) == list(range(len(task.actors))), outcomes
+    return outcomes
+
+
+def _frame(spark: SparkSession, task: EpochTask, plan: StatelessPlan) -> DataFrame:
+    actors = len(task.actors)
+    read = spark.range(0, actors, 1, actors).mapInArrow(
+        partial(_read_actors, task), spark_schema(input_schema(task.upstream))
+    )
+    projected = read.selectExpr(*plan.typed).where(plan.kept).selectExpr(*plan.projected).selectExpr(*plan.written)
+    return projected.mapInArrow(partial(_write_actor, task), f"{OUTCOME} string")
+
+
+# --- in the tasks -------------------------------------------------------------------------------------------------
+
+
+def _read_actors(task: EpochTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for actor in actor_indexes(batch):
+            yield from _read_actor(task, actor)
+
+
+def _read_actor(task: EpochTask, index: int) -> Iterator[pa.RecordBatch]:
+    began = time.monotonic()  # noqa: TID251 - the task owns the clock of its slice
+    actor, schema = task.actors[index], input_schema(task.upstream)
+    positions = Positions(actor.runs, {position.vnode: position for position in actor.positions})
+    upstream_rows = 0
+    if task.changed:
+        beside = PositionColumns(positions, len(task.upstream.key))
+        for operation, batch in task.store.read_changes(
+            task.upstream, after=task.prev, upto=task.curr, runs=actor.runs
+        ):
+            upstream_rows += batch.num_rows
+            yield row_batch(schema, operation, batch, beside.of(batch))
+    snapshot_rows = snapshot_bytes = 0
+    more_time = partial(_more_time, began + task.slice_seconds)
+    for read in pages(
+        positions,
+        lambda span, limit: task.store.read_page(task.upstream, span, at=task.curr, limit=limit),
+        page_rows=task.page_rows,
+        permits=actor.permits,
+        more_time=more_time,
+    ):
+        snapshot_rows += sum(read.page.rows.values())
+        snapshot_bytes += read.page.size_bytes
+        for batch in read.page.batches:
+            yield row_batch(schema, PAGE, batch, None)
+    done = {
+        "actor": index,
+        "positions": [position.model_dump(mode="json") for position in positions.take_changed()],
+        "snapshot_rows": snapshot_rows,
+        "snapshot_bytes": snapshot_bytes,
+        "upstream_rows": upstream_rows,
+        "reading_seconds": time.monotonic() - began,  # noqa: TID251 - as above
+        "used_slice": not more_time(),
+    }
+    yield _control_batch(schema, done)
+
+
+def _more_time(deadline: float) -> bool:
+    return time.monotonic() < deadline  # noqa: TID251 - the task owns the clock of its slice
+
+
+def _write_actor(task: EpochTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    report: dict[str, Any] = {}
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            controls = batch.column(REPORT)
+            if controls.null_count == batch.num_rows:
+                yield batch
+                continue
+            # The control row is the reader's last, so it ends its batch.
+            report.update(json.loads(controls[-1].as_py()))
+            if batch.num_rows > 1:
+                yield batch.slice(0, batch.num_rows - 1)
+
+    written = task.store.write(task.target, task.curr, rows())
+    assert report, "the reader's control row did not arrive"
+    outcome = {**report, "inserted": written.inserted, "closed": written.closed}
+    yield pa.RecordBatch.from_arrays([pa.array([json.dumps(outcome)])], names=[OUTCOME])
+
+
+def _control_batch(schema: pa.Schema, done: dict[str, Any]) -> pa.RecordBatch:
+    values: dict[str, pa.Array[Any]] = {
+        OPERATION: repeated(CONTROL, 1),
+        REPORT: pa.array([json.dumps(done)], pa.string()),
+    }
+    return pa.RecordBatch.from_arrays(
+        [values.get(wanted.name) or pa.nulls(1, wanted.type) for wanted in schema], schema=schema
+    )
+
+
+def _outcome(values: dict[str, Any]) -> ActorOutcome:
+    positions = tuple(VnodePosition.model_validate(position) for position in values.pop("positions"))
+    return ActorOutcome(positions=positions, **values)

@@ -1,0 +1,33 @@
+"""What went wrong in an epoch: a job's own fault, or the world's."""
+
+import re
+from typing import Final
+
+from service.protocol.ids import JobId
+
+_SQLSTATE: Final = re.compile(r"SQLSTATE: (?P<state>[0-9A-Z]{5})")
+_CONDITION: Final = re.compile(r"\[(?P<condition>[A-Z][A-Z0-9_.]+)\][^\n]*")
+
+# Classes of SQLSTATE that say that the values or the query are wrong: running it again would give the same.
+_OWN_FAULT: Final = ("21", "22", "23", "42")
+
+
+class JobFailedError(Exception):
+    """One job's part of the epoch failed."""
+
+    def __init__(self, job: JobId, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.job = job
+        self.deterministic, self.reason = explain(error)
+
+
+def explain(error: BaseException) -> tuple[bool, str]:
+    """Return whether running the same again would fail the same way, and the reason in one line."""
+    text = str(error)
+    states = [found["state"] for found in _SQLSTATE.finditer(text)]
+    own = next((state for state in states if state.startswith(_OWN_FAULT)), None)
+    condition = _CONDITION.search(text)
+    if own is not None and condition is not None:
+        return True, condition.group(0)[:500]
+    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    return False, f"{type(error).__name__}: {first}"[:500]

@@ -1,0 +1,228 @@
+"""One graph on one worker: what its jobs are, and how one epoch of all of them runs.
+
+The order inside an epoch: the mutation acts first (I4); DML writes the tables; then scans run, upstream before
+downstream, each one Spark job; what nothing changed and what has no history to read costs nothing. Next:
+`workers.executors.arrangement`.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from service.protocol.barrier import Barrier, BarrierKind
+from service.protocol.ids import FragmentId, Generation, JobId, RelationId, WorkerId
+from service.protocol.mutation import Add, Pause, Resume, StartFragmentBackfill, Stop, Throttle
+from service.protocol.plan import FragmentKind, FragmentPlan, JobPlan
+from service.protocol.relation import Relation
+from service.protocol.report import ActorReport, Collected, RelationReport
+from workers.backfill.pace import PAGE_ROWS_FIRST, Pace, page_rows_after
+from workers.backfill.scan import ActorState, ScanState, report
+from workers.executors import arrangement
+from workers.executors.arrangement import ActorOutcome, ActorTask, EpochTask
+from workers.executors.failure import JobFailedError
+from workers.queries.stateless import StatelessPlan, plan
+from workers.state_store.dml import DmlStore
+from workers.state_store.postgres import PostgresStore
+
+
+@dataclass
+class Scan:
+    """One scan fragment as it runs: its state, its query, its pace."""
+
+    job: JobId
+    upstream: Relation
+    target: Relation
+    state: ScanState
+    query: StatelessPlan
+    page_rows: int = PAGE_ROWS_FIRST
+    pace: Pace = field(default_factory=Pace)
+    told_finished: bool = False
+
+
+@dataclass
+class Stores:
+    """How the worker reaches the state store in one generation."""
+
+    versioned: PostgresStore
+    dml: DmlStore
+
+
+@dataclass
+class GraphExecutor:
+    """Runs a graph's epochs. A new generation is a fresh start from the plan of its initial barrier."""
+
+    worker: WorkerId
+    spark: SparkSession
+    connect: Callable[[Barrier], Stores]
+    generation: Generation | None = None
+    stores: Stores | None = None
+    paused: bool = False
+    scans: dict[FragmentId, Scan] = field(default_factory=dict)
+
+    def run(self, barrier: Barrier) -> Collected:
+        """Run one epoch; when it returns, everything it wrote is durable. Raises JobFailedError where one job is to
+        blame.
+        """
+        began = _monotonic()
+        if barrier.kind is BarrierKind.INITIAL:
+            self.scans, self.generation, self.stores = {}, barrier.generation, self.connect(barrier)
+        assert barrier.generation == self.generation, "a barrier of another generation"
+        assert self.stores is not None
+        self._mutate(barrier)
+        dml = self.stores.dml.run(barrier.statements, barrier.curr) if barrier.statements else None
+        dml_ended = _monotonic()
+        changed: set[RelationId] = set() if dml is None else set(dml.changed)
+        deltas = {} if dml is None else dict(dml.key_count_deltas)
+        reports: list[ActorReport] = []
+        for scan in self._ordered():
+            reports += self._run_scan(scan, barrier, changed, deltas)
+        return Collected(
+            worker=self.worker,
+            graph=barrier.graph,
+            generation=barrier.generation,
+            epoch=barrier.curr,
+            actors=tuple(reports),
+            relations=tuple(
+                RelationReport(relation=relation, key_count_delta=delta) for relation, delta in deltas.items() if delta
+            ),
+            statements=() if dml is None else dml.results,
+            timings_ms={"dml": (dml_ended - began) * 1000, "epoch": (_monotonic() - began) * 1000},
+        )
+
+    def _mutate(self, barrier: Barrier) -> None:
+        now = _monotonic()
+        match barrier.mutation:
+            case Pause() | Resume():
+                self.paused = isinstance(barrier.mutation, Pause)
+            case Throttle(fragments=limits):
+                self._throttle(limits, now)
+            case StartFragmentBackfill(fragments=fragments):
+                self._release(fragments)
+            case Add(jobs=jobs, paused=paused):
+                self.paused = paused if barrier.kind is BarrierKind.INITIAL else self.paused
+                self._add(jobs, now)
+            case Stop(jobs=jobs):
+                self.scans = {id_: scan for id_, scan in self.scans.items() if scan.job not in jobs}
+            case None:
+                pass
+
+    def _throttle(self, limits: Mapping[FragmentId, int | None], now: float) -> None:
+        for scan in self._named(limits):
+            scan.state.throttle(limits[scan.state.id], now=now)
+
+    def _release(self, fragments: Iterable[FragmentId]) -> None:
+        for scan in self._named(fragments):
+            scan.state.waiting = False
+
+    def _named(self, fragments: Iterable[FragmentId]) -> list[Scan]:
+        """Return the scans among `fragments` that this graph has: a job may have been stopped meanwhile."""
+        return [self.scans[fragment] for fragment in fragments if fragment in self.scans]
+
+    def _add(self, jobs: Iterable[JobPlan], now: float) -> None:
+        for job in jobs:
+            for fragment in job.fragments:
+                if fragment.kind is FragmentKind.STREAM_SCAN:
+                    self.scans[fragment.id] = _scan(job, fragment, now)
+
+    def _ordered(self) -> list[Scan]:
+        """Upstream before downstream: a relation is created after everything it reads."""
+        return sorted(self.scans.values(), key=lambda scan: scan.target.id)
+
+    def _run_scan(
+        self, scan: Scan, barrier: Barrier, changed: set[RelationId], deltas: dict[RelationId, int]
+    ) -> list[ActorReport]:
+        interval = barrier.interval_ms / 1000
+        finishing = scan.state.finished
+        may_read = not finishing and not self.paused and not scan.state.waiting
+        for actor in scan.state.actors:
+            actor.budget = actor.budget.refilled(_monotonic(), interval_seconds=interval)
+        permits = [actor.budget.permits if may_read else 0 for actor in scan.state.actors]
+        outcomes: list[ActorOutcome] | None = None
+        if scan.upstream.id in changed or any(allowed != 0 for allowed in permits):
+            outcomes = self._run_job(scan, barrier, permits, changed=scan.upstream.id in changed)
+            inserted = sum(outcome.inserted for outcome in outcomes)
+            closed = sum(outcome.closed for outcome in outcomes)
+            if inserted or closed:
+                changed.add(scan.target.id)
+                deltas[scan.target.id] = deltas.get(scan.target.id, 0) + inserted - closed
+        return _reports(scan, outcomes, finishing=finishing)
+
+    def _run_job(self, scan: Scan, barrier: Barrier, permits: list[int | None], *, changed: bool) -> list[ActorOutcome]:
+        assert self.stores is not None
+        began = _monotonic()
+        slice_seconds = scan.pace.slice_seconds(barrier.interval_ms / 1000)
+        task = EpochTask(
+            store=self.stores.versioned,
+            upstream=scan.upstream,
+            target=scan.target,
+            prev=barrier.prev,
+            curr=barrier.curr,
+            actors=tuple(
+                ActorTask(actor.positions.runs, tuple(actor.positions.by_vnode.values()), allowed)
+                for actor, allowed in zip(scan.state.actors, permits, strict=True)
+            ),
+            changed=changed,
+            slice_seconds=slice_seconds,
+            page_rows=scan.page_rows,
+        )
+        try:
+            outcomes = arrangement.run(self.spark, task, scan.query)
+        except Exception as error:
+            raise JobFailedError(scan.job, error) from error
+        epoch_seconds = _monotonic() - began
+        if any(outcome.used_slice for outcome in outcomes):
+            scan.pace = scan.pace.measured(epoch_seconds=epoch_seconds, slice_seconds=slice_seconds)
+        scan.page_rows = page_rows_after(
+            scan.page_rows,
+            rows=sum(outcome.snapshot_rows for outcome in outcomes),
+            size_bytes=sum(outcome.snapshot_bytes for outcome in outcomes),
+        )
+        for actor, outcome in zip(scan.state.actors, sorted(outcomes, key=lambda o: o.actor), strict=True):
+            _advance(actor, outcome)
+        return outcomes
+
+
+def _scan(job: JobPlan, fragment: FragmentPlan, now: float) -> Scan:
+    assert fragment.upstream is not None
+    assert fragment.query is not None
+    return Scan(
+        job=job.id,
+        upstream=fragment.upstream,
+        target=job.relation,
+        state=ScanState.of(fragment, now=now),
+        query=plan(fragment.query, fragment.upstream, job.relation),
+    )
+
+
+def _advance(actor: ActorState, outcome: ActorOutcome) -> None:
+    for position in outcome.positions:
+        actor.positions.by_vnode[position.vnode] = position
+    actor.budget = actor.budget.spent(outcome.snapshot_rows)
+
+
+def _reports(scan: Scan, outcomes: list[ActorOutcome] | None, *, finishing: bool) -> list[ActorReport]:
+    """A scan that has told its finish once in this generation and forwards nothing has nothing more to tell."""
+    if outcomes is None and scan.told_finished:
+        return []
+    by_actor = {} if outcomes is None else {outcome.actor: outcome for outcome in outcomes}
+    reports: list[ActorReport] = []
+    for index, actor in enumerate(scan.state.actors):
+        outcome = by_actor.get(index)
+        reports.append(
+            report(
+                scan.state,
+                actor,
+                changed=() if outcome is None else outcome.positions,
+                finished=finishing,
+                snapshot_rows=0 if outcome is None else outcome.snapshot_rows,
+                upstream_rows=0 if outcome is None else outcome.upstream_rows,
+            )
+        )
+    scan.told_finished = finishing
+    return reports
+
+
+def _monotonic() -> float:
+    return time.monotonic()  # noqa: TID251 - the executor owns the worker's clock

@@ -1,0 +1,74 @@
+"""The rows between a reader and Spark: operation, report, position beside it, then the upstream's row as it travels."""
+
+from typing import Any
+
+import pyarrow as pa
+
+from service.protocol.plan import PositionState, VnodePosition
+from service.protocol.relation import Relation
+from workers.backfill.order import COMPLETED, IN_PROGRESS, NOT_STARTED, POSITION_STATE, position_column
+from workers.backfill.positions import Positions
+from workers.queries.stateless import REPORT
+from workers.state_store.port import OPERATION, VNODE
+from workers.state_store.postgres import read_schema
+
+
+def input_schema(upstream: Relation) -> pa.Schema:
+    """The rows that a reader gives: operation, position beside it, report, then the upstream's row as it travels."""
+    positions = [pa.field(position_column(index), pa.string()) for index in range(len(upstream.key))]
+    return pa.schema(
+        [
+            pa.field(OPERATION, pa.int8()),
+            pa.field(REPORT, pa.string()),
+            pa.field(POSITION_STATE, pa.int8()),
+            *positions,
+            *read_schema(upstream),
+        ]
+    )
+
+
+class PositionColumns:
+    """Puts the position of its vnode beside each change, as columns."""
+
+    def __init__(self, positions: Positions, parts: int) -> None:
+        vnodes = range(1 + max(last for _, last in positions.runs))
+        known = [positions.by_vnode.get(vnode) for vnode in vnodes]
+        self._states = pa.array([_state(position) for position in known], pa.int8())
+        self._parts = [
+            pa.array([position.key[part] if position and position.key else None for position in known], pa.string())
+            for part in range(parts)
+        ]
+
+    def of(self, batch: pa.RecordBatch) -> list[pa.Array[Any]]:
+        """Return the columns for the rows of `batch`, in the order of `input_schema`."""
+        vnodes = batch.column(VNODE)
+        return [self._states.take(vnodes), *(part.take(vnodes) for part in self._parts)]
+
+
+def _state(position: VnodePosition | None) -> int:
+    if position is None:
+        return NOT_STARTED
+    return COMPLETED if position.state is PositionState.COMPLETED else IN_PROGRESS
+
+
+def row_batch(
+    schema: pa.Schema, operation: int, batch: pa.RecordBatch, beside: list[pa.Array[Any]] | None
+) -> pa.RecordBatch:
+    """Return rows as a reader gives them; `beside` None: they need no marking."""
+    count = batch.num_rows
+    if beside is None:
+        # A page row needs no marking: its position is the one that it makes.
+        parts = len(schema) - 3 - batch.num_columns
+        beside = [repeated(COMPLETED, count), *(pa.nulls(count, pa.string()) for _ in range(parts))]
+    columns = [repeated(operation, count), pa.nulls(count, pa.string()), *beside, *batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def repeated(value: int, count: int) -> pa.Array[Any]:
+    """Return a column of one small number."""
+    return pa.repeat(pa.scalar(value, pa.int8()), count)
+
+
+def actor_indexes(batch: pa.RecordBatch) -> list[int]:
+    """Return which actors a partition of `spark.range` stands for."""
+    return [int(index) for index in batch.column(0).to_pylist() if index is not None]

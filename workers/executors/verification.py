@@ -1,0 +1,178 @@
+"""Is a view equal to its query over its upstream, both at one epoch? An order-independent digest per vnode says so.
+
+A row's hash is `xxhash64` over its stored columns and over which of them are NULL (xxhash64 itself passes over NULL);
+a vnode's digest is the sum of its rows' hashes as a decimal, so that neither order nor overflow matters, beside their
+number. Only vnodes whose digests differ are compared key by key. Tables are read with the pages and the query of the
+backfill, at the pinned epoch.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own customary name
+
+from service.protocol.columns import TypeName
+from service.protocol.ids import Epoch, Vnode
+from service.protocol.plan import Stateless
+from service.protocol.relation import Relation
+from service.protocol.request import Verified, Verify, VnodeDifference
+from service.protocol.vnodes import Runs, runs_of
+from workers.backfill.positions import Positions, pages
+from workers.executors.rows import PositionColumns, actor_indexes, input_schema, row_batch
+from workers.queries.stateless import StatelessPlan, plan
+from workers.spark.frames import spark_schema
+from workers.state_store.port import LIVE, PAGE, VNODE, VersionedStore
+from workers.state_store.wire import ticked
+
+PAGE_ROWS = 20_000
+
+Digests = dict[int, tuple[int, int]]
+"""vnode -> (rows, sum of the rows' hashes)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One side of the comparison: which relation is read at which epoch, and up to which positions (None: all)."""
+
+    store: VersionedStore
+    relation: Relation
+    epoch: Epoch
+    blocks: tuple[Runs, ...]
+    positions: Positions | None
+
+
+def verify(spark: SparkSession, store: VersionedStore, request: Verify, *, parallelism: int) -> Verified:
+    """Compare. Raises what Spark raises."""
+    whole = _blocks(request.relation.vnode_count, parallelism)
+    expected, found = (_digests(frame, request.relation) for frame in _both(spark, store, request, blocks=whole))
+    differing = [vnode for vnode in sorted(expected.keys() | found.keys()) if expected.get(vnode) != found.get(vnode)]
+    differences: tuple[VnodeDifference, ...] = ()
+    if differing:
+        narrowed = tuple(block for block in (_within(block, differing) for block in whole) if block)
+        differences = _differences(*_both(spark, store, request, blocks=narrowed), request, differing)
+    return Verified(
+        id=request.id,
+        epoch=request.epoch,
+        equal=not differing,
+        rows=sum(rows for rows, _ in found.values()),
+        expected_rows=sum(rows for rows, _ in expected.values()),
+        digest=_total(found),
+        expected_digest=_total(expected),
+        differences=differences,
+    )
+
+
+def _both(
+    spark: SparkSession, store: VersionedStore, request: Verify, *, blocks: tuple[Runs, ...]
+) -> tuple[DataFrame, DataFrame]:
+    """Return what the view should hold and what it holds."""
+    positions = None
+    if request.positions is not None:
+        runs = ((0, request.upstream.vnode_count - 1),)
+        positions = Positions(runs, {position.vnode: position for position in request.positions})
+    wanted = _Side(store, request.upstream, request.epoch, blocks, positions)
+    held = _Side(store, request.relation, request.epoch, blocks, None)
+    identity = Stateless(projection=tuple(ticked(column.name) for column in request.relation.columns))
+    return (
+        _frame(spark, wanted, plan(request.query, request.upstream, request.relation)),
+        _frame(spark, held, plan(identity, request.relation, request.relation)),
+    )
+
+
+def _frame(spark: SparkSession, side: _Side, query: StatelessPlan) -> DataFrame:
+    count = len(side.blocks)
+    read = spark.range(0, count, 1, count).mapInArrow(
+        partial(_read_blocks, side), spark_schema(input_schema(side.relation))
+    )
+    return read.selectExpr(*query.typed).where(query.kept).selectExpr(*query.projected)
+
+
+def _read_blocks(side: _Side, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    schema = input_schema(side.relation)
+    beside = None if side.positions is None else PositionColumns(side.positions, len(side.relation.key))
+    for batch in batches:
+        for block in actor_indexes(batch):
+            whole = pages(
+                Positions(side.blocks[block]),
+                lambda span, limit: side.store.read_page(side.relation, span, at=side.epoch, limit=limit),
+                page_rows=PAGE_ROWS,
+                permits=None,
+                more_time=lambda: True,
+            )
+            for read in whole:
+                for rows in read.page.batches:
+                    # With positions the rows are marked like live changes: only the backfilled prefix passes.
+                    operation = PAGE if beside is None else LIVE
+                    yield row_batch(schema, operation, rows, None if beside is None else beside.of(rows))
+
+
+def _digests(frame: DataFrame, relation: Relation) -> Digests:
+    hashed = frame.select(VNODE, _hash(relation).cast("decimal(20,0)").alias("hash"))
+    rows = hashed.groupBy(VNODE).agg(F.count("*"), F.sum("hash")).collect()
+    return {int(row[0]): (int(row[1]), int(row[2])) for row in rows}
+
+
+def _hash(relation: Relation) -> Any:
+    columns = [F.col(ticked(column.name)) for column in relation.columns]
+    return F.xxhash64(*columns, *(column.isNull() for column in columns))
+
+
+def _differences(
+    expected: DataFrame, found: DataFrame, request: Verify, differing: Sequence[int]
+) -> tuple[VnodeDifference, ...]:
+    """Name keys that are missing, extra or unequal; at most `differing_keys_max` in all."""
+    relation = request.relation
+    keys = [f"_k{index}" for index in range(len(relation.key))]
+    sides = [
+        frame.select(
+            VNODE,
+            *(_key_text(relation, part.name).alias(name) for part, name in zip(relation.key, keys, strict=True)),
+            _hash(relation).alias(hashed),
+        )
+        for frame, hashed in ((expected, "wanted"), (found, "held"))
+    ]
+    left, right = sides[0].alias("l"), sides[1].alias("r")
+    same = F.lit(True)
+    for name in (VNODE, *keys):
+        same = same & F.col(f"l.{name}").eqNullSafe(F.col(f"r.{name}"))
+    joined = left.join(right, on=same, how="full_outer")
+    unequal = joined.where(~F.col("wanted").eqNullSafe(F.col("held"))).select(
+        *(F.coalesce(f"l.{name}", f"r.{name}") for name in (VNODE, *keys)), "wanted", "held"
+    )
+    rows = unequal.limit(request.differing_keys_max).collect()
+    return tuple(_difference(vnode, [row for row in rows if row[0] == vnode]) for vnode in differing)
+
+
+def _difference(vnode: int, rows: Sequence[Any]) -> VnodeDifference:
+    named = [(tuple(row[1:-2]), row[-2], row[-1]) for row in rows]
+    return VnodeDifference(
+        vnode=Vnode(vnode),
+        missing=tuple(key for key, _, held in named if held is None),
+        extra=tuple(key for key, wanted, _ in named if wanted is None),
+        unequal=tuple(key for key, wanted, held in named if wanted is not None and held is not None),
+    )
+
+
+def _key_text(relation: Relation, name: str) -> Any:
+    column = F.col(ticked(name))
+    if relation.column(name).type.name is TypeName.BYTEA:
+        return F.concat(F.lit("\\x"), F.lower(F.hex(column)))
+    return column.cast("string")
+
+
+def _total(digests: Digests) -> str:
+    """One digest over all vnodes, in hex: sums do not depend on order."""
+    return f"{sum(hashed for _, hashed in digests.values()) % (1 << 128):032x}"
+
+
+def _within(runs: Runs, vnodes: Sequence[int]) -> Runs:
+    return runs_of(vnode for vnode in vnodes if any(first <= vnode <= last for first, last in runs))
+
+
+def _blocks(vnode_count: int, parallelism: int) -> tuple[Runs, ...]:
+    parts = min(vnode_count, parallelism)
+    return tuple(((vnode_count * i // parts, vnode_count * (i + 1) // parts - 1),) for i in range(parts))

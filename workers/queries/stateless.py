@@ -1,0 +1,60 @@
+"""Project and filter over one upstream, as the Spark SQL of one epoch's job (the strategy *stateless*).
+
+Three selects, each beginning with the schema it needs and ending with the one it promises:
+rows as they travel -> rows of the upstream's Spark types -> marked, filtered, projected -> rows of the target as they
+travel. The text never changes from epoch to epoch: epochs, positions and limits travel in the rows and in the tasks'
+closures.
+"""
+
+from dataclasses import dataclass
+
+from service.protocol.plan import Stateless
+from service.protocol.relation import Relation
+from workers.backfill.order import POSITION_STATE, key_of, marked_spark, position_column
+from workers.state_store.port import CONTROL, OPERATION, VNODE
+from workers.state_store.wire import from_wire, ticked, to_wire, writes_binary
+
+REPORT = "_report"
+"""The column of the control row that ends an actor's rows: what the reader did, as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatelessPlan:
+    """The selects of a view's job, in order; `kept` is the condition between the first and the second."""
+
+    typed: tuple[str, ...]
+    kept: str
+    projected: tuple[str, ...]
+    written: tuple[str, ...]
+
+
+def plan(query: Stateless, upstream: Relation, target: Relation) -> StatelessPlan:
+    """Return the selects. The control row passes the condition; all else must be marked and satisfy the query."""
+    assert len(query.projection) == len(target.columns), (query, target)
+    binary = writes_binary(target)
+    predicate = "true" if query.predicate is None else f"coalesce({query.predicate}, false)"
+    positions = [ticked(position_column(index)) for index in range(len(upstream.key))]
+    carried = (ticked(OPERATION), ticked(VNODE), ticked(REPORT))
+    return StatelessPlan(
+        typed=(
+            *carried,
+            ticked(POSITION_STATE),
+            *positions,
+            *(f"{from_wire(column.name, column.type)} as {ticked(column.name)}" for column in upstream.columns),
+        ),
+        kept=f"{ticked(OPERATION)} = {CONTROL} or ({marked_spark(key_of(upstream))} and {predicate})",
+        projected=(
+            *carried,
+            *(
+                f"cast({expression} as {column.type.spark}) as {ticked(column.name)}"
+                for expression, column in zip(query.projection, target.columns, strict=True)
+            ),
+        ),
+        written=(
+            *carried,
+            *(
+                f"{to_wire(column.name, column.type, binary=binary)} as {ticked(column.name)}"
+                for column in target.columns
+            ),
+        ),
+    )

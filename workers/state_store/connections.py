@@ -1,0 +1,88 @@
+"""Connections of one process, cached by purpose: opening one costs more than a small epoch.
+
+Every session is called `tidefill:<graph>:<generation>`, so that a recovery can end those of older generations, and a
+session of an older generation is closed when a newer one asks. A connection that met an error is closed, never
+reused: a failed COPY keeps its locks.
+"""
+
+import os
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+from urllib.parse import quote
+
+import adbc_driver_postgresql.dbapi as adbc
+import psycopg
+
+from service.protocol.ids import Generation, GraphId
+
+_EXACT: Final = ("set timezone = 'UTC'", "set datestyle = 'ISO'", "set extra_float_digits = 1", "set jit = off")
+_READING: Final = (*_EXACT, "set max_parallel_workers_per_gather = 0", "set enable_seqscan = off")
+PAGES: Final = (*_READING, "set default_transaction_read_only = on", "set enable_bitmapscan = off")
+"""Pages follow the storage index and stop at their limit: a bitmap would read a whole vnode first."""
+CHANGES: Final = (
+    *_READING,
+    "set default_transaction_read_only = on",
+    # What an epoch changed lies together; an index on the vnode would lead through the whole history.
+    "set enable_indexscan = off",
+    "set enable_indexonlyscan = off",
+)
+WRITING: Final = (*_READING, "set idle_in_transaction_session_timeout = '60s'", "set lock_timeout = '30s'")
+
+_open: dict[tuple[int, str, tuple[str, ...]], tuple[str, Any]] = {}
+
+
+def application_name(graph: GraphId, generation: Generation) -> str:
+    """Return the name under which a generation's sessions are known."""
+    return f"tidefill:{graph}:{generation}"
+
+
+@contextmanager
+def adbc_connection(url: str, name: str, setup: Sequence[str], *, autocommit: bool) -> Generator[Any]:
+    """Give a cached Arrow connection; on an error it is closed."""
+
+    def connect() -> Any:
+        connection = adbc.connect(_named(url, name), autocommit=autocommit)
+        with connection.cursor() as cursor:
+            for statement in setup:
+                cursor.execute(statement)
+        if not autocommit:
+            connection.commit()
+        return connection
+
+    with _cached("adbc", url, name, (*setup, str(autocommit)), connect) as connection:
+        yield connection
+
+
+@contextmanager
+def psycopg_connection(url: str, name: str, setup: Sequence[str]) -> Generator[psycopg.Connection]:
+    """Give a cached psycopg connection outside any transaction; on an error it is closed."""
+
+    def connect() -> psycopg.Connection:
+        connection = psycopg.connect(url, application_name=name, autocommit=True)
+        for statement in setup:
+            connection.execute(statement)  # pyright: ignore[reportArgumentType, reportCallIssue] - our own constants
+        return connection
+
+    with _cached("psycopg", url, name, tuple(setup), connect) as connection:
+        yield connection
+
+
+@contextmanager
+def _cached(driver: str, url: str, name: str, setup: tuple[str, ...], connect: Any) -> Generator[Any]:
+    key = (os.getpid(), f"{driver}:{url}", setup)
+    known = _open.pop(key, None)
+    if known is not None and known[0] != name:
+        known[1].close()
+        known = None
+    connection = connect() if known is None else known[1]
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
+    _open[key] = (name, connection)
+
+
+def _named(url: str, name: str) -> str:
+    return f"{url}{'&' if '?' in url else '?'}application_name={quote(name, safe='')}"

@@ -1,0 +1,67 @@
+"""Versioned tables as an executor sees them. No executor may know that it talks to Postgres: a lake format stands
+here one day.
+
+A row travels with an operation in the column `_op`: `CLOSE` ends the version alive at its key, `LIVE` and `PAGE`
+bring a new one. Everything is written at one epoch, in one transaction per actor, and counts only while the store's
+generation is the present one (I7).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from service.protocol.ids import Epoch
+from service.protocol.relation import Relation
+from service.protocol.vnodes import Runs
+from workers.backfill.order import Position
+from workers.backfill.positions import Span
+
+CONTROL: Final = 0
+CLOSE: Final = -1
+LIVE: Final = 1
+PAGE: Final = 2
+
+OPERATION: Final = "_op"
+VNODE: Final = "_vnode"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowPage:
+    """Rows of one span in storage order: `_vnode` and the relation's columns as they travel."""
+
+    batches: tuple[pa.RecordBatch, ...]
+    rows: Mapping[int, int]
+    end: tuple[int, Position] | None
+
+    @property
+    def size_bytes(self) -> int:
+        """What the rows take in memory."""
+        return sum(batch.nbytes for batch in self.batches)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How many versions a transaction brought and how many it closed."""
+
+    inserted: int
+    closed: int
+
+
+class VersionedStore(Protocol):
+    """What a task needs of the state store. Implementations are small values that travel to the task."""
+
+    def read_page(self, relation: Relation, span: Span, *, at: Epoch, limit: int) -> ArrowPage:
+        """Read at most `limit` rows of a span as of epoch `at`."""
+        ...
+
+    def read_changes(
+        self, relation: Relation, *, after: Epoch, upto: Epoch, runs: Runs
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Give the net changes in `(after, upto]`: first old versions (CLOSE), then new ones (LIVE)."""
+        ...
+
+    def write(self, relation: Relation, epoch: Epoch, rows: Iterable[pa.RecordBatch]) -> Written:
+        """Write rows with `_op` and `_vnode` first (CLOSE rows before the others) at `epoch`, fence, and commit."""
+        ...

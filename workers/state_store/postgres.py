@@ -1,0 +1,254 @@
+"""Versioned tables on Postgres, as tasks read and write them (the port is `workers.state_store.port`)."""
+
+import io
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from service.protocol.ids import Epoch, Generation, GraphId
+from service.protocol.relation import Relation, state_table
+from service.protocol.vnodes import Runs
+from workers.backfill.order import Position, key_of, quoted
+from workers.backfill.positions import Span
+from workers.state_store import statements
+from workers.state_store.connections import (
+    CHANGES,
+    PAGES,
+    WRITING,
+    adbc_connection,
+    application_name,
+    psycopg_connection,
+)
+from workers.state_store.port import CLOSE, LIVE, OPERATION, VNODE, ArrowPage, Written
+from workers.state_store.wire import key_text, read_type, writes_binary
+
+BATCH_BYTES: Final = 1 << 18
+"""ADBC cuts its batches at about this size: small enough that little is in flight when a slice ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresStore:
+    """The state store of one graph's generation. A small value: it travels to every task."""
+
+    url: str = field(repr=False)
+    graph: GraphId
+    generation: Generation
+
+    def read_page(self, relation: Relation, span: Span, *, at: Epoch, limit: int) -> ArrowPage:
+        """Read at most `limit` rows of a span as of epoch `at`."""
+        query = statements.page_query(relation, span, at=at, limit=limit)
+        schema = read_schema(relation)
+        with adbc_connection(self.url, self._name, PAGES, autocommit=True) as connection:
+            batches = tuple(_read(connection, query, schema))
+        return ArrowPage(batches, _rows_by_vnode(batches), _end(relation, batches))
+
+    def read_changes(
+        self, relation: Relation, *, after: Epoch, upto: Epoch, runs: Runs
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Give the net changes in `(after, upto]`: first old versions, then new ones."""
+        old = statements.old_versions(relation, after=after, upto=upto, runs=runs)
+        new = statements.new_versions(relation, after=after, upto=upto, runs=runs)
+        schema = read_schema(relation)
+        with adbc_connection(self.url, self._name, CHANGES, autocommit=True) as connection:
+            for operation, query in ((CLOSE, old), (LIVE, new)):
+                for batch in _read(connection, query, schema):
+                    yield operation, batch
+
+    def write(self, relation: Relation, epoch: Epoch, rows: Iterable[pa.RecordBatch]) -> Written:
+        """Write rows at `epoch`: closes first, then versions as they arrive; fence; commit."""
+        closes, rest = _split(iter(rows))
+        if writes_binary(relation):
+            return self._write_binary(relation, epoch, closes, rest)
+        return self._write_csv(relation, epoch, closes, rest)
+
+    def _write_binary(
+        self, relation: Relation, epoch: Epoch, closes: list[pa.RecordBatch], rest: Iterator[pa.RecordBatch]
+    ) -> Written:
+        table = state_table(relation.id).split(".")
+        with adbc_connection(self.url, self._name, WRITING, autocommit=False) as connection:
+            closed = self._close_binary(connection, relation, epoch, closes)
+            incoming = _Counted(_stored(relation, epoch, rest))
+            first = next(incoming, None)
+            if first is not None:
+                reader = pa.RecordBatchReader.from_batches(first.schema, _chain(first, incoming))
+                with connection.cursor() as cursor:
+                    cursor.adbc_ingest(table[1], reader, mode="append", db_schema_name=table[0])
+            _select(connection, self._hold)
+            connection.commit()
+        return Written(incoming.rows, closed)
+
+    def _close_binary(self, connection: Any, relation: Relation, epoch: Epoch, closes: list[pa.RecordBatch]) -> int:
+        if not closes:
+            return 0
+        keys = _keys(relation, closes)
+        _execute(connection, _closing_table(relation))
+        with connection.cursor() as cursor:
+            cursor.adbc_ingest("closing", keys, mode="append", temporary=True)
+        counted = (
+            f"with closed as ({statements.close(relation, 'closing', epoch)} returning 1) select count(*) from closed"
+        )
+        return int(_select(connection, counted))
+
+    def _write_csv(
+        self, relation: Relation, epoch: Epoch, closes: list[pa.RecordBatch], rest: Iterator[pa.RecordBatch]
+    ) -> Written:
+        with (
+            psycopg_connection(self.url, self._name, WRITING) as connection,
+            connection.transaction(),
+            connection.cursor() as cursor,
+        ):
+            closed = 0
+            if closes:
+                cursor.execute(_sql(_closing_table(relation)))
+                _copy_csv(cursor, "closing", [_keys(relation, closes)])
+                closed = cursor.execute(_sql(statements.close(relation, "closing", epoch))).rowcount
+            incoming = _Counted(_stored(relation, epoch, rest))
+            _copy_csv(cursor, state_table(relation.id), incoming)
+            cursor.execute(_sql(self._hold))
+        return Written(incoming.rows, closed)
+
+    @property
+    def _name(self) -> str:
+        return application_name(self.graph, self.generation)
+
+    @property
+    def _hold(self) -> str:
+        """The last statement of every writing transaction: it raises when the generation is over (I7)."""
+        return hold_generation(self.graph, self.generation)
+
+
+def hold_generation(graph: GraphId, generation: Generation) -> str:
+    """Return the statement that fences a writing transaction. It comes last, so that a long COPY blocks no recovery."""
+    return f"select state.hold_generation({graph}, {generation})::int"
+
+
+def read_schema(relation: Relation) -> pa.Schema:
+    """Return the schema in which a relation's rows arrive: `_vnode` and the columns as they travel."""
+    columns = [pa.field(column.name, read_type(column.type)) for column in relation.columns]
+    return pa.schema([pa.field(VNODE, pa.int16()), *columns])
+
+
+class _Counted(Iterator[pa.RecordBatch]):
+    """Counts the rows that pass."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches, self.rows = batches, 0
+
+    def __next__(self) -> pa.RecordBatch:
+        batch = next(self._batches)
+        self.rows += batch.num_rows
+        return batch
+
+
+def _read(connection: Any, query: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    with connection.cursor() as cursor:
+        cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": BATCH_BYTES})
+        cursor.execute(query)
+        for batch in cursor.fetch_record_batch():
+            if batch.num_rows:
+                yield batch if batch.schema.equals(schema) else _as(batch, schema)
+
+
+def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Same columns, the names and types that were declared."""
+    return pa.RecordBatch.from_arrays(
+        [column.cast(wanted.type) for column, wanted in zip(batch.columns, schema, strict=True)], schema=schema
+    )
+
+
+def _rows_by_vnode(batches: tuple[pa.RecordBatch, ...]) -> dict[int, int]:
+    rows: dict[int, int] = {}
+    for batch in batches:
+        for counted in pc.value_counts(batch.column(0)):
+            vnode = counted["values"].as_py()
+            rows[vnode] = rows.get(vnode, 0) + counted["counts"].as_py()
+    return rows
+
+
+def _end(relation: Relation, batches: tuple[pa.RecordBatch, ...]) -> tuple[int, Position] | None:
+    if not batches:
+        return None
+    last = batches[-1].slice(batches[-1].num_rows - 1).to_pylist()[0]
+    return last[VNODE], tuple(key_text(last[part.name], part.type) for part in key_of(relation))
+
+
+def _split(rows: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]:
+    """Take the closes, which come first and are one epoch's changes at most; leave the rest as a stream."""
+    closes: list[pa.RecordBatch] = []
+    for batch in rows:
+        closing = _closing(batch)
+        count = closing.true_count
+        if count:
+            closes.append(batch.filter(closing))
+        if count < batch.num_rows:
+            return closes, _chain(batch.filter(pc.invert(closing)) if count else batch, rows)
+    return closes, iter(())
+
+
+def _closing(batch: pa.RecordBatch) -> pa.BooleanArray:
+    return pc.equal(batch.column(OPERATION), pa.scalar(CLOSE, pa.int8()))
+
+
+def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest
+
+
+def _stored(relation: Relation, epoch: Epoch, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Drop the operation and add the epoch: what the table stores."""
+    names = statements.stored_columns(relation)
+    for batch in rows:
+        assert not pc.any(_closing(batch)).as_py(), "a close came after a new version"
+        columns = [batch.column(name) for name in names[:-1]]
+        made = pa.repeat(pa.scalar(epoch, pa.int64()), batch.num_rows)
+        yield pa.RecordBatch.from_arrays([*columns, made], names=names)
+
+
+def _keys(relation: Relation, closes: list[pa.RecordBatch]) -> pa.Table:
+    return pa.Table.from_batches(closes).select([VNODE, *(part.name for part in relation.key)])
+
+
+def _closing_table(relation: Relation) -> str:
+    columns = ", ".join(["_vnode", *(quoted(part.name) for part in relation.key)])
+    return f"create temp table closing on commit drop as select {columns} from {state_table(relation.id)} with no data"
+
+
+def _copy_csv(cursor: Any, table: str, batches: Iterable[pa.RecordBatch | pa.Table]) -> None:
+    incoming = iter(batches)
+    first = next(incoming, None)
+    if first is None:
+        return
+    names = ", ".join(quoted(name) for name in first.schema.names)
+    with cursor.copy(f"copy {table} ({names}) from stdin (format csv)") as copy:
+        copy.write(_csv(first))
+        for batch in incoming:
+            copy.write(_csv(batch))
+
+
+def _csv(batch: pa.RecordBatch | pa.Table) -> bytes:
+    """NULL is an empty field and an empty text is a quoted one, as Postgres reads them."""
+    sink = io.BytesIO()
+    pyarrow.csv.write_csv(batch, sink, pyarrow.csv.WriteOptions(include_header=False))
+    return sink.getvalue()
+
+
+def _execute(connection: Any, sql: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
+        cursor.execute(sql)
+
+
+def _select(connection: Any, sql: str) -> Any:
+    with connection.cursor() as cursor:
+        cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
+        cursor.execute(sql)
+        return cursor.fetchone()[0]
+
+
+def _sql(text: str) -> Any:
+    """Psycopg wants literal strings; these are printed by `statements` from quoted identifiers."""
+    return text

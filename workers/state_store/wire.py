@@ -1,0 +1,125 @@
+"""How each column type travels: Postgres -> Arrow -> Spark -> Arrow -> Postgres, exactly or by text.
+
+Two ways lead back into Postgres. *Binary* COPY (ADBC) is the fast one; it takes the native types, numeric as decimal,
+uuid as sixteen bytes and lists of native elements. A relation with any other column is written as *CSV*, where such
+columns are Postgres texts. Reading asks Postgres for the text of every type that the binary reader would alter.
+"""
+
+from datetime import date, datetime
+from typing import Final
+
+import pyarrow as pa
+
+from service.protocol.columns import ColumnType, TypeName
+from service.protocol.relation import Relation
+from workers.backfill.order import quoted
+
+_ARROW: Final = {
+    TypeName.BOOLEAN: pa.bool_(),
+    TypeName.SMALLINT: pa.int16(),
+    TypeName.INTEGER: pa.int32(),
+    TypeName.BIGINT: pa.int64(),
+    TypeName.REAL: pa.float32(),
+    TypeName.DOUBLE: pa.float64(),
+    TypeName.TEXT: pa.string(),
+    TypeName.BYTEA: pa.binary(),
+    TypeName.DATE: pa.date32(),
+    TypeName.TIMESTAMP: pa.timestamp("us"),
+    TypeName.TIMESTAMPTZ: pa.timestamp("us", "UTC"),
+}
+
+
+def _native_element(kind: ColumnType) -> bool:
+    return (kind.element if kind.array else kind).native
+
+
+def read_type(kind: ColumnType) -> pa.DataType:
+    """Return the Arrow type in which a column arrives from Postgres."""
+    if not _native_element(kind):
+        return pa.string()
+    scalar = _ARROW[kind.name]
+    return pa.list_(scalar) if kind.array else scalar
+
+
+def read_postgres(name: str, kind: ColumnType) -> str:
+    """Return the Postgres expression that reads a column so that nothing is altered."""
+    column = quoted(name)
+    if _native_element(kind):
+        return column
+    # An array of texts keeps its NULLs and its characters as JSON; Spark reads it back with the element's own type.
+    return f"array_to_json({column}::text[])::text as {column}" if kind.array else f"{column}::text as {column}"
+
+
+def from_wire(name: str, kind: ColumnType) -> str:
+    """Return the Spark SQL expression that gives the column its Spark type."""
+    column = ticked(name)
+    if kind.array and not _native_element(kind):
+        texts = f"from_json({column}, 'array<string>')"
+        return texts if kind.spark == "array<string>" else f"cast({texts} as {kind.spark})"
+    return f"cast({column} as {kind.spark})" if kind.name is TypeName.NUMERIC else column
+
+
+def writes_binary(relation: Relation) -> bool:
+    """Whether every column of a relation can be written by binary COPY."""
+    return all(_writes_binary(column.type) for column in relation.columns)
+
+
+def _writes_binary(kind: ColumnType) -> bool:
+    return _native_element(kind) or (not kind.array and kind.name in {TypeName.NUMERIC, TypeName.UUID})
+
+
+def to_wire(name: str, kind: ColumnType, *, binary: bool) -> str:
+    """Return the Spark SQL expression that turns a column of its Spark type into what is written."""
+    column = ticked(name)
+    if binary:
+        return f"unhex(replace({column}, '-', ''))" if kind.name is TypeName.UUID else column
+    if kind.array:
+        return _array_text(column, kind.element)
+    if kind.name is TypeName.BYTEA:
+        return f"concat('\\\\x', lower(hex({column})))"
+    return column
+
+
+def written_spark(kind: ColumnType, *, binary: bool) -> str:
+    """Return the Spark type of what `to_wire` gives."""
+    if binary:
+        return "binary" if kind.name is TypeName.UUID else kind.spark
+    return "string" if kind.array or kind.name is TypeName.BYTEA else kind.spark
+
+
+def _array_text(column: str, element: ColumnType) -> str:
+    """A Postgres array literal: every element quoted, NULL bare."""
+    text = "concat('\\\\x', lower(hex(x)))" if element.name is TypeName.BYTEA else "cast(x as string)"
+    escaped = f"replace(replace({text}, '\\\\', '\\\\\\\\'), '\"', '\\\\\"')"
+    item = f"coalesce(concat('\"', {escaped}, '\"'), 'NULL')"
+    return f"concat('{{', array_join(transform({column}, x -> {item}), ','), '}}')"
+
+
+def ticked(name: str) -> str:
+    """Return an identifier for Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def key_text(value: object, kind: ColumnType) -> str | None:
+    """Return the Postgres text of a key value as it arrived in Arrow (a position's element)."""
+    match value:
+        case None:
+            return None
+        case bool():
+            return "true" if value else "false"
+        case bytes():
+            return "\\x" + value.hex()
+        case datetime():
+            return value.isoformat(sep=" ")
+        case date():
+            return value.isoformat()
+        case float():
+            return _float_text(value, kind)
+        case _:
+            return str(value)
+
+
+def _float_text(value: float, kind: ColumnType) -> str:
+    text = repr(value)
+    # float4 values arrive widened: nine digits name each of them.
+    return f"{value:.9g}" if kind.name is TypeName.REAL and text not in {"nan", "inf", "-inf"} else text
