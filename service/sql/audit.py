@@ -1,0 +1,47 @@
+"""A second look at the Spark SQL that is about to leave for a worker, independent of how it was made.
+
+Every word outside quotes has to be one that a view may use, every quoted name a column of the upstream, every character
+outside quotes one of an expression. A failure is a mistake of ours, so it is asserted.
+"""
+
+import re
+from typing import Final
+
+from service.protocol.relation import Relation
+
+_SCAN: Final = re.compile(
+    r"""(?P<space>\s+) | (?P<string>'(?:[^'\\]|\\.)*') | `(?P<name>(?:[^`]|``)+)`
+    | (?P<number>[0-9]+(?:\.[0-9]+)?(?:BD|L)?(?![A-Za-z0-9_.])) | (?P<word>[A-Za-z_][A-Za-z0-9_]*) |
+    (?P<symbol>[-+*/%&|^~<>=(),])""",
+    re.VERBOSE | re.DOTALL,
+)
+WORDS: Final = frozenset(
+    """and array as between bigint binary boolean both by case cast date decimal div double else end false float from
+    get ilike in int interval is leading like not null or smallint string then timestamp timestamp_ntz trailing true
+    when x year yearofweek quarter month week day doy dayofweek dayofweek_iso hour minute second abs array_contains
+    ascii bit_length cardinality cbrt ceil char_length coalesce concat concat_ws date_add date_sub date_trunc datediff
+    exp extract floor get_json_object greatest hex instr isnan least left ln log10 lower lpad make_date md5 nullif
+    octet_length power raise_error repeat replace reverse right rint round rpad sign split_part sqrt startswith
+    substring translate trim unix_micros upper""".split()  # noqa: SIM905 - a list of words reads best as words
+)
+"""Keywords, types, fields, functions: all that `functions`, `special`, `operators`, `casts` and `typed` print."""
+
+
+def audit(sql: str, upstream: Relation) -> None:
+    """Assert that `sql` is made of nothing but allowed words, columns of `upstream` and literals."""
+    names = {column.name for column in upstream.columns}
+    at = 0
+    while at < len(sql):
+        found = _SCAN.match(sql, at)
+        assert found, (sql, at)
+        if found["word"]:
+            assert found["word"].lower() in WORDS, (sql, found["word"])
+        if found["name"]:
+            assert found["name"].replace("``", "`") in names, (sql, found["name"])
+        at = found.end()
+    assert "${" not in sql, sql
+    assert "--" not in re.sub(_SCAN.pattern, _outside, sql, flags=re.VERBOSE | re.DOTALL), sql
+
+
+def _outside(found: re.Match[str]) -> str:
+    return " " if found["string"] or found["name"] else found[0]

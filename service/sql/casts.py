@@ -1,0 +1,67 @@
+"""Casts as Postgres does them, in Spark SQL. Where Spark's own cast gives another value it is rewritten or refused.
+
+Postgres rounds to a whole number (a double half to even, a numeric half away from zero) where Spark cuts off; a
+timestamptz prints its zone; Spark's text of a float is another.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from service.domain.errors import Invalid
+from service.protocol.columns import ColumnType, TypeName
+from service.sql.typed import INSTANTS, INTEGERS, Typed, coerced
+
+_T = TypeName
+_FLOATS: Final = (_T.REAL, _T.DOUBLE)
+_PLAIN: Final = "cast({0} as {1})"
+
+# What Spark's own cast does as Postgres does, or refuses where Postgres refuses.
+_SAME: Final = frozenset(
+    {
+        *((number, other) for number in (*INTEGERS, _T.NUMERIC) for other in (*INTEGERS, _T.NUMERIC, *_FLOATS)),
+        *((number, other) for number in _FLOATS for other in (*_FLOATS, _T.NUMERIC)),
+        *((_T.TEXT, other) for other in (_T.BOOLEAN, *INTEGERS, _T.NUMERIC, *_FLOATS, *INSTANTS)),
+        *((number, _T.TEXT) for number in (_T.BOOLEAN, *INTEGERS, _T.NUMERIC, _T.DATE, _T.TIMESTAMP)),
+        *((one, other) for one in INSTANTS for other in INSTANTS),
+        (_T.BOOLEAN, _T.INTEGER),
+        (_T.INTEGER, _T.BOOLEAN),
+    }
+)
+_REWRITTEN: Final[Mapping[tuple[TypeName, TypeName], str]] = MappingProxyType(
+    {
+        **{(number, whole): "cast(rint({0}) as {1})" for number in _FLOATS for whole in INTEGERS},
+        **{(_T.NUMERIC, whole): "cast(round({0}, 0) as {1})" for whole in INTEGERS},
+        # These travel as their Postgres text.
+        **{(kind, _T.TEXT): "{0}" for kind in (_T.TIME, _T.UUID, _T.JSONB, _T.INTERVAL)},
+        (_T.TIMESTAMPTZ, _T.TEXT): "concat(cast({0} as string), '+00')",
+        (_T.BYTEA, _T.TEXT): "concat('\\\\x', lower(hex({0})))",
+    }
+)
+_REASONS: Final[Mapping[tuple[TypeName, TypeName], str]] = MappingProxyType(
+    {
+        **{(kind, _T.TEXT): "Spark writes floats differently: cast to numeric first" for kind in _FLOATS},
+        **{
+            (_T.TEXT, kind): "Spark keeps it as text and could not check it"
+            for kind in (_T.UUID, _T.JSONB, _T.TIME, _T.INTERVAL)
+        },
+    }
+)
+Cast = Callable[[Typed, ColumnType, int], Typed]
+
+
+def cast(value: Typed, to: ColumnType, position: int) -> Typed:
+    """Return `value` cast to `to`. Raises Invalid where Postgres has no such cast or Spark no equal one."""
+    if value.type is None:
+        return coerced(value, to)
+    if value.type == to:
+        return value
+    if to.array or value.name is None:
+        raise Invalid(f"a cast from {value.shown} to {to} is not supported in a view", position=position)
+    pair = (value.name, to.name)
+    same = value.name is to.name or pair in _SAME
+    template = _PLAIN if same else _REWRITTEN.get(pair, "")
+    if not template:
+        reason = f": {_REASONS[pair]}" if pair in _REASONS else ""
+        raise Invalid(f"a cast from {value.shown} to {to} is not supported in a view{reason}", position=position)
+    return Typed(f"({template.format(value.sql, to.spark)})", to, position)

@@ -1,0 +1,176 @@
+"""The commands that are no SQL proper: DROP, ALTER, SET, SHOW, CANCEL JOBS, WAIT, DESCRIBE."""
+
+from typing import Final
+
+from service.domain.errors import Invalid
+from service.protocol.ids import FragmentId, JobId
+from service.protocol.relation import RelationKind
+from service.sql.cursor import Cursor
+from service.sql.statements import (
+    AlterFragmentRateLimit,
+    AlterRateLimit,
+    AlterSystem,
+    CancelJobs,
+    Describe,
+    Drop,
+    SetVariable,
+    ShowCreate,
+    ShowJobs,
+    ShowParameters,
+    ShowRelations,
+    ShowVariable,
+    Wait,
+)
+from service.sql.tokens import TokenKind, syntax_error
+
+RATE_LIMIT_MAX: Final = (1 << 31) - 1
+"""Rows a second and actor; the store keeps it in four bytes."""
+
+_ID_MAX: Final = (1 << 63) - 1
+
+
+def parse_drop(cursor: Cursor) -> Drop:
+    """Read what follows DROP."""
+    kind = _kind(cursor, "DROP")
+    if_exists = cursor.accept("if", "exists")
+    name = cursor.relation()
+    if cursor.token.is_symbol(","):
+        raise Invalid("DROP takes one relation", position=cursor.token.position)
+    cascade = cursor.accept("cascade")
+    if not cascade:
+        cursor.accept("restrict")
+    cursor.expect_end()
+    return Drop(kind, name, if_exists, cascade)
+
+
+def parse_alter(cursor: Cursor) -> AlterSystem | AlterRateLimit | AlterFragmentRateLimit:
+    """Read what follows ALTER."""
+    if cursor.accept("system"):
+        cursor.expect("set")
+        name = _variable(cursor)
+        return AlterSystem(name, _assigned(cursor))
+    if cursor.accept("fragment"):
+        fragment = FragmentId(cursor.integer(maximum=_ID_MAX))
+        if cursor.token.is_symbol(","):
+            raise Invalid("ALTER FRAGMENT takes one fragment", position=cursor.token.position)
+        return AlterFragmentRateLimit(fragment, _limit(cursor, "rate_limit", "backfill_rate_limit"))
+    kind = _kind(cursor, "ALTER")
+    name = cursor.relation()
+    return AlterRateLimit(kind, name, _limit(cursor, "backfill_rate_limit"))
+
+
+def parse_set(cursor: Cursor) -> SetVariable:
+    """Read what follows SET."""
+    if cursor.token.is_word("local", "transaction", "constraints", "role"):
+        raise Invalid(f"SET {cursor.token.text.upper()} is not supported", position=cursor.token.position)
+    cursor.accept("session")
+    if cursor.accept("time", "zone"):
+        return SetVariable("timezone", _value(cursor))
+    name = _variable(cursor)
+    return SetVariable(name, _assigned(cursor))
+
+
+def parse_show(cursor: Cursor) -> ShowVariable | ShowJobs | ShowParameters | ShowRelations | ShowCreate | Describe:
+    """Read what follows SHOW."""
+    if cursor.accept("create"):
+        kind = _kind(cursor, "SHOW CREATE")
+        shown = ShowCreate(kind, cursor.relation())
+    elif cursor.accept("columns", "from"):
+        shown = Describe(cursor.relation())
+    elif cursor.accept("materialized", "views"):
+        shown = ShowRelations(RelationKind.MATERIALIZED_VIEW)
+    else:
+        shown = _show_word(cursor)
+    cursor.expect_end()
+    return shown
+
+
+def parse_cancel(cursor: Cursor) -> CancelJobs:
+    """Read what follows CANCEL."""
+    if not cursor.accept("jobs"):
+        cursor.expect("job")
+    ids = [JobId(cursor.integer(maximum=_ID_MAX))]
+    while cursor.accept_symbol(","):
+        ids.append(JobId(cursor.integer(maximum=_ID_MAX)))
+    cursor.expect_end()
+    return CancelJobs(tuple(dict.fromkeys(ids)))
+
+
+def parse_wait(cursor: Cursor) -> Wait:
+    """Read what follows WAIT."""
+    if cursor.token.kind is TokenKind.END:
+        return Wait()
+    kind = _kind(cursor, "WAIT")
+    name = cursor.relation()
+    cursor.expect_end()
+    return Wait(kind, name)
+
+
+def parse_describe(cursor: Cursor) -> Describe:
+    """Read what follows DESCRIBE."""
+    name = cursor.relation()
+    cursor.expect_end()
+    return Describe(name)
+
+
+def _kind(cursor: Cursor, command: str) -> RelationKind:
+    token = cursor.token
+    if cursor.accept("table"):
+        return RelationKind.TABLE
+    if cursor.accept("materialized", "view"):
+        return RelationKind.MATERIALIZED_VIEW
+    if token.is_word("materialized"):
+        cursor.expect("materialized", "view")
+    if token.kind is not TokenKind.NAME:
+        raise syntax_error(token)
+    raise Invalid(f"{command} {token.text.upper()} is not supported", position=token.position)
+
+
+def _show_word(cursor: Cursor) -> ShowVariable | ShowJobs | ShowParameters | ShowRelations:
+    if cursor.accept("all"):
+        return ShowVariable(None)
+    if cursor.accept("jobs"):
+        return ShowJobs()
+    if cursor.accept("parameters"):
+        return ShowParameters()
+    if cursor.accept("tables"):
+        return ShowRelations(RelationKind.TABLE)
+    if cursor.accept("time", "zone"):
+        return ShowVariable("timezone")
+    return ShowVariable(_variable(cursor))
+
+
+def _variable(cursor: Cursor) -> str:
+    # Names of parameters ignore case even when quoted, as Postgres's do.
+    return cursor.name().lower()
+
+
+def _assigned(cursor: Cursor) -> str:
+    if not cursor.accept("to"):
+        cursor.expect_symbol("=")
+    return _value(cursor)
+
+
+def _value(cursor: Cursor) -> str:
+    token = cursor.token
+    sign = "-" if cursor.accept_symbol("-") else ""
+    token = cursor.advance()
+    kinds = (TokenKind.NUMBER,) if sign else (TokenKind.NAME, TokenKind.QUOTED, TokenKind.STRING, TokenKind.NUMBER)
+    if token.kind not in kinds:
+        raise syntax_error(token)
+    cursor.expect_end()
+    return sign + token.value
+
+
+def _limit(cursor: Cursor, *names: str) -> int | None:
+    cursor.expect("set")
+    token = cursor.token
+    if not any(cursor.accept(name) for name in names):
+        if token.kind is not TokenKind.NAME:
+            raise syntax_error(token)
+        raise Invalid(f"ALTER ... SET {token.text.upper()} is not supported", position=token.position)
+    if not cursor.accept("to"):
+        cursor.expect_symbol("=")
+    limit = None if cursor.accept("default") else cursor.integer(maximum=RATE_LIMIT_MAX)
+    cursor.expect_end()
+    return None if limit is None or limit < 0 else limit

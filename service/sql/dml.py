@@ -1,0 +1,394 @@
+"""INSERT, UPDATE and DELETE: read here, then bound to the relations there are, as the values of `service.protocol.dml`.
+
+What the worker gets is printed from the parsed tree, in Postgres's SQL: every value cast to its column's type, every
+relation replaced by its view of alive rows. A query behind INSERT is not printed: it runs under the reader's login as
+it was written.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from sqlglot import exp
+
+from service.domain.errors import Invalid, NotFound
+from service.protocol.columns import Column
+from service.protocol.dml import live_view
+from service.protocol.relation import RESERVED_COLUMNS, Relation, RelationKind
+from service.sql.cursor import SCHEMA, Cursor
+from service.sql.select import check_query, named_relations, parse_select, query_tree
+from service.sql.statements import Delete, Insert, Select, Update
+from service.sql.tokens import Token, syntax_error
+from service.sql.tree import Dialect, Tree, given, identifier, parse_tree
+
+CONSTANTS: Final = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
+"""Functions without parentheses; the parser takes them for columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundInsert:
+    """Exactly one of `source` (VALUES, printed, of `columns` in order) and `query` (to be run as it is and staged) is
+    set.
+
+    `exact` False: the query's number of columns could not be told (`*`); giving fewer than `columns` it fills the
+    first ones.
+    """
+
+    relation: Relation
+    columns: tuple[str, ...]
+    source: str | None = None
+    query: Select | None = None
+    exact: bool = True
+    reads: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BoundUpdate:
+    """As `service.protocol.dml.Update`; `reads` are the relations its subqueries name."""
+
+    relation: Relation
+    assignments: tuple[tuple[str, str], ...]
+    predicate: str | None
+    reads: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BoundDelete:
+    """As `service.protocol.dml.Delete`; `reads` are the relations its subqueries name."""
+
+    relation: Relation
+    predicate: str | None
+    reads: tuple[str, ...] = ()
+
+
+def parse_insert(cursor: Cursor) -> Insert:
+    """Read INSERT INTO name [(columns)] {VALUES | query}."""
+    cursor.expect("insert", "into")
+    place = cursor.token.position
+    target = cursor.relation()
+    if cursor.accept("as"):
+        cursor.name()
+    columns = _column_list(cursor)
+    if cursor.token.is_word("overriding", "default"):
+        raise Invalid(f"{cursor.token.text.upper()} is not supported in INSERT", position=cursor.token.position)
+    tokens = cursor.rest
+    _refuse_clauses(tokens)
+    if not (tokens[0].is_symbol("(") or tokens[0].is_word("values", "select", "with", "table")):
+        raise syntax_error(tokens[0])
+    check_query(tokens)
+    tree = parse_tree(cursor.text, tokens) if tokens[0].is_word("values") else query_tree(cursor.text, tokens)
+    if tree is not None and isinstance(tree.root, exp.Values) and given(tree.root) == frozenset({"expressions"}):
+        return Insert(target, place, columns, tree)
+    return Insert(target, place, columns, tree, parse_select(cursor))
+
+
+def parse_update(cursor: Cursor) -> Update:
+    """Read UPDATE .. SET .. [WHERE ..]."""
+    tree = _changing(cursor, "update")
+    if not isinstance(tree.root, exp.Update):
+        raise syntax_error(cursor.token)
+    if extra := given(tree.root) - {"this", "expressions", "where"}:
+        raise Invalid(f"UPDATE .. {_clause(extra)} is not supported: use a subquery", position=tree.start + 1)
+    return Update(*_target(tree), tree)
+
+
+def parse_delete(cursor: Cursor) -> Delete:
+    """Read DELETE FROM .. [WHERE ..]."""
+    tree = _changing(cursor, "delete", "from")
+    if not isinstance(tree.root, exp.Delete):
+        raise syntax_error(cursor.token)
+    if extra := given(tree.root) - {"this", "where"}:
+        raise Invalid(f"DELETE .. {_clause(extra)} is not supported: use a subquery", position=tree.start + 1)
+    return Delete(*_target(tree), tree)
+
+
+def bind_insert(statement: Insert, relations: Mapping[str, Relation]) -> BoundInsert:
+    """Return what an INSERT means. Raises Invalid and NotFound."""
+    relation = _table(statement.target, statement.position, relations)
+    if statement.columns:
+        columns = tuple(_assignable(relation, name, place) for name, place in statement.columns)
+        _refuse_twice([(column.name, place) for column, (_, place) in zip(columns, statement.columns, strict=True)])
+    else:
+        columns = relation.visible
+    if statement.query is not None:
+        return _bind_query(statement, statement.query, relation, columns)
+    assert statement.tree is not None
+    scope = _Scope(statement.tree, relation, frozenset(), relations, columns_visible=False)
+    rows = [_row(scope, row, columns, exact=bool(statement.columns)) for row in statement.tree.root.expressions]
+    width = len(rows[0])
+    if any(len(row) != width for row in rows):
+        raise Invalid("VALUES lists must all be the same length", position=statement.tree.start + 1)
+    used = columns[:width]
+    _require_not_null(relation, {column.name for column in used}, statement.position)
+    source = "VALUES " + ", ".join(f"({', '.join(row)})" for row in rows)
+    return BoundInsert(relation, tuple(column.name for column in used), source=source, reads=scope.reads())
+
+
+def bind_update(statement: Update, relations: Mapping[str, Relation]) -> BoundUpdate:
+    """Return what an UPDATE means. Raises Invalid and NotFound."""
+    relation = _table(statement.target, statement.position, relations)
+    scope = _scope(statement.tree, relation, relations)
+    pairs = [pair for item in statement.tree.root.expressions for pair in _pairs(statement.tree, item)]
+    columns = [_assigned_column(scope, left) for left, _ in pairs]
+    _refuse_twice(
+        [(column.name, scope.tree.position(left)) for column, (left, _) in zip(columns, pairs, strict=True)],
+        message='multiple assignments to same column "{}"',
+    )
+    assignments = tuple(
+        (column.name, scope.value(right, column)) for column, (_, right) in zip(columns, pairs, strict=True)
+    )
+    return BoundUpdate(relation, assignments, scope.predicate(), scope.reads())
+
+
+def bind_delete(statement: Delete, relations: Mapping[str, Relation]) -> BoundDelete:
+    """Return what a DELETE means. Raises Invalid and NotFound."""
+    relation = _table(statement.target, statement.position, relations)
+    scope = _scope(statement.tree, relation, relations)
+    return BoundDelete(relation, scope.predicate(), scope.reads())
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """Names in a statement: the target's columns (unless there are none to see) and the catalog's relations."""
+
+    tree: Tree
+    target: Relation
+    qualifiers: frozenset[str]
+    relations: Mapping[str, Relation]
+    columns_visible: bool = True
+
+    def value(self, node: exp.Expr, column: Column) -> str:
+        """Print what a column is set to."""
+        if isinstance(node, exp.Null) or _is_default(node):
+            if not column.nullable:
+                raise _null(self.target, column.name, self.tree.position(node))
+            return f"CAST(NULL AS {column.type})"
+        return f"CAST({self.printed(node)} AS {column.type})"
+
+    def predicate(self) -> str | None:
+        """Print the statement's WHERE."""
+        where = self.tree.root.args.get("where")
+        return None if where is None else self.printed(where.this)
+
+    def printed(self, node: exp.Expr) -> str:
+        """Print an expression with every relation replaced by its live view. The tree itself stays as it is."""
+        copied = node.copy()
+        # A copied root has lost what stood around it; nothing there can be a common table expression.
+        holder = exp.Paren(this=copied)
+        for found in list(holder.find_all(exp.Parameter, exp.Placeholder, exp.SessionParameter)):
+            raise Invalid("a parameter is not supported", position=self.tree.position(found))
+        for column in list(holder.find_all(exp.Column)):
+            self._check_column(column)
+        for table in list(named_relations(holder)):
+            self._rewrite(table)
+        # Parentheses as printed keep the operand whole wherever the worker puts it.
+        return holder.sql(dialect=Dialect, comments=False, normalize_functions=False)
+
+    def reads(self) -> tuple[str, ...]:
+        """The relations that subqueries read."""
+        own = self.tree.root.this if isinstance(self.tree.root, exp.Update | exp.Delete) else None
+        return tuple(dict.fromkeys(identifier(t.this) for t in named_relations(self.tree.root) if t is not own))
+
+    def _check_column(self, node: exp.Column) -> None:
+        place, query = self.tree.position(node), node.find_ancestor(exp.Query)
+        name = None if isinstance(node.this, exp.Star) else identifier(node.this)
+        if name in RESERVED_COLUMNS:
+            raise _no_column(str(name), place)
+        table = node.args.get("table")
+        qualified = table is not None and identifier(table) in self.qualifiers
+        if query is not None:
+            if qualified and not _shadowed(node, identifier(table)):
+                message = f'a subquery may not refer to "{identifier(table)}", the table that is changed'
+                raise Invalid(message, position=place)
+            return
+        if name is None or _is_constant(node):
+            return
+        if table is not None and not qualified:
+            message = f'missing FROM-clause entry for table "{identifier(table)}"'
+            raise NotFound(message, kind="relation", position=place)
+        if not self.columns_visible or all(column.name != name for column in self.target.visible):
+            raise _no_column(name, place)
+        node.set("table", None)
+        node.set("db", None)
+
+    def _rewrite(self, table: exp.Table) -> None:
+        name, schema = identifier(table.this), table.args.get("db")
+        place = self.tree.position(table)
+        if (schema is not None and identifier(schema) != SCHEMA) or name not in self.relations:
+            shown = name if schema is None else f"{identifier(schema)}.{name}"
+            raise NotFound(f'relation "{shown}" does not exist', kind="relation", position=place)
+        if table.args.get("alias") is None:
+            table.set("alias", exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
+        table.set("this", exp.to_identifier(name, quoted=True))
+        table.set("db", exp.to_identifier("live"))
+        assert table.sql(dialect=Dialect).startswith(live_view(name)), table
+
+
+def _scope(tree: Tree, relation: Relation, relations: Mapping[str, Relation]) -> _Scope:
+    alias = tree.root.this.args.get("alias")
+    return _Scope(tree, relation, frozenset({identifier(alias.this) if alias else relation.name}), relations)
+
+
+def _changing(cursor: Cursor, *words: str) -> Tree:
+    """Read a whole UPDATE or DELETE; its own first words are not those of a query."""
+    tokens = cursor.rest
+    _refuse_clauses(tokens)
+    cursor.expect(*words)
+    check_query(cursor.rest)
+    return parse_tree(cursor.text, tokens)
+
+
+def _target(tree: Tree) -> tuple[str, int]:
+    table = tree.root.this
+    if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
+        raise Invalid("syntax error", position=tree.start + 1)
+    if extra := given(table) - {"this", "db", "alias"}:
+        raise Invalid(f"{min(extra).upper()} is not supported here", position=tree.position(table))
+    schema = table.args.get("db")
+    if schema is not None and identifier(schema) != SCHEMA:
+        raise Invalid(f'schema "{identifier(schema)}" does not exist', position=tree.position(schema))
+    return identifier(table.this), tree.position(table.this)
+
+
+def _clause(extra: frozenset[str]) -> str:
+    return min(extra).strip("_").upper()
+
+
+def _refuse_clauses(tokens: Sequence[Token]) -> None:
+    depth = 0
+    for token, after in pairwise(tokens):
+        depth += token.is_symbol("(") - token.is_symbol(")")
+        if depth == 0 and token.is_word("returning"):
+            raise Invalid("RETURNING is not supported", position=token.position)
+        if depth == 0 and token.is_word("on") and after.is_word("conflict"):
+            message = "ON CONFLICT is not supported: an INSERT overwrites the row of an existing key"
+            raise Invalid(message, position=token.position)
+
+
+def _column_list(cursor: Cursor) -> tuple[tuple[str, int], ...]:
+    opened = cursor.token.is_symbol("(")
+    if not opened or cursor.rest[1].is_symbol("(") or cursor.rest[1].is_word("select", "with", "values", "table"):
+        return ()
+    cursor.expect_symbol("(")
+    columns = [(cursor.name(), cursor.before.position)]
+    while cursor.accept_symbol(","):
+        columns.append((cursor.name(), cursor.before.position))
+    cursor.expect_symbol(")")
+    return tuple(columns)
+
+
+def _table(name: str, position: int, relations: Mapping[str, Relation]) -> Relation:
+    if name not in relations:
+        raise NotFound(f'relation "{name}" does not exist', kind="relation", position=position)
+    if relations[name].kind is not RelationKind.TABLE:
+        raise Invalid(f'cannot change {relations[name].kind} "{name}"', position=position)
+    return relations[name]
+
+
+def _assignable(relation: Relation, name: str, position: int) -> Column:
+    column = next((column for column in relation.visible if column.name == name), None)
+    if column is None:
+        message = f'column "{name}" of relation "{relation.name}" does not exist'
+        raise NotFound(message, kind="column", position=position)
+    return column
+
+
+def _refuse_twice(names: Sequence[tuple[str, int]], message: str = 'column "{}" specified more than once') -> None:
+    seen: set[str] = set()
+    for name, position in names:
+        if name in seen:
+            raise Invalid(message.format(name), position=position)
+        seen.add(name)
+
+
+def _bind_query(statement: Insert, query: Select, relation: Relation, columns: tuple[Column, ...]) -> BoundInsert:
+    count = _width(statement.tree)
+    if count is not None:
+        _check_width(count, len(columns), statement.position, exact=bool(statement.columns))
+        columns = columns[:count]
+    _require_not_null(relation, {column.name for column in columns}, statement.position)
+    names = tuple(column.name for column in columns)
+    return BoundInsert(relation, names, query=query, exact=count is not None, reads=query.relations)
+
+
+def _width(tree: Tree | None) -> int | None:
+    root = tree.root if tree is not None else None
+    if not isinstance(root, exp.Select) or any(node.is_star for node in root.expressions):
+        return None
+    # A function may give a row of several columns; the staging finds out.
+    return len(root.expressions)
+
+
+def _check_width(count: int, columns: int, position: int, *, exact: bool) -> None:
+    if count > columns:
+        raise Invalid("INSERT has more expressions than target columns", position=position)
+    if exact and count < columns:
+        raise Invalid("INSERT has more target columns than expressions", position=position)
+
+
+def _row(scope: _Scope, row: exp.Expr, columns: Sequence[Column], *, exact: bool) -> list[str]:
+    # One value in parentheses is no row to the parser.
+    items = row.expressions if isinstance(row, exp.Tuple) else [row.this if isinstance(row, exp.Paren) else row]
+    _check_width(len(items), len(columns), scope.tree.position(row), exact=exact)
+    return [scope.value(item, column) for item, column in zip(items, columns, strict=False)]
+
+
+def _pairs(tree: Tree, item: exp.Expr) -> list[tuple[exp.Expr, exp.Expr]]:
+    """Return (column, value) of one assignment; `(a, b) = (1, 2)` is several."""
+    left, right = item.args.get("this"), item.args.get("expression")
+    if not isinstance(item, exp.EQ) or left is None or right is None:
+        raise Invalid("syntax error in SET", position=tree.position(item))
+    if not isinstance(left, exp.Tuple):
+        return [(left, right)]
+    if not isinstance(right, exp.Tuple) or len(left.expressions) != len(right.expressions):
+        raise Invalid("a list of columns takes as many values", position=tree.position(item))
+    return list(zip(left.expressions, right.expressions, strict=True))
+
+
+def _assigned_column(scope: _Scope, node: exp.Expr) -> Column:
+    place = scope.tree.position(node)
+    if not isinstance(node, exp.Column) or given(node) != frozenset({"this"}) or isinstance(node.this, exp.Star):
+        raise Invalid("SET takes a column's name", position=place)
+    return _assignable(scope.target, identifier(node.this), place)
+
+
+def _require_not_null(relation: Relation, given_names: set[str], position: int) -> None:
+    for column in relation.visible:
+        if not column.nullable and column.name not in given_names:
+            raise _null(relation, column.name, position)
+
+
+def _is_default(node: exp.Expr) -> bool:
+    if isinstance(node, exp.Var):
+        return node.name.lower() == "default"
+    name = node.this if isinstance(node, exp.Column) and given(node) == frozenset({"this"}) else None
+    return isinstance(name, exp.Identifier) and not name.args.get("quoted") and identifier(name) == "default"
+
+
+def _is_constant(node: exp.Column) -> bool:
+    return (
+        given(node) == frozenset({"this"}) and not node.this.args.get("quoted") and identifier(node.this) in CONSTANTS
+    )
+
+
+def _shadowed(node: exp.Column, name: str) -> bool:
+    """Whether a query around the column reads something under that name itself."""
+    query = node.find_ancestor(exp.Query)
+    while query is not None:
+        sources = [
+            table for table in query.find_all(exp.Table, exp.Subquery) if table.find_ancestor(exp.Query) is query
+        ]
+        if any(source.alias_or_name == name for source in sources):
+            return True
+        query = query.find_ancestor(exp.Query)
+    return False
+
+
+def _null(relation: Relation, column: str, position: int) -> Invalid:
+    message = f'null value in column "{column}" of relation "{relation.name}" violates not-null constraint'
+    return Invalid(message, position=position)
+
+
+def _no_column(name: str, position: int) -> NotFound:
+    return NotFound(f'column "{name}" does not exist', kind="column", position=position)

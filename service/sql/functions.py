@@ -1,0 +1,203 @@
+"""The functions a view may call: all of them, by the name Postgres knows them by. What is not here is refused.
+
+Only deterministic scalar functions stand here whose Spark text gives what Postgres gives (`docs/sql.md` lists the known
+differences). A function is a list of overloads; the first whose arguments fit without a cast is taken, else the first
+whose arguments fit by Postgres's implicit casts. Functions that decide by more than the types of their arguments are
+in `service.sql.special`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from service.domain.errors import Invalid
+from service.protocol.columns import ColumnType
+from service.sql.typed import (
+    BIGINT,
+    BOOLEAN,
+    BYTEA,
+    DATE,
+    DOUBLE,
+    INTEGER,
+    NUMERIC,
+    REAL,
+    SMALLINT,
+    TEXT,
+    Typed,
+    coerced,
+    fits,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """One way to call a function; `{0}`, `{1}`, ... in `spark` are its arguments."""
+
+    arguments: tuple[ColumnType, ...]
+    result: ColumnType
+    spark: str
+
+
+def call(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+    """Return the call of an allowed function. Raises Invalid."""
+    overloads = FUNCTIONS[name]
+    found = next((one for one in overloads if _exact(one, arguments)), None)
+    found = found or next((one for one in overloads if _fits(one, arguments)), None)
+    if found is None:
+        types = ", ".join(argument.shown for argument in arguments)
+        raise Invalid(f"function {name}({types}) does not exist", position=position)
+    given = [coerced(value, kind).sql for value, kind in zip(arguments, found.arguments, strict=True)]
+    return Typed(f"({found.spark.format(*given)})", found.result, position)
+
+
+def _exact(overload: Overload, arguments: Sequence[Typed]) -> bool:
+    return len(overload.arguments) == len(arguments) and all(
+        value.type is None or value.name == kind.name for value, kind in zip(arguments, overload.arguments, strict=True)
+    )
+
+
+def _fits(overload: Overload, arguments: Sequence[Typed]) -> bool:
+    return len(overload.arguments) == len(arguments) and all(
+        fits(value, kind) for value, kind in zip(arguments, overload.arguments, strict=True)
+    )
+
+
+def _each(types: Sequence[ColumnType], spark: str) -> tuple[Overload, ...]:
+    return tuple(Overload((kind,), kind, spark) for kind in types)
+
+
+def _text(count: int, spark: str, result: ColumnType = TEXT) -> tuple[Overload, ...]:
+    return (Overload((TEXT,) * count, result, spark),)
+
+
+_NUMBERS: Final = (DOUBLE, SMALLINT, INTEGER, BIGINT, NUMERIC, REAL)
+_WHOLE: Final = (INTEGER, SMALLINT, BIGINT)
+# Beyond 2^53 a double has no fraction, and Spark's ceil and floor return a bigint, which could not hold it.
+_ROUNDED: Final = "case when abs({{0}}) < 9007199254740992 then cast({0}({{0}}) as double) else {{0}} end"
+
+_LENGTH: Final = (Overload((TEXT,), INTEGER, "char_length({0})"), Overload((BYTEA,), INTEGER, "octet_length({0})"))
+_CEIL: Final = (
+    Overload((DOUBLE,), DOUBLE, _ROUNDED.format("ceil")),
+    Overload((NUMERIC,), NUMERIC, "ceil({0})"),
+)
+_FLOOR: Final = (
+    Overload((DOUBLE,), DOUBLE, _ROUNDED.format("floor")),
+    Overload((NUMERIC,), NUMERIC, "floor({0})"),
+)
+_POWER: Final = (
+    Overload(
+        (DOUBLE, DOUBLE),
+        DOUBLE,
+        "case when {0} = 0 and {1} < 0 then raise_error('zero raised to a negative power is undefined')"
+        " when {0} < 0 and {1} <> rint({1}) then"
+        " raise_error('a negative number raised to a non-integer power yields a complex result')"
+        " else power({0}, {1}) end",
+    ),
+)
+_SUBSTRING: Final = (
+    Overload((TEXT, INTEGER), TEXT, "substring({0}, case when {1} < 1 then 1 else {1} end)"),
+    Overload(
+        (TEXT, INTEGER, INTEGER),
+        TEXT,
+        # Postgres counts from before the beginning, too: substring('abc', -1, 3) is 'a'.
+        "case when {2} < 0 then raise_error('negative substring length not allowed')"
+        " else substring({0}, case when {1} < 1 then 1 else {1} end,"
+        " cast(case when {1} < 1 then"
+        " case when cast({1} as bigint) + {2} < 1 then 0 else cast({1} as bigint) + {2} - 1 end"
+        " else {2} end as int)) end",
+    ),
+)
+
+
+def _checked(condition: str, message: str, spark: str) -> tuple[Overload, ...]:
+    """Spark answers NULL or NaN where Postgres refuses."""
+    return (Overload((DOUBLE,), DOUBLE, f"case when {condition} then raise_error('{message}') else {spark} end"),)
+
+
+_LOG_ZERO: Final = "case when {{0}} = 0 then raise_error('cannot take logarithm of zero') when {{0}} < 0 then raise_error('cannot take logarithm of a negative number') else {0}({{0}}) end"  # noqa: E501 - one expression
+_DIVIDED: Final = tuple(Overload((kind, kind), kind, "{0} % {1}") for kind in (*_WHOLE, NUMERIC))
+
+FUNCTIONS: Final[Mapping[str, tuple[Overload, ...]]] = MappingProxyType(
+    {
+        "abs": _each(_NUMBERS, "abs({0})"),
+        "ascii": _text(1, "ascii({0})", INTEGER),
+        "bit_length": _text(1, "bit_length({0})", INTEGER),
+        "btrim": (*_text(1, "trim(BOTH ' ' FROM {0})"), *_text(2, "trim(BOTH {1} FROM {0})")),
+        "cbrt": (Overload((DOUBLE,), DOUBLE, "cbrt({0})"),),
+        "ceil": _CEIL,
+        "ceiling": _CEIL,
+        "char_length": _LENGTH[:1],
+        "character_length": _LENGTH[:1],
+        "exp": (Overload((DOUBLE,), DOUBLE, "exp({0})"),),
+        "floor": _FLOOR,
+        "left": (
+            Overload(
+                (TEXT, INTEGER),
+                TEXT,
+                "case when {1} >= 0 then left({0}, {1})"
+                " when char_length({0}) + {1} > 0 then left({0}, char_length({0}) + {1}) else left({0}, 0 * {1}) end",
+            ),
+        ),
+        "length": _LENGTH,
+        "ln": (Overload((DOUBLE,), DOUBLE, _LOG_ZERO.format("ln")),),
+        "log": (Overload((DOUBLE,), DOUBLE, _LOG_ZERO.format("log10")),),
+        "log10": (Overload((DOUBLE,), DOUBLE, _LOG_ZERO.format("log10")),),
+        "lower": _text(1, "lower({0})"),
+        "lpad": (
+            Overload((TEXT, INTEGER), TEXT, "lpad({0}, {1}, ' ')"),
+            Overload((TEXT, INTEGER, TEXT), TEXT, "lpad({0}, {1}, {2})"),
+        ),
+        "ltrim": (*_text(1, "trim(LEADING ' ' FROM {0})"), *_text(2, "trim(LEADING {1} FROM {0})")),
+        "make_date": (Overload((INTEGER, INTEGER, INTEGER), DATE, "make_date({0}, {1}, {2})"),),
+        "md5": (Overload((TEXT,), TEXT, "md5(cast({0} as binary))"), Overload((BYTEA,), TEXT, "md5({0})")),
+        "mod": _DIVIDED,
+        "octet_length": (
+            Overload((TEXT,), INTEGER, "octet_length({0})"),
+            Overload((BYTEA,), INTEGER, "octet_length({0})"),
+        ),
+        "pow": _POWER,
+        "power": _POWER,
+        "repeat": (Overload((TEXT, INTEGER), TEXT, "repeat({0}, {1})"),),
+        "replace": _text(3, "replace({0}, {1}, {2})"),
+        "reverse": _text(1, "reverse({0})"),
+        "right": (
+            Overload(
+                (TEXT, INTEGER),
+                TEXT,
+                "case when {1} > 0 then right({0}, {1})"
+                " when {1} = 0 then left({0}, 0) else substring({0}, 1 - {1}) end",
+            ),
+        ),
+        "round": (
+            # Postgres rounds a double half to even and a numeric half away from zero.
+            Overload((DOUBLE,), DOUBLE, "rint({0})"),
+            Overload((NUMERIC,), NUMERIC, "round({0}, 0)"),
+        ),
+        "rpad": (
+            Overload((TEXT, INTEGER), TEXT, "rpad({0}, {1}, ' ')"),
+            Overload((TEXT, INTEGER, TEXT), TEXT, "rpad({0}, {1}, {2})"),
+        ),
+        "rtrim": (*_text(1, "trim(TRAILING ' ' FROM {0})"), *_text(2, "trim(TRAILING {1} FROM {0})")),
+        "sign": (
+            Overload((DOUBLE,), DOUBLE, "sign({0})"),
+            Overload((NUMERIC,), NUMERIC, "cast(sign({0}) as decimal(1,0))"),
+        ),
+        "split_part": (Overload((TEXT, TEXT, INTEGER), TEXT, "split_part({0}, {1}, {2})"),),
+        "sqrt": _checked("{0} < 0", "cannot take square root of a negative number", "sqrt({0})"),
+        "starts_with": _text(2, "startswith({0}, {1})", BOOLEAN),
+        "strpos": _text(2, "instr({0}, {1})", INTEGER),
+        "substr": _SUBSTRING,
+        "substring": _SUBSTRING,
+        "translate": _text(3, "translate({0}, {1}, {2})"),
+        "trunc": (
+            Overload(
+                (DOUBLE,),
+                DOUBLE,
+                "case when {0} < 0 then " + _ROUNDED.format("ceil") + " else " + _ROUNDED.format("floor") + " end",
+            ),
+            Overload((NUMERIC,), NUMERIC, "case when {0} < 0 then ceil({0}) else floor({0}) end"),
+        ),
+        "upper": _text(1, "upper({0})"),
+    }
+)

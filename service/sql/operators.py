@@ -1,0 +1,236 @@
+"""Operators of a view's expressions: which operands they take in Postgres, and what they are in Spark SQL."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from sqlglot import exp
+
+from service.domain.errors import Invalid
+from service.protocol.columns import ColumnType, TypeName
+from service.sql.casts import cast
+from service.sql.special import require_ordered
+from service.sql.typed import (
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INSTANTS,
+    INTEGER,
+    INTEGERS,
+    NUMBERS,
+    NUMERIC,
+    REAL,
+    TEXT,
+    TIMESTAMP,
+    Span,
+    Typed,
+    coerced,
+    common,
+    quoted,
+)
+
+Node = type[exp.Expr]
+_ARITHMETIC: Final[Mapping[Node, str]] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%"}
+_COMPARISON: Final[Mapping[Node, str]] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.NullSafeEQ: "<=>",
+    exp.NullSafeNEQ: "<=>",
+}
+_BITWISE: Final[Mapping[Node, str]] = {exp.BitwiseAnd: "&", exp.BitwiseOr: "|", exp.BitwiseXor: "^"}
+_LOGIC: Final[Mapping[Node, str]] = {exp.And: "and", exp.Or: "or"}
+_FLOATS: Final = (TypeName.REAL, TypeName.DOUBLE)
+
+BINARY: Final = (*_ARITHMETIC, *_COMPARISON, *_BITWISE, *_LOGIC, exp.DPipe, exp.Pow)
+UNARY: Final = (exp.Neg, exp.Not, exp.BitwiseNot)
+
+
+def binary(node: Node, left: Typed, right: Typed, position: int) -> Typed:
+    """Return `left <operator> right`. Raises Invalid with Postgres's words where no such operator exists."""
+    if node in _COMPARISON:
+        return _comparison(node, left, right)
+    if node in _LOGIC:
+        word = _LOGIC[node]
+        return Typed(f"({truth(left, word.upper())} {word} {truth(right, word.upper())})", BOOLEAN, position)
+    if node in _BITWISE:
+        return _bitwise(_BITWISE[node], left, right)
+    if node is exp.DPipe:
+        return _concatenated(left, right)
+    if node is exp.Pow:
+        return _power(left, right)
+    return _arithmetic(_ARITHMETIC[node], left, right)
+
+
+def unary(node: Node, value: Typed, position: int) -> Typed:
+    """Return `<operator> value`."""
+    if node is exp.Not:
+        return Typed(f"(not {truth(value, 'NOT')})", BOOLEAN, position)
+    allowed = NUMBERS if node is exp.Neg else INTEGERS
+    sign = "-" if node is exp.Neg else "~"
+    if value.span is not None and node is exp.Neg:
+        span = Span(-value.span.months, -value.span.days, -value.span.microseconds)
+        return Typed(value.sql, value.type, position, span=span)
+    if value.name not in allowed:
+        raise Invalid(f"operator does not exist: {sign} {value.shown}", position=position)
+    return Typed(f"({sign}{value.sql})", value.type, position)
+
+
+def truth(value: Typed, what: str) -> str:
+    """Return a boolean's text. Raises Invalid for anything else."""
+    if value.type is not None and value.type != BOOLEAN:
+        raise Invalid(f"argument of {what} must be type boolean, not type {value.shown}", position=value.position)
+    return coerced(value, BOOLEAN).sql
+
+
+def comparable(values: Sequence[Typed], what: str) -> ColumnType:
+    """Return the type in which `values` are compared. Raises Invalid where Spark's order is not Postgres's."""
+    kind = common(values, what)
+    if kind.name in _FLOATS and any(value.type is not None and value.type != kind for value in values):
+        kind = DOUBLE
+    require_ordered(kind, what, values[0].position)
+    return kind
+
+
+def compared(value: Typed, kind: ColumnType) -> str:
+    """Return `value` as an operand of a comparison in `kind`; Spark meets exact numbers without losing a digit."""
+    if value.type is None or kind.name in _FLOATS or kind.name in INSTANTS:
+        return coerced(value, kind).sql
+    return value.sql
+
+
+def pattern(value: Typed, escape: str) -> str:
+    """Return a LIKE pattern: Spark refuses an escape before an ordinary character, Postgres takes the character."""
+    if value.type is None and value.literal is not None:
+        return quoted(_escaped(value, escape), value.position)
+    if escape != "\\":
+        raise Invalid("ESCAPE takes a literal pattern in a view", position=value.position)
+    return coerced(value, TEXT).sql
+
+
+def json_step(key: Typed) -> str:
+    """Return a step of a Spark JSON path for the right side of `->` or `->>`."""
+    if key.literal is not None and key.type is None:
+        if not key.literal or set(key.literal) & set("'?*[]\\"):
+            raise Invalid(f'JSON key "{key.literal}" is not supported in a view', position=key.position)
+        return f"['{key.literal}']"
+    if key.type == INTEGER and key.sql.isdigit():
+        return f"[{key.sql}]"
+    raise Invalid("a JSON key is a literal in a view", position=key.position)
+
+
+def _comparison(node: Node, left: Typed, right: Typed) -> Typed:
+    sign = _COMPARISON[node]
+    try:
+        kind = comparable([left, right], f"operator {sign}")
+    except Invalid as error:
+        if left.type is None or right.type is None or left.type == right.type:
+            raise
+        raise _no_operator(sign, left, right) from error
+    shown = f"({compared(left, kind)} {sign} {compared(right, kind)})"
+    return Typed(f"(not {shown})" if node is exp.NullSafeNEQ else shown, BOOLEAN, left.position)
+
+
+def _arithmetic(sign: str, left: Typed, right: Typed) -> Typed:
+    if left.name in INSTANTS or right.name in INSTANTS:
+        return _moved(sign, left, right)
+    kind = _number_kind(sign, left, right)
+    if kind.name is TypeName.NUMERIC:
+        one, other = (coerced(value, kind).sql if value.type is None else value.sql for value in (left, right))
+    else:
+        one, other = coerced(left, kind).sql, coerced(right, kind).sql
+    if sign == "/" and kind.name in INTEGERS:
+        # Postgres cuts off; Spark's `/` is a fraction and its `div` a bigint.
+        return Typed(f"cast(({one} div {other}) as {kind.spark})", kind, left.position)
+    return Typed(f"({one} {sign} {other})", kind, left.position)
+
+
+def _number_kind(sign: str, left: Typed, right: Typed) -> ColumnType:
+    known = [value for value in (left, right) if value.type is not None]
+    if not known or any(value.name not in NUMBERS for value in known):
+        raise _no_operator(sign, left, right)
+    names = {value.name for value in known}
+    if names & set(_FLOATS):
+        kind = REAL if names == {TypeName.REAL} else DOUBLE
+    else:
+        kind = NUMERIC if TypeName.NUMERIC in names else common(known, sign)
+    if sign == "%" and kind.name in _FLOATS:
+        raise _no_operator(sign, left, right)
+    return kind
+
+
+def _moved(sign: str, left: Typed, right: Typed) -> Typed:
+    """Dates and instants: plus or minus days or an interval that is written out, and the days between two dates."""
+    if sign == "+" and left.name not in INSTANTS:
+        left, right = right, left
+    if right.type is None and right.literal is not None and left.name is TypeName.DATE and sign == "-":
+        right = coerced(right, DATE)
+    if sign in "+-" and right.span is not None:
+        return _shifted(sign, left, right.span)
+    if sign in "+-" and left.name is TypeName.DATE and right.name in (TypeName.SMALLINT, TypeName.INTEGER):
+        return Typed(f"date_{'add' if sign == '+' else 'sub'}({left.sql}, {right.sql})", DATE, left.position)
+    if sign == "-" and left.name is right.name is TypeName.DATE:
+        return Typed(f"datediff({left.sql}, {right.sql})", INTEGER, left.position)
+    raise _no_operator(sign, left, right)
+
+
+def _shifted(sign: str, value: Typed, span: Span) -> Typed:
+    if value.name is TypeName.DATE:
+        value = cast(value, TIMESTAMP, value.position)
+    sql = value.sql
+    seconds = f"{abs(span.microseconds) // 10**6}.{abs(span.microseconds) % 10**6:06d}"
+    for amount, text, unit in (
+        (span.months, str(abs(span.months)), "MONTH"),
+        (span.days, str(abs(span.days)), "DAY"),
+        (span.microseconds, seconds, "SECOND"),
+    ):
+        if amount:
+            sql = f"({sql} {'+' if (amount > 0) == (sign == '+') else '-'} INTERVAL '{text}' {unit})"
+    return Typed(sql, value.type, value.position)
+
+
+def _bitwise(sign: str, left: Typed, right: Typed) -> Typed:
+    known = [value for value in (left, right) if value.type is not None]
+    if not known or any(value.name not in INTEGERS for value in known):
+        raise _no_operator("#" if sign == "^" else sign, left, right)
+    kind = common(known, sign)
+    return Typed(f"({coerced(left, kind).sql} {sign} {coerced(right, kind).sql})", kind, left.position)
+
+
+def _concatenated(left: Typed, right: Typed) -> Typed:
+    if any(value.type is not None and value.type.array for value in (left, right)):
+        raise Invalid("array concatenation is not supported in a view", position=left.position)
+    if TypeName.TEXT not in (left.name, right.name) and left.type is not None and right.type is not None:
+        raise _no_operator("||", left, right)
+    if TypeName.JSONB in (left.name, right.name) or TypeName.BYTEA in (left.name, right.name):
+        raise _no_operator("||", left, right)
+    one, other = (cast(value, TEXT, value.position).sql for value in (left, right))
+    return Typed(f"concat({one}, {other})", TEXT, left.position)
+
+
+def _power(left: Typed, right: Typed) -> Typed:
+    known = [value for value in (left, right) if value.type is not None]
+    if not known or any(value.name not in NUMBERS for value in known):
+        raise _no_operator("^", left, right)
+    return Typed(f"power({coerced(left, DOUBLE).sql}, {coerced(right, DOUBLE).sql})", DOUBLE, left.position)
+
+
+def _escaped(value: Typed, escape: str) -> str:
+    """Return a pattern whose only escapes are those Spark knows."""
+    assert value.literal is not None
+    shown, characters = "", iter(value.literal)
+    for character in characters:
+        if escape and character == escape:
+            following = next(characters, None)
+            if following is None:
+                raise Invalid("LIKE pattern must not end with escape character", position=value.position)
+            shown += "\\" + following if following in "%_\\" else following
+        else:
+            shown += "\\\\" if character == "\\" else character
+    return shown
+
+
+def _no_operator(sign: str, left: Typed, right: Typed) -> Invalid:
+    return Invalid(f"operator does not exist: {left.shown} {sign} {right.shown}", position=left.position)

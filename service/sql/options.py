@@ -1,0 +1,81 @@
+"""`WITH (name = value, ...)`: options by name, each with its place, none twice and none unknown."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from service.domain.errors import Invalid
+from service.sql.cursor import Cursor
+from service.sql.tokens import Token, TokenKind, syntax_error
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option's value: its tokens, and its text as written."""
+
+    name: str
+    tokens: tuple[Token, ...]
+    text: str
+
+    @property
+    def position(self) -> int:
+        """Where the value is."""
+        return self.tokens[0].position
+
+    def integer(self) -> int:
+        """Return a whole number, which may be written as a string. Raises Invalid."""
+        text = "".join(token.value for token in self.tokens).strip()
+        if not text.isascii() or not text.lstrip("-").isdigit() or len(text) > len("-9223372036854775807"):
+            raise Invalid(f'option "{self.name}" takes an integer, not {self.text}', position=self.position)
+        return int(text)
+
+
+def read_options(cursor: Cursor, *, known: Collection[str]) -> dict[str, Option]:
+    """Read from the opening parenthesis to the closing one; in the words of the reference where it refuses."""
+    cursor.expect_symbol("(")
+    options: dict[str, Option] = {}
+    unexpected: dict[str, int] = {}
+    while True:
+        place = cursor.token.position
+        option = _option(cursor)
+        if option.name in options:
+            raise Invalid(f"Duplicated option: {option.name}", position=place)
+        options[option.name] = option
+        if option.name not in known:
+            unexpected[option.name] = place
+        if not cursor.accept_symbol(","):
+            break
+    cursor.expect_symbol(")")
+    if unexpected:
+        names = ", ".join(f'"{name}"' for name in sorted(unexpected))
+        raise Invalid(f"unexpected options in WITH clause: [{names}]", position=min(unexpected.values()))
+    return options
+
+
+def _option(cursor: Cursor) -> Option:
+    name = _dotted_name(cursor)
+    cursor.expect_symbol("=")
+    tokens: list[Token] = []
+    depth = 0
+    while depth or not cursor.token.is_symbol(",", ")"):
+        token = cursor.advance()
+        if token.kind is TokenKind.END:
+            raise syntax_error(token)
+        depth += token.is_symbol("(") - token.is_symbol(")")
+        tokens.append(token)
+    if not tokens:
+        raise syntax_error(cursor.token)
+    return Option(name, tuple(tokens), cursor.text[tokens[0].start : tokens[-1].end])
+
+
+def _dotted_name(cursor: Cursor) -> str:
+    parts = [_word(cursor)]
+    while cursor.accept_symbol("."):
+        parts.append(_word(cursor))
+    return ".".join(parts)
+
+
+def _word(cursor: Cursor) -> str:
+    token = cursor.token
+    if token.kind not in (TokenKind.NAME, TokenKind.QUOTED, TokenKind.STRING):
+        raise syntax_error(token)
+    return cursor.advance().value

@@ -1,0 +1,128 @@
+"""One statement's text becomes one value. Commands are read by hand here; queries are left to `tree` and `select`.
+
+What is recognised but not supported is refused in plain words, everything else with Postgres's `syntax error at or
+near`. Nothing is looked up: a statement that parses may still name what does not exist.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from service.domain.errors import Invalid
+from service.sql.commands import (
+    parse_alter,
+    parse_cancel,
+    parse_describe,
+    parse_drop,
+    parse_set,
+    parse_show,
+    parse_wait,
+)
+from service.sql.cursor import Cursor
+from service.sql.dml import parse_delete, parse_insert, parse_update
+from service.sql.select import parse_select
+from service.sql.statements import Explain, Flush, Recover, Statement
+from service.sql.tables import parse_create_table
+from service.sql.tokens import Token, TokenKind, syntax_error, tokenize
+from service.sql.views import parse_create_view
+
+_NOT_SUPPORTED: Final = frozenset(
+    """abort analyze begin call checkpoint close cluster comment commit copy deallocate declare discard do end execute
+    fetch grant import kill listen load lock merge move notify prepare reassign refresh reindex release reset revoke
+    rollback savepoint security start truncate unlisten use vacuum""".split()  # noqa: SIM905 - best read as words
+)
+
+
+def parse(sql: str) -> Statement:
+    """Return the one statement `sql` holds. Raises Invalid with its place."""
+    tokens = _one_statement(tokenize(sql))
+    try:
+        return _statement(Cursor(sql, tokens))
+    except RecursionError:
+        raise Invalid("the statement is nested too deeply", position=tokens[0].position) from None
+
+
+def _one_statement(tokens: tuple[Token, ...]) -> tuple[Token, ...]:
+    """Return the tokens of the first statement and an END. Raises Invalid unless it is the only one."""
+    while tokens[0].is_symbol(";"):
+        tokens = tokens[1:]
+    if tokens[0].kind is TokenKind.END:
+        raise Invalid("the statement is empty", position=1)
+    length = next((at for at, token in enumerate(tokens) if token.is_symbol(";")), len(tokens) - 1)
+    behind = next((token for token in tokens[length:-1] if not token.is_symbol(";")), None)
+    if behind is not None:
+        raise Invalid("cannot run more than one statement in a call", position=behind.position)
+    # The END stands right behind the last token, so that a trailing comment belongs to no query.
+    end = tokens[length - 1].end
+    return (*tokens[:length], Token(TokenKind.END, "", "", end, end))
+
+
+def _statement(cursor: Cursor) -> Statement:
+    token = cursor.token
+    if token.is_symbol("(") or token.is_word("select", "with", "values", "table"):
+        return parse_select(cursor)
+    if token.kind is not TokenKind.NAME:
+        raise syntax_error(token)
+    if token.value in _NOT_SUPPORTED:
+        raise Invalid(f"{token.text.upper()} is not supported", position=token.position)
+    reader = _READERS.get(token.value)
+    if reader is None:
+        raise syntax_error(token)
+    if token.value not in ("insert", "update", "delete"):
+        cursor.advance()
+    return reader(cursor)
+
+
+def _create(cursor: Cursor) -> Statement:
+    token = cursor.token
+    if cursor.accept("table"):
+        return parse_create_table(cursor)
+    if cursor.accept("materialized", "view"):
+        return parse_create_view(cursor)
+    if token.is_word("or"):
+        raise Invalid("CREATE OR REPLACE is not supported", position=token.position)
+    if token.is_word("materialized"):
+        cursor.expect("materialized", "view")
+    if token.kind is not TokenKind.NAME:
+        raise syntax_error(token)
+    raise Invalid(f"CREATE {token.text.upper()} is not supported", position=token.position)
+
+
+def _flush(cursor: Cursor) -> Statement:
+    cursor.expect_end()
+    return Flush()
+
+
+def _recover(cursor: Cursor) -> Statement:
+    cursor.expect_end()
+    return Recover()
+
+
+def _explain(cursor: Cursor) -> Statement:
+    token = cursor.token
+    if token.is_symbol("(") and not cursor.rest[1].is_word("select", "with", "values", "table"):
+        raise Invalid("options of EXPLAIN are not supported", position=token.position)
+    if token.is_word("analyze", "verbose", "explain"):
+        raise Invalid(f"EXPLAIN {token.text.upper()} is not supported", position=token.position)
+    return Explain(_statement(cursor))
+
+
+_READERS: Final[Mapping[str, Callable[[Cursor], Statement]]] = MappingProxyType(
+    {
+        "alter": parse_alter,
+        "cancel": parse_cancel,
+        "create": _create,
+        "delete": parse_delete,
+        "desc": parse_describe,
+        "describe": parse_describe,
+        "drop": parse_drop,
+        "explain": _explain,
+        "flush": _flush,
+        "insert": parse_insert,
+        "recover": _recover,
+        "set": parse_set,
+        "show": parse_show,
+        "update": parse_update,
+        "wait": parse_wait,
+    }
+)

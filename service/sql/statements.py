@@ -1,0 +1,243 @@
+"""What a statement says, as values: one class per kind. Made by `service.sql.parse`, bound by `views` and `dml`.
+
+Names are as Postgres would store them (unquoted ones folded) and without their schema, which can only be `public`.
+"""
+
+from dataclasses import dataclass, field
+
+from service.domain.errors import Invalid
+from service.protocol.columns import Column, KeyColumn
+from service.protocol.ids import FragmentId, JobId
+from service.protocol.relation import VNODE_COUNT_DEFAULT, RelationKind
+from service.sql.tree import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable:
+    """`key` is empty for a table without a primary key: `tables.table_relation` adds the hidden one."""
+
+    name: str
+    columns: tuple[Column, ...]
+    key: tuple[KeyColumn, ...] = ()
+    if_not_exists: bool = False
+    vnode_count: int = VNODE_COUNT_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillOrder:
+    """`FIXED(a -> b)`: the edges as (name as typed, 1-based position). Empty for DEFAULT, NONE and AUTO."""
+
+    edges: tuple[tuple[tuple[str, int], tuple[str, int]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateMaterializedView:
+    """`options` are the WITH options as typed, by name; `backfill_rate_limit` and `order` are their meaning.
+
+    `limited` tells a limit that was given (None: unlimited) from one that was not, which the session then decides.
+    """
+
+    name: str
+    if_not_exists: bool
+    options: dict[str, str]
+    query: Tree = field(repr=False)
+    text: str
+    limited: bool = False
+    backfill_rate_limit: int | None = None
+    order: BackfillOrder = BackfillOrder()
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """`kind` is what the user says it is; the caller refuses another kind with `wrong_kind`."""
+
+    kind: RelationKind
+    name: str
+    if_exists: bool = False
+    cascade: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """A query, as given: Postgres itself parses it under the reader's login. `relations` are those of `public` that it
+    names, as far as they can be told: empty where only Postgres understands the text.
+    """
+
+    sql: str
+    relations: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """INSERT into `target` at `position`; bound by `dml.bind_insert`. `columns` are (name, position), empty where not
+    listed.
+
+    VALUES are in `tree`. Else `query` is the query as given, and `tree` what sqlglot makes of it, if anything.
+    """
+
+    target: str
+    position: int
+    columns: tuple[tuple[str, int], ...]
+    tree: Tree | None = field(repr=False)
+    query: Select | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """UPDATE of `target` at `position`; bound by `dml.bind_update`."""
+
+    target: str
+    position: int
+    tree: Tree = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """DELETE from `target` at `position`; bound by `dml.bind_delete`."""
+
+    target: str
+    position: int
+    tree: Tree = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SetVariable:
+    """SET of a session variable; the value is its text, `default` for DEFAULT."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShowVariable:
+    """SHOW of a session variable, or of all (None)."""
+
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AlterSystem:
+    """ALTER SYSTEM SET; the value is its text."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShowParameters:
+    """SHOW PARAMETERS: the system parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlterRateLimit:
+    """ALTER .. SET BACKFILL_RATE_LIMIT; a limit of None is unlimited and 0 is paused."""
+
+    kind: RelationKind
+    name: str
+    limit: int | None
+
+    @property
+    def refusal(self) -> Invalid | None:
+        """Why the statement is refused even if the relation exists: a table that is not filled by CDC has no
+        backfill.
+        """
+        return Invalid(f'"{self.name}" is not a CDC table') if self.kind is RelationKind.TABLE else None
+
+
+@dataclass(frozen=True, slots=True)
+class AlterFragmentRateLimit:
+    """ALTER FRAGMENT .. SET RATE_LIMIT; a limit of None is unlimited and 0 is paused."""
+
+    fragment: FragmentId
+    limit: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShowJobs:
+    """SHOW JOBS."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelJobs:
+    """CANCEL JOBS; ids in the order given, each once."""
+
+    ids: tuple[JobId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """FLUSH."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """WAIT for one relation, or for all (both None)."""
+
+    kind: RelationKind | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recover:
+    """RECOVER."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShowRelations:
+    """SHOW TABLES, SHOW MATERIALIZED VIEWS."""
+
+    kind: RelationKind
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """DESCRIBE, SHOW COLUMNS FROM."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShowCreate:
+    """SHOW CREATE TABLE, SHOW CREATE MATERIALIZED VIEW."""
+
+    kind: RelationKind
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """EXPLAIN of another statement."""
+
+    inner: "Statement"
+
+
+Statement = (
+    CreateTable
+    | CreateMaterializedView
+    | Drop
+    | Insert
+    | Update
+    | Delete
+    | Select
+    | SetVariable
+    | ShowVariable
+    | AlterSystem
+    | ShowParameters
+    | AlterRateLimit
+    | AlterFragmentRateLimit
+    | ShowJobs
+    | CancelJobs
+    | Flush
+    | Wait
+    | Recover
+    | ShowRelations
+    | Describe
+    | ShowCreate
+    | Explain
+)
+
+
+def wrong_kind(name: str, *, is_a: RelationKind, asked: RelationKind) -> Invalid:
+    """Return Postgres's words for a statement about another kind of relation."""
+    assert is_a is not asked
+    return Invalid(f'"{name}" is not a {asked}; it is a {is_a}')

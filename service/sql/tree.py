@@ -1,0 +1,125 @@
+"""The only door to sqlglot's parser: a query's text becomes a tree whose nodes know their place in the statement.
+
+The dialect is RisingWave's (Postgres-like) with every function left as it is written: sqlglot's own function classes
+fold different functions into one and read arguments their own way, so a function is known by its name alone and the
+allow-list (`service.sql.functions`) is keyed by what the user wrote.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from sqlglot import ErrorLevel, exp
+from sqlglot.dialects.risingwave import RisingWave
+from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.parser import Parser
+from sqlglot.tokenizer_core import TokenType
+
+from service.domain.errors import Invalid
+from service.sql.tokens import Token, TokenKind, fold, syntax_error
+
+_SYNTAX: Final = ("CAST", "EXTRACT", "OVERLAY", "POSITION", "SUBSTRING", "TRIM")
+"""Functions whose arguments have a syntax of their own."""
+
+
+def _json(node: type[exp.JSONExtract | exp.JSONExtractScalar]) -> Callable[[Parser, exp.Expr, exp.Expr], exp.Expr]:
+    """Postgres's `->` takes one key, which may hold any character: it is no path and stays a literal."""
+    return lambda _, left, key: node(this=left, expression=key, only_json_types=True)
+
+
+class Dialect(RisingWave):
+    """RisingWave's dialect without function classes; subscripts and JSON keys stay as written, too."""
+
+    INDEX_OFFSET = 0
+
+    class Parser(RisingWave.Parser):
+        """See the module."""
+
+        FUNCTIONS = {}  # noqa: RUF012 - sqlglot's way to configure a parser
+        NO_PAREN_FUNCTIONS = {}  # noqa: RUF012 - see above
+        FUNCTION_PARSERS = {name: RisingWave.Parser.FUNCTION_PARSERS[name] for name in _SYNTAX}  # noqa: RUF012 - see above
+        JSON_OPERATORS = {  # noqa: RUF012 - see above
+            **RisingWave.Parser.JSON_OPERATORS,
+            TokenType.ARROW: _json(exp.JSONExtract),
+            TokenType.DARROW: _json(exp.JSONExtractScalar),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A parsed part of a statement: `text[start:]` of it. Opaque to everybody outside `service.sql`."""
+
+    root: exp.Expr
+    text: str
+    start: int
+
+    def position(self, node: exp.Expr) -> int:
+        """Return the 1-based place of a node in the statement: its own, or that of the first thing in it that has
+        one.
+        """
+        own = _start(node)
+        if own is None:
+            own = min((start for part in node.walk() if (start := _start(part)) is not None), default=0)
+        return self.start + 1 + own
+
+
+# What sqlglot lets escape on text that is no SQL.
+_FAILURES: Final = (SqlglotError, ValueError, TypeError, AttributeError, LookupError, AssertionError, RecursionError)
+
+
+def parse_tree(text: str, tokens: Sequence[Token]) -> Tree:
+    """Parse what `tokens` (an END last) cover of the statement `text`. Raises Invalid with Postgres's words."""
+    _refuse_stray_commas(tokens)
+    start = tokens[0].start
+    covered = text[start : tokens[-1].start]
+    try:
+        parsed = Dialect().parse(covered, error_level=ErrorLevel.IMMEDIATE)
+    except RecursionError:
+        raise Invalid("the statement is nested too deeply", position=start + 1) from None
+    except ParseError as error:
+        raise syntax_error(_culprit(error, covered, tokens)) from None
+    except _FAILURES:
+        raise Invalid("syntax error", position=start + 1) from None
+    if len(parsed) != 1 or not isinstance(parsed[0], exp.Expr):
+        raise syntax_error(tokens[0])
+    return Tree(parsed[0], text, start)
+
+
+def identifier(node: exp.Expr | None) -> str:
+    """Return the name an identifier node stands for, folded unless quoted."""
+    assert isinstance(node, exp.Identifier), node
+    return node.name if node.args.get("quoted") else fold(node.name)
+
+
+def given(node: exp.Expr) -> frozenset[str]:
+    """Return the names of the node's arguments that say anything."""
+    return frozenset(name for name, value in node.args.items() if value not in (None, False, []))
+
+
+def _start(node: exp.Expr) -> int | None:
+    start = node.meta.get("start")
+    return start if isinstance(start, int) else None
+
+
+def _refuse_stray_commas(tokens: Sequence[Token]) -> None:
+    """What sqlglot overlooks and Postgres does not: a comma too many."""
+    for token, following in pairwise(tokens):
+        if token.is_symbol(",", "(") and following.is_symbol(","):
+            raise syntax_error(following)
+        closed = following.is_symbol(")", "]") or following.kind is TokenKind.END
+        if token.is_symbol(",") and (closed or following.is_word("from", "where")):
+            raise syntax_error(following)
+
+
+def _culprit(error: ParseError, covered: str, tokens: Sequence[Token]) -> Token:
+    """Return the token at which sqlglot gave up, as near as it tells."""
+    first = error.errors[0] if error.errors else {}
+    line, column = int(first.get("line") or 1), int(first.get("col") or 1)
+    if "SENTINEL" in str(first.get("description")):
+        return tokens[-1]
+    starts = [0, *(found.end() for found in re.finditer(r"\n", covered))]
+    # A token's column is that of its last character.
+    at = tokens[0].start + starts[min(line, len(starts)) - 1] + column - 1
+    return next((token for token in tokens if token.start <= at < token.end), tokens[-1])

@@ -1,0 +1,308 @@
+"""A typed expression of a view and the rules by which Postgres gives untyped literals and mixed operands a type.
+
+`sql` is Spark SQL, complete in itself (it may stand as an operand anywhere). A quoted literal has no type until
+something it meets gives it one, as in Postgres; it is then read here, so that Spark gets a literal of the right type
+and no text to guess at.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime, time
+from decimal import Decimal, InvalidOperation
+from typing import Final
+from uuid import UUID
+
+from service.domain.errors import Invalid
+from service.protocol.columns import NUMERIC_PRECISION_MAX, Column, ColumnType, TypeName
+
+BOOLEAN: Final = ColumnType(TypeName.BOOLEAN)
+SMALLINT: Final = ColumnType(TypeName.SMALLINT)
+INTEGER: Final = ColumnType(TypeName.INTEGER)
+BIGINT: Final = ColumnType(TypeName.BIGINT)
+REAL: Final = ColumnType(TypeName.REAL)
+DOUBLE: Final = ColumnType(TypeName.DOUBLE)
+TEXT: Final = ColumnType(TypeName.TEXT)
+BYTEA: Final = ColumnType(TypeName.BYTEA)
+DATE: Final = ColumnType(TypeName.DATE)
+TIME: Final = ColumnType(TypeName.TIME)
+TIMESTAMP: Final = ColumnType(TypeName.TIMESTAMP)
+TIMESTAMPTZ: Final = ColumnType(TypeName.TIMESTAMPTZ)
+UUID_TYPE: Final = ColumnType(TypeName.UUID)
+JSONB: Final = ColumnType(TypeName.JSONB)
+INTERVAL: Final = ColumnType(TypeName.INTERVAL)
+NUMERIC: Final = ColumnType(TypeName.NUMERIC, NUMERIC_PRECISION_MAX, 10)
+"""Some numeric: the precision and scale of an expression are Spark's to say."""
+
+INTEGERS: Final = (TypeName.SMALLINT, TypeName.INTEGER, TypeName.BIGINT)
+NUMBERS: Final = (*INTEGERS, TypeName.NUMERIC, TypeName.REAL, TypeName.DOUBLE)
+"""Narrowest first: an operation on two of them is done in the wider one."""
+INSTANTS: Final = (TypeName.DATE, TypeName.TIMESTAMP, TypeName.TIMESTAMPTZ)
+_INTEGER_DIGITS: Final = {TypeName.SMALLINT: 5, TypeName.INTEGER: 10, TypeName.BIGINT: 20}
+_INTEGER_BITS: Final = {TypeName.SMALLINT: 16, TypeName.INTEGER: 32, TypeName.BIGINT: 64}
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """An interval that is written out: it is added as months, then days, then microseconds, as Postgres does."""
+
+    months: int
+    days: int
+    microseconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """An expression. `type` None: a literal without a type yet, `literal` its text (None: NULL).
+
+    `column` is set for a column that is passed on unchanged; `span` for an interval that is written out.
+    """
+
+    sql: str
+    type: ColumnType | None
+    position: int
+    literal: str | None = None
+    column: Column | None = None
+    span: Span | None = None
+
+    @property
+    def name(self) -> TypeName | None:
+        """The scalar type, or None for arrays and untyped literals."""
+        return None if self.type is None or self.type.array else self.type.name
+
+    @property
+    def shown(self) -> str:
+        """The type in a message."""
+        if self.type is None:
+            return "unknown"
+        return "numeric" if self.name is TypeName.NUMERIC else str(self.type)
+
+
+def quoted(text: str, position: int) -> str:
+    """Return a Spark string literal. Spark's lexer reads escapes, so what it would read otherwise is escaped."""
+    refuse_substitution(text, position)
+    escapes = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1a": "\\Z", "\b": "\\b"}
+    return "'" + "".join(escapes.get(char, char) for char in text) + "'"
+
+
+def quoted_name(name: str, position: int) -> str:
+    """Return a Spark identifier."""
+    refuse_substitution(name, position)
+    return "`" + name.replace("`", "``") + "`"
+
+
+def refuse_substitution(text: str, position: int) -> None:
+    """Raise Invalid for what Spark would replace with a setting or a variable of its environment, wherever it
+    stands.
+    """
+    if "${" in text:
+        raise Invalid('"${" is not allowed in a view', position=position)
+
+
+def settled(value: Typed) -> Typed:
+    """Return `value` with a type: what nothing gave one is text, as in Postgres."""
+    return coerced(value, TEXT) if value.type is None else value
+
+
+def coerced(value: Typed, to: ColumnType) -> Typed:
+    """Return `value` as a `to` by Postgres's implicit rules. Raises Invalid where there is none."""
+    if value.type is None:
+        sql = f"cast(NULL as {to.spark})" if value.literal is None else literal(value.literal, to, value.position)
+        return Typed(sql, to, value.position)
+    if not fits(value, to):
+        raise Invalid(f"type {value.shown} is not a {to}: write a cast", position=value.position)
+    if value.type == to or (value.name is TypeName.NUMERIC and to.name is TypeName.NUMERIC and not to.array):
+        return value
+    if to.name is TypeName.NUMERIC:
+        # As many digits as the integer can have; a scale would cost digits before the point.
+        digits = _INTEGER_DIGITS[value.name or TypeName.BIGINT]
+        return replace(value, sql=f"cast({value.sql} as decimal({digits},0))", type=to, column=None)
+    return replace(value, sql=f"cast({value.sql} as {to.spark})", type=to, column=None)
+
+
+def fits(value: Typed, to: ColumnType) -> bool:
+    """Whether `value` becomes a `to` without a cast."""
+    if value.type is None or value.type == to:
+        return True
+    if to.array or value.name is None:
+        return False
+    for ladder in (NUMBERS, INSTANTS):
+        if value.name in ladder and to.name in ladder:
+            return ladder.index(value.name) <= ladder.index(to.name)
+    return False
+
+
+def common(values: Sequence[Typed], what: str) -> ColumnType:
+    """Return the type that all `values` can have: that of CASE, COALESCE, IN and comparisons."""
+    known = [value for value in values if value.type is not None]
+    if not known:
+        return TEXT
+    widest = known[0]
+    for value in known[1:]:
+        assert widest.type is not None
+        assert value.type is not None
+        if fits(widest, value.type) and not fits(value, widest.type):
+            widest = value
+        elif not fits(value, widest.type) and not _both_numeric(widest, value):
+            raise Invalid(f"{what} types {widest.shown} and {value.shown} cannot be matched", position=value.position)
+    assert widest.type is not None
+    if widest.name is TypeName.REAL and any(value.name in (*INTEGERS, TypeName.NUMERIC) for value in known):
+        # Postgres meets a real and an exact number as double precision.
+        return DOUBLE
+    return widest.type
+
+
+def number(text: str, position: int) -> Typed:
+    """Return a number as written: the smallest whole type it fits, else numeric, exactly."""
+    cleaned = text.replace("_", "")
+    try:
+        value = Decimal(cleaned)
+    except InvalidOperation:
+        raise Invalid(f"number {text} is not supported: write it in decimal digits", position=position) from None
+    if cleaned.isdigit():
+        whole = int(value)
+        if whole < 1 << 31:
+            return Typed(str(whole), INTEGER, position)
+        if whole < 1 << 63:
+            return Typed(f"{whole}L", BIGINT, position)
+    return Typed(_decimal(value, position), NUMERIC, position)
+
+
+def literal(text: str, to: ColumnType, position: int) -> str:
+    """Return the Spark literal for a quoted literal read as a `to`. Raises Invalid with Postgres's words."""
+    reader = None if to.array else _LITERALS.get(to.name)
+    if reader is None:
+        raise Invalid(f"a literal of type {to} is not supported in a view", position=position)
+    try:
+        return reader(text, to, position)
+    except (ValueError, InvalidOperation):
+        raise Invalid(f'invalid input syntax for type {to.name}: "{text}"', position=position) from None
+
+
+def _both_numeric(one: Typed, other: Typed) -> bool:
+    return one.name is TypeName.NUMERIC and other.name is TypeName.NUMERIC
+
+
+def _decimal(value: Decimal, position: int) -> str:
+    if not value.is_finite() or abs(value.adjusted()) > NUMERIC_PRECISION_MAX:
+        raise Invalid(f"a number has at most {NUMERIC_PRECISION_MAX} digits in a view", position=position)
+    text = format(value, "f")
+    if len(text.replace(".", "").lstrip("-0")) > NUMERIC_PRECISION_MAX or len(text.partition(".")[2]) > (
+        NUMERIC_PRECISION_MAX
+    ):
+        raise Invalid(f"a number has at most {NUMERIC_PRECISION_MAX} digits in a view", position=position)
+    return f"({text}BD)" if value.is_signed() else f"{text}BD"
+
+
+def _text(text: str, _: ColumnType, position: int) -> str:
+    return quoted(text, position)
+
+
+def _boolean(text: str, _: ColumnType, __: int) -> str:
+    word = text.strip().lower()
+    for value, spelled in ((True, ("true", "yes", "on", "1")), (False, ("false", "no", "off", "0"))):
+        # Postgres takes any unique beginning; "o" is that of both on and off.
+        if word not in ("", "o") and any(full.startswith(word) for full in spelled):
+            return str(value).lower()
+    raise ValueError(text)
+
+
+def _whole(text: str, to: ColumnType, __: int) -> str:
+    if not re.fullmatch(r"\s*[+-]?[0-9]{1,30}\s*", text):
+        raise ValueError(text)
+    value, half = int(text), 1 << (_INTEGER_BITS[to.name] - 1)
+    if not -half <= value < half:
+        raise ValueError(text)
+    return f"cast({_decimal(Decimal(value), 1)} as {to.spark})"
+
+
+def _exact(text: str, _: ColumnType, position: int) -> str:
+    if not re.fullmatch(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?\s*", text):
+        raise ValueError(text)
+    return _decimal(Decimal(text.strip()), position)
+
+
+_NOT_FINITE: Final = {
+    "nan": "NaN",
+    "infinity": "Infinity",
+    "inf": "Infinity",
+    "+infinity": "Infinity",
+    "-infinity": "-Infinity",
+    "-inf": "-Infinity",
+}
+
+
+def _float(text: str, to: ColumnType, __: int) -> str:
+    word = _NOT_FINITE.get(text.strip().lower())
+    if word is None:
+        if not re.fullmatch(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?\s*", text):
+            raise ValueError(text)
+        word = text.strip()
+    return f"cast('{word}' as {to.spark})"
+
+
+def _bytes(text: str, _: ColumnType, __: int) -> str:
+    if not text.startswith("\\x"):
+        raise ValueError(text)
+    return f"X'{bytes.fromhex(text[2:]).hex()}'"
+
+
+_DAY: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_CLOCK: Final = r"[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?"
+
+
+def _date(text: str, _: ColumnType, __: int) -> str:
+    if not re.fullmatch(_DAY, text.strip()):
+        raise ValueError(text)
+    return f"DATE'{date.fromisoformat(text.strip()).isoformat()}'"
+
+
+def _time(text: str, _: ColumnType, __: int) -> str:
+    if not re.fullmatch(_CLOCK, text.strip()):
+        raise ValueError(text)
+    shown = time.fromisoformat(_six_digits(text.strip())).isoformat()
+    # Postgres prints no trailing zeros, and the column is compared as its text.
+    return f"'{shown.rstrip('0') if '.' in shown else shown}'"
+
+
+def _timestamp(text: str, _: ColumnType, __: int) -> str:
+    if not re.fullmatch(rf"{_DAY}(?:[ T]{_CLOCK})?", text.strip()):
+        raise ValueError(text)
+    return f"TIMESTAMP_NTZ'{datetime.fromisoformat(_six_digits(text.strip())).isoformat(sep=' ')}'"
+
+
+def _timestamptz(text: str, _: ColumnType, __: int) -> str:
+    found = re.fullmatch(rf"({_DAY}(?:[ T]{_CLOCK})?)\s*(Z|UTC|[+-][0-9]{{2}}(?::?[0-9]{{2}})?)?", text.strip())
+    if not found:
+        raise ValueError(text)
+    shown = datetime.fromisoformat(_six_digits(found[1])).isoformat(sep=" ")
+    zone = found[2] if found[2] not in (None, "Z", "UTC") else "+00:00"
+    return f"TIMESTAMP'{shown}{zone[:3]}:{zone[3:].removeprefix(':') or '00'}'"
+
+
+def _uuid(text: str, _: ColumnType, __: int) -> str:
+    return f"'{UUID(text.strip())}'"
+
+
+def _six_digits(text: str) -> str:
+    """Python 3.11 reads three or six digits behind the point."""
+    head, point, fraction = text.partition(".")
+    return f"{head}.{fraction.ljust(6, '0')}" if point else text
+
+
+_LITERALS: Final = {
+    TypeName.BOOLEAN: _boolean,
+    TypeName.SMALLINT: _whole,
+    TypeName.INTEGER: _whole,
+    TypeName.BIGINT: _whole,
+    TypeName.NUMERIC: _exact,
+    TypeName.REAL: _float,
+    TypeName.DOUBLE: _float,
+    TypeName.TEXT: _text,
+    TypeName.BYTEA: _bytes,
+    TypeName.DATE: _date,
+    TypeName.TIME: _time,
+    TypeName.TIMESTAMP: _timestamp,
+    TypeName.TIMESTAMPTZ: _timestamptz,
+    TypeName.UUID: _uuid,
+}
