@@ -1,0 +1,166 @@
+"""Barriers in flight and their history: the rows of an epoch's life, and the fence of its answers (I7).
+
+State: INJECTED -> COLLECTED | FAILED; COLLECTED -> COMMITTED, or -> ATTACHED -> COMMITTED; until then -> ABANDONED.
+Next: `workers.agent`.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Row, and_, any_, cast, delete, exists, insert, literal, select, update
+from sqlalchemy import case as case_
+from sqlalchemy.dialects.postgresql import ARRAY, BIGINT
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.domain.errors import Stale
+from service.meta_store.documents import printable, stored, text_of
+from service.meta_store.models import IN_FLIGHT, UNCOMMITTED, command, graph, statement, worker
+from service.meta_store.models import barrier as barriers
+from service.ports.meta_store import BarrierRecord
+from service.protocol.barrier import Barrier, BarrierKind
+from service.protocol.dml import InsertStaged
+from service.protocol.ids import CommandId, Epoch, Generation, GraphId, StatementId, WorkerId
+from service.protocol.mutation import MUTATION, Add
+from service.protocol.report import Collected, Failed
+
+KEPT: Final = 1_000
+"""How many of a graph's newest barriers stay readable: a quarter of an hour at one a second."""
+
+
+class PostgresBarriers:
+    """See `service.ports.meta_store.Barriers`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def record(self, barrier: Barrier, *, worker: WorkerId, now: datetime, commands: Sequence[CommandId]) -> None:
+        """Raises Stale where the graph is not in the barrier's generation. Epochs only grow."""
+        present = and_(graph.c.id == barrier.graph, graph.c.generation == barrier.generation)
+        newest = update(graph).where(present, graph.c.newest < barrier.curr)
+        injected = newest.values(newest=barrier.curr, last_injected_at=now).returning(graph.c.id)
+        if (await self._connection.execute(injected)).first() is None:
+            raise Stale(barrier.generation)
+        await self._connection.execute(_row(barrier, worker, now))
+        if commands:
+            carried = update(command).where(command.c.id.in_(commands)).values(epoch=barrier.curr)
+            await self._connection.execute(carried)
+        await self._carry(barrier)
+
+    async def for_worker(self, worker: WorkerId, graph: GraphId) -> Barrier | None:
+        mine = and_(barriers.c.graph == graph, barriers.c.worker == worker, barriers.c.state == "INJECTED", IN_FLIGHT)
+        payload = (await self._connection.execute(select(text_of(barriers.c.payload)).where(mine))).scalar()
+        return None if payload is None else Barrier.model_validate_json(payload)
+
+    async def answer(self, answer: Collected | Failed, *, now: datetime) -> bool:
+        """The row lock decides between an answer and a recovery that abandons the barrier: whoever comes first."""
+        asked = and_(barriers.c.graph == answer.graph, barriers.c.epoch == answer.epoch)
+        fenced = and_(
+            asked,
+            barriers.c.worker == answer.worker,
+            barriers.c.generation == answer.generation,
+            barriers.c.state != "ABANDONED",
+            ~exists().where(worker.c.id == answer.worker, worker.c.given_up),
+        )
+        state = (await self._connection.execute(select(barriers.c.state).where(fenced).with_for_update())).scalar()
+        if state is None:
+            raise Stale(answer.generation)
+        if state != "INJECTED":
+            return False
+        values: dict[str, Any] = {"answer": stored(answer), "collected_at": now}
+        match answer:
+            case Collected():
+                values |= {"state": "COLLECTED", "timings": answer.timings_ms}
+            case Failed():
+                values |= {"state": "FAILED", "failure": printable(answer.error)}
+        await self._connection.execute(update(barriers).where(asked).values(values))
+        return True
+
+    async def collected(self, graph: GraphId, upto: Epoch) -> Sequence[tuple[Barrier, Collected]]:
+        rows = await self._connection.execute(
+            select(text_of(barriers.c.payload), text_of(barriers.c.answer))
+            .where(barriers.c.graph == graph, barriers.c.epoch <= upto, UNCOMMITTED)
+            .where(barriers.c.state.in_(("COLLECTED", "ATTACHED")))
+            .order_by(barriers.c.epoch)
+        )
+        return [(Barrier.model_validate_json(one), Collected.model_validate_json(other)) for one, other in rows]
+
+    async def attach(self, graph: GraphId, epoch: Epoch) -> None:
+        collected = and_(barriers.c.graph == graph, barriers.c.epoch == epoch, barriers.c.state == "COLLECTED")
+        await self._connection.execute(update(barriers).where(collected).values(state="ATTACHED"))
+
+    async def commit(self, graph: GraphId, epoch: Epoch, *, now: datetime) -> None:
+        covered = and_(barriers.c.graph == graph, barriers.c.epoch <= epoch, UNCOMMITTED)
+        collected = and_(covered, barriers.c.state.in_(("COLLECTED", "ATTACHED")))
+        committed = update(barriers).where(collected)
+        values = {"state": "COMMITTED", "committed_at": now, "payload": None, "answer": None}
+        epochs = list((await self._connection.execute(committed.values(values).returning(barriers.c.epoch))).scalars())
+        assert epoch in epochs, (graph, epoch, epochs)
+        await self._advance(graph, epoch)
+        await self._trim(graph)
+
+    async def history(self, graph: GraphId, *, limit: int, before: Epoch | None = None) -> Sequence[BarrierRecord]:
+        """Newest first. A committed barrier has lost its statements, and an Add its plans."""
+        found = select(barriers).where(barriers.c.graph == graph).order_by(barriers.c.epoch.desc()).limit(limit)
+        if before is not None:
+            found = found.where(barriers.c.epoch < before)
+        return [_record(row) for row in await self._connection.execute(found)]
+
+    async def _carry(self, barrier: Barrier) -> None:
+        if not barrier.statements:
+            return
+        ids: list[StatementId] = [one.id for one in barrier.statements]
+        values: dict[str, Any] = {"carried_by": barrier.curr}
+        slices = {one.id: one.last for one in barrier.statements if isinstance(one, InsertStaged)}
+        if slices:
+            values["carried_to"] = case_(
+                *((statement.c.id == one, last) for one, last in slices.items()), else_=statement.c.carried_to
+            )
+        carried = statement.c.id == any_(cast(literal(ids, ARRAY(BIGINT)), ARRAY(BIGINT)))
+        await self._connection.execute(update(statement).where(carried).values(values))
+
+    async def _advance(self, graph_id: GraphId, epoch: Epoch) -> None:
+        advanced = update(graph).where(graph.c.id == graph_id)
+        await self._connection.execute(advanced.values(committed=epoch, attempts=0, recovering_since=None))
+
+    async def _trim(self, graph_id: GraphId) -> None:
+        mine = select(barriers.c.epoch).where(barriers.c.graph == graph_id)
+        oldest_kept = mine.order_by(barriers.c.epoch.desc()).offset(KEPT - 1).limit(1).scalar_subquery()
+        old = and_(barriers.c.graph == graph_id, barriers.c.epoch < oldest_kept)
+        await self._connection.execute(delete(barriers).where(old))
+
+
+def _row(barrier: Barrier, worker_id: WorkerId, now: datetime) -> Any:
+    # What history keeps: an Add without its plans, which may be megabytes.
+    kept = barrier.mutation.model_copy(update={"jobs": ()}) if isinstance(barrier.mutation, Add) else barrier.mutation
+    return insert(barriers).values(
+        graph=barrier.graph,
+        epoch=barrier.curr,
+        prev=barrier.prev,
+        kind=barrier.kind,
+        generation=barrier.generation,
+        worker=worker_id,
+        state="INJECTED",
+        mutation=None if kept is None else stored(kept),
+        payload=stored(barrier),
+        injected_at=now,
+    )
+
+
+def _record(row: Row[*tuple[Any, ...]]) -> BarrierRecord:
+    return BarrierRecord(
+        barrier=Barrier(
+            graph=GraphId(row.graph),
+            generation=Generation(row.generation),
+            prev=Epoch(row.prev),
+            curr=Epoch(row.epoch),
+            kind=BarrierKind(row.kind),
+            mutation=None if row.mutation is None else MUTATION.validate_python(row.mutation),
+        ),
+        injected_at=row.injected_at,
+        collected_at=row.collected_at,
+        committed_at=row.committed_at,
+        published_at=row.published_at,
+        failure=row.failure,
+        timings_ms=row.timings,
+    )

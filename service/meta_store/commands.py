@@ -1,0 +1,80 @@
+"""Durable requests for barriers, first in, first out."""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Row, Select, delete, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.meta_store.documents import printable, stored, text_of
+from service.meta_store.models import UNFINISHED
+from service.meta_store.models import command as command_table
+from service.ports.meta_store import Command
+from service.protocol.ids import CommandId, Epoch, GraphId
+from service.protocol.mutation import MUTATION, Mutation, Stop
+
+KEPT: Final = 10_000
+"""How many of the newest commands are kept once they are finished."""
+
+
+class PostgresCommands:
+    """See `service.ports.meta_store.Commands`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def add(self, graph: GraphId, mutation: Mutation | None, *, asked_by: str, now: datetime) -> CommandId:
+        new = insert(command_table).values(
+            graph=graph,
+            mutation=None if mutation is None else stored(mutation),
+            stops=isinstance(mutation, Stop),
+            asked_by=asked_by,
+            asked_at=now,
+        )
+        return CommandId((await self._connection.execute(new.returning(command_table.c.id))).scalar_one())
+
+    async def get(self, command: CommandId) -> Command | None:
+        found = await self._read(command_table.c.id == command)
+        return found[0] if found else None
+
+    async def waiting(self, graph: GraphId) -> Sequence[Command]:
+        return await self._read(command_table.c.graph == graph, UNFINISHED, command_table.c.epoch.is_(None))
+
+    async def finish(self, commands: Collection[CommandId], *, epoch: Epoch, error: str | None = None) -> None:
+        if not commands:
+            return
+        text = None if error is None else printable(error)
+        done = update(command_table).where(command_table.c.id.in_(commands), UNFINISHED)
+        await self._connection.execute(done.values(done=True, epoch=epoch, error=text))
+        old = delete(command_table).where(command_table.c.id <= max(commands) - KEPT, command_table.c.done)
+        await self._connection.execute(old)
+
+    async def carried(self, graph: GraphId, upto: Epoch) -> Sequence[Command]:
+        return await self._read(command_table.c.graph == graph, UNFINISHED, command_table.c.epoch <= upto)
+
+    async def _read(self, *conditions: ColumnElement[bool]) -> list[Command]:
+        return [_command(row) for row in await self._connection.execute(_COMMANDS.where(*conditions))]
+
+
+_COMMANDS: Final[Select[*tuple[Any, ...]]] = select(
+    command_table.c.id,
+    command_table.c.graph,
+    text_of(command_table.c.mutation).label("mutation"),
+    command_table.c.asked_by,
+    command_table.c.epoch,
+    command_table.c.done,
+    command_table.c.error,
+).order_by(command_table.c.id)
+
+
+def _command(row: Row[*tuple[Any, ...]]) -> Command:
+    return Command(
+        id=CommandId(row.id),
+        graph=GraphId(row.graph),
+        mutation=None if row.mutation is None else MUTATION.validate_json(row.mutation),
+        asked_by=row.asked_by,
+        epoch=None if row.epoch is None else Epoch(row.epoch),
+        done=row.done,
+        error=row.error,
+    )

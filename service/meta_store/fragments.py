@@ -1,0 +1,224 @@
+"""Limits, positions and progress of fragments.
+
+A commit reads and writes the scans that are open and nothing else: created jobs, however many, cost it nothing.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Row, Select, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.domain.job import JobState
+from service.domain.progress import ScanProgress, advanced
+from service.meta_store.documents import recordset
+from service.meta_store.models import OPEN, actor, backfill_position, job, relation, scan_progress
+from service.meta_store.models import fragment as fragment_table
+from service.meta_store.plans import read_actors, read_positions, runs_of_row
+from service.ports.meta_store import Json
+from service.protocol.ids import FragmentId, JobId, Vnode
+from service.protocol.plan import FragmentKind, VnodePosition
+from service.protocol.report import ActorReport, Collected
+from service.protocol.vnodes import vnodes_of
+
+
+class PostgresFragments:
+    """See `service.ports.meta_store.Fragments`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def job_of(self, fragments: Collection[FragmentId]) -> Mapping[FragmentId, tuple[JobId, FragmentKind]]:
+        table = fragment_table.c
+        rows = await self._connection.execute(select(table.id, table.job, table.kind).where(table.id.in_(fragments)))
+        return {FragmentId(row.id): (JobId(row.job), FragmentKind(row.kind)) for row in rows}
+
+    async def set_rate_limits(self, limits: Mapping[FragmentId, int | None]) -> None:
+        rows = [{"id": one, "rate_limit": limit} for one, limit in limits.items()]
+        new = recordset(rows, fragment_table.c.id, fragment_table.c.rate_limit)
+        changed = update(fragment_table).where(fragment_table.c.id == new.c.id)
+        await self._connection.execute(changed.values(rate_limit=new.c.rate_limit))
+
+    async def record(self, answers: Iterable[Collected], *, now: datetime) -> None:
+        """Of what several answers say about one thing the newest counts. Reports of scans that are finished or gone are
+        ignored: their last word has been committed.
+        """
+        kept = tuple(answers)
+        await self._count_keys(kept)
+        open_scans = {row.fragment: row for row in await self._connection.execute(_OPEN_SCANS)}
+        reports = [report for answer in kept for report in answer.actors if report.fragment in open_scans]
+        await self._store_positions(reports)
+        await self._store_actors(reports)
+        actors = await read_actors(self._connection, open_scans.keys())
+        # `at` says that the first barrier was collected: a scan that has not reported yet has none. One that did but
+        # says nothing now has a rate that falls.
+        reported = {report.fragment for report in reports}
+        moved = [
+            _advanced(row, actors[one], now)
+            for one, row in open_scans.items()
+            if one in reported or (row.state == JobState.CREATING and row.at is not None)
+        ]
+        await self._store_progress(moved)
+
+    async def scans(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ScanProgress]]:
+        """Every job asked for is in the answer; one without scans has an empty sequence."""
+        rows = await self._connection.execute(_SCANS.where(fragment_table.c.job.in_(jobs)))
+        scans: dict[JobId, list[ScanProgress]] = {one: [] for one in jobs}
+        for row in rows:
+            scans[JobId(row.job)].append(_scan(row))
+        return scans
+
+    async def detail(self, job: JobId) -> Sequence[Json]:
+        rows = (await self._connection.execute(_DETAIL.where(fragment_table.c.job == job))).all()
+        fragments = [row.fragment for row in rows]
+        actors = await read_actors(self._connection, fragments)
+        positions = await read_positions(self._connection, fragments)
+        return [_detail(row, actors[row.fragment], positions.get(row.fragment, {})) for row in rows]
+
+    async def store_texts(self, texts: Mapping[JobId, Json]) -> None:
+        if not texts:
+            return
+        rows = [{"id": one, "progress_text": text["text"], "progress": dict(text)} for one, text in texts.items()]
+        new = recordset(rows, job.c.id, job.c.progress_text, job.c.progress)
+        changed = update(job).where(job.c.id == new.c.id)
+        await self._connection.execute(changed.values(progress_text=new.c.progress_text, progress=new.c.progress))
+
+    async def _count_keys(self, answers: Iterable[Collected]) -> None:
+        deltas: dict[int, int] = defaultdict(int)
+        for answer in answers:
+            for report in answer.relations:
+                deltas[report.relation] += report.key_count_delta
+        rows = [{"id": one, "key_count": delta} for one, delta in deltas.items() if delta]
+        if not rows:
+            return
+        new = recordset(rows, relation.c.id, relation.c.key_count)
+        counted = update(relation).where(relation.c.id == new.c.id)
+        await self._connection.execute(counted.values(key_count=relation.c.key_count + new.c.key_count))
+
+    async def _store_positions(self, reports: Iterable[ActorReport]) -> None:
+        newest: dict[tuple[FragmentId, Vnode], VnodePosition] = {
+            (report.fragment, position.vnode): position for report in reports for position in report.positions
+        }
+        if not newest:
+            return
+        rows = [{"fragment": one, **position.model_dump(mode="json")} for (one, _), position in newest.items()]
+        columns = backfill_position.c
+        new = recordset(rows, columns.fragment, columns.vnode, columns.state, columns.key, columns.rows)
+        names = [column.name for column in new.c]
+        inserted = insert(backfill_position).from_select(names, select(*new.c))
+        changed = {name: inserted.excluded[name] for name in ("state", "key", "rows")}
+        await self._connection.execute(
+            inserted.on_conflict_do_update(index_elements=["fragment", "vnode"], set_=changed)
+        )
+
+    async def _store_actors(self, reports: Iterable[ActorReport]) -> None:
+        newest = {report.actor: report for report in reports}
+        if not newest:
+            return
+        rows = [
+            {"id": one, "fragment": report.fragment, "rows": report.rows, "finished": report.finished}
+            for one, report in newest.items()
+        ]
+        new = recordset(rows, actor.c.id, actor.c.fragment, actor.c.rows, actor.c.finished)
+        changed = update(actor).where(actor.c.id == new.c.id, actor.c.fragment == new.c.fragment)
+        await self._connection.execute(changed.values(rows=new.c.rows, finished=new.c.finished))
+
+    async def _store_progress(self, scans: Iterable[ScanProgress]) -> None:
+        rows = [
+            {
+                "fragment": scan.fragment,
+                "rows": scan.rows,
+                "rate": scan.rate,
+                "finished": scan.finished,
+                "at": None if scan.at is None else scan.at.isoformat(),
+            }
+            for scan in scans
+        ]
+        if not rows:
+            return
+        columns = scan_progress.c
+        new = recordset(rows, columns.fragment, columns.rows, columns.rate, columns.finished, columns.at)
+        changed = {name: new.c[name] for name in ("rows", "rate", "finished", "at")}
+        await self._connection.execute(
+            update(scan_progress).where(scan_progress.c.fragment == new.c.fragment).values(changed)
+        )
+
+
+_SCANS: Final[Select[*tuple[Any, ...]]] = (
+    select(
+        scan_progress.c.fragment,
+        fragment_table.c.job,
+        relation.c.name.label("upstream"),
+        scan_progress.c.rows,
+        relation.c.key_count.label("total"),
+        scan_progress.c.rate,
+        scan_progress.c.finished,
+        fragment_table.c.rate_limit,
+        scan_progress.c.at,
+        job.c.state,
+    )
+    .join(fragment_table, fragment_table.c.id == scan_progress.c.fragment)
+    .join(relation, relation.c.id == fragment_table.c.upstream)
+    .join(job, job.c.id == fragment_table.c.job)
+    .order_by(scan_progress.c.fragment)
+)
+_OPEN_SCANS: Final[Select[*tuple[Any, ...]]] = _SCANS.where(OPEN)
+_DETAIL: Final[Select[*tuple[Any, ...]]] = (
+    select(
+        fragment_table.c.id.label("fragment"),
+        fragment_table.c.kind,
+        relation.c.name.label("upstream"),
+        fragment_table.c.scan_type,
+        fragment_table.c.rate_limit,
+        fragment_table.c.waiting,
+    )
+    .outerjoin(relation, relation.c.id == fragment_table.c.upstream)
+    .order_by(fragment_table.c.id)
+)
+
+
+def _scan(row: Row[*tuple[Any, ...]]) -> ScanProgress:
+    return ScanProgress(
+        fragment=FragmentId(row.fragment),
+        upstream=row.upstream,
+        rows=row.rows,
+        total=row.total,
+        rate=row.rate,
+        finished=row.finished,
+        rate_limit=row.rate_limit,
+        at=row.at,
+    )
+
+
+def _advanced(row: Row[*tuple[Any, ...]], actors: Sequence[Row[*tuple[Any, ...]]], now: datetime) -> ScanProgress:
+    rows = sum(one.rows for one in actors)
+    finished = all(one.finished for one in actors)
+    return advanced(_scan(row), rows=rows, total=row.total, finished=finished, at=now)
+
+
+def _detail(
+    row: Row[*tuple[Any, ...]], actors: Sequence[Row[*tuple[Any, ...]]], positions: Mapping[Vnode, VnodePosition]
+) -> Json:
+    return {
+        "id": row.fragment,
+        "kind": row.kind,
+        "upstream": row.upstream,
+        "scan_type": row.scan_type,
+        "rate_limit": row.rate_limit,
+        "waiting": row.waiting,
+        "actors": [_actor_detail(one, positions) for one in actors],
+    }
+
+
+def _actor_detail(row: Row[*tuple[Any, ...]], positions: Mapping[Vnode, VnodePosition]) -> Json:
+    vnodes = vnodes_of(runs_of_row(row))
+    return {
+        "id": row.id,
+        "vnodes": row.runs,
+        "rows": row.rows,
+        "finished": row.finished,
+        "positions": [positions[vnode].model_dump(mode="json") for vnode in vnodes if vnode in positions],
+    }

@@ -1,0 +1,235 @@
+"""Graphs: status, generation, committed and published epochs, pause flag."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import (
+    Row,
+    ScalarSelect,
+    Select,
+    and_,
+    case,
+    exists,
+    func,
+    literal,
+    literal_column,
+    not_,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.domain.barrier import GraphStatus, GraphView, InFlight
+from service.domain.errors import NotFound
+from service.meta_store.documents import printable, text_of
+from service.meta_store.models import (
+    IN_FLIGHT,
+    OPEN,
+    UNCOMMITTED,
+    UNFINISHED,
+    UNPUBLISHED,
+    UNSHOWN,
+    WAITING,
+    barrier,
+    cleanup,
+    command,
+    fragment,
+    job,
+    relation,
+    scan_progress,
+    statement,
+)
+from service.meta_store.models import graph as graphs
+from service.meta_store.models import worker as workers
+from service.ports.meta_store import Json
+from service.protocol.barrier import BarrierKind
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, WorkerId
+from service.protocol.report import Failed
+
+
+class PostgresGraphs:
+    """See `service.ports.meta_store.Graphs`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def view(self, graph: GraphId, *, now: datetime, lease: timedelta) -> GraphView:
+        """One statement, hence one snapshot; its parts are index look-ups whose cost does not grow with history."""
+        row = (await self._connection.execute(_view(graph, now - lease))).first()
+        if row is None:
+            raise NotFound(f"graph {graph} not found", kind="graph")
+        return _graph_view(row)
+
+    async def set_status(
+        self,
+        graph: GraphId,
+        status: GraphStatus,
+        *,
+        now: datetime,
+        reason: str | None = None,
+        worker: WorkerId | None = None,
+    ) -> Generation:
+        values: dict[str, Any] = {"status": status}
+        match status:
+            case GraphStatus.RECOVERING:
+                text = None if reason is None else printable(reason)
+                await self._forget(graph, text)
+                values |= _end_of_generation(text, now)
+            case GraphStatus.RUNNING:
+                assert worker is not None
+                values |= {"worker": worker, "attempts": graphs.c.attempts + 1}
+            case GraphStatus.WAITING:
+                pass
+        changed = update(graphs).where(graphs.c.id == graph).values(values).returning(graphs.c.generation)
+        return Generation((await self._connection.execute(changed)).scalar_one())
+
+    async def set_paused(self, graph: GraphId, *, paused: bool) -> None:
+        await self._connection.execute(update(graphs).where(graphs.c.id == graph).values(paused=paused))
+
+    async def state(self, graph: GraphId) -> Json:
+        row = (await self._connection.execute(select(graphs).where(graphs.c.id == graph))).first()
+        if row is None:
+            raise NotFound(f"graph {graph} not found", kind="graph")
+        return {
+            "status": row.status,
+            "generation": row.generation,
+            "committed": str(row.committed),
+            "published": str(row.published),
+            "paused": row.paused,
+            "recoveries": row.recoveries,
+            "last_error": row.last_error,
+        }
+
+    async def set_published(self, graph: GraphId, epoch: Epoch, *, now: datetime) -> None:
+        await self._connection.execute(
+            update(graphs).where(graphs.c.id == graph, graphs.c.published < epoch).values(published=epoch)
+        )
+        await self._connection.execute(
+            update(barrier)
+            .where(barrier.c.graph == graph, barrier.c.epoch <= epoch, UNPUBLISHED)
+            .values(published_at=now)
+        )
+        created = exists().where(job.c.relation == relation.c.id, job.c.graph == graph, job.c.state == "Created")
+        await self._connection.execute(update(relation).where(UNSHOWN, created).values(shown=True))
+
+    async def ask_recovery(self, graph: GraphId, reason: str | None) -> None:
+        asked = update(graphs).where(graphs.c.id == graph)
+        await self._connection.execute(asked.values(recover_asked=None if reason is None else printable(reason)))
+
+    async def _forget(self, graph: GraphId, reason: str | None) -> None:
+        """End the uncommitted barriers; what they carried waits again."""
+        # A worker's answer locks its worker, then its barrier: so does this, or the two could wait for each other.
+        held = select(workers.c.id).where(workers.c.graph == graph, not_(workers.c.given_up)).order_by(workers.c.id)
+        await self._connection.execute(held.with_for_update(key_share=True))
+        ended = (
+            update(barrier)
+            .where(barrier.c.graph == graph, UNCOMMITTED)
+            .values(state="ABANDONED", failure=func.coalesce(barrier.c.failure, reason), payload=None, answer=None)
+            .returning(barrier.c.epoch)
+        )
+        # The barriers first: their row locks keep a late answer out while the rest is put back.
+        epochs = list((await self._connection.execute(ended)).scalars())
+        if not epochs:
+            return
+        await self._connection.execute(
+            update(command).where(command.c.graph == graph, UNFINISHED, command.c.epoch.in_(epochs)).values(epoch=None)
+        )
+        await self._connection.execute(
+            update(statement).where(statement.c.carried_by.in_(epochs)).values(carried_by=None, carried_to=None)
+        )
+
+
+def _end_of_generation(reason: str | None, now: datetime) -> dict[str, Any]:
+    return {
+        "generation": graphs.c.generation + 1,
+        "recoveries": graphs.c.recoveries + 1,
+        "last_error": reason,
+        "recovering_since": now,
+        "worker": None,
+        "last_injected_at": None,
+        "recover_asked": None,
+    }
+
+
+def _view(graph: GraphId, alive_after: datetime) -> Select[*tuple[Any, ...]]:
+    in_flight = and_(barrier.c.graph == graphs.c.id, IN_FLIGHT)
+    waiting = and_(command.c.graph == graph, UNFINISHED, command.c.epoch.is_(None))
+    # DML belongs to the database graph; a job graph of its own runs none.
+    statements = and_(literal(graph == DATABASE_GRAPH), WAITING)
+    return (
+        select(
+            graphs,
+            select(func.max(graphs.c.newest)).correlate(None).scalar_subquery().label("newest_of_all"),
+            _alive(graph, alive_after).label("alive"),
+            _attached(graph).label("attached"),
+            exists().where(waiting).label("commands_waiting"),
+            exists().where(waiting, command.c.stops).label("stops_waiting"),
+            exists().where(statements).label("statements_waiting"),
+            _backfilling(graph).label("backfilling"),
+            exists().select_from(cleanup).label("cleanups_waiting"),
+            barrier.c.epoch,
+            barrier.c.kind,
+            barrier.c.state,
+            barrier.c.injected_at,
+            case((barrier.c.state == "FAILED", text_of(barrier.c.answer))).label("failed"),
+        )
+        .select_from(graphs.outerjoin(barrier, in_flight))
+        .where(graphs.c.id == graph)
+    )
+
+
+def _alive(graph: GraphId, after: datetime) -> Any:
+    alive = and_(workers.c.graph == graph, not_(workers.c.given_up), workers.c.seen_at > after)
+    return func.array(select(workers.c.id).where(alive).correlate(None).scalar_subquery())
+
+
+def _attached(graph: GraphId) -> ScalarSelect[int]:
+    attached = and_(barrier.c.graph == graph, UNCOMMITTED, barrier.c.state == literal_column("'ATTACHED'"))
+    return select(func.count()).select_from(barrier).where(attached).correlate(None).scalar_subquery()
+
+
+def _backfilling(graph: GraphId) -> Any:
+    moving = or_(fragment.c.rate_limit.is_(None), fragment.c.rate_limit > 0)
+    return exists(
+        select(scan_progress.c.fragment)
+        .join(fragment, fragment.c.id == scan_progress.c.fragment)
+        .join(job, job.c.id == fragment.c.job)
+        .where(OPEN, job.c.graph == graph, job.c.state == "Creating", moving)
+    )
+
+
+def _graph_view(row: Row[*tuple[Any, ...]]) -> GraphView:
+    return GraphView(
+        graph=GraphId(row.id),
+        status=GraphStatus(row.status),
+        generation=Generation(row.generation),
+        committed=Epoch(row.committed),
+        published=Epoch(row.published),
+        newest=Epoch(row.newest_of_all),
+        worker=None if row.worker is None else WorkerId(row.worker),
+        alive=frozenset(WorkerId(worker) for worker in row.alive),
+        in_flight=_in_flight(row),
+        uncommitted=row.attached,
+        last_injected_at=row.last_injected_at,
+        attempts=row.attempts,
+        recovering_since=row.recovering_since,
+        commands_waiting=row.commands_waiting,
+        stops_waiting=row.stops_waiting,
+        statements_waiting=row.statements_waiting,
+        backfilling=row.backfilling,
+        recover_asked=row.recover_asked,
+        cleanups_waiting=row.cleanups_waiting,
+    )
+
+
+def _in_flight(row: Row[*tuple[Any, ...]]) -> InFlight | None:
+    if row.epoch is None:
+        return None
+    return InFlight(
+        epoch=Epoch(row.epoch),
+        kind=BarrierKind(row.kind),
+        injected_at=row.injected_at,
+        collected=row.state == "COLLECTED",
+        failure=None if row.failed is None else Failed.model_validate_json(row.failed),
+    )

@@ -1,0 +1,193 @@
+"""Jobs, with the fragments and actors that carry them out."""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Row, Select, and_, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.domain.errors import Conflict, NotFound
+from service.domain.job import CREATING, TERMINAL, Job, JobEvent, JobState, after
+from service.meta_store.documents import printable, stored
+from service.meta_store.models import BLAMED, TAKEN, actor, fragment, scan_progress
+from service.meta_store.models import job as job_table
+from service.meta_store.models import relation as relations
+from service.meta_store.plans import read_plans
+from service.meta_store.relations import store_columns
+from service.ports.meta_store import NewFragment, NewJob
+from service.protocol.ids import GraphId, JobId, RelationId
+from service.protocol.plan import FragmentKind, JobPlan
+from service.protocol.relation import Relation, RelationKind
+
+_UNREADABLE: Final = TERMINAL | {JobState.CANCELLING, JobState.DROPPING, JobState.FAILED}
+
+_ENDS: Final = TERMINAL | {JobState.CREATED, JobState.FAILED}
+
+
+class PostgresJobs:
+    """See `service.ports.meta_store.Jobs`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def add(self, new: NewJob, *, now: datetime) -> Job:
+        """Also raises Conflict when an upstream is on its way out; its job is held until the transaction ends."""
+        await self._hold_upstreams({one.upstream for one in new.fragments if one.upstream is not None})
+        relation = await self._add_relation(new)
+        await store_columns(self._connection, relation, new.relation)
+        added = insert(job_table).values(
+            relation=relation,
+            statement=new.statement,
+            state=JobState.INITIAL,
+            background=new.background,
+            initialized_at=now,
+        )
+        job = JobId((await self._connection.execute(added.returning(job_table.c.id))).scalar_one())
+        for one in new.fragments:
+            await self._add_fragment(job, one)
+        return Job(
+            id=job,
+            relation=relation,
+            name=new.relation.name,
+            kind=new.relation.kind,
+            statement=new.statement,
+            state=JobState.INITIAL,
+            background=new.background,
+            initialized_at=now,
+        )
+
+    async def get(self, job: JobId) -> Job | None:
+        row = (await self._connection.execute(_JOBS.where(job_table.c.id == job))).first()
+        return None if row is None else _job(row)
+
+    async def where(self, states: Collection[JobState] | None = None) -> Sequence[Job]:
+        found = _JOBS if states is None else _JOBS.where(job_table.c.state.in_(states))
+        return [_job(row) for row in await self._connection.execute(found.order_by(job_table.c.id))]
+
+    async def move(self, job: JobId, event: JobEvent, *, now: datetime, error: str | None = None) -> Job:
+        """`finished_at` is when the creation ended, well or badly; a later drop does not change it."""
+        locked = _JOBS.where(job_table.c.id == job).with_for_update(of=job_table)
+        row = (await self._connection.execute(locked)).first()
+        if row is None:
+            raise NotFound(f"job {job} not found", kind="job")
+        state = after(JobState(row.state), event)
+        values: dict[str, Any] = {"state": state}
+        if event is JobEvent.STARTED:
+            values["started_at"] = now
+        if state in _ENDS and row.finished_at is None:
+            values["finished_at"] = now
+        if error is not None:
+            values["error"] = printable(error)
+        await self._connection.execute(update(job_table).where(job_table.c.id == job).values(values))
+        moved = await self.get(job)
+        assert moved is not None
+        return moved
+
+    async def plans(self, jobs: Collection[JobId]) -> Sequence[JobPlan]:
+        return await read_plans(self._connection, jobs)
+
+    async def blame(self, job: JobId | None, *, graph: GraphId) -> int:
+        creating = and_(job_table.c.graph == graph, job_table.c.state == JobState.CREATING)
+        lived = update(job_table).where(creating).values(recoveries=job_table.c.recoveries + 1)
+        await self._connection.execute(lived)
+        others = and_(job_table.c.graph == graph, BLAMED)
+        if job is not None:
+            others = and_(others, job_table.c.id != job)
+        await self._connection.execute(update(job_table).where(others).values(failures=0))
+        blamed = update(job_table).where(job_table.c.id == job).values(failures=job_table.c.failures + 1)
+        failures = (
+            None if job is None else (await self._connection.execute(blamed.returning(job_table.c.failures))).scalar()
+        )
+        return failures or 0
+
+    async def _hold_upstreams(self, upstreams: set[RelationId]) -> None:
+        """A drop locks its job's row to move it, so it comes before (and is seen here) or after (and sees this job)."""
+        if not upstreams:
+            return
+        read = (
+            select(job_table.c.state, relations.c.name, relations.c.kind)
+            .join(relations, relations.c.id == job_table.c.relation)
+            .where(relations.c.id.in_(upstreams))
+            .order_by(relations.c.id)
+            .with_for_update(read=True, of=job_table)
+        )
+        for row in await self._connection.execute(read):
+            if JobState(row.state) in _UNREADABLE:
+                raise Conflict(f'{row.kind} "{row.name}" cannot be read: it is {row.state}')
+
+    async def _add_relation(self, new: NewJob) -> RelationId:
+        relation = new.relation
+        row = insert(relations).values(
+            name=relation.name, kind=relation.kind, definition=new.statement, vnode_count=relation.vnode_count
+        )
+        free = row.on_conflict_do_nothing(index_elements=["name"], index_where=TAKEN).returning(relations.c.id)
+        added = (await self._connection.execute(free)).scalar()
+        if added is None:
+            raise Conflict(await self._taken_by(relation))
+        return RelationId(added)
+
+    async def _taken_by(self, relation: Relation) -> str:
+        """Say in the reference's words what has the name."""
+        existing = (
+            select(relations.c.kind, job_table.c.state)
+            .join(job_table, job_table.c.relation == relations.c.id)
+            .where(relations.c.name == relation.name, TAKEN)
+        )
+        row = (await self._connection.execute(existing)).first()
+        kind = relation.kind if row is None else RelationKind(row.kind)
+        if row is not None and JobState(row.state) in CREATING:
+            return f"{kind} named {relation.name} already exists and is still being created"
+        return f'{kind} with name "{relation.name}" exists'
+
+    async def _add_fragment(self, job: JobId, new: NewFragment) -> None:
+        row = insert(fragment).values(
+            job=job,
+            kind=new.kind,
+            upstream=new.upstream,
+            query=None if new.query is None else stored(new.query),
+            scan_type=new.scan_type,
+            rate_limit=new.rate_limit,
+        )
+        added = (await self._connection.execute(row.returning(fragment.c.id))).scalar_one()
+        # One statement, whose rows get their ids in the order given.
+        actors = [{"fragment": added, "runs": runs} for runs in new.actors]
+        await self._connection.execute(insert(actor).values(actors))
+        if new.kind is FragmentKind.STREAM_SCAN:
+            await self._connection.execute(insert(scan_progress).values(fragment=added))
+
+
+_JOBS: Final[Select[*tuple[Any, ...]]] = select(
+    job_table.c.id,
+    job_table.c.relation,
+    relations.c.name,
+    relations.c.kind,
+    job_table.c.statement,
+    job_table.c.state,
+    job_table.c.background,
+    job_table.c.initialized_at,
+    job_table.c.started_at,
+    job_table.c.finished_at,
+    job_table.c.error,
+    job_table.c.failures,
+    job_table.c.recoveries,
+).join(relations, relations.c.id == job_table.c.relation)
+
+
+def _job(row: Row[*tuple[Any, ...]]) -> Job:
+    return Job(
+        id=JobId(row.id),
+        relation=RelationId(row.relation),
+        name=row.name,
+        kind=RelationKind(row.kind),
+        statement=row.statement,
+        state=JobState(row.state),
+        background=row.background,
+        initialized_at=row.initialized_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        error=row.error,
+        failures=row.failures,
+        recoveries=row.recoveries,
+    )

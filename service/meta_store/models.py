@@ -1,0 +1,310 @@
+"""The shape of the meta store's tables, for statements and for Alembic's comparison; the DDL itself is in `migrations`.
+
+CHECK constraints are in the DDL only. The predicates of partial indexes are constants here: a statement that is to use
+such an index must spell its predicate in the same way, with literals.
+"""
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Double,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    MetaData,
+    Sequence,
+    Table,
+    Text,
+    UniqueConstraint,
+    and_,
+    false,
+    literal_column,
+    not_,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+SCHEMA: Final = "tidefill"
+METADATA: Final = MetaData(schema=SCHEMA)
+
+_INSTANT: Final = DateTime(timezone=True)
+_ZERO: Final = text("0")
+_FALSE: Final = false()
+
+
+def _literals(*words: str) -> list[object]:
+    return [literal_column(f"'{word}'") for word in words]
+
+
+def _reference(target: str, *, cascade: bool = False) -> ForeignKey:
+    return ForeignKey(f"{SCHEMA}.{target}.id", ondelete="CASCADE" if cascade else None)
+
+
+def _identity() -> Column[int]:
+    return Column("id", BigInteger, Identity(always=False), primary_key=True)
+
+
+system_parameter = Table(
+    "system_parameter",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+leader_lease = Table(
+    "leader_lease",
+    METADATA,
+    Column("singleton", Boolean, primary_key=True, server_default=text("true")),
+    Column("term", BigInteger, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("expires_at", _INSTANT, nullable=False),
+    UniqueConstraint("term", name="leader_lease_term_is_unique"),
+)
+
+graph = Table(
+    "graph",
+    METADATA,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    Column("status", Text, nullable=False),
+    Column("generation", BigInteger, nullable=False, server_default=_ZERO),
+    Column("committed", BigInteger, nullable=False, server_default=_ZERO),
+    Column("published", BigInteger, nullable=False, server_default=_ZERO),
+    Column("newest", BigInteger, nullable=False, server_default=_ZERO),
+    Column("worker", Text),
+    Column("last_injected_at", _INSTANT),
+    Column("attempts", Integer, nullable=False, server_default=_ZERO),
+    Column("recovering_since", _INSTANT),
+    Column("recoveries", BigInteger, nullable=False, server_default=_ZERO),
+    Column("last_error", Text),
+    Column("paused", Boolean, nullable=False, server_default=_FALSE),
+    Column("recover_asked", Text),
+)
+
+barrier = Table(
+    "barrier",
+    METADATA,
+    Column("graph", BigInteger, _reference("graph"), primary_key=True),
+    Column("epoch", BigInteger, primary_key=True),
+    Column("prev", BigInteger, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("worker", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("mutation", JSONB(none_as_null=True)),
+    Column("payload", JSONB(none_as_null=True)),
+    Column("answer", JSONB(none_as_null=True)),
+    Column("failure", Text),
+    Column("timings", JSONB, nullable=False, server_default=text("'{}'")),
+    Column("injected_at", _INSTANT, nullable=False),
+    Column("collected_at", _INSTANT),
+    Column("committed_at", _INSTANT),
+    Column("published_at", _INSTANT),
+)
+IN_FLIGHT: Final = barrier.c.state.in_(_literals("INJECTED", "COLLECTED", "FAILED"))
+UNCOMMITTED: Final = barrier.c.state.in_(_literals("INJECTED", "COLLECTED", "FAILED", "ATTACHED"))
+UNPUBLISHED: Final = and_(barrier.c.state == literal_column("'COMMITTED'"), barrier.c.published_at.is_(None))
+Index("barrier_one_in_flight", barrier.c.graph, unique=True, postgresql_where=IN_FLIGHT)
+Index("barrier_uncommitted", barrier.c.graph, barrier.c.epoch, postgresql_where=UNCOMMITTED)
+Index("barrier_unpublished", barrier.c.graph, barrier.c.epoch, postgresql_where=UNPUBLISHED)
+
+command = Table(
+    "command",
+    METADATA,
+    _identity(),
+    Column("graph", BigInteger, _reference("graph"), nullable=False),
+    Column("mutation", JSONB(none_as_null=True)),
+    Column("stops", Boolean, nullable=False),
+    Column("asked_by", Text, nullable=False),
+    Column("asked_at", _INSTANT, nullable=False),
+    Column("epoch", BigInteger),
+    Column("done", Boolean, nullable=False, server_default=_FALSE),
+    Column("error", Text),
+)
+UNFINISHED: Final = not_(command.c.done)
+Index("command_unfinished", command.c.graph, command.c.id, postgresql_where=UNFINISHED)
+
+relation = Table(
+    "relation",
+    METADATA,
+    _identity(),
+    Column("name", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("definition", Text, nullable=False),
+    Column("vnode_count", Integer, nullable=False),
+    Column("key_count", BigInteger, nullable=False, server_default=_ZERO),
+    Column("shown", Boolean, nullable=False, server_default=_FALSE),
+    Column("dropped", Boolean, nullable=False, server_default=_FALSE),
+)
+TAKEN: Final = not_(relation.c.dropped)
+UNSHOWN: Final = and_(not_(relation.c.shown), TAKEN)
+Index("relation_name_is_taken_once", relation.c.name, unique=True, postgresql_where=TAKEN)
+Index("relation_unshown", relation.c.id, postgresql_where=UNSHOWN)
+
+relation_column = Table(
+    "relation_column",
+    METADATA,
+    Column("relation", BigInteger, _reference("relation", cascade=True), primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("nullable", Boolean, nullable=False),
+    Column("hidden", Boolean, nullable=False),
+    Column("key_position", Integer),
+    Column("descending", Boolean, nullable=False, server_default=_FALSE),
+    UniqueConstraint("relation", "name", name="relation_column_name_is_unique"),
+    UniqueConstraint("relation", "key_position", name="relation_column_key_position_is_unique"),
+)
+
+cleanup = Table(
+    "cleanup",
+    METADATA,
+    Column("relation", BigInteger, _reference("relation"), primary_key=True),
+    Column("name", Text, nullable=False),
+)
+
+job = Table(
+    "job",
+    METADATA,
+    _identity(),
+    Column("relation", BigInteger, _reference("relation"), nullable=False),
+    Column("graph", BigInteger, _reference("graph"), nullable=False, server_default=text("1")),
+    Column("statement", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("background", Boolean, nullable=False),
+    Column("initialized_at", _INSTANT, nullable=False),
+    Column("started_at", _INSTANT),
+    Column("finished_at", _INSTANT),
+    Column("error", Text),
+    Column("failures", Integer, nullable=False, server_default=_ZERO),
+    Column("recoveries", Integer, nullable=False, server_default=_ZERO),
+    Column("progress_text", Text),
+    Column("progress", JSONB(none_as_null=True)),
+    UniqueConstraint("relation", name="job_creates_one_relation"),
+)
+BLAMED: Final = job.c.failures > literal_column("0")
+Index("job_state", job.c.state, job.c.id)
+Index("job_blamed", job.c.id, postgresql_where=BLAMED)
+
+fragment = Table(
+    "fragment",
+    METADATA,
+    _identity(),
+    Column("job", BigInteger, _reference("job", cascade=True), nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("upstream", BigInteger, _reference("relation")),
+    Column("query", JSONB(none_as_null=True)),
+    Column("scan_type", Text),
+    Column("rate_limit", BigInteger),
+    Column("waiting", Boolean, nullable=False, server_default=_FALSE),
+)
+Index("fragment_job", fragment.c.job, fragment.c.id)
+Index("fragment_upstream", fragment.c.upstream, postgresql_where=fragment.c.upstream.is_not(None))
+
+actor = Table(
+    "actor",
+    METADATA,
+    _identity(),
+    Column("fragment", BigInteger, _reference("fragment", cascade=True), nullable=False),
+    Column("runs", JSONB, nullable=False),
+    Column("rows", BigInteger, nullable=False, server_default=_ZERO),
+    Column("finished", Boolean, nullable=False, server_default=_FALSE),
+)
+Index("actor_fragment", actor.c.fragment, actor.c.id)
+
+backfill_position = Table(
+    "backfill_position",
+    METADATA,
+    Column("fragment", BigInteger, _reference("fragment", cascade=True), primary_key=True),
+    Column("vnode", Integer, primary_key=True),
+    Column("state", Text, nullable=False),
+    Column("key", JSONB(none_as_null=True)),
+    Column("rows", BigInteger, nullable=False),
+)
+
+scan_progress = Table(
+    "scan_progress",
+    METADATA,
+    Column("fragment", BigInteger, _reference("fragment", cascade=True), primary_key=True),
+    Column("rows", BigInteger, nullable=False, server_default=_ZERO),
+    Column("rate", Double, nullable=False, server_default=_ZERO),
+    Column("finished", Boolean, nullable=False, server_default=_FALSE),
+    Column("at", _INSTANT),
+)
+OPEN: Final = not_(scan_progress.c.finished)
+Index("scan_progress_open", scan_progress.c.fragment, postgresql_where=OPEN)
+
+worker = Table(
+    "worker",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("graph", BigInteger, _reference("graph"), nullable=False),
+    Column("host", Text, nullable=False),
+    Column("pid", BigInteger, nullable=False),
+    Column("parallelism", Integer, nullable=False),
+    Column("registered_at", _INSTANT, nullable=False),
+    Column("seen_at", _INSTANT, nullable=False),
+    Column("given_up", Boolean, nullable=False, server_default=_FALSE),
+)
+Index("worker_of_graph", worker.c.graph, postgresql_where=not_(worker.c.given_up))
+
+request = Table(
+    "request",
+    METADATA,
+    _identity(),
+    Column("graph", BigInteger, _reference("graph"), nullable=False),
+    Column("body", JSONB, nullable=False),
+    Column("asked_at", _INSTANT, nullable=False),
+    Column("worker", Text, _reference("worker")),
+    Column("claimed_at", _INSTANT),
+    Column("response", JSONB(none_as_null=True)),
+)
+UNANSWERED: Final = request.c.response.is_(None)
+Index("request_unanswered", request.c.graph, request.c.id, postgresql_where=UNANSWERED)
+
+STATEMENT_ID: Final = Sequence("statement_id", metadata=METADATA)
+statement = Table(
+    "statement",
+    METADATA,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    Column("body", JSONB, nullable=False),
+    Column("accepted_at", _INSTANT, nullable=False),
+    Column("staged_rows", BigInteger),
+    Column("applied_rows", BigInteger, nullable=False, server_default=_ZERO),
+    Column("affected", BigInteger, nullable=False, server_default=_ZERO),
+    Column("carried_by", BigInteger),
+    Column("carried_to", BigInteger),
+    Column("epoch", BigInteger),
+    Column("finished_at", _INSTANT),
+    Column("error", Text),
+    Column("sqlstate", Text),
+    Column("staging", Boolean, nullable=False),
+)
+WAITING: Final = and_(statement.c.carried_by.is_(None), statement.c.finished_at.is_(None))
+Index("statement_waiting", statement.c.id, postgresql_where=WAITING)
+Index("statement_carried", statement.c.carried_by, postgresql_where=statement.c.carried_by.is_not(None))
+Index("statement_finished", statement.c.finished_at, postgresql_where=statement.c.finished_at.is_not(None))
+Index("statement_staging", statement.c.id, postgresql_where=statement.c.staging)
+
+event = Table(
+    "event",
+    METADATA,
+    _identity(),
+    Column("at", _INSTANT, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("facts", JSONB, nullable=False),
+)
+
+idempotency_key = Table(
+    "idempotency_key",
+    METADATA,
+    Column("key", Text, primary_key=True),
+    Column("fingerprint", Text, nullable=False),
+    Column("claimed_at", _INSTANT, nullable=False),
+    Column("response", JSONB(none_as_null=True)),
+)
+Index("idempotency_key_age", idempotency_key.c.claimed_at)

@@ -1,0 +1,24 @@
+"""System parameters that were set."""
+
+from collections.abc import Mapping
+
+from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.meta_store.models import system_parameter
+
+
+class PostgresParameters:
+    """See `service.ports.meta_store.Parameters`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def all(self) -> Mapping[str, str]:
+        rows = await self._connection.execute(select(system_parameter.c.name, system_parameter.c.value))
+        return dict(rows.all())
+
+    async def set(self, name: str, text: str) -> None:
+        new = insert(system_parameter).values(name=name, value=text)
+        await self._connection.execute(new.on_conflict_do_update(index_elements=["name"], set_={"value": text}))

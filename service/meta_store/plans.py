@@ -1,0 +1,114 @@
+"""Building the plans of jobs: a handful of statements however many jobs there are. Next: `service.meta_store.jobs`."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+from sqlalchemy import Row, Text, cast, func, select
+from sqlalchemy.dialects.postgresql import aggregate_order_by
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.meta_store.documents import text_of
+from service.meta_store.models import actor, backfill_position, fragment, job
+from service.meta_store.relations import read_relations
+from service.protocol.ids import ActorId, FragmentId, JobId, Vnode
+from service.protocol.plan import ActorPlan, FragmentKind, FragmentPlan, JobPlan, ScanType, Stateless, VnodePosition
+from service.protocol.relation import Relation
+from service.protocol.vnodes import Runs, vnodes_of
+
+_POSITIONS: Final = TypeAdapter(list[VnodePosition])
+
+Positions = Mapping[int, Mapping[Vnode, VnodePosition]]
+"""Fragment -> vnode -> position."""
+
+
+async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Sequence[JobPlan]:
+    """Return plans in order of job id; a job whose relation was removed has none."""
+    targets = dict((await connection.execute(select(job.c.id, job.c.relation).where(job.c.id.in_(jobs)))).all())
+    rows = (
+        await connection.execute(
+            select(
+                fragment.c.id,
+                fragment.c.job,
+                fragment.c.kind,
+                fragment.c.upstream,
+                text_of(fragment.c.query).label("query"),
+                fragment.c.scan_type,
+                fragment.c.rate_limit,
+                fragment.c.waiting,
+            )
+            .where(fragment.c.job.in_(jobs))
+            .order_by(fragment.c.id)
+        )
+    ).all()
+    needed = set(targets.values()) | {row.upstream for row in rows if row.upstream is not None}
+    relations = await read_relations(connection, needed)
+    fragments = [row.id for row in rows]
+    actors = await read_actors(connection, fragments)
+    positions = await read_positions(connection, fragments)
+    plans: dict[int, list[FragmentPlan]] = defaultdict(list)
+    for row in rows:
+        plans[row.job].append(_fragment(row, actors[row.id], positions.get(row.id, {}), relations))
+    return [
+        JobPlan(id=JobId(one), relation=relations[targets[one]], fragments=tuple(plans[one]))
+        for one in sorted(targets)
+        if targets[one] in relations
+    ]
+
+
+async def read_actors(
+    connection: AsyncConnection, fragments: Collection[int]
+) -> Mapping[int, Sequence[Row[*tuple[Any, ...]]]]:
+    """Return the actors of each fragment in order of id."""
+    rows = await connection.execute(select(actor).where(actor.c.fragment.in_(fragments)).order_by(actor.c.id))
+    actors: dict[int, list[Row[*tuple[Any, ...]]]] = defaultdict(list)
+    for row in rows:
+        actors[row.fragment].append(row)
+    return actors
+
+
+async def read_positions(connection: AsyncConnection, fragments: Collection[int]) -> Positions:
+    """Return what is stored; a vnode without a position has not started."""
+    position = func.jsonb_build_object(
+        *("vnode", backfill_position.c.vnode),
+        *("state", backfill_position.c.state),
+        *("key", backfill_position.c.key),
+        *("rows", backfill_position.c.rows),
+    )
+    document = cast(func.jsonb_agg(aggregate_order_by(position, backfill_position.c.vnode)), Text)
+    rows = await connection.execute(
+        select(backfill_position.c.fragment, document)
+        .where(backfill_position.c.fragment.in_(fragments))
+        .group_by(backfill_position.c.fragment)
+    )
+    return {one: {position.vnode: position for position in _POSITIONS.validate_json(text)} for one, text in rows}
+
+
+def runs_of_row(row: Row[*tuple[Any, ...]]) -> Runs:
+    """Return the vnodes of an actor's row."""
+    return tuple((first, last) for first, last in row.runs)
+
+
+def _fragment(
+    row: Row[*tuple[Any, ...]],
+    actors: Sequence[Row[*tuple[Any, ...]]],
+    positions: Mapping[Vnode, VnodePosition],
+    relations: Mapping[int, Relation],
+) -> FragmentPlan:
+    return FragmentPlan(
+        id=FragmentId(row.id),
+        kind=FragmentKind(row.kind),
+        actors=tuple(_actor(one, positions) for one in actors),
+        upstream=None if row.upstream is None else relations[row.upstream],
+        query=None if row.query is None else Stateless.model_validate_json(row.query),
+        scan_type=None if row.scan_type is None else ScanType(row.scan_type),
+        rate_limit=row.rate_limit,
+        waiting=row.waiting,
+    )
+
+
+def _actor(row: Row[*tuple[Any, ...]], positions: Mapping[Vnode, VnodePosition]) -> ActorPlan:
+    runs = runs_of_row(row)
+    own = tuple(positions[vnode] for vnode in vnodes_of(runs) if vnode in positions)
+    return ActorPlan(id=ActorId(row.id), vnodes=runs, positions=own)

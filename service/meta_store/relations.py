@@ -1,0 +1,78 @@
+"""How a relation is stored: one row, and one per column. Shared by the aggregates that read or write relations."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from sqlalchemy import Row, func, insert, select
+from sqlalchemy.dialects.postgresql import JSONB, aggregate_order_by
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.meta_store.models import relation as relations
+from service.meta_store.models import relation_column
+from service.protocol.columns import Column, ColumnType, KeyColumn
+from service.protocol.ids import RelationId
+from service.protocol.relation import Relation, RelationKind
+
+_COLUMN: Final = func.jsonb_build_array(
+    relation_column.c.name,
+    relation_column.c.type,
+    relation_column.c.nullable,
+    relation_column.c.hidden,
+    relation_column.c.key_position,
+    relation_column.c.descending,
+    type_=JSONB,
+)
+
+COLUMNS: Final = (
+    select(func.jsonb_agg(aggregate_order_by(_COLUMN, relation_column.c.position), type_=JSONB))
+    .where(relation_column.c.relation == relations.c.id)
+    .correlate(relations)
+    .scalar_subquery()
+    .label("columns")
+)
+"""All columns of the selected relation as one document; NULL for a relation that was removed."""
+
+
+def relation_of(row: Row[*tuple[Any, ...]]) -> Relation:
+    """Return the relation of a row with the columns `id name kind vnode_count columns`."""
+    keys = sorted((place, name, descending) for name, _, _, _, place, descending in row.columns if place is not None)
+    return Relation(
+        id=RelationId(row.id),
+        name=row.name,
+        kind=RelationKind(row.kind),
+        columns=tuple(
+            Column(name=name, type=ColumnType.parse(kind), nullable=nullable, hidden=hidden)
+            for name, kind, nullable, hidden, _, _ in row.columns
+        ),
+        key=tuple(KeyColumn(name=name, descending=descending) for _, name, descending in keys),
+        vnode_count=row.vnode_count,
+    )
+
+
+async def read_relations(connection: AsyncConnection, ids: Collection[int]) -> Mapping[int, Relation]:
+    """Return the relations with these ids that were not removed."""
+    found = select(relations.c.id, relations.c.name, relations.c.kind, relations.c.vnode_count, COLUMNS).where(
+        relations.c.id.in_(ids), COLUMNS.element.is_not(None)
+    )
+    return {row.id: relation_of(row) for row in await connection.execute(found)}
+
+
+async def store_columns(connection: AsyncConnection, relation: RelationId, of: Relation) -> None:
+    """Store the columns and the key of a new relation."""
+    places = {part.name: (place, part.descending) for place, part in enumerate(of.key)}
+    rows: list[dict[str, Any]] = []
+    for position, column in enumerate(of.columns):
+        place, descending = places.get(column.name, (None, False))
+        rows.append(
+            {
+                "relation": relation,
+                "position": position,
+                "name": column.name,
+                "type": str(column.type),
+                "nullable": column.nullable,
+                "hidden": column.hidden,
+                "key_position": place,
+                "descending": descending,
+            }
+        )
+    await connection.execute(insert(relation_column).values(rows))

@@ -1,0 +1,127 @@
+"""DML that was accepted and not yet answered.
+
+A staged statement is stored whole; barriers carry slices of it. `applied_rows` is where the next slice begins: the end
+of the last slice whose epoch has committed, so that a recovery repeats only the slice that was under way.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Row, Select, and_, case, delete, func, insert, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.meta_store.documents import printable, recordset, stored, text_of
+from service.meta_store.models import STATEMENT_ID, WAITING
+from service.meta_store.models import statement as statements
+from service.ports.meta_store import StoredStatement
+from service.protocol.dml import STATEMENT, Statement, StatementResult
+from service.protocol.ids import Epoch, StatementId
+
+KEPT_FOR: Final = timedelta(minutes=10)
+"""How long a finished statement can still be asked for: far longer than anybody waits for its answer."""
+
+
+class PostgresStatements:
+    """See `service.ports.meta_store.Statements`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def reserve(self) -> StatementId:
+        return StatementId((await self._connection.execute(select(STATEMENT_ID.next_value()))).scalar_one())
+
+    async def add(self, statement: Statement, *, now: datetime, staged_rows: int | None = None) -> None:
+        new = insert(statements).values(
+            id=statement.id,
+            body=stored(statement),
+            accepted_at=now,
+            staged_rows=staged_rows,
+            staging=staged_rows is not None,
+        )
+        await self._connection.execute(new)
+
+    async def get(self, statement: StatementId) -> StoredStatement | None:
+        row = (await self._connection.execute(_STATEMENTS.where(statements.c.id == statement))).first()
+        return None if row is None else _statement(row)
+
+    async def waiting(self, *, limit: int) -> Sequence[StoredStatement]:
+        rows = await self._connection.execute(_STATEMENTS.where(WAITING).order_by(statements.c.id).limit(limit))
+        return [_statement(row) for row in rows]
+
+    async def finish(self, results: Sequence[StatementResult], *, epoch: Epoch, now: datetime) -> None:
+        """Repeatable: a result of a statement that is finished already changes nothing."""
+        if not results:
+            return
+        await self._connection.execute(_finish(results, epoch, now))
+        old = and_(statements.c.finished_at < now - KEPT_FOR, statements.c.finished_at.is_not(None))
+        await self._connection.execute(delete(statements).where(old, ~statements.c.staging))
+
+    async def staged(self) -> Sequence[StatementId]:
+        finished = and_(statements.c.staging, statements.c.finished_at.is_not(None))
+        rows = await self._connection.execute(select(statements.c.id).where(finished).order_by(statements.c.id))
+        return [StatementId(one) for one in rows.scalars()]
+
+    async def unstaged(self, statement: StatementId) -> None:
+        await self._connection.execute(update(statements).where(statements.c.id == statement).values(staging=False))
+
+
+def _finish(results: Sequence[StatementResult], epoch: Epoch, now: datetime) -> Any:
+    """One statement for all results: the columns on the right are those before the update."""
+    rows = [
+        {
+            "id": one.id,
+            "affected": one.affected,
+            "error": None if one.error is None else printable(one.error),
+            "sqlstate": one.sqlstate,
+        }
+        for one in results
+    ]
+    new = recordset(rows, statements.c.id, statements.c.affected, statements.c.error, statements.c.sqlstate)
+    applied = func.coalesce(statements.c.carried_to, statements.c.applied_rows)
+    last = or_(statements.c.staged_rows.is_(None), new.c.error.is_not(None), applied >= statements.c.staged_rows)
+    return (
+        update(statements)
+        .where(statements.c.id == new.c.id, statements.c.finished_at.is_(None))
+        .values(
+            applied_rows=case((new.c.error.is_(None), applied), else_=statements.c.applied_rows),
+            affected=case((new.c.error.is_(None), statements.c.affected + new.c.affected), else_=0),
+            error=new.c.error,
+            sqlstate=new.c.sqlstate,
+            carried_by=None,
+            carried_to=None,
+            epoch=epoch,
+            finished_at=case((last, now)),
+        )
+    )
+
+
+_STATEMENTS: Final[Select[*tuple[Any, ...]]] = select(
+    statements.c.id,
+    text_of(statements.c.body).label("body"),
+    statements.c.accepted_at,
+    statements.c.staged_rows,
+    statements.c.applied_rows,
+    statements.c.affected,
+    statements.c.epoch,
+    statements.c.finished_at,
+    statements.c.error,
+    statements.c.sqlstate,
+)
+
+
+def _statement(row: Row[*tuple[Any, ...]]) -> StoredStatement:
+    finished = row.finished_at is not None
+    return StoredStatement(
+        id=StatementId(row.id),
+        statement=STATEMENT.validate_json(row.body),
+        accepted_at=row.accepted_at,
+        staged_rows=row.staged_rows,
+        applied_rows=row.applied_rows,
+        epoch=Epoch(row.epoch) if finished else None,
+        result=_result(row) if finished else None,
+    )
+
+
+def _result(row: Row[*tuple[Any, ...]]) -> StatementResult:
+    return StatementResult(id=StatementId(row.id), affected=row.affected, error=row.error, sqlstate=row.sqlstate)

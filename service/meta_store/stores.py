@@ -1,0 +1,80 @@
+"""Transactions over the aggregates, on Postgres. Nothing else in the service commits to the meta store."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from service.meta_store.barriers import PostgresBarriers
+from service.meta_store.catalog import PostgresCatalog
+from service.meta_store.commands import PostgresCommands
+from service.meta_store.engine import translated
+from service.meta_store.events import PostgresEvents
+from service.meta_store.fragments import PostgresFragments
+from service.meta_store.graphs import PostgresGraphs
+from service.meta_store.jobs import PostgresJobs
+from service.meta_store.keys import PostgresKeys
+from service.meta_store.leases import PostgresLeases, assert_term
+from service.meta_store.parameters import PostgresParameters
+from service.meta_store.requests import PostgresRequests
+from service.meta_store.statements import PostgresStatements
+from service.meta_store.workers import PostgresWorkers
+from service.ports.meta_store import Transaction
+from service.protocol.ids import Term
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresTransaction:
+    """The aggregates of one transaction; none of them outlives it."""
+
+    leases: PostgresLeases
+    graphs: PostgresGraphs
+    barriers: PostgresBarriers
+    commands: PostgresCommands
+    catalog: PostgresCatalog
+    jobs: PostgresJobs
+    fragments: PostgresFragments
+    statements: PostgresStatements
+    workers: PostgresWorkers
+    requests: PostgresRequests
+    events: PostgresEvents
+    parameters: PostgresParameters
+    keys: PostgresKeys
+
+    @classmethod
+    def on(cls, connection: AsyncConnection) -> "PostgresTransaction":
+        """Return the aggregates over `connection`, on which a transaction is open."""
+        return cls(
+            leases=PostgresLeases(connection),
+            graphs=PostgresGraphs(connection),
+            barriers=PostgresBarriers(connection),
+            commands=PostgresCommands(connection),
+            catalog=PostgresCatalog(connection),
+            jobs=PostgresJobs(connection),
+            fragments=PostgresFragments(connection),
+            statements=PostgresStatements(connection),
+            workers=PostgresWorkers(connection),
+            requests=PostgresRequests(connection),
+            events=PostgresEvents(connection),
+            parameters=PostgresParameters(connection),
+            keys=PostgresKeys(connection),
+        )
+
+
+class PostgresStores:
+    """See `service.ports.meta_store.Stores`. The engine is its owner's to dispose of."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    @asynccontextmanager
+    async def begin(self, term: Term | None = None) -> AsyncGenerator[Transaction]:
+        """The transaction is READ COMMITTED: what must hold between statements is held by row locks."""
+        with translated():
+            async with self._engine.begin() as connection:
+                if term is not None:
+                    await assert_term(connection, term)
+                transaction = PostgresTransaction.on(connection)
+                yield transaction
+                await transaction.events.write()

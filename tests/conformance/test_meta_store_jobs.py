@@ -1,0 +1,336 @@
+"""The catalog, jobs, fragments and their progress."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+
+import pytest
+
+from service.domain.errors import Conflict, NotFound
+from service.domain.job import IllegalTransition, JobEvent, JobState
+from service.domain.progress import ScanProgress
+from service.meta_store.stores import PostgresStores
+from service.ports.meta_store import Stores
+from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, JobId, RelationId
+from service.protocol.plan import FragmentKind, ScanType
+from service.protocol.relation import RelationKind
+from tests.support.meta_store import (
+    LEASE,
+    NOW,
+    QUERY,
+    add_created,
+    add_creating,
+    at,
+    barrier,
+    collected,
+    done,
+    inject,
+    migrated,
+    new_table,
+    new_view,
+    relation,
+    report,
+    running,
+    scan_of,
+    table_and_view,
+)
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+async def stores(database_url: str) -> AsyncGenerator[PostgresStores]:
+    async with migrated(database_url) as (stores, _):
+        yield stores
+
+
+# --- the catalog --------------------------------------------------------------------------------------------------
+
+
+async def test_a_relation_round_trips_with_its_types_and_key_order(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        job = await tx.jobs.add(new_table("Odd \"name' %s"), now=NOW)
+        entry = await tx.catalog.get(job.relation)
+        assert await tx.catalog.named("Odd \"name' %s") == entry
+        assert await tx.catalog.all() == [entry]
+        assert await tx.catalog.named("other") is None
+        assert await tx.catalog.get(RelationId(99)) is None
+    assert entry is not None
+    assert entry.relation == relation("Odd \"name' %s").model_copy(update={"id": job.relation})
+    assert (entry.job, entry.state, entry.key_count, entry.upstreams) == (job.id, JobState.INITIAL, 0, ())
+
+
+async def test_what_reads_a_relation_depends_on_it(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        first, second = [(await add_created(tx, new_table(name))).relation for name in "ab"]
+        view = await tx.jobs.add(new_view("m", second, first, second), now=NOW)
+        (reader,) = await tx.catalog.dependents(first)
+        assert await tx.catalog.dependents(view.relation) == []
+    assert (reader.relation.id, reader.upstreams) == (view.relation, (first, second))
+
+
+async def test_a_removed_relation_frees_its_name_and_leaves_a_cleanup_and_its_history(stores: Stores) -> None:
+    """I9: nothing of it but the job's history is left once the state store was cleaned."""
+    table, view = await table_and_view(stores)
+    async with stores.begin() as tx:
+        for _ in range(2):  # repeatable
+            await tx.catalog.remove(view.relation)
+        assert await tx.catalog.named("m") is None
+        assert await tx.catalog.dependents(table.relation) == []
+        assert (await tx.fragments.scans([view.id]), await tx.fragments.detail(view.id)) == ({view.id: []}, [])
+        assert await tx.jobs.plans([view.id]) == []
+        (cleanup,) = await tx.catalog.cleanups()
+        assert (cleanup.relation, cleanup.name) == (view.relation, "m")
+        assert (await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)).cleanups_waiting
+        again = await tx.jobs.add(new_view("m", table.relation), now=NOW)
+        await tx.catalog.cleaned(view.relation)
+        assert await tx.catalog.cleanups() == []
+        old = await tx.jobs.get(view.id)
+    assert old is not None
+    assert (old.name, again.relation != view.relation) == ("m", True)
+
+
+async def test_a_created_relation_is_shown_once_its_epoch_is_published(stores: Stores) -> None:
+    table, view = await table_and_view(stores)
+    await running(stores)
+    await inject(stores, barrier(10))
+    async with stores.begin() as tx:
+        await tx.barriers.answer(collected(10), now=NOW)
+        await tx.barriers.commit(DATABASE_GRAPH, Epoch(10), now=NOW)
+        assert [one.id for one in await tx.catalog.unshown()] == [table.relation]
+        await tx.graphs.set_published(DATABASE_GRAPH, Epoch(10), now=NOW)
+        assert await tx.catalog.unshown() == []
+        shown = {entry.relation.id: entry.shown for entry in await tx.catalog.all()}
+    assert shown == {table.relation: True, view.relation: False}
+
+
+# --- jobs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("created", "words"),
+    [
+        (True, 'table with name "x" exists'),
+        (False, "table named x already exists and is still being created"),
+    ],
+)
+async def test_a_name_is_taken_once(stores: Stores, created: bool, words: str) -> None:
+    async with stores.begin() as tx:
+        await (add_created if created else add_creating)(tx, new_table("x"))
+        upstream = (await add_created(tx, new_table("t"))).relation
+    with pytest.raises(Conflict) as error:
+        async with stores.begin() as tx:
+            await tx.jobs.add(new_view("x", upstream), now=NOW)
+    assert str(error.value) == words
+
+
+async def test_of_two_creations_of_one_name_at_once_one_wins(stores: Stores) -> None:
+    async def create() -> bool:
+        async with stores.begin() as tx:
+            await tx.jobs.add(new_table("x"), now=NOW)
+        return True
+
+    results = await asyncio.gather(create(), create(), return_exceptions=True)
+    assert sorted(type(result).__name__ for result in results) == ["Conflict", "bool"]
+
+
+async def test_a_reader_is_not_added_to_what_is_being_dropped(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        table = await add_created(tx, new_table("t"))
+        await tx.jobs.move(table.id, JobEvent.DROP_ASKED, now=NOW)
+        with pytest.raises(Conflict, match='table "t" cannot be read: it is Dropping'):
+            await tx.jobs.add(new_view("m", table.relation), now=NOW)
+
+
+async def test_a_drop_that_looks_for_readers_sees_the_one_that_is_just_being_added(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        table = await add_created(tx, new_table("t"))
+
+    async def readers() -> int:
+        async with stores.begin() as tx:
+            return len(await tx.catalog.dependents(table.relation))
+
+    async with stores.begin() as tx:
+        await tx.jobs.add(new_view("m", table.relation), now=NOW)
+        looking = asyncio.create_task(readers())
+        await asyncio.wait({looking}, timeout=0.2)
+    assert await looking == 1
+
+
+async def test_a_job_moves_along_its_table_and_keeps_its_instants(stores: Stores) -> None:
+    later = NOW + timedelta(minutes=1)
+    async with stores.begin() as tx:
+        added = await tx.jobs.add(new_table("t"), now=NOW)
+        assert (added.state, added.initialized_at, added.kind) == (JobState.INITIAL, NOW, RelationKind.TABLE)
+        assert await tx.jobs.get(added.id) == added
+        await tx.jobs.move(added.id, JobEvent.QUEUED, now=NOW)
+        started = await tx.jobs.move(added.id, JobEvent.STARTED, now=later)
+        assert (started.started_at, started.finished_at) == (later, None)
+        with pytest.raises(IllegalTransition):
+            await tx.jobs.move(added.id, JobEvent.QUEUED, now=later)
+        created = await tx.jobs.move(added.id, JobEvent.FINISHED, now=later)
+        assert (created.state, created.finished_at) == (JobState.CREATED, later)
+        failed = await tx.jobs.move(added.id, JobEvent.FAILED, now=later, error="bad \0 cast")
+        assert (failed.state, failed.error) == (JobState.FAILED, "bad \N{REPLACEMENT CHARACTER} cast")
+        with pytest.raises(NotFound):
+            await tx.jobs.move(JobId(99), JobEvent.QUEUED, now=NOW)
+
+
+async def test_jobs_come_in_the_order_of_the_queue(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        jobs = [await tx.jobs.add(new_table(name), now=NOW) for name in "abc"]
+        await tx.jobs.move(jobs[1].id, JobEvent.QUEUED, now=NOW)
+        assert [job.id for job in await tx.jobs.where()] == [job.id for job in jobs]
+        assert [job.id for job in await tx.jobs.where({JobState.QUEUED})] == [jobs[1].id]
+        both = await tx.jobs.where({JobState.QUEUED, JobState.INITIAL})
+    assert [job.id for job in both] == [job.id for job in jobs]
+
+
+async def test_a_plan_has_everything_a_worker_needs(stores: Stores) -> None:
+    table, view = await table_and_view(stores)
+    async with stores.begin() as tx:
+        first, second = await tx.jobs.plans([view.id, table.id])
+    assert (first.id, second.id) == (table.id, view.id)
+    (dml,) = first.fragments
+    scan, materialize = second.fragments
+    assert (dml.kind, scan.kind, materialize.kind) == (
+        FragmentKind.DML,
+        FragmentKind.STREAM_SCAN,
+        FragmentKind.MATERIALIZE,
+    )
+    assert scan.upstream == first.relation
+    assert (scan.query, scan.scan_type, scan.rate_limit) == (QUERY, ScanType.ARRANGEMENT_BACKFILL, None)
+    assert [actor.vnodes for actor in scan.actors] == [((0, 3),), ((4, 7),)]
+    assert scan.actors[0].id < scan.actors[1].id
+    assert second.relation == relation("m", RelationKind.MATERIALIZED_VIEW).model_copy(update={"id": view.relation})
+
+
+async def test_blame_counts_consecutive_failures_of_one_job(stores: Stores) -> None:
+    table, view = await table_and_view(stores)
+    async with stores.begin() as tx:
+        counts = [
+            await tx.jobs.blame(job, graph=DATABASE_GRAPH)
+            for job in (view.id, view.id, table.id, view.id, None, view.id)
+        ]
+        found = await tx.jobs.get(view.id)
+        idle = await tx.jobs.get(table.id)
+    assert counts == [1, 2, 1, 1, 0, 1]
+    assert found is not None
+    assert idle is not None
+    assert (found.failures, found.recoveries, idle.failures, idle.recoveries) == (1, 6, 0, 0)
+
+
+# --- fragments ----------------------------------------------------------------------------------------------------
+
+
+async def test_positions_and_row_counts_round_trip(stores: Stores) -> None:
+    """I11, I6: what was committed is what the next generation starts from."""
+    _, view = await table_and_view(stores)
+    scan = await scan_of(stores, view.id)
+    one, two = scan.actors
+    keys: tuple[str | None, ...] = (None, "7")
+    text = ('ä"\\u0000 {,}', "-0.0")
+    async with stores.begin() as tx:
+        first = collected(10, report(one.id, scan.id, 3, at(0, *keys, rows=3)), report(two.id, scan.id, 0))
+        second = collected(
+            20,
+            report(one.id, scan.id, 9, at(0, *text, rows=5), done(1, rows=4)),
+            report(two.id, scan.id, 2, at(7, *keys, rows=2)),
+        )
+        await tx.fragments.record([first, second], now=NOW)
+        await tx.fragments.record([collected(30, report(two.id, scan.id, 3, done(7, rows=3)))], now=NOW)
+    again = await scan_of(stores, view.id)
+    assert [actor.positions for actor in again.actors] == [
+        (at(0, *text, rows=5), done(1, rows=4)),
+        (done(7, rows=3),),
+    ]
+    async with stores.begin() as tx:
+        (progress,) = (await tx.fragments.scans([view.id]))[view.id]
+        detail = await tx.fragments.detail(view.id)
+    assert (progress.rows, progress.finished, progress.at) == (12, False, NOW)
+    assert [actor["rows"] for actor in detail[0]["actors"]] == [9, 3]
+    assert detail[0]["actors"][1]["positions"] == [{"vnode": 7, "state": "completed", "key": None, "rows": 3}]
+    assert (detail[0]["upstream"], detail[0]["kind"], detail[1]["upstream"]) == ("t", "STREAM_SCAN", None)
+
+
+async def test_a_scan_is_finished_once_all_its_actors_are(stores: Stores) -> None:
+    _, view = await table_and_view(stores)
+    scan = await scan_of(stores, view.id)
+    one, two = scan.actors
+    finished: list[bool] = []
+    for actors in ([(one, False), (two, True)], [(one, True)]):
+        async with stores.begin() as tx:
+            reports = [report(actor.id, scan.id, 5, finished=ended) for actor, ended in actors]
+            await tx.fragments.record([collected(10, *reports)], now=NOW)
+            finished.append((await tx.fragments.scans([view.id]))[view.id][0].finished)
+    assert finished == [False, True]
+
+
+async def test_progress_has_the_present_key_count_as_its_total_and_a_rate(stores: Stores) -> None:
+    table, view = await table_and_view(stores)
+    scan = await scan_of(stores, view.id)
+    one, two = scan.actors
+    async with stores.begin() as tx:
+        assert (await tx.fragments.scans([view.id, table.id])) == {
+            view.id: [ScanProgress(scan.id, "t", total=0)],
+            table.id: [],
+        }
+        keys = {table.relation: 100}
+        await tx.fragments.record([collected(10, report(one.id, scan.id, 10), keys=keys)], now=NOW)
+        later = NOW + timedelta(seconds=5)
+        both = (report(one.id, scan.id, 20), report(two.id, scan.id, 40))
+        await tx.fragments.record([collected(20, *both, keys={table.relation: -30})], now=later)
+        (progress,) = (await tx.fragments.scans([view.id]))[view.id]
+        entry = await tx.catalog.get(table.relation)
+    assert progress == ScanProgress(scan.id, "t", rows=60, total=70, rate=10.0, at=later)
+    assert entry is not None
+    assert entry.key_count == 70
+
+
+async def test_a_scan_that_has_not_reported_has_no_instant_and_one_that_falls_silent_slows_down(stores: Stores) -> None:
+    table, view = await table_and_view(stores)
+    scan = await scan_of(stores, view.id)
+    async with stores.begin() as tx:
+        other = await add_creating(tx, new_view("n", table.relation))
+        for seconds in (0, 5):
+            reports = [report(scan.actors[0].id, scan.id, seconds * 10)]
+            await tx.fragments.record([collected(10, *reports)], now=NOW + timedelta(seconds=seconds))
+        await tx.fragments.record([collected(20)], now=NOW + timedelta(seconds=10))
+        scans = await tx.fragments.scans([view.id, other.id])
+    assert (scans[view.id][0].rate, scans[view.id][0].at) == (0.0, NOW + timedelta(seconds=10))
+    assert scans[other.id][0].at is None
+
+
+async def test_what_a_dropped_or_finished_scan_still_reports_is_ignored(stores: Stores) -> None:
+    table, view = await table_and_view(stores)
+    scan = await scan_of(stores, view.id)
+    last = [report(actor.id, scan.id, 5, finished=True) for actor in scan.actors]
+    late = collected(20, report(scan.actors[0].id, scan.id, 9, done(0, rows=9)), keys={table.relation: 1})
+    async with stores.begin() as tx:
+        await tx.fragments.record([collected(10, *last)], now=NOW)
+        await tx.fragments.record([late], now=NOW)
+        (progress,) = (await tx.fragments.scans([view.id]))[view.id]
+        await tx.catalog.remove(view.relation)
+        await tx.fragments.record([late], now=NOW)
+        entry = await tx.catalog.get(table.relation)
+    assert (progress.rows, progress.finished) == (10, True)
+    assert entry is not None
+    assert entry.key_count == 2
+
+
+async def test_rate_limits_reach_the_plan(stores: Stores) -> None:
+    _, view = await table_and_view(stores)
+    scan = await scan_of(stores, view.id)
+    for limit in (0, 500, None):
+        async with stores.begin() as tx:
+            await tx.fragments.set_rate_limits({scan.id: limit, FragmentId(999): 1})
+            (progress,) = (await tx.fragments.scans([view.id]))[view.id]
+        assert (await scan_of(stores, view.id)).rate_limit == progress.rate_limit == limit
+
+
+async def test_a_fragment_knows_its_job(stores: Stores) -> None:
+    _, view = await table_and_view(stores)
+    scan = await scan_of(stores, view.id)
+    async with stores.begin() as tx:
+        known = await tx.fragments.job_of([scan.id, FragmentId(999)])
+    assert known == {scan.id: (view.id, FragmentKind.STREAM_SCAN)}

@@ -1,0 +1,267 @@
+"""DML, requests to workers, events, parameters and idempotency keys."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+
+import pytest
+
+from service.domain.barrier import GraphStatus
+from service.domain.errors import Conflict
+from service.meta_store.stores import PostgresStores
+from service.ports.meta_store import Stores
+from service.protocol.dml import Delete, InsertStaged, InsertValues, Statement, StatementResult, Update
+from service.protocol.ids import DATABASE_GRAPH, Epoch, RequestId, StatementId, WorkerId
+from service.protocol.request import Analyze, Analyzed, Rejected
+from tests.support.meta_store import (
+    NOW,
+    QUERY,
+    WORKER,
+    barrier,
+    inject,
+    migrated,
+    registration,
+    relation,
+    running,
+)
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+async def stores(database_url: str) -> AsyncGenerator[PostgresStores]:
+    async with migrated(database_url) as (stores, _):
+        yield stores
+
+
+# --- statements ---------------------------------------------------------------------------------------------------
+
+
+async def store(stores: Stores, *, staged_rows: int | None = None) -> Statement:
+    """Accept a statement: staged rows where a number is given, else a DELETE."""
+    async with stores.begin() as tx:
+        identity = await tx.statements.reserve()
+        one: Statement = Delete(id=identity, relation=relation("t"), predicate="id = 1")
+        if staged_rows is not None:
+            one = InsertStaged(id=identity, relation=relation("t"), columns=("id",), first=0, last=staged_rows)
+        await tx.statements.add(one, now=NOW, staged_rows=staged_rows)
+    return one
+
+
+async def carry(stores: Stores, epoch: int, *statements: Statement, generation: int = 0) -> None:
+    """Inject a barrier that carries statements and let it be gone: only what it carried matters here."""
+    await inject(stores, barrier(epoch, epoch - 1, statements=statements, generation=generation))
+
+
+async def finish(stores: Stores, epoch: int, *results: StatementResult) -> None:
+    async with stores.begin() as tx:
+        await tx.statements.finish(results, epoch=Epoch(epoch), now=NOW)
+
+
+async def waiting(stores: Stores) -> list[tuple[StatementId, int]]:
+    async with stores.begin() as tx:
+        return [(one.id, one.applied_rows) for one in await tx.statements.waiting(limit=10)]
+
+
+async def test_statements_round_trip_in_the_order_of_their_ids(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        ids = [await tx.statements.reserve() for _ in range(3)]
+        statements: list[Statement] = [
+            InsertValues(id=ids[0], relation=relation("t"), columns=("id", "name"), source="values (1, '\u00e4''')"),
+            Update(id=ids[1], relation=relation("t"), assignments=(("name", "null"),), predicate=None),
+            Delete(id=ids[2], relation=relation("t"), predicate="id % 2 = 0 and name = ':x'"),
+        ]
+        for one in reversed(statements):
+            await tx.statements.add(one, now=NOW)
+        assert [one.statement for one in await tx.statements.waiting(limit=10)] == statements
+        assert [one.id for one in await tx.statements.waiting(limit=2)] == ids[:2]
+        stored = await tx.statements.get(ids[1])
+        assert await tx.statements.get(StatementId(999)) is None
+    assert ids == sorted(ids)
+    assert stored is not None
+    assert (stored.statement, stored.accepted_at, stored.epoch, stored.result) == (statements[1], NOW, None, None)
+
+
+async def test_a_statement_is_carried_once_and_answered_with_its_epoch(stores: Stores) -> None:
+    await running(stores)
+    good, bad = await store(stores), await store(stores)
+    await carry(stores, 10, good, bad)
+    assert await waiting(stores) == []
+    results = (
+        StatementResult(id=good.id, affected=3),
+        StatementResult(id=bad.id, affected=0, error="no \0", sqlstate="22012"),
+    )
+    for _ in range(2):  # repeatable
+        await finish(stores, 10, *results)
+    async with stores.begin() as tx:
+        found = [await tx.statements.get(one.id) for one in (good, bad)]
+    assert [one and (one.epoch, one.result) for one in found] == [
+        (10, results[0]),
+        (10, results[1].model_copy(update={"error": "no \N{REPLACEMENT CHARACTER}"})),
+    ]
+    assert await waiting(stores) == []
+
+
+async def test_a_staged_statement_comes_back_until_its_last_slice(stores: Stores) -> None:
+    await running(stores)
+    one = await store(stores, staged_rows=10)
+    assert await waiting(stores) == [(one.id, 0)]
+    await carry(stores, 10, one.model_copy(update={"first": 0, "last": 6}))
+    assert await waiting(stores) == []
+    await finish(stores, 10, StatementResult(id=one.id, affected=5))  # one of the six overwrote another
+    assert await waiting(stores) == [(one.id, 6)]
+    async with stores.begin() as tx:
+        assert await tx.statements.staged() == []
+        ended = await tx.graphs.set_status(DATABASE_GRAPH, GraphStatus.RECOVERING, now=NOW, reason="x")
+    assert await waiting(stores) == [(one.id, 6)]
+    await carry(stores, 20, one.model_copy(update={"first": 6, "last": 10}), generation=ended)
+    await finish(stores, 20, StatementResult(id=one.id, affected=4))
+    async with stores.begin() as tx:
+        found = await tx.statements.get(one.id)
+        assert await tx.statements.staged() == [one.id]
+        await tx.statements.unstaged(one.id)
+        assert await tx.statements.staged() == []
+    assert found is not None
+    assert (found.applied_rows, found.epoch, found.result) == (10, 20, StatementResult(id=one.id, affected=9))
+    assert await waiting(stores) == []
+
+
+async def test_recovery_repeats_only_the_slice_that_was_under_way(stores: Stores) -> None:
+    """I3: committed slices stay applied."""
+    await running(stores)
+    one = await store(stores, staged_rows=10)
+    await carry(stores, 10, one.model_copy(update={"last": 4}))
+    await finish(stores, 10, StatementResult(id=one.id, affected=4))
+    async with stores.begin() as tx:
+        await tx.graphs.set_status(DATABASE_GRAPH, GraphStatus.RECOVERING, now=NOW, reason="x")
+    await carry(stores, 20, one.model_copy(update={"first": 4, "last": 8}), generation=1)
+    async with stores.begin() as tx:
+        await tx.graphs.set_status(DATABASE_GRAPH, GraphStatus.RECOVERING, now=NOW, reason="x")
+    assert await waiting(stores) == [(one.id, 4)]
+
+
+async def test_a_slice_that_failed_ends_its_statement(stores: Stores) -> None:
+    await running(stores)
+    one = await store(stores, staged_rows=10)
+    await carry(stores, 10, one.model_copy(update={"last": 4}))
+    await finish(stores, 10, StatementResult(id=one.id, affected=0, error="no", sqlstate="23502"))
+    async with stores.begin() as tx:
+        found = await tx.statements.get(one.id)
+        assert await tx.statements.staged() == [one.id]
+    assert found is not None
+    assert found.result == StatementResult(id=one.id, affected=0, error="no", sqlstate="23502")
+    assert await waiting(stores) == []
+
+
+async def test_finished_statements_are_forgotten_after_a_while_but_not_their_staging_tables(stores: Stores) -> None:
+    await running(stores)
+    plain, staged = await store(stores), await store(stores, staged_rows=1)
+    await carry(stores, 10, plain, staged)
+    await finish(stores, 10, StatementResult(id=plain.id, affected=1), StatementResult(id=staged.id, affected=1))
+    async with stores.begin() as tx:
+        later = NOW + timedelta(minutes=11)
+        await tx.statements.finish([StatementResult(id=StatementId(99), affected=0)], epoch=Epoch(20), now=later)
+        assert await tx.statements.get(plain.id) is None
+        assert await tx.statements.staged() == [staged.id]
+
+
+# --- requests -----------------------------------------------------------------------------------------------------
+
+
+def analyze() -> Analyze:
+    return Analyze(id=RequestId(0), upstream=relation("t"), query=QUERY, names=("id", "name"))
+
+
+async def test_a_question_is_handed_out_once_and_answered_once(stores: Stores) -> None:
+    await running(stores)
+    async with stores.begin() as tx:
+        first = await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW)
+        second = await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW)
+        assert await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW) == analyze().model_copy(update={"id": first})
+        claimed = await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW)
+        assert claimed is not None
+        assert claimed.id == second
+        assert await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW) is None
+        assert await tx.requests.response(first) is None
+        answer = Analyzed(id=first, columns=relation("t").columns)
+        await tx.requests.answer(answer)
+        await tx.requests.answer(Rejected(id=first, error="late"))
+        assert await tx.requests.response(first) == answer
+        await tx.requests.forget(first)
+        await tx.requests.answer(answer)
+        assert await tx.requests.response(first) is None
+
+
+async def test_a_question_of_a_lost_worker_is_handed_out_again(stores: Stores) -> None:
+    await running(stores)
+    other = WorkerId("w-2")
+    async with stores.begin() as tx:
+        await tx.workers.register(registration(other), now=NOW)
+        asked = await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW)
+        await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW)
+        assert await tx.requests.claim(DATABASE_GRAPH, other, now=NOW) is None
+        await tx.workers.give_up(WORKER)
+        again = await tx.requests.claim(DATABASE_GRAPH, other, now=NOW)
+    assert again is not None
+    assert again.id == asked
+
+
+# --- events, parameters, keys -------------------------------------------------------------------------------------
+
+
+async def test_events_are_read_after_an_id(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        assert (await tx.events.newest(), await tx.events.since(0, limit=5)) == (0, [])
+        for number in range(3):
+            await tx.events.append("thing.happened", {"number": number, "text": "a\0b"}, now=NOW)
+    async with stores.begin() as tx:
+        first, second = await tx.events.since(0, limit=2)
+        (third,) = await tx.events.since(second.id, limit=2)
+        assert await tx.events.newest() == third.id
+    assert [one.facts["number"] for one in (first, second, third)] == [0, 1, 2]
+    assert (first.kind, first.at, first.facts["text"]) == ("thing.happened", NOW, "a\N{REPLACEMENT CHARACTER}b")
+
+
+async def test_a_reader_of_events_misses_none_of_a_slow_transaction(stores: Stores) -> None:
+    """Ids are in the order of commits: what commits later has a greater id, although it was appended before."""
+    async with stores.begin() as slow:
+        await slow.events.append("slow", {}, now=NOW)
+        async with stores.begin() as quick:
+            await quick.events.append("quick", {}, now=NOW)
+        async with stores.begin() as tx:
+            (seen,) = await tx.events.since(0, limit=5)
+    async with stores.begin() as tx:
+        (rest,) = await tx.events.since(seen.id, limit=5)
+    assert (seen.kind, rest.kind) == ("quick", "slow")
+
+
+async def test_parameters_are_overwritten(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        for value in ("500", "700"):
+            await tx.parameters.set("barrier_interval_ms", value)
+        assert await tx.parameters.all() == {"barrier_interval_ms": "700"}
+
+
+async def test_a_key_is_taken_once_and_gives_its_response_back(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        assert await tx.keys.claim("k", "print", now=NOW) is None
+        with pytest.raises(Conflict, match="not been answered"):
+            await tx.keys.claim("k", "print", now=NOW)
+        await tx.keys.store("k", {"status": 200, "body": ["x", None]})
+        assert await tx.keys.claim("k", "print", now=NOW) == {"status": 200, "body": ["x", None]}
+        with pytest.raises(Conflict, match="another request"):
+            await tx.keys.claim("k", "other", now=NOW)
+        await tx.keys.release("k")
+        assert await tx.keys.claim("k", "print", now=NOW) is not None
+        assert await tx.keys.claim("k", "other", now=NOW + timedelta(hours=25)) is None
+        await tx.keys.release("k")
+        assert await tx.keys.claim("k", "third", now=NOW) is None
+
+
+async def test_of_two_first_calls_with_one_key_one_runs(stores: Stores) -> None:
+    async def claim() -> bool:
+        async with stores.begin() as tx:
+            return await tx.keys.claim("k", "print", now=NOW) is None
+
+    results = await asyncio.gather(claim(), claim(), return_exceptions=True)
+    assert sorted(type(result).__name__ for result in results) == ["Conflict", "bool"]
