@@ -1,4 +1,4 @@
-"""Permits of one actor: a bucket that fills with time. It delays history only; barriers and live rows never ask (I5)."""
+"""Permits of one actor: a bucket that fills with time. It delays history only; live changes never ask (I5)."""
 
 from dataclasses import dataclass, replace
 

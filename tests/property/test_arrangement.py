@@ -1,0 +1,189 @@
+"""The arrangement executor against plain data, whatever happens in whatever order (I1, I3, I4, I6, I11).
+
+The rules only say what may happen; `tests.support.arrangement.World` checks every epoch. The teardown is liveness: once
+the faults stop and the limits are lifted, the view is whole within a bounded number of epochs. That the machine can
+fail is shown by `test_mutants`.
+"""
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.support.arrangement import POINTS, Kill, World, random_walk
+from tests.support.key_shapes import SHAPES, Dml, KeyShape
+from workers.backfill.model import identity, order_python
+
+VERBS = st.sampled_from(("put", "put", "update", "move", "delete"))
+
+
+def keys(shape: KeyShape) -> st.SearchStrategy[tuple[object, ...]]:
+    return st.tuples(*(st.sampled_from(domain) for domain in shape.domains))
+
+
+def statements(shape: KeyShape) -> st.SearchStrategy[Dml]:
+    return st.builds(Dml, VERBS, keys(shape), st.integers(0, 63), st.integers(0, 9))
+
+
+class Arrangement(RuleBasedStateMachine):
+    """Every rule is one thing a user, a clock or a fault does."""
+
+    world: World
+
+    @initialize(
+        data=st.data(),
+        shape=st.sampled_from(SHAPES),
+        vnode_count=st.sampled_from((1, 2, 6)),
+        checkpoint_frequency=st.integers(1, 3),
+        size=st.sampled_from((0, 1, 3, 20)),
+    )
+    def begin(
+        self, data: st.DataObject, shape: KeyShape, vnode_count: int, checkpoint_frequency: int, size: int
+    ) -> None:
+        preloaded = data.draw(st.lists(statements(shape), min_size=size, max_size=size))
+        self.world = World(shape, vnode_count, actors=1, checkpoint_frequency=checkpoint_frequency, preloaded=preloaded)
+
+    @rule(data=st.data())
+    def write(self, data: st.DataObject) -> None:
+        for statement in data.draw(st.lists(statements(self.world.shape), min_size=1, max_size=4)):
+            self.world.queue(statement)
+
+    @rule()
+    def delete_all(self) -> None:
+        self.world.queue(Dml("delete_all"))
+
+    @rule(
+        page_rows=st.integers(1, 5),
+        pages_max=st.sampled_from((1, 2, 99)),
+        elapsed=st.sampled_from((0.0, 0.3, 1.0, 3.0)),
+    )
+    def barrier(self, page_rows: int, pages_max: int, elapsed: float) -> None:
+        self.world.barrier(page_rows=page_rows, pages_max=pages_max, elapsed=elapsed)
+
+    @rule(point=st.sampled_from(POINTS), nth=st.integers(0, 2), page_rows=st.integers(1, 5))
+    def barrier_with_a_kill(self, point: str, nth: int, page_rows: int) -> None:
+        self.world.barrier(page_rows=page_rows, pages_max=2, elapsed=0.3, kill=Kill(point, nth))
+
+    @rule()
+    def kill_between_barriers(self) -> None:
+        self.world.recover()
+
+    @precondition(lambda self: len(self.world.pending) < 3)
+    @rule(verb=st.sampled_from(("pause", "resume")))
+    def pause_or_resume(self, verb: str) -> None:
+        self.world.ask(verb)
+
+    @precondition(lambda self: len(self.world.pending) < 3)
+    @rule(limit=st.sampled_from((None, 0, 1, 3)))
+    def throttle(self, limit: int | None) -> None:
+        self.world.ask("throttle", limit)
+
+    @rule(actors=st.integers(1, 6))
+    def rescale(self, actors: int) -> None:
+        self.world.rescale(min(actors, self.world.vnode_count))
+
+    @invariant()
+    def holds(self) -> None:
+        if hasattr(self, "world"):
+            self.world.check(self.world.prev)
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.world.settle()
+
+
+Arrangement.TestCase.settings = settings(
+    max_examples=120,
+    stateful_step_count=30,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+TestArrangement = Arrangement.TestCase
+
+
+@pytest.mark.parametrize("seeds", [range(start, start + 100) for start in range(0, 400, 100)], ids=str)
+def test_random_walks(seeds: Sequence[int]) -> None:
+    """I1, I3, I4, I6, I11 over long schedules; the same walks find every planted bug of `test_mutants`."""
+    for seed in seeds:
+        random_walk(seed)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_an_empty_upstream_finishes_at_its_second_barrier(shape: KeyShape) -> None:
+    world = World(shape, actors=3)
+    world.barrier(page_rows=5, pages_max=1, elapsed=0.0)
+    assert not world.finished
+    assert world.scan.scan.finished, "no history is left after the first barrier"
+    world.barrier(page_rows=5, pages_max=1, elapsed=0.0)
+    assert world.finished
+    assert world.created
+
+
+def test_a_throttled_empty_upstream_finishes_once_a_permit_is_there() -> None:
+    """The bucket starts empty: no permit, no page, also where the page would be empty."""
+    world = World(SHAPES[0])
+    world.settings["limit"] = 1
+    world.recover()
+    world.barrier(page_rows=5, pages_max=1, elapsed=0.0)
+    assert not world.scan.scan.finished
+    for _ in range(2):
+        world.barrier(page_rows=5, pages_max=1, elapsed=1.0)
+    assert world.created
+
+
+def test_a_finish_in_an_uncommitted_epoch_is_reported_again() -> None:
+    """I6: created only after the checkpoint that holds the finish has committed."""
+    world = World(SHAPES[0], checkpoint_frequency=3)
+    for _ in range(2):
+        world.barrier(page_rows=5, pages_max=1, elapsed=0.0)
+    assert world.finished
+    assert not world.created
+    world.recover()
+    assert not world.finished
+    for _ in range(3):
+        world.barrier(page_rows=5, pages_max=1, elapsed=0.0)
+    assert world.created
+
+
+def test_a_kill_resumes_from_the_committed_position() -> None:
+    """I3: from the last committed epoch, not from the start."""
+    world = World(SHAPES[0], vnode_count=1, actors=1, preloaded=[Dml("put", (key,)) for key in range(6)])
+    world.barrier(page_rows=2, pages_max=1, elapsed=0.0)
+    world.barrier(page_rows=2, pages_max=1, elapsed=0.0, kill=Kill("page_written"))
+    position = world.scan.scan.actors[0].positions.by_vnode[0]
+    assert (position.key, position.rows) == (("1",), 2)
+
+
+def test_a_key_that_moves_over_the_position_is_neither_lost_nor_doubled() -> None:
+    """Half-visible updates: away from the prefix is a delete, into it an insert."""
+    world = World(SHAPES[0], vnode_count=1, actors=1, preloaded=[Dml("put", (key,), value=1) for key in (1, 2, 3, 4)])
+    world.barrier(page_rows=2, pages_max=1, elapsed=0.0)
+    world.queue(Dml("move", (8,), pick=0))
+    world.queue(Dml("move", (0,), pick=2))
+    world.barrier(page_rows=1, pages_max=1, elapsed=0.0)
+    assert {key for key, _ in world.alive_at(world.target, world.committed).values()} == {(0,), (2,), (3,)}
+    world.settle()
+
+
+def test_null_and_nan_are_largest_and_descending_turns_all_round() -> None:
+    parts = World(SHAPES[4]).upstream.key
+    nan, inf = float("nan"), float("inf")
+    ordered = [
+        (None, True),
+        (nan, False),
+        (nan, True),
+        (inf, True),
+        (-0.0, False),
+        (0.0, True),
+        (-1.5, True),
+        (-inf, True),
+    ]
+    for before, after in combinations(ordered, 2):
+        assert order_python(parts, before, after) < 0 < order_python(parts, after, before)
+    assert order_python(parts, (nan, True), (float("nan"), True)) == 0
+    assert order_python(parts, (0.0, True), (-0.0, True)) == 0
+    assert identity((nan, -0.0)) == identity((float("nan"), 0.0))

@@ -1,0 +1,203 @@
+"""The schedules of `test_arrangement` bite: each planted bug breaks an invariant within a few hundred walks.
+
+Seeds are fixed, so a mutant is found at the same walk every time; a check that got weaker shows here first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from service.protocol.plan import ActorPlan, FragmentPlan, PositionState, VnodePosition
+from tests.support.arrangement import INTERVAL, World, random_walk
+from workers.backfill.budget import Budget
+from workers.backfill.model import Arrangement, Half, Key, Marks, Passed, Reading, VersionedTable, order_python
+from workers.backfill.positions import Page, Positions, Span
+from workers.backfill.scan import ActorState, ScanState
+
+WALKS = 300
+
+
+def found(*, world: type[World] = World, executor: type[Arrangement] = Arrangement) -> str | None:
+    """Return what the first failing walk says, or None."""
+    for seed in range(WALKS):
+        try:
+            random_walk(seed, world=world, executor=executor)
+        except AssertionError as failure:
+            return str(failure) or "an assertion"
+    return None
+
+
+class MarksStrictly(Arrangement):
+    """`<` instead of `<=`: changes of the last key read are dropped."""
+
+    def visible(self, position: VnodePosition | None, key: Key) -> bool:
+        if position is None or position.key is None:
+            return super().visible(position, key)
+        return order_python(self.upstream.key, key, self.upstream.values(position.key)) < 0
+
+
+class MarksByTheNewPosition(Arrangement):
+    """A page row and a change of one key meet in an epoch."""
+
+    def run(self, actor: ActorState, prev: int, curr: int, reading: Reading | None) -> None:
+        if reading is not None:
+            self.read(actor, curr, curr, reading)
+        self.forward(actor, prev, curr, dict(actor.positions.by_vnode))
+        self.passed(Passed("after_pages", actor.id))
+
+
+class ReadsAtPrev(Arrangement):
+    """Changes of the epoch's own interval are lost to the page, and not forwarded either."""
+
+    def snapshot_epoch(self, prev: int, curr: int) -> int:
+        del curr
+        return prev
+
+
+class ForwardsForNotStarted(Arrangement):
+    """A vnode without a position forwards its changes, and reads them again later."""
+
+    def visible(self, position: VnodePosition | None, key: Key) -> bool:
+        return True if position is None else super().visible(position, key)
+
+
+class DropsForCompleted(Arrangement):
+    """Changes are evaluated only where a position is in progress (a hazard of the reference)."""
+
+    def marked(self, changes: Sequence[Half], marks: Marks) -> list[Half]:
+        evaluated = any(position.state is PositionState.IN_PROGRESS for position in marks.values())
+        return super().marked(changes, marks) if evaluated else []
+
+
+class ForgetsHalfVisibleUpdates(Arrangement):
+    """Both halves are dropped unless both are visible."""
+
+    def marked(self, changes: Sequence[Half], marks: Marks) -> list[Half]:
+        visible = super().marked(changes, marks)
+        hidden_rows = {half.row[0] for half in changes if half not in visible}
+        return [half for half in visible if half.row[0] not in hidden_rows]
+
+
+@pytest.mark.parametrize(
+    "executor",
+    [
+        MarksStrictly,
+        MarksByTheNewPosition,
+        ReadsAtPrev,
+        ForwardsForNotStarted,
+        DropsForCompleted,
+        ForgetsHalfVisibleUpdates,
+    ],
+)
+def test_a_broken_executor_is_found(executor: type[Arrangement]) -> None:
+    assert found(executor=executor) is not None
+
+
+class LosesAVnode(World):
+    """The last vnode belongs to nobody after a rescale."""
+
+    def actor_plans(self) -> tuple[ActorPlan, ...]:
+        plans = super().actor_plans()
+        (first, last), *_ = plans[-1].vnodes
+        if len(plans) == 1 or first == last:
+            return plans
+        return (*plans[:-1], plans[-1].model_copy(update={"vnodes": ((first, last - 1),)}))
+
+
+class ForgetsPositions(World):
+    """The last actor starts from nothing after a rescale."""
+
+    def actor_plans(self) -> tuple[ActorPlan, ...]:
+        plans = super().actor_plans()
+        return (*plans[:-1], plans[-1].model_copy(update={"positions": ()}))
+
+
+class SharesAVnode(World):
+    """Two actors own one vnode after a rescale."""
+
+    def actor_plans(self) -> tuple[ActorPlan, ...]:
+        plans = super().actor_plans()
+        if len(plans) == 1:
+            return plans
+        (first, last), *_ = plans[0].vnodes
+        shared = plans[0].model_copy(update={"vnodes": ((first, last + 1),)})
+        return (shared, *plans[1:])
+
+
+@pytest.mark.parametrize("world", [LosesAVnode, ForgetsPositions, SharesAVnode])
+def test_a_broken_rescale_is_found(world: type[World]) -> None:
+    assert found(world=world) is not None
+
+
+def test_a_skipped_roll_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def skipped(self: VersionedTable, epoch: int) -> None:
+        del self, epoch
+
+    monkeypatch.setattr(VersionedTable, "roll_back", skipped)
+    assert found() is not None
+
+
+def test_a_roll_back_that_reopens_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def half(self: VersionedTable, epoch: int) -> None:
+        self.versions = [version for version in self.versions if version.start <= epoch]
+
+    monkeypatch.setattr(VersionedTable, "roll_back", half)
+    assert found() is not None
+
+
+def test_completing_a_vnode_at_an_exactly_full_page_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = Positions.record
+
+    def generous(self: Positions, span: Span, page: Page, *, limit: int) -> None:
+        recorded(self, span, page, limit=limit)
+        if page.end is not None and sum(page.rows.values()) == limit:
+            self._complete(page.end[0], 0)  # pyright: ignore[reportPrivateUsage] - the bug is planted inside
+
+    monkeypatch.setattr(Positions, "record", generous)
+    assert found() is not None
+
+
+def test_positions_that_are_not_reported_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = Positions.take_changed
+
+    def forgetful(self: Positions) -> tuple[VnodePosition, ...]:
+        return taken(self)[1:]
+
+    monkeypatch.setattr(Positions, "take_changed", forgetful)
+    assert found() is not None
+
+
+def test_a_bucket_that_recovers_full_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = ScanState.of
+
+    def full(plan: FragmentPlan, *, now: float) -> ScanState:
+        state = built(plan, now=now)
+        for actor in state.actors:
+            if actor.budget.limit:
+                actor.budget = replace(actor.budget, tokens=max(1.0, actor.budget.limit * INTERVAL))
+        return state
+
+    monkeypatch.setattr(ScanState, "of", full)
+    assert "I4" in (found() or "")
+
+
+def test_a_bucket_that_saves_up_for_ever_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def saving(self: Budget, now: float, *, interval_seconds: float) -> Budget:
+        del interval_seconds
+        return replace(self, at=now, tokens=self.tokens + (self.limit or 0) * (now - self.at))
+
+    monkeypatch.setattr(Budget, "refilled", saving)
+    assert "I4" in (found() or "")
+
+
+def test_a_limit_that_a_recovery_forgets_is_found() -> None:
+    class Forgets(World):
+        def plan(self) -> FragmentPlan:
+            return super().plan().model_copy(update={"rate_limit": None})
+
+    assert "I4" in (found(world=Forgets) or "")
+
+
+def test_the_walks_find_nothing_where_nothing_is_planted() -> None:
+    assert found() is None
