@@ -20,17 +20,32 @@ from pyspark.sql import SparkSession
 
 CONF: Final[Mapping[str, str]] = {
     # Loopback TCP buffers hold far more rows in flight than a slice wants: sockets of the machine cut the flush to a
-    # quarter. "spark.python.unix.domain.socket.enabled": "true", "spark.sql.adaptive.enabled": "false",
-    # "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.eventLog.enabled": "false",
-    # "spark.locality.wait": "0", One attempt: a failed task fails the epoch, and recovery does the rest.
-    # "spark.task.maxFailures": "1", "spark.stage.maxConsecutiveAttempts": "1", "spark.speculation": "false",
-    # "spark.python.worker.reuse": "true", "spark.python.daemon.module": "workers.spark.daemon",
-    # "spark.sql.execution.arrow.maxRecordsPerBatch": "10000", "spark.sql.codegen.cache.maxEntries": "1000",
-    # "spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true", A view's text runs in here: no
-    # substitution, no files by path. "spark.sql.variable.substitute": "false", "spark.sql.runSQLOnFiles": "false",
-    # "spark.sql.legacy.allowUntypedScalaUDF": "false", "spark.driver.memory": "1g", "spark.driver.host": "127.0.0.1",
-    # "spark.driver.bindAddress": "127.0.0.1", "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
-    # "spark.scheduler.mode": "FAIR",
+    # quarter.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.eventLog.enabled": "false",
+    "spark.locality.wait": "0",
+    # One attempt: a failed task fails the epoch, and recovery does the rest.
+    "spark.task.maxFailures": "1",
+    "spark.stage.maxConsecutiveAttempts": "1",
+    "spark.speculation": "false",
+    "spark.python.worker.reuse": "true",
+    "spark.python.daemon.module": "workers.spark.daemon",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.codegen.cache.maxEntries": "1000",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    # A view's text runs in here: no substitution, no files by path.
+    "spark.sql.variable.substitute": "false",
+    "spark.sql.runSQLOnFiles": "false",
+    "spark.sql.legacy.allowUntypedScalaUDF": "false",
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    "spark.scheduler.mode": "FAIR",
 }
 
 
