@@ -38,11 +38,13 @@ async def verify(world: World, job: JobId) -> Verified:
         scans = [fragment for fragment in plan.fragments if fragment.upstream is not None]
         if not scans:
             raise Conflict(f"job {job} is a {found.kind}: only what is built from an upstream can be verified")
+        # A pin's holder is one reader, so each verification gets a name of its own.
+        asked = await tx.statements.reserve()
         epoch = Epoch(int((await tx.graphs.state(DATABASE_GRAPH))["published"]))
     (scan,) = scans
     assert scan.upstream is not None
     assert scan.query is not None
-    async with world.pins.pin(DATABASE_GRAPH, epoch, holder=f"verify job {job}"):
+    async with world.pins.pin(DATABASE_GRAPH, epoch, holder=f"verify {asked}"):
         request = Verify(
             id=_UNASSIGNED,
             graph=DATABASE_GRAPH,

@@ -26,7 +26,7 @@ class World:
     """A worker that is silent for this long is given up. Its calls come at least every `poll_wait`."""
     poll_wait: timedelta = timedelta(seconds=2)
     """How long a worker's long poll is held open."""
-    barrier_deadline: timedelta = Pace.deadline
+    barrier_deadline: timedelta = Pace().deadline
     request_deadline: timedelta = timedelta(minutes=2)
     """How long a question to a worker may take before the caller is told that none answered."""
     metrics: Metrics = field(default_factory=Metrics)

@@ -1,0 +1,44 @@
+"""The doors, put together. A request passes the net, the tokens and the body's limits, then one route, which calls
+one operation. Nothing here knows a database. Next: `service.api.middleware`, then `service.api.routes`.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from fastapi import FastAPI, Security
+from fastapi.security import HTTPBearer
+
+from service.api import errors, openapi
+from service.api.middleware import Bodies, Net, Tokens
+from service.api.routes import events, graphs, internal, jobs, mutations, parameters, probes, progress, relations, sql
+from service.api.settings import ApiSettings
+from service.operations.world import World
+
+VERSION = "0.1.0"
+_PUBLIC = (sql, relations, jobs, progress, mutations, graphs, parameters, events)
+
+
+def create_app(world: World, *, settings: ApiSettings, ready: Callable[[], Awaitable[Mapping[str, str]]]) -> FastAPI:
+    """Return the ASGI app. `ready` looks at what bootstrap knows of and says `ok` or what is wrong, by name."""
+    app = FastAPI(
+        title="tidefill",
+        version=VERSION,
+        description=openapi.DESCRIPTION,
+        redirect_slashes=False,
+        # Whether the type of a body fits is decided before the routes, with a problem as the answer.
+        strict_content_type=False,
+    )
+    app.state.world = world
+    app.state.ready = ready
+    # `Tokens` does the refusing; this only tells the document's readers how to send the token.
+    bearer = [Security(HTTPBearer(auto_error=False))] if settings.api_token is not None else []
+    for route in _PUBLIC:
+        app.include_router(route.router, dependencies=bearer)
+    app.include_router(probes.router)
+    app.include_router(internal.router)
+    errors.install(app)
+    app.openapi = openapi.document(app)
+    # The last one added is the outermost.
+    app.add_middleware(Bodies, size_max=settings.body_size_max)
+    app.add_middleware(Tokens, api_token=settings.api_token, worker_token=settings.worker_token)
+    app.add_middleware(Net)
+    return app

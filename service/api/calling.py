@@ -1,0 +1,76 @@
+"""What a route takes besides its own parameters: the world, who asks, and the key that makes a call happen once."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar, cast
+
+from fastapi import Depends, Header, Path, Query, Request
+from pydantic import TypeAdapter
+
+from service.operations.idempotency import once
+from service.operations.world import World
+from service.protocol.ids import BIGINT_MAX, FragmentId, JobId
+
+T = TypeVar("T")
+
+JobPath = Annotated[JobId, Path(ge=0, le=BIGINT_MAX)]
+FragmentPath = Annotated[FragmentId, Path(ge=0, le=BIGINT_MAX)]
+Limit = Annotated[int, Query(ge=1, le=1000, description="How many items to return at most")]
+Cursor = Annotated[int, Query(ge=0, le=BIGINT_MAX, description="`next` of the page before; 0 starts at the beginning")]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a client that may change something."""
+
+    world: World
+    request: Request
+    key: str | None
+
+    @property
+    def asked_by(self) -> str:
+        """Where the call comes from, for people."""
+        client = self.request.client
+        return "http" if client is None else f"http {client.host}"
+
+    async def once(
+        self, shape: type[T], act: Callable[[], Awaitable[T]], *, body: bytes | None = None
+    ) -> Mapping[str, Any]:
+        """Run `act` at most once for the call's key; return its result as JSON of `shape`.
+
+        The fingerprint is the method, the whole path and the body: `body` stands for one that is streamed.
+        """
+        adapter = TypeAdapter(shape)
+
+        async def rendered() -> Mapping[str, Any]:
+            return adapter.dump_python(await act(), mode="json")
+
+        url = self.request.url
+        head = f"{self.request.method} {url.path}?{url.query}\n".encode()
+        content = await self.request.body() if body is None else body
+        return await once(self.world, self.key, head + content, rendered)
+
+
+async def world_of(request: Request) -> World:
+    """Return the world that bootstrap handed in."""
+    return cast("World", request.app.state.world)
+
+
+async def call_of(
+    request: Request,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            min_length=1,
+            max_length=200,
+            pattern=r"^[\x21-\x7e]+$",
+            description="Makes the call happen once: a repetition gets the first answer",
+        ),
+    ] = None,
+) -> Call:
+    """Return the call that a route is to carry out."""
+    return Call(await world_of(request), request, idempotency_key)
+
+
+Here = Annotated[World, Depends(world_of)]
+Calling = Annotated[Call, Depends(call_of)]

@@ -1,0 +1,160 @@
+"""The one table from what can go wrong to HTTP: `application/problem+json` (RFC 9457) with stable types.
+
+A problem's `type` is a URN that never changes its meaning; `detail` is for people; `position` is a 1-based character
+offset into the statement, `pointer` a JSON pointer into the body or a parameter's name.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from service.domain.errors import (
+    Conflict,
+    Deposed,
+    Fenced,
+    Invalid,
+    MetaError,
+    NotFound,
+    Refused,
+    Stale,
+    Unavailable,
+    UnderRecovery,
+)
+
+MEDIA_TYPE: Final = "application/problem+json"
+RETRY_AFTER_SECONDS: Final = 1
+"""One barrier interval: a recovery is rarely faster, and asking more often would not help it."""
+
+
+class Problem(BaseModel):
+    """What went wrong. Members beyond these may be present."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    type: str = Field(examples=["urn:tidefill:problem:not-found"])
+    title: str
+    status: int
+    detail: str
+    position: int | None = Field(default=None, description="1-based character offset into the statement")
+    pointer: str | None = Field(default=None, description="JSON pointer into the body, or a parameter's name")
+    errors: list[dict[str, str]] | None = Field(default=None, description="Every fault of a request that is not valid")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of problem: its stable name, its status and its title."""
+
+    name: str
+    status: int
+    title: str
+
+
+INVALID: Final = Kind("invalid", 422, "The request is not valid")
+MALFORMED: Final = Kind("malformed", 400, "The request cannot be read")
+UNAUTHORIZED: Final = Kind("unauthorized", 401, "A bearer token is needed")
+NO_ROUTE: Final = Kind("no-such-route", 404, "There is nothing at this path")
+METHOD: Final = Kind("method-not-allowed", 405, "The path does not take this method")
+TOO_LARGE: Final = Kind("too-large", 413, "The body is too large")
+MEDIA: Final = Kind("unsupported-media-type", 415, "The body's media type is not supported")
+BROKEN: Final = Kind("internal", 500, "The service failed")
+
+KINDS: Final[Mapping[type[MetaError], Kind]] = MappingProxyType(
+    {
+        Invalid: INVALID,
+        NotFound: Kind("not-found", 404, "The thing named does not exist"),
+        Conflict: Kind("conflict", 409, "The present state does not allow this"),
+        Refused: Kind("refused", 422, "The request was refused"),
+        Deposed: Kind("deposed", 410, "A newer leader term exists"),
+        Stale: Kind("stale", 410, "The worker or its generation is of the past"),
+        Fenced: Kind("fenced", 410, "You are no longer who you were"),
+        UnderRecovery: Kind("under-recovery", 503, "The graph is recovering"),
+        Unavailable: Kind("unavailable", 503, "The world did not answer in time"),
+    }
+)
+"""An error without an entry of its own takes that of the nearest class above it."""
+
+_BY_STATUS: Final = MappingProxyType({kind.status: kind for kind in (MALFORMED, UNAUTHORIZED, NO_ROUTE, METHOD, MEDIA)})
+
+
+def kind_of(error: MetaError) -> Kind:
+    """Return the kind of a domain error."""
+    return next(KINDS[above] for above in type(error).__mro__ if above in KINDS)
+
+
+def problem(kind: Kind, detail: str, /, **members: object) -> dict[str, Any]:
+    """Return a problem's body; members that are None are left out."""
+    body: dict[str, Any] = {
+        "type": f"urn:tidefill:problem:{kind.name}",
+        "title": kind.title,
+        "status": kind.status,
+        "detail": detail,
+    }
+    return body | {name: value for name, value in members.items() if value is not None}
+
+
+def answer(kind: Kind, detail: str, /, *, headers: Mapping[str, str] | None = None, **members: object) -> JSONResponse:
+    """Return the response of a problem."""
+    sent = dict(headers or {})
+    if kind.status == 503:
+        sent["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    return JSONResponse(
+        problem(kind, _printable(detail), **members), status_code=kind.status, headers=sent, media_type=MEDIA_TYPE
+    )
+
+
+def install(app: FastAPI) -> None:
+    """Have every error answered as a problem. What nobody foresaw is caught by `service.api.middleware`."""
+    app.add_exception_handler(MetaError, _domain)
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(HTTPException, _http)
+
+
+async def _domain(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, MetaError), error
+    return answer(
+        kind_of(error),
+        error.message,
+        position=error.position if isinstance(error, Invalid | NotFound) else None,
+        pointer=error.pointer if isinstance(error, Invalid) else None,
+        kind=error.kind if isinstance(error, NotFound) else None,
+    )
+
+
+async def _validation(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError), error
+    faults: Sequence[Mapping[str, Any]] = error.errors()
+    first = faults[0]
+    if first["type"] == "json_invalid":
+        return answer(MALFORMED, f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}")
+    pointers = [_pointer(fault["loc"]) for fault in faults]
+    listed = [
+        {"pointer": pointer, "detail": _printable(str(fault["msg"]))}
+        for pointer, fault in zip(pointers, faults, strict=True)
+    ]
+    return answer(INVALID, f"{pointers[0] or 'body'}: {first['msg']}", pointer=pointers[0], errors=listed)
+
+
+async def _http(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException), error
+    kind = _BY_STATUS.get(error.status_code) or Kind("http", error.status_code, str(error.detail))
+    return answer(kind, str(error.detail), headers=error.headers)
+
+
+def _pointer(loc: Sequence[object]) -> str:
+    """Return a JSON pointer for a place in the body, the bare name for a parameter."""
+    where, *path = [str(part) for part in loc]
+    if where == "body":
+        return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in path)
+    return ".".join(path)
+
+
+def _printable(text: str) -> str:
+    """Return `text` without lone surrogates, which JSON in UTF-8 cannot carry."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,169 @@
+"""What every request passes before a route sees it, as plain ASGI: from the outside in, a net for what nobody
+foresaw, the tokens, and the body's size and form.
+
+The body of a JSON call is read here, whole and bounded, so that a body that is too large, of another type or holding
+what Postgres's text cannot is refused before anything happens. Bulk loads stream past it.
+"""
+
+import hmac
+import json
+import re
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from fastapi.responses import JSONResponse
+from pydantic import SecretStr
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api.errors import BROKEN, INVALID, MALFORMED, MEDIA, TOO_LARGE, UNAUTHORIZED, answer
+from service.telemetry.log import logger
+
+OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
+STREAMED: Final = re.compile(r"^/v1/relations/[^/]+/rows$")
+WORKER_BODY_MAX: Final = 64 << 20
+"""An answer holds the changed positions of every vnode of every scan; a worker is trusted with more than a client."""
+_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+"""An escaped NUL inside a JSON string; an even number of backslashes before it makes it a real escape."""
+
+log = logger("api")
+
+
+class Net:
+    """Answers what nobody foresaw with a 500 that tells nothing of the inside, and logs it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watched)
+        except ClientDisconnect:
+            log.info("request.left", method=scope["method"], path=scope["path"])
+        except Exception:
+            log.exception("request.broke", method=scope["method"], path=scope["path"])
+            if started:
+                raise  # the response is half sent: only closing the connection says so
+            await answer(BROKEN, "the service failed; its log says why")(scope, receive, send)
+
+
+class Tokens:
+    """Lets a call pass when it carries the bearer token of its side: `/internal/` the worker's, all else the API's."""
+
+    def __init__(self, app: ASGIApp, *, api_token: SecretStr | None, worker_token: SecretStr) -> None:
+        self.app, self.api_token, self.worker_token = app, api_token, worker_token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the request, or refuse it."""
+        if scope["type"] != "http" or self._allowed(scope):
+            await self.app(scope, receive, send)
+            return
+        refusal = answer(
+            UNAUTHORIZED, "send Authorization: Bearer with the token", headers={"WWW-Authenticate": "Bearer"}
+        )
+        await refusal(scope, receive, send)
+
+    def _allowed(self, scope: Scope) -> bool:
+        path: str = scope["path"]
+        if path in OPEN_PATHS:
+            return True
+        expected = self.worker_token if path.startswith("/internal/") else self.api_token
+        if expected is None:
+            return True
+        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+        # Compared in constant time: how long a refusal takes tells nothing of the token.
+        same = hmac.compare_digest(given.strip().encode(), expected.get_secret_value().encode())
+        return same and scheme.lower() == "bearer"
+
+
+class Bodies:
+    """Reads JSON bodies whole, at most `size_max` bytes, and refuses what no route could take."""
+
+    def __init__(self, app: ASGIApp, *, size_max: int) -> None:
+        self.app, self.size_max = app, size_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the request with its body at hand, or refuse it."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        if "\0" in scope["path"] or b"%00" in scope["query_string"]:
+            refusal = answer(MALFORMED, "the URL holds a NUL character")
+        elif STREAMED.match(scope["path"]):
+            await self.app(scope, receive, send)
+            return
+        else:
+            body = await self._read(scope, receive)
+            if body is None:
+                return  # the client is gone
+            refusal = body if isinstance(body, JSONResponse) else _refused(scope, body)
+            if refusal is None and isinstance(body, bytes):
+                await self.app(scope, _replay(body, receive), send)
+                return
+        assert refusal is not None
+        await refusal(scope, receive, send)
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes | JSONResponse | None:
+        """Return the body, the refusal of one that is too large, or None when the client left."""
+        size_max = WORKER_BODY_MAX if scope["path"].startswith("/internal/") else self.size_max
+        declared = Headers(scope=scope).get("content-length", "0")
+        if declared.isdigit() and int(declared) > size_max:
+            return _too_large(size_max)
+        body = bytearray()
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > size_max:
+                return _too_large(size_max)
+        return bytes(body)
+
+
+def _too_large(size_max: int) -> JSONResponse:
+    # The rest of the body is not read, so the connection cannot be used again.
+    return answer(TOO_LARGE, f"a JSON body has at most {size_max} bytes", headers={"Connection": "close"})
+
+
+def _refused(scope: Scope, body: bytes) -> JSONResponse | None:
+    """Return why no route could take this body, or None."""
+    if not body:
+        return None
+    media = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
+    if media != "application/json":
+        return answer(MEDIA, f'the body is "{media}"; send Content-Type: application/json')
+    if _NUL.search(body):
+        return answer(INVALID, "a string holds the character \\u0000, which no Postgres text can hold")
+    try:
+        json.loads(body.decode())
+    except (ValueError, RecursionError) as error:
+        return answer(MALFORMED, f"the body is not JSON: {error}")
+    return None
+
+
+def _replay(body: bytes, receive: Receive) -> Callable[[], Awaitable[Message]]:
+    """Return a `receive` that gives the body once and then what the client really does."""
+    given = False
+
+    async def replayed() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replayed

@@ -1,0 +1,77 @@
+"""`/v1/events`: the event log, live as server-sent events or page by page as JSON.
+
+A stream never ends, so the route is not in the OpenAPI document (whose readers call every route and wait for its end)
+but described in its introduction. A stream resumes after `Last-Event-ID` or `after`; without either it starts now, and
+a page starts at the beginning.
+"""
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Header, Request, Response
+from fastapi.encoders import jsonable_encoder
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import Field
+
+from service.api.calling import Here, Limit
+from service.operations import history
+from service.operations.world import World
+from service.ports.meta_store import Event
+from service.protocol.ids import BIGINT_MAX
+
+router = APIRouter(prefix="/v1", tags=["events"])
+
+KEEP_ALIVE: Final = timedelta(seconds=10)
+"""A comment is sent after this silence: well below the minute after which proxies cut a silent connection."""
+_PAGE: Final = 500
+
+EventId = Annotated[int, Field(ge=0, le=BIGINT_MAX)]
+
+
+@router.get("/events", include_in_schema=False)
+async def events(
+    world: Here,
+    request: Request,
+    after: EventId | None = None,
+    limit: Limit = 100,
+    last_event_id: Annotated[EventId | None, Header()] = None,
+) -> Response:
+    """Stream events, or with `Accept: application/json` list them."""
+    cursor = after if last_event_id is None else last_event_id
+    if _wants_json(request.headers.get("accept", "")):
+        found = await history.events(world, after=cursor or 0, limit=limit)
+        following = str(found[-1].id) if len(found) == limit else None
+        return JSONResponse({"items": [_json(event) for event in found], "next": following})
+    if cursor is None:
+        cursor = await history.newest_event(world)
+    return StreamingResponse(
+        _stream(world, cursor), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+    )
+
+
+async def _stream(world: World, after: int) -> AsyncIterator[str]:
+    # Sent at once, so that a client knows that it is connected before anything happens.
+    yield ": connected\n\n"
+    while True:
+        found = await history.next_events(world, after=after, limit=_PAGE, patience=KEEP_ALIVE)
+        yield _frames(found) if found else ": still here\n\n"
+        after = found[-1].id if found else after
+
+
+def _frames(found: Sequence[Event]) -> str:
+    return "".join(
+        f"id: {event.id}\nevent: {event.kind}\ndata: {json.dumps(_json(event), separators=(',', ':'))}\n\n"
+        for event in found
+    )
+
+
+def _json(event: Event) -> Mapping[str, Any]:
+    return jsonable_encoder(asdict(event))
+
+
+def _wants_json(accept: str) -> bool:
+    """Whether JSON is asked for by name and a stream is not."""
+    return "application/json" in accept and "text/event-stream" not in accept

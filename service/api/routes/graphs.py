@@ -1,0 +1,71 @@
+"""`/v1/barriers`, `/v1/graphs`, `/v1/recover`, `/v1/workers`: the heartbeat and who keeps it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel
+
+from service.api.calling import Calling, Here, Limit
+from service.operations import commands, history
+from service.operations.views import BarrierPage, GraphDetail
+from service.ports.meta_store import WorkerRecord
+from service.protocol.ids import BIGINT_MAX, Epoch, EpochField
+
+router = APIRouter(prefix="/v1", tags=["graphs"])
+
+
+class Flushed(BaseModel):
+    """The epoch up to which everything is published."""
+
+    epoch: EpochField
+
+
+class Recovering(BaseModel):
+    """The recovery that was asked for; `/v1/graphs` shows how it goes."""
+
+    reason: str
+
+
+@router.get("/barriers")
+async def barriers(
+    world: Here,
+    limit: Limit = 100,
+    before: Annotated[int | None, Query(ge=0, le=BIGINT_MAX, description="`next` of the page before")] = None,
+) -> BarrierPage:
+    """List the newest barriers with their latencies, newest first."""
+    return await history.barriers(world, limit=limit, before=None if before is None else Epoch(before))
+
+
+@router.post("/barriers", response_model=Flushed)
+async def flush(call: Calling) -> Mapping[str, Any]:
+    """Force a checkpoint and wait until it is published."""
+
+    async def act() -> Flushed:
+        return Flushed(epoch=await commands.flush(call.world, asked_by=call.asked_by))
+
+    return await call.once(Flushed, act)
+
+
+@router.get("/graphs")
+async def graphs(world: Here) -> list[GraphDetail]:
+    """Show where every graph stands."""
+    return await history.graphs(world)
+
+
+@router.post("/recover", response_model=Recovering)
+async def recover(call: Calling) -> Mapping[str, Any]:
+    """End the present generation and start the next one from the last committed epoch."""
+
+    async def act() -> Recovering:
+        reason = "adhoc recovery"
+        await commands.recover(call.world, reason)
+        return Recovering(reason=reason)
+
+    return await call.once(Recovering, act)
+
+
+@router.get("/workers")
+async def workers(world: Here) -> Sequence[WorkerRecord]:
+    """Show the workers that registered."""
+    return await history.workers(world)

@@ -1,0 +1,70 @@
+"""`/internal/v1`: the worker's calls, as `service.protocol.api` describes them. 410 tells a worker to stop."""
+
+from typing import Annotated, TypeVar
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import TypeAdapter, ValidationError
+
+from service.api.calling import Here
+from service.domain.errors import Conflict
+from service.operations import workers
+from service.protocol.api import Registered, Registration
+from service.protocol.ids import BIGINT_MAX, DATABASE_GRAPH, GraphId, WorkerId
+from service.protocol.report import ANSWER
+from service.protocol.request import RESPONSE
+
+router = APIRouter(prefix="/internal/v1", include_in_schema=False)
+
+T = TypeVar("T")
+_NO_CONTENT = 204
+_REGISTRATION: TypeAdapter[Registration] = TypeAdapter(Registration)
+Graph = Annotated[int, Query(ge=0, le=BIGINT_MAX)]
+
+
+@router.post("/workers")
+async def register(world: Here, request: Request) -> Registered:
+    """A warm worker presents itself."""
+    return await workers.register(world, await _parsed(request, _REGISTRATION))
+
+
+@router.get("/workers/{worker}/barrier")
+async def next_barrier(world: Here, worker: WorkerId, graph: Graph = DATABASE_GRAPH) -> Response:
+    """Hand out the barrier that the worker has yet to answer, or 204 after the wait."""
+    barrier = await workers.next_barrier(world, worker, GraphId(graph))
+    return Response(status_code=_NO_CONTENT) if barrier is None else _json(barrier.model_dump_json())
+
+
+@router.post("/workers/{worker}/answers", status_code=_NO_CONTENT)
+async def answer(world: Here, worker: WorkerId, request: Request) -> None:
+    """Store what became of an epoch."""
+    given = await _parsed(request, ANSWER)
+    if given.worker != worker:
+        raise Conflict("the answer is another worker's")
+    await workers.answer(world, given)
+
+
+@router.get("/workers/{worker}/request")
+async def next_request(world: Here, worker: WorkerId, graph: Graph = DATABASE_GRAPH) -> Response:
+    """Hand out a question nobody works on, or 204 after the wait."""
+    question = await workers.next_request(world, worker, GraphId(graph))
+    return Response(status_code=_NO_CONTENT) if question is None else _json(question.model_dump_json())
+
+
+@router.post("/workers/{worker}/responses", status_code=_NO_CONTENT)
+async def respond(world: Here, worker: WorkerId, request: Request) -> None:
+    """Store the response to a question."""
+    await workers.respond(world, worker, await _parsed(request, RESPONSE))
+
+
+async def _parsed(request: Request, adapter: TypeAdapter[T]) -> T:
+    """Return the body as a value. It is parsed in one step: an answer can hold every vnode of every scan."""
+    try:
+        return adapter.validate_json(await request.body())
+    except ValidationError as error:
+        faults = [{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors(include_input=False)]
+        raise RequestValidationError(faults) from None
+
+
+def _json(text: str) -> Response:
+    return Response(text, media_type="application/json")

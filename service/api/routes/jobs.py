@@ -1,0 +1,142 @@
+"""`/v1/jobs` and `/v1/fragments`: what is being created, and every way to steer it."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict
+
+from service.api.calling import Calling, Cursor, FragmentPath, Here, JobPath, Limit
+from service.api.routes.mutations import Acknowledged, Wait, acknowledged
+from service.domain.errors import Conflict
+from service.domain.job import CREATING, JobState
+from service.operations import commands, jobs, requests, status
+from service.operations.views import FragmentView, JobDetail, JobPage, JobView
+from service.protocol.ids import JobId
+from service.protocol.mutation import RateLimit, Throttle
+from service.protocol.request import Verified
+
+router = APIRouter(prefix="/v1", tags=["jobs"])
+
+WAIT_MAX_SECONDS = 7200
+"""The reference's limit of WAIT: two hours."""
+
+
+class Limited(BaseModel):
+    """A limit in rows per second and actor: null is unlimited, 0 pauses."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    backfill_rate_limit: RateLimit | None
+
+
+class Resumed(BaseModel):
+    """With which limit a job goes on; without one it is unlimited."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    backfill_rate_limit: RateLimit | None = None
+
+
+class Cancelled(BaseModel):
+    """The job that was cancelled; nothing of it is left."""
+
+    cancelled: JobId
+    state: Literal["Cancelled"] = "Cancelled"
+
+
+@router.get("/jobs")
+async def page(
+    world: Here,
+    state: Annotated[list[JobState] | None, Query(description="Only jobs in these states")] = None,
+    after: Cursor = 0,
+    limit: Limit = 100,
+) -> JobPage:
+    """List jobs, oldest first, finished ones included."""
+    return await status.jobs(world, state, after=after, limit=limit)
+
+
+@router.get("/jobs/{job}")
+async def detail(world: Here, job: JobPath) -> JobDetail:
+    """Show a job with its fragments, their actors and how far each is."""
+    return await status.job(world, job)
+
+
+@router.patch("/jobs/{job}", response_model=Acknowledged)
+async def limit_job(job: JobPath, body: Limited, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
+    """Set the rate limit of every scan of the job."""
+    return await _throttle(job, body.backfill_rate_limit, call, wait)
+
+
+@router.post("/jobs/{job}/pause", response_model=Acknowledged)
+async def pause(job: JobPath, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
+    """Pause the job's backfill: a limit of 0 for every scan. Live rows go on. `POST /v1/mutations` pauses all jobs."""
+    return await _throttle(job, 0, call, wait)
+
+
+@router.post("/jobs/{job}/resume", response_model=Acknowledged)
+async def resume(job: JobPath, call: Calling, body: Resumed | None = None, wait: Wait = "applied") -> Mapping[str, Any]:
+    """Resume the job's backfill, without a limit or with the one given."""
+    return await _throttle(job, None if body is None else body.backfill_rate_limit, call, wait)
+
+
+@router.post("/jobs/{job}/cancel", response_model=Cancelled)
+async def cancel(job: JobPath, call: Calling) -> Mapping[str, Any]:
+    """Cancel a job that is being created, and wait until nothing of it is left."""
+
+    async def act() -> Cancelled:
+        found = (await status.job(call.world, job)).job
+        if found.state not in CREATING or not await jobs.cancel(call.world, [job], asked_by=call.asked_by):
+            raise Conflict(f"job {job} is {found.state} and cannot be cancelled")
+        return Cancelled(cancelled=job)
+
+    return await call.once(Cancelled, act)
+
+
+@router.post("/jobs/{job}/wait")
+async def wait_until_created(
+    world: Here,
+    job: JobPath,
+    timeout_seconds: Annotated[int, Query(ge=1, le=WAIT_MAX_SECONDS)] = WAIT_MAX_SECONDS,
+) -> JobView:
+    """Wait until the job is created and readable; 409 when it ended otherwise, 503 when the time is up."""
+    return await status.settled(world, job, limit=timedelta(seconds=timeout_seconds))
+
+
+@router.post("/jobs/{job}/verify", response_model=Verified)
+async def verify(job: JobPath, call: Calling) -> Mapping[str, Any]:
+    """Compare the view with its query over its upstream at one published epoch."""
+
+    async def act() -> Verified:
+        return await requests.verify(call.world, job)
+
+    return await call.once(Verified, act)
+
+
+@router.get("/fragments/{fragment}")
+async def fragment_detail(world: Here, fragment: FragmentPath) -> FragmentView:
+    """Show a fragment with its actors and how far each is."""
+    return await status.fragment(world, fragment)
+
+
+@router.patch("/fragments/{fragment}", response_model=Acknowledged)
+async def limit_fragment(
+    fragment: FragmentPath, body: Limited, call: Calling, wait: Wait = "applied"
+) -> Mapping[str, Any]:
+    """Set the rate limit of one scan."""
+
+    async def act() -> Acknowledged:
+        mutation = Throttle(fragments={fragment: body.backfill_rate_limit})
+        command = await commands.inject(call.world, mutation, asked_by=call.asked_by)
+        return await acknowledged(call.world, command, wait)
+
+    return await call.once(Acknowledged, act)
+
+
+async def _throttle(job: JobId, limit: int | None, call: Calling, wait: Wait) -> Mapping[str, Any]:
+    async def act() -> Acknowledged:
+        command = await commands.throttle_job(call.world, job, limit, asked_by=call.asked_by)
+        return await acknowledged(call.world, command, wait)
+
+    return await call.once(Acknowledged, act)

@@ -1,0 +1,51 @@
+"""`/v1/mutations`: inject any mutation. Each is acknowledged with the epoch at which it took effect (I4)."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Body, Path, Query
+from pydantic import BaseModel
+
+from service.api.calling import Calling, Here
+from service.operations import commands, history
+from service.operations.views import CommandView
+from service.operations.world import World
+from service.protocol.ids import BIGINT_MAX, CommandId, EpochField
+from service.protocol.mutation import Mutation
+
+router = APIRouter(prefix="/v1", tags=["mutations"])
+
+Wait = Annotated[
+    Literal["applied", "queued"],
+    Query(description="`applied` waits until every actor has applied it; `queued` answers once it is stored"),
+]
+
+
+class Acknowledged(BaseModel):
+    """The command that was stored, and the epoch that carried it, null while it is queued."""
+
+    command: CommandId
+    epoch: EpochField | None = None
+
+
+@router.post("/mutations", response_model=Acknowledged)
+async def inject(mutation: Annotated[Mutation, Body()], call: Calling, wait: Wait = "queued") -> Mapping[str, Any]:
+    """Queue a mutation for the next free barrier."""
+
+    async def act() -> Acknowledged:
+        command = await commands.inject(call.world, mutation, asked_by=call.asked_by)
+        return await acknowledged(call.world, command, wait)
+
+    return await call.once(Acknowledged, act)
+
+
+@router.get("/mutations/{command}")
+async def detail(world: Here, command: Annotated[CommandId, Path(ge=0, le=BIGINT_MAX)]) -> CommandView:
+    """Show what became of a mutation or a flush."""
+    return await history.command(world, command)
+
+
+async def acknowledged(world: World, command: CommandId, wait: Wait) -> Acknowledged:
+    """Return the acknowledgement of a queued command, after it was applied where that is asked."""
+    epoch = await commands.applied(world, command) if wait == "applied" else None
+    return Acknowledged(command=command, epoch=epoch)

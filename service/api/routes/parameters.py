@@ -1,0 +1,42 @@
+"""`/v1/system-parameters`: what ALTER SYSTEM SET sets."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body
+from pydantic import BaseModel, Field, Strict
+
+from service.api.calling import Calling, Here
+from service.operations import parameters
+
+router = APIRouter(prefix="/v1", tags=["parameters"])
+
+Value = Annotated[int, Strict()] | Annotated[bool, Strict()] | Annotated[str, Field(max_length=100)]
+
+
+class Parameters(BaseModel):
+    """Every system parameter with its value."""
+
+    barrier_interval_ms: int
+    checkpoint_frequency: int
+    max_concurrent_creating_streaming_jobs: int
+    pause_on_next_bootstrap: bool
+
+
+@router.get("/system-parameters", response_model=Parameters)
+async def current(world: Here) -> Mapping[str, Any]:
+    """Show every system parameter."""
+    return await parameters.current(world)
+
+
+@router.patch("/system-parameters", response_model=Parameters)
+async def alter(
+    values: Annotated[dict[str, Value], Body(min_length=1, examples=[{"barrier_interval_ms": 500}])], call: Calling
+) -> Mapping[str, Any]:
+    """Set some parameters, all or none; the text `default` sets the built-in value."""
+
+    async def act() -> Parameters:
+        texts = {name: str(value).lower() for name, value in values.items()}
+        return Parameters.model_validate(await parameters.alter(call.world, texts))
+
+    return await call.once(Parameters, act)

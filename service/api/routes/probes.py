@@ -1,0 +1,50 @@
+"""`/livez`, `/readyz`, `/metrics`: for those who keep the service running."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Literal, cast
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
+
+from service.api.calling import Here
+from service.operations import measuring
+from service.telemetry.metrics import CONTENT_TYPE
+
+router = APIRouter(tags=["probes"])
+
+Checks = Callable[[], Awaitable[Mapping[str, str]]]
+"""Looks at everything that readiness needs; a check that passes says `ok`, any other says what is wrong."""
+
+
+class Alive(BaseModel):
+    """The process answers."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Readiness(BaseModel):
+    """Whether calls can be served now: every check by name, `ok` or what is wrong."""
+
+    status: Literal["ok", "unavailable"]
+    checks: dict[str, str]
+
+
+@router.get("/livez")
+async def livez() -> Alive:
+    """Answer, if the process can."""
+    return Alive()
+
+
+@router.get("/readyz", responses={503: {"model": Readiness, "description": "Some check does not pass"}})
+async def readyz(request: Request, response: Response) -> Readiness:
+    """Check everything that serving a call needs; 503 when something is missing."""
+    checks = dict(await cast("Checks", request.app.state.ready)())
+    good = all(said == "ok" for said in checks.values())
+    response.status_code = 200 if good else 503
+    return Readiness(status="ok" if good else "unavailable", checks=checks)
+
+
+@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+async def metrics(world: Here) -> Response:
+    """Show the metrics in Prometheus's text format."""
+    return Response(await measuring.scrape(world), media_type=CONTENT_TYPE)

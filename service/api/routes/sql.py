@@ -1,0 +1,63 @@
+"""`/v1/sql`: one statement a call. The server keeps no session: the client sends back the map that it was given."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.api.calling import Calling
+from service.operations import sql
+
+router = APIRouter(prefix="/v1", tags=["sql"])
+
+_SESSION_MAX = 100
+Name = Annotated[str, Field(max_length=200)]
+Value = Annotated[str, Field(max_length=1000)]
+
+
+class SqlBody(BaseModel):
+    """One statement, and the session map that the last answer gave."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    sql: str = Field(min_length=1, examples=["SELECT 1"])
+    session: dict[Name, Value] = Field(default_factory=dict, max_length=_SESSION_MAX)
+
+
+class ResultColumn(BaseModel):
+    """A column of the result; `type` is Postgres's name."""
+
+    name: str
+    type: str
+
+
+class SqlResult(BaseModel):
+    """What the statement gave. Values are JSON: numbers where exact, else strings; NULL is null. `truncated` says that
+    the row cap cut the rows. `session` is to be sent with the next statement.
+    """
+
+    tag: str
+    columns: list[ResultColumn]
+    rows: list[list[Any]]
+    notices: list[str]
+    session: dict[str, str]
+    truncated: bool
+
+
+@router.post("/sql", response_model=SqlResult)
+async def run(body: SqlBody, call: Calling) -> Mapping[str, Any]:
+    """Run one SQL statement."""
+
+    async def act() -> SqlResult:
+        outcome = await sql.run(call.world, body.sql, session=body.session, asked_by=call.asked_by)
+        return SqlResult(
+            tag=outcome.tag,
+            columns=[ResultColumn(name=name, type=kind) for name, kind in outcome.columns],
+            rows=[list(row) for row in outcome.rows],
+            notices=list(outcome.notices),
+            session=dict(outcome.session),
+            truncated=outcome.truncated,
+        )
+
+    return await call.once(SqlResult, act)

@@ -1,0 +1,17 @@
+"""What the doors need of the settings, handed in by bootstrap."""
+
+from dataclasses import dataclass
+
+from pydantic import SecretStr
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSettings:
+    """`api_token` None leaves `/v1` open, which bootstrap allows on loopback only. The worker API always has a token.
+
+    `body_size_max` is in bytes and holds for JSON bodies; bulk loads are streamed and have no such limit.
+    """
+
+    worker_token: SecretStr
+    api_token: SecretStr | None = None
+    body_size_max: int = 1 << 20

@@ -1,0 +1,143 @@
+"""Bulk load: rows in four forms, matched to a table's columns by name, staged as CSV, validated whole, then applied.
+
+Memory is bounded by a slice of rows whatever the body's size (I8): Arrow and Parquet are received into a file first,
+CSV and NDJSON are converted as they come.
+"""
+
+import asyncio
+import hashlib
+import tempfile
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
+from service.operations import dml, rows_arrow, rows_csv, rows_json
+from service.operations.world import World
+from service.protocol.columns import Column
+from service.protocol.relation import Relation, RelationKind
+
+_READ_BYTES: Final = 1 << 18
+
+
+class Form(StrEnum):
+    """The media types in which rows may come."""
+
+    ARROW = "application/vnd.apache.arrow.stream"
+    PARQUET = "application/vnd.apache.parquet"
+    CSV = "text/csv"
+    NDJSON = "application/x-ndjson"
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Rows on their way in. `path` is set once they are in a file, and `digest` is the SHA-256 of it then."""
+
+    form: Form
+    stream: AsyncIterator[bytes]
+    path: Path | None = None
+    digest: bytes = b""
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the bytes in order, once."""
+        if self.path is None:
+            async for chunk in self.stream:
+                yield chunk
+            return
+        with self.path.open("rb") as file:
+            while chunk := await asyncio.to_thread(file.read, _READ_BYTES):
+                yield chunk
+
+
+@asynccontextmanager
+async def received(stream: AsyncIterator[bytes], form: Form, *, keep: bool) -> AsyncGenerator[Body]:
+    """Have the rows ready to be read; `keep` asks for their digest, hence for all of them, beforehand."""
+    if not keep and form in {Form.CSV, Form.NDJSON}:
+        yield Body(form, stream)
+        return
+    with tempfile.NamedTemporaryFile(prefix="tidefill-load-") as file:
+        digest = hashlib.sha256()
+        try:
+            async for chunk in stream:
+                digest.update(chunk)
+                await asyncio.to_thread(file.write, chunk)
+            await asyncio.to_thread(file.flush)
+        except OSError as error:
+            raise Unavailable(f"the rows cannot be received: {error.strerror}") from error
+        yield Body(form, stream, Path(file.name), digest.digest())
+
+
+async def load(world: World, name: str, names: Sequence[str] | None, body: Body) -> int:
+    """Load all rows or none; return how many. `names` are the columns they give, None for all.
+
+    Raises NotFound, Conflict where `name` is no table that can take rows, Invalid naming the row and column.
+    """
+    relation = await _table(world, name)
+    wanted = chosen(relation, names)
+    match body.form:
+        case Form.CSV:
+            given, chunks = await rows_csv.opened(body.chunks())
+            columns = matched(wanted, given)
+        case Form.NDJSON:
+            columns, chunks = wanted, rows_json.csv_of(body.chunks(), wanted)
+        case Form.ARROW | Form.PARQUET:
+            assert body.path is not None
+            opened = rows_arrow.opened_stream if body.form is Form.ARROW else rows_arrow.opened_parquet
+            rows = await asyncio.to_thread(opened, body.path)
+            columns = matched(wanted, rows.names)
+            chunks = _threaded(rows.csv_of(columns))
+    async with aclosing(_closable(chunks)) as closing:
+        return await dml.bulk_load(world, relation, columns, closing)
+
+
+def chosen(relation: Relation, names: Sequence[str] | None) -> tuple[Column, ...]:
+    """Return the columns that a load gives. Raises Invalid naming what is unknown, double or missing."""
+    if names is None:
+        return relation.visible
+    _refuse("given twice", (name for name, count in Counter(names).items() if count > 1))
+    visible = {column.name: column for column in relation.visible}
+    _refuse("unknown", (name for name in names if name not in visible))
+    _refuse("missing", (column.name for column in relation.visible if not column.nullable and column.name not in names))
+    return tuple(visible[name] for name in names)
+
+
+def matched(wanted: Sequence[Column], given: Sequence[str]) -> tuple[Column, ...]:
+    """Return the wanted columns in the order in which they are given. Raises Invalid naming what does not match."""
+    by_name = {column.name: column for column in wanted}
+    _refuse("given twice", (name for name, count in Counter(given).items() if count > 1))
+    _refuse("unknown", (name for name in given if name not in by_name))
+    _refuse("missing", (name for name in by_name if name not in given))
+    return tuple(by_name[name] for name in given)
+
+
+def _refuse(why: str, names: Iterable[str]) -> None:
+    listed = ", ".join(f'"{name}"' for name in names)
+    if listed:
+        raise Invalid(f"columns {why}: {listed}", pointer="columns")
+
+
+async def _table(world: World, name: str) -> Relation:
+    async with world.stores.begin() as tx:
+        entry = await tx.catalog.named(name)
+    if entry is None:
+        raise NotFound(f'relation "{name}" does not exist', kind="relation")
+    if entry.relation.kind is not RelationKind.TABLE:
+        raise Conflict(f'"{name}" is a {entry.relation.kind}: only tables take rows')
+    if not entry.shown:
+        raise Conflict(f'table "{name}" is {entry.state} and takes no rows')
+    return entry.relation
+
+
+async def _threaded(chunks: Iterator[bytes]) -> AsyncGenerator[bytes]:
+    """Yield what a blocking iterator gives, off the event loop."""
+    while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+        yield chunk
+
+
+async def _closable(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+    async for chunk in chunks:
+        yield chunk

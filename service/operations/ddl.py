@@ -1,0 +1,133 @@
+"""CREATE TABLE and CREATE MATERIALIZED VIEW: from a bound statement to a job, and the wait its session asks for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from service.domain.errors import Conflict
+from service.domain.job import JobState
+from service.domain.parameters import SESSION_DEFAULTS
+from service.domain.placement import blocks
+from service.operations import jobs, requests
+from service.operations.world import World
+from service.ports.meta_store import CatalogEntry, NewFragment, NewJob
+from service.protocol.ids import JobId
+from service.protocol.plan import FragmentKind, ScanType
+from service.protocol.relation import Relation, RelationKind
+from service.sql.statements import CreateMaterializedView, CreateTable
+from service.sql.tables import table_relation
+from service.sql.views import BoundView, bind_view, view_relation
+
+SLOW_DDL_SECONDS: Final = 30
+_PARALLELISM_ORDER: Final = (
+    "streaming_parallelism_for_backfill",
+    "streaming_parallelism_for_materialized_view",
+    "streaming_parallelism",
+)
+"""The most specific variable that is set decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """What a CREATE answers besides its tag."""
+
+    notices: tuple[str, ...] = ()
+
+
+async def create_table(world: World, statement: CreateTable, text: str) -> Created:
+    """Create a table and wait for it. Raises Conflict."""
+    new = jobs.table_job(table_relation(statement), text)
+    asked = await jobs.create(world, new, if_not_exists=statement.if_not_exists)
+    await jobs.created(world, asked.job)
+    return _existing(RelationKind.TABLE, statement.name) if asked.existed else Created()
+
+
+async def create_view(world: World, statement: CreateMaterializedView, session: Mapping[str, str]) -> Created:
+    """Create a materialized view; with `background_ddl` only until its first barrier. Raises Invalid, NotFound,
+    Conflict.
+    """
+    background = session.get("background_ddl") == "true"
+    taken = await _taken(world, statement)
+    if taken is not None:
+        # A background caller, or one that finds it finished, has nothing to wait for.
+        if not background:
+            await jobs.created(world, taken.job)
+        return _existing(RelationKind.MATERIALIZED_VIEW, statement.name)
+    new = await _plan(world, statement, session, background=background)
+    asked = await jobs.create(world, new, if_not_exists=statement.if_not_exists)
+    return await (_started if background else _finished)(world, asked.job)
+
+
+async def readable(world: World) -> dict[str, Relation]:
+    """Return the relations a statement may read, by name."""
+    async with world.stores.begin() as tx:
+        return {entry.relation.name: entry.relation for entry in await tx.catalog.all() if entry.shown}
+
+
+async def _plan(
+    world: World, statement: CreateMaterializedView, session: Mapping[str, str], *, background: bool
+) -> NewJob:
+    bound = bind_view(statement, await readable(world))
+    columns = await requests.analyze(world, bound.upstream, bound.query, bound.names)
+    relation = view_relation(bound, columns, statement.name)
+    scan = NewFragment(
+        FragmentKind.STREAM_SCAN,
+        blocks(relation.vnode_count, await _parallelism(world, bound, session)),
+        upstream=bound.upstream.id,
+        query=bound.query,
+        scan_type=ScanType.ARRANGEMENT_BACKFILL,
+        rate_limit=_rate_limit(statement, session),
+    )
+    return NewJob(relation, statement.text, background=background, fragments=(scan,))
+
+
+async def _taken(world: World, statement: CreateMaterializedView) -> CatalogEntry | None:
+    """Return the view that IF NOT EXISTS found. A taken name is refused here, before anything is asked of a worker."""
+    async with world.stores.begin() as tx:
+        entry = await tx.catalog.named(statement.name)
+    if entry is None:
+        return None
+    if statement.if_not_exists and entry.relation.kind is RelationKind.MATERIALIZED_VIEW:
+        return entry
+    if entry.state is JobState.CREATED:
+        raise Conflict(f'{entry.relation.kind} with name "{statement.name}" exists')
+    raise Conflict(f"{entry.relation.kind} named {statement.name} already exists and is still being created")
+
+
+async def _started(world: World, job: JobId) -> Created:
+    started = await jobs.first_barrier(world, job)
+    if started.state is not JobState.QUEUED:
+        return Created()
+    return Created((f"job {job} is queued: max_concurrent_creating_streaming_jobs is reached",))
+
+
+async def _finished(world: World, job: JobId) -> Created:
+    began = world.clock.monotonic()
+    await jobs.created(world, job)
+    seconds = world.clock.monotonic() - began
+    if seconds < SLOW_DDL_SECONDS:
+        return Created()
+    return Created((f"the statement took {seconds:.0f} s; SET background_ddl = true returns at once",))
+
+
+async def _parallelism(world: World, bound: BoundView, session: Mapping[str, str]) -> int:
+    for name in _PARALLELISM_ORDER:
+        asked = session.get(name, SESSION_DEFAULTS[name])
+        if asked != "default":
+            return int(asked)
+    async with world.stores.begin() as tx:
+        known = await tx.workers.all(now=world.clock.now(), lease=world.worker_lease)
+    alive = [record.parallelism for record in known if record.alive]
+    return min(max(alive, default=1), bound.upstream.vnode_count)
+
+
+def _rate_limit(statement: CreateMaterializedView, session: Mapping[str, str]) -> int | None:
+    """The view's own option wins over the session's variable."""
+    if statement.limited:
+        return statement.backfill_rate_limit
+    asked = session.get("backfill_rate_limit", "default")
+    return None if asked == "default" else int(asked)
+
+
+def _existing(kind: RelationKind, name: str) -> Created:
+    return Created((f'{kind} "{name}" already exists, skipping',))

@@ -1,0 +1,230 @@
+"""Rows as Arrow or Parquet: read from a file slice by slice, converted to the table's types, printed as CSV.
+
+The owner of pyarrow in the service. A value that the column's type cannot keep exactly is refused with its row and
+column, never altered; a string stands for any type as Postgres's text of the value. The file comes from a client, so
+every slice is validated in full before it is looked at.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.ipc as pa_ipc
+import pyarrow.parquet as pa_parquet
+
+from service.domain.errors import Invalid
+from service.operations.rows_csv import array_literal
+from service.protocol.columns import Column, ColumnType, TypeName
+
+_Array: TypeAlias = "pa.Array[Any]"
+_Convert: TypeAlias = "Callable[[_Array, ColumnType], _Array | None]"
+
+SLICE_ROWS: Final = 8_192
+"""Rows converted at a time: bounds memory (I8) and the search for a bad row."""
+
+_UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, TypeError, KeyError)
+"""What pyarrow raises for a file that is not what it claims to be."""
+_PRINTED: Final = pa_csv.WriteOptions(include_header=False, quoting_style="all_valid")
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowRows:
+    """The rows of an opened file."""
+
+    names: tuple[str, ...]
+    batches: Iterator[pa.RecordBatch]
+
+    def csv_of(self, columns: Sequence[Column]) -> Iterator[bytes]:
+        """Yield the rows as CSV in the order of `columns`, which are all of the file's. Raises Invalid."""
+        places = [self.names.index(column.name) for column in columns]
+        first = 1
+        for part in _readable(_slices(self.batches)):
+            arrays = [
+                _converted(part.column(place), column, first) for place, column in zip(places, columns, strict=True)
+            ]
+            yield _printed(arrays)
+            first += part.num_rows
+
+
+def opened_stream(path: Path) -> ArrowRows:
+    """Open an Arrow IPC stream. Raises Invalid."""
+    try:
+        reader = pa_ipc.open_stream(pa.memory_map(str(path)))
+    except _UNREADABLE as error:
+        raise _unreadable(error) from error
+    return ArrowRows(tuple(reader.schema.names), iter(reader))
+
+
+def opened_parquet(path: Path) -> ArrowRows:
+    """Open a Parquet file. Raises Invalid."""
+    try:
+        source = pa_parquet.ParquetFile(pa.memory_map(str(path)))
+        names = tuple(source.schema_arrow.names)
+    except _UNREADABLE as error:
+        raise _unreadable(error) from error
+    return ArrowRows(names, source.iter_batches(batch_size=SLICE_ROWS))
+
+
+def _slices(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        batch.validate()
+        for start in range(0, batch.num_rows, SLICE_ROWS):
+            part = batch.slice(start, SLICE_ROWS)
+            part.validate(full=True)
+            yield part
+
+
+def _readable(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from parts
+    except _UNREADABLE as error:
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> Invalid:
+    return Invalid(f"the body cannot be read as what it is said to be: {error}")
+
+
+def _printed(arrays: Sequence[_Array]) -> bytes:
+    sink = BytesIO()
+    pa_csv.write_csv(pa.record_batch(list(arrays), names=[str(place) for place in range(len(arrays))]), sink, _PRINTED)
+    return sink.getvalue()
+
+
+def _converted(array: _Array, column: Column, first: int) -> _Array:
+    """Return the array in the type that prints as Postgres reads the column's. Raises Invalid."""
+    try:
+        return _as(array, column.type)
+    except _Misfit as error:
+        raise Invalid(f'column "{column.name}": {error}') from None
+    except (pa.ArrowException, ValueError) as error:
+        row = first + _first_bad(array, column.type)
+        raise Invalid(f'row {row}, column "{column.name}": {error}') from error
+
+
+class _Misfit(Exception):
+    """The array's type has no place in the column's."""
+
+
+def _first_bad(array: _Array, kind: ColumnType) -> int:
+    for place in range(len(array)):
+        try:
+            _as(array.slice(place, 1), kind)
+        except (pa.ArrowException, ValueError):
+            return place
+    return 0
+
+
+def _as(array: _Array, kind: ColumnType) -> _Array:
+    array = _plain(array)
+    source = array.type
+    if pa.types.is_null(source) or _is_text(source):
+        return array.cast(pa.string())
+    if kind.array:
+        if not (pa.types.is_list(source) or pa.types.is_large_list(source) or pa.types.is_fixed_size_list(source)):
+            raise _Misfit(f"{kind} is expected, not {source}")
+        return _array_literals(array, kind.element)
+    convert = _CONVERT.get(kind.name)
+    converted = None if convert is None else convert(array, kind)
+    if converted is None:
+        raise _Misfit(f"{kind} is expected, not {source}")
+    return converted
+
+
+def _plain(array: _Array) -> _Array:
+    """Return the values behind an encoding or an extension type."""
+    if isinstance(array, pa.ExtensionArray):
+        return _plain(array.storage)
+    if pa.types.is_dictionary(array.type):
+        return _plain(array.cast(array.type.value_type))
+    if pa.types.is_run_end_encoded(array.type):
+        return _plain(pc.call_function("run_end_decode", [array]))
+    return array
+
+
+def _is_text(source: pa.DataType) -> bool:
+    return pa.types.is_string(source) or pa.types.is_large_string(source) or pa.types.is_string_view(source)
+
+
+def _array_literals(array: _Array, element: ColumnType) -> _Array:
+    texts: list[str | None] = _as(pc.list_flatten(array), element).cast(pa.string()).to_pylist()
+    taken = iter(texts)
+    lengths: list[int | None] = pc.list_value_length(array).to_pylist()
+    rows = [None if length is None else array_literal([next(taken) for _ in range(length)]) for length in lengths]
+    return pa.array(rows, pa.string())
+
+
+def _cast(accepts: Callable[[pa.DataType], bool], target: pa.DataType) -> _Convert:
+    """Accept some types, and let the cast refuse each value that it would alter."""
+
+    def convert(array: _Array, _kind: ColumnType) -> _Array | None:
+        return array.cast(target) if accepts(array.type) else None
+
+    return convert
+
+
+def _numeric(array: _Array, kind: ColumnType) -> _Array | None:
+    if pa.types.is_integer(array.type):
+        return array
+    # A binary float is not the decimal that its writer meant: it is cast where the data is made, knowingly.
+    return array.cast(pa.decimal128(kind.precision, kind.scale)) if pa.types.is_decimal(array.type) else None
+
+
+def _bytea(array: _Array, _kind: ColumnType) -> _Array | None:
+    source = array.type
+    if not (
+        pa.types.is_binary(source)
+        or pa.types.is_large_binary(source)
+        or pa.types.is_binary_view(source)
+        or pa.types.is_fixed_size_binary(source)
+    ):
+        return None
+    values: list[bytes | None] = array.to_pylist()
+    return pa.array([None if value is None else "\\x" + value.hex() for value in values], pa.string())
+
+
+def _uuid(array: _Array, _kind: ColumnType) -> _Array | None:
+    if not (pa.types.is_fixed_size_binary(array.type) and array.type.byte_width == 16):
+        return None
+    values: list[bytes | None] = array.to_pylist()
+    return pa.array([None if value is None else str(uuid.UUID(bytes=value)) for value in values], pa.string())
+
+
+def _is_narrow_float(source: pa.DataType) -> bool:
+    return pa.types.is_float16(source) or pa.types.is_float32(source) or pa.types.is_integer(source)
+
+
+def _is_number(source: pa.DataType) -> bool:
+    return pa.types.is_floating(source) or pa.types.is_integer(source)
+
+
+def _is_local_timestamp(source: pa.DataType) -> bool:
+    return pa.types.is_timestamp(source) and source.tz is None
+
+
+_CONVERT: Final[Mapping[TypeName, _Convert]] = MappingProxyType(
+    {
+        TypeName.BOOLEAN: _cast(pa.types.is_boolean, pa.bool_()),
+        TypeName.SMALLINT: _cast(pa.types.is_integer, pa.int16()),
+        TypeName.INTEGER: _cast(pa.types.is_integer, pa.int32()),
+        TypeName.BIGINT: _cast(pa.types.is_integer, pa.int64()),
+        TypeName.REAL: _cast(_is_narrow_float, pa.float32()),
+        TypeName.DOUBLE: _cast(_is_number, pa.float64()),
+        TypeName.NUMERIC: _numeric,
+        TypeName.BYTEA: _bytea,
+        TypeName.UUID: _uuid,
+        TypeName.DATE: _cast(pa.types.is_date, pa.date32()),
+        TypeName.TIME: _cast(pa.types.is_time, pa.time64("us")),
+        TypeName.TIMESTAMP: _cast(_is_local_timestamp, pa.timestamp("us")),
+        # A timestamp without a zone is UTC, as everywhere in tidefill.
+        TypeName.TIMESTAMPTZ: _cast(pa.types.is_timestamp, pa.timestamp("us", tz="UTC")),
+    }
+)
+"""Text, jsonb and interval take strings only, which are taken before this table is asked."""

@@ -1,0 +1,71 @@
+"""Rows as Postgres CSV text: the form in which every bulk load is staged. An empty field is NULL unless quoted.
+
+CSV bodies pass through untouched but for their header row: Postgres itself reads the rest.
+"""
+
+import csv
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from service.domain.errors import Invalid
+
+HEADER_BYTES_MAX: Final = 1 << 20
+"""A header with Postgres's 1,600 columns of 63 bytes is a tenth of it."""
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+def field(text: str | None) -> str:
+    """Return a field: empty for NULL, else quoted, so that an empty text stays one."""
+    return "" if text is None else '"' + text.replace('"', '""') + '"'
+
+
+def array_literal(elements: Sequence[str | None]) -> str:
+    """Return a Postgres array of these texts."""
+    return "{" + ",".join("NULL" if text is None else _element(text) for text in elements) + "}"
+
+
+async def opened(chunks: AsyncIterator[bytes]) -> tuple[list[str], AsyncIterator[bytes]]:
+    """Read the header row; return its names and what follows it. Raises Invalid."""
+    head = bytearray()
+    end = -1
+    async for chunk in chunks:
+        head += chunk
+        end = _line_end(head)
+        if end >= 0:
+            break
+        if len(head) > HEADER_BYTES_MAX:
+            raise Invalid(f"the header row is longer than {HEADER_BYTES_MAX} bytes")
+    if not head:
+        raise Invalid("the body is empty: CSV begins with a header row")
+    line, rest = (bytes(head[:end]), bytes(head[end + 1 :])) if end >= 0 else (bytes(head), b"")
+    return _names(line), _following(rest, chunks)
+
+
+def _element(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _line_end(head: bytearray) -> int:
+    """Return where the first line ends, -1 if it goes on: a line break within quotes does not end it."""
+    end = head.find(b"\n")
+    while end >= 0 and head.count(b'"', 0, end) % 2:
+        end = head.find(b"\n", end + 1)
+    return end
+
+
+def _names(line: bytes) -> list[str]:
+    try:
+        text = line.removeprefix(_BOM).decode().removesuffix("\r")
+        rows = list(csv.reader([text], strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise Invalid(f"the header row cannot be read: {error}") from error
+    if not rows:
+        raise Invalid("the header row is empty")
+    return rows[0]
+
+
+async def _following(rest: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    if rest:
+        yield rest
+    async for chunk in chunks:
+        yield chunk

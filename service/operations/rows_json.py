@@ -1,0 +1,148 @@
+"""Rows as NDJSON: one object a line, its keys the columns' names; a key that is absent is NULL.
+
+Numbers keep the digits that were sent: they never pass through a binary float. In a `jsonb` column stands any JSON
+value as it is; in an array column a list; everywhere else a string is taken as Postgres's text of the value.
+"""
+
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any, Final, Never
+
+from service.domain.errors import Invalid
+from service.operations.rows_csv import array_literal, field
+from service.protocol.columns import Column, ColumnType, TypeName
+
+LINE_BYTES_MAX: Final = 16 << 20
+_NUMBERS: Final = frozenset(
+    {TypeName.SMALLINT, TypeName.INTEGER, TypeName.BIGINT, TypeName.REAL, TypeName.DOUBLE, TypeName.NUMERIC}
+)
+
+
+class _Number(str):
+    """A number as it was written."""
+
+    __slots__ = ()
+
+
+async def csv_of(chunks: AsyncIterator[bytes], columns: Sequence[Column]) -> AsyncIterator[bytes]:
+    """Yield the rows as CSV in the order of `columns`. Raises Invalid naming the row, from 1, and the column."""
+    rows = _Rows(columns)
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > LINE_BYTES_MAX:
+            raise Invalid(f"row {rows.read + 1}: the line is longer than {LINE_BYTES_MAX} bytes")
+        if text := "".join(rows.printed(lines)):
+            yield text.encode()
+    if text := "".join(rows.printed([rest])):
+        yield text.encode()
+
+
+class _Rows:
+    """Reads lines and counts the rows among them."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns
+        self._names = {column.name for column in columns}
+        self.read = 0
+
+    def printed(self, lines: Sequence[bytes]) -> Iterator[str]:
+        """Yield a CSV line for each row; blank lines are none."""
+        for line in lines:
+            if line and not line.isspace():
+                self.read += 1
+                row = self._row(line)
+                yield ",".join(self._field(row, column) for column in self._columns) + "\n"
+
+    def _row(self, line: bytes) -> Mapping[str, Any]:
+        try:
+            row = json.loads(
+                line.decode(),
+                parse_int=_Number,
+                parse_float=_Number,
+                parse_constant=_refuse_constant,
+                object_pairs_hook=_object,
+            )
+        except (ValueError, RecursionError) as error:
+            raise Invalid(f"row {self.read}: {error}") from error
+        if not isinstance(row, dict):
+            raise Invalid(f"row {self.read}: an object is expected, not {_named(row)}")
+        if not row.keys() <= self._names:
+            unknown = ", ".join(f'"{name}"' for name in row.keys() - self._names)
+            raise Invalid(f"row {self.read}: unknown column {unknown}")
+        return row
+
+    def _field(self, row: Mapping[str, Any], column: Column) -> str:
+        try:
+            text = field(_text(row.get(column.name), column.type))
+            text.encode()
+        except (ValueError, RecursionError) as error:
+            raise Invalid(f'row {self.read}, column "{column.name}": {error}') from error
+        return text
+
+
+def _text(value: Any, kind: ColumnType) -> str | None:
+    """Return Postgres's text of a value. Raises ValueError where its JSON type does not fit."""
+    if value is None:
+        return None
+    if kind.array:
+        if not isinstance(value, list):
+            raise _misfit(value, kind)
+        return array_literal([_text(element, kind.element) for element in value])
+    return _json(value) if kind.name is TypeName.JSONB else _scalar(value, kind)
+
+
+def _scalar(value: Any, kind: ColumnType) -> str:
+    if isinstance(value, bool) and kind.name is TypeName.BOOLEAN:
+        return "true" if value else "false"
+    if isinstance(value, _Number) and kind.name in _NUMBERS:
+        return str(value)
+    if isinstance(value, str) and not isinstance(value, _Number):
+        return value
+    raise _misfit(value, kind)
+
+
+def _json(value: Any) -> str:
+    """Return the JSON text of a value, numbers as they were written."""
+    if isinstance(value, _Number):
+        return str(value)
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_json(key)}:{_json(member)}" for key, member in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_json, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _misfit(value: object, kind: ColumnType) -> ValueError:
+    return ValueError(f"{kind} is expected, not {_named(value)}")
+
+
+def _named(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case _Number():
+            return "a number"
+        case str():
+            return "a string"
+        case list():
+            return "a list"
+        case _:
+            return "an object"
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        msg = f'"{twice}" is given twice'
+        raise ValueError(msg)
+    return members
+
+
+def _refuse_constant(text: str) -> Never:
+    msg = f'{text} is not JSON: send "{text}" as a string'
+    raise ValueError(msg)

@@ -1,0 +1,278 @@
+"""One SQL statement: parse, bind, call the operation it stands for, and say what came of it.
+
+The service keeps no session: SET answers with the new map of variables, and the client sends it back next time.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Final, assert_never
+
+from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
+from service.domain.job import CREATING, JobState
+from service.domain.parameters import (
+    SESSION_DEFAULTS,
+    SystemParameters,
+    parse_session_variable,
+    parse_system_parameter,
+)
+from service.operations import commands, ddl, dml, jobs
+from service.operations.effects import progress_of
+from service.operations.waiting import until
+from service.operations.world import World
+from service.ports.meta_store import CatalogEntry
+from service.protocol.dml import Delete, InsertValues, Update
+from service.protocol.ids import DATABASE_GRAPH
+from service.protocol.mutation import Throttle
+from service.protocol.relation import RelationKind
+from service.sql import statements as s
+from service.sql.dml import BoundInsert, bind_delete, bind_insert, bind_update
+from service.sql.parse import parse
+from service.sql.statements import wrong_kind
+
+WAIT_LIMIT: Final = timedelta(hours=2)
+_CATALOG: Final = re.compile(r"\brw_[a-z_]+", re.IGNORECASE)
+
+Columns = tuple[tuple[str, str], ...]
+Rows = tuple[tuple[Any, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a statement gives: a command tag, rows with (name, Postgres type) columns, notices, the session from now
+    on.
+    """
+
+    tag: str
+    columns: Columns = ()
+    rows: Rows = ()
+    notices: tuple[str, ...] = ()
+    session: Mapping[str, str] = field(default_factory=dict[str, str])
+    truncated: bool = False
+
+
+async def run(world: World, text: str, *, session: Mapping[str, str], asked_by: str) -> Outcome:
+    """Run one statement. Raises domain errors with the position of the fault in `text`, where it has one."""
+    checked = {name: parse_session_variable(name, value) for name, value in session.items()}
+    call = _Call(world, text, checked, asked_by)
+    outcome = await call.run(parse(text))
+    return outcome if outcome.session else replace(outcome, session=checked)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    world: World
+    text: str
+    session: Mapping[str, str]
+    asked_by: str
+
+    async def run(self, statement: s.Statement) -> Outcome:
+        match statement:
+            case s.Select():
+                return await self._select(statement)
+            case s.Insert() | s.Update() | s.Delete():
+                return await self._change(statement)
+            case s.CreateTable() | s.CreateMaterializedView() | s.Drop():
+                return await self._define(statement)
+            case s.SetVariable() | s.ShowVariable() | s.AlterSystem() | s.ShowParameters():
+                return await self._configure(statement)
+            case s.ShowRelations() | s.Describe() | s.ShowCreate() | s.ShowJobs() | s.Explain():
+                return await self._show(statement)
+            case _:
+                return await self._control(statement)
+
+    async def _select(self, statement: s.Select) -> Outcome:
+        async with self.world.stores.begin() as tx:
+            for name in statement.relations:
+                entry = await tx.catalog.named(name)
+                if entry is not None and not entry.shown:
+                    raise Conflict(f'{entry.relation.kind} "{name}" cannot be read: it is still being created')
+        result = await self.world.reader.query(
+            statement.sql,
+            row_limit=int(self._variable("row_limit")),
+            timeout_ms=int(self._variable("statement_timeout")),
+            catalog=_CATALOG.search(statement.sql) is not None,
+        )
+        return Outcome(f"SELECT {len(result.rows)}", result.columns, result.rows, truncated=result.truncated)
+
+    async def _change(self, statement: s.Insert | s.Update | s.Delete) -> Outcome:
+        relations = await ddl.readable(self.world)
+        match statement:
+            case s.Insert():
+                return Outcome(f"INSERT 0 {await self._insert(bind_insert(statement, relations))}")
+            case s.Update():
+                bound = bind_update(statement, relations)
+                update = Update(
+                    id=await dml.reserve(self.world),
+                    relation=bound.relation,
+                    assignments=bound.assignments,
+                    predicate=bound.predicate,
+                )
+                return Outcome(f"UPDATE {await dml.run(self.world, update)}")
+            case s.Delete():
+                found = bind_delete(statement, relations)
+                delete = Delete(id=await dml.reserve(self.world), relation=found.relation, predicate=found.predicate)
+                return Outcome(f"DELETE {await dml.run(self.world, delete)}")
+
+    async def _insert(self, bound: BoundInsert) -> int:
+        if bound.source is not None:
+            insert = InsertValues(
+                id=await dml.reserve(self.world), relation=bound.relation, columns=bound.columns, source=bound.source
+            )
+            return await dml.run(self.world, insert)
+        assert bound.query is not None
+        columns = [bound.relation.column(name) for name in bound.columns]
+        return await dml.insert_query(self.world, bound.relation, columns, bound.query.sql)
+
+    async def _define(self, statement: s.CreateTable | s.CreateMaterializedView | s.Drop) -> Outcome:
+        match statement:
+            case s.CreateTable():
+                created = await ddl.create_table(self.world, statement, self.text)
+                return Outcome("CREATE_TABLE", notices=created.notices)
+            case s.CreateMaterializedView():
+                created = await ddl.create_view(self.world, statement, self.session)
+                return Outcome("CREATE_MATERIALIZED_VIEW", notices=created.notices)
+            case s.Drop(kind=kind, name=name):
+                tag = f"DROP_{kind.upper().replace(' ', '_')}"
+                if statement.if_exists and await self._named(name) is None:
+                    return Outcome(tag, notices=(f'{kind} "{name}" does not exist, skipping',))
+                await jobs.drop(self.world, name, kind, cascade=statement.cascade, asked_by=self.asked_by)
+                return Outcome(tag)
+
+    async def _configure(self, statement: s.SetVariable | s.ShowVariable | s.AlterSystem | s.ShowParameters) -> Outcome:
+        match statement:
+            case s.SetVariable(name=name, value=value):
+                changed = {**self.session, name: parse_session_variable(name, value)}
+                return Outcome("SET_VARIABLE", session=changed)
+            case s.ShowVariable(name=name):
+                if name is None:
+                    settings = tuple((known, self._variable(known)) for known in sorted(SESSION_DEFAULTS))
+                    return Outcome("SHOW", (("Name", "text"), ("Setting", "text")), settings)
+                if name not in SESSION_DEFAULTS:
+                    raise NotFound(f'unrecognized configuration parameter "{name}"', kind="parameter")
+                return Outcome("SHOW", ((name, "text"),), ((self._variable(name),),))
+            case s.AlterSystem(name=name, value=value):
+                return Outcome("ALTER_SYSTEM", notices=await alter_system(self.world, name, value))
+            case s.ShowParameters():
+                async with self.world.stores.begin() as tx:
+                    known = SystemParameters.of(await tx.parameters.all())
+                rows = tuple((name, str(getattr(known, name)).lower()) for name in SystemParameters.__slots__)
+                return Outcome("SHOW", (("Name", "text"), ("Value", "text")), rows)
+
+    async def _control(
+        self,
+        statement: s.AlterRateLimit | s.AlterFragmentRateLimit | s.CancelJobs | s.Flush | s.Wait | s.Recover,
+    ) -> Outcome:
+        match statement:
+            case s.AlterRateLimit():
+                return await self._alter_rate_limit(statement)
+            case s.AlterFragmentRateLimit(fragment=fragment, limit=limit):
+                mutation = Throttle(fragments={fragment: limit})
+                command = await commands.inject(self.world, mutation, asked_by=self.asked_by)
+                await commands.applied(self.world, command)
+                return Outcome("ALTER_FRAGMENT")
+            case s.CancelJobs(ids=ids):
+                cancelled = await jobs.cancel(self.world, ids, asked_by=self.asked_by)
+                return Outcome("CANCEL_COMMAND", (("Id", "bigint"),), tuple((job,) for job in cancelled))
+            case s.Flush():
+                await commands.flush(self.world, asked_by=self.asked_by)
+                return Outcome("FLUSH")
+            case s.Wait(kind=kind, name=name):
+                await self._wait(kind, name)
+                return Outcome("WAIT")
+            case s.Recover():
+                await commands.recover(self.world)
+                return Outcome("RECOVER")
+            case _:
+                assert_never(statement)
+
+    async def _alter_rate_limit(self, statement: s.AlterRateLimit) -> Outcome:
+        if statement.refusal is not None:
+            raise statement.refusal
+        entry = await self._existing(statement.name, statement.kind)
+        command = await commands.throttle_job(self.world, entry.job, statement.limit, asked_by=self.asked_by)
+        await commands.applied(self.world, command)
+        return Outcome(f"ALTER_{statement.kind.upper().replace(' ', '_')}")
+
+    async def _wait(self, kind: RelationKind | None, name: str | None) -> None:
+        only = None if kind is None or name is None else (await self._existing(name, kind)).job
+
+        async def look() -> bool | None:
+            async with self.world.stores.begin() as tx:
+                creating = {job.id for job in await tx.jobs.where(CREATING)}
+                unshown = await tx.catalog.unshown()
+            waiting = bool(creating) if only is None else only in creating
+            return None if waiting or unshown else True
+
+        if await until(self.world, look, limit=WAIT_LIMIT) is None:
+            raise Unavailable("timeout while waiting for jobs to finish")
+
+    async def _show(self, statement: s.ShowRelations | s.Describe | s.ShowCreate | s.ShowJobs | s.Explain) -> Outcome:
+        match statement:
+            case s.ShowJobs():
+                return await self._show_jobs()
+            case s.ShowRelations(kind=kind):
+                async with self.world.stores.begin() as tx:
+                    entries = await tx.catalog.all()
+                names = tuple((entry.relation.name,) for entry in entries if entry.relation.kind is kind)
+                return Outcome("SHOW", (("Name", "text"),), names)
+            case s.Describe(name=name):
+                return _described(await self._existing(name, None))
+            case s.ShowCreate(kind=kind, name=name):
+                entry = await self._existing(name, kind)
+                columns = (("Name", "text"), ("Create Sql", "text"))
+                return Outcome("SHOW", columns, ((f"public.{name}", entry.definition),))
+            case s.Explain():
+                raise Invalid("EXPLAIN is not supported yet", position=1)
+
+    async def _show_jobs(self) -> Outcome:
+        async with self.world.stores.begin() as tx:
+            creating = await tx.jobs.where(CREATING | {JobState.CANCELLING})
+            progress = await progress_of(tx, DATABASE_GRAPH, creating)
+        rows = tuple(
+            (job.id, job.statement, "BACKGROUND" if job.background else "FOREGROUND", progress[job.id].text)
+            for job in creating
+        )
+        columns = (("Id", "bigint"), ("Statement", "text"), ("Create Type", "text"), ("Progress", "text"))
+        return Outcome("SHOW", columns, rows)
+
+    async def _named(self, name: str) -> CatalogEntry | None:
+        async with self.world.stores.begin() as tx:
+            return await tx.catalog.named(name)
+
+    async def _existing(self, name: str, kind: RelationKind | None) -> CatalogEntry:
+        entry = await self._named(name)
+        if entry is None:
+            raise NotFound(f'{kind or "relation"} "{name}" does not exist', kind="relation")
+        if kind is not None and entry.relation.kind is not kind:
+            raise wrong_kind(name, is_a=entry.relation.kind, asked=kind)
+        return entry
+
+    def _variable(self, name: str) -> str:
+        return self.session.get(name, SESSION_DEFAULTS[name])
+
+
+async def alter_system(world: World, name: str, text: str) -> tuple[str, ...]:
+    """Set a system parameter; return notices. Raises NotFound, Invalid."""
+    default = text.strip().lower() == "default"
+    stored = str(getattr(SystemParameters(), name)) if default and name in SystemParameters.__slots__ else text
+    value = parse_system_parameter(name, stored)
+    async with world.stores.begin() as tx:
+        await tx.parameters.set(name, str(value).lower())
+        facts = {"name": name, "value": str(value).lower()}
+        await tx.events.append("system_parameter.set", facts, now=world.clock.now())
+    world.signals.notify()
+    notices: Sequence[str] = ()
+    if name == "barrier_interval_ms" and value > 300_000:
+        notices = ("barrier_interval_ms is above 5 minutes: changes will be seen late",)
+    if name == "checkpoint_frequency" and value > 60:
+        notices = ("checkpoint_frequency is above 60: changes will be seen late",)
+    return tuple(notices)
+
+
+def _described(entry: CatalogEntry) -> Outcome:
+    columns = (("Name", "text"), ("Type", "text"), ("Is Hidden", "text"), ("Description", "text"))
+    rows = tuple((c.name, str(c.type), str(c.hidden).lower(), None) for c in entry.relation.columns)
+    key = ", ".join(f"{part.name}{' DESC' if part.descending else ''}" for part in entry.relation.key)
+    return Outcome("DESCRIBE", columns, (*rows, ("primary key", key, None, None)))
