@@ -159,7 +159,7 @@ join tidefill.job j on j.id = f.job
 join tidefill.relation r on r.id = j.relation
 join tidefill.relation u on u.id = f.upstream
 cross join lateral (
-    select to_char(p.rows::float8 / nullif(u.key_count, 0)::float8 * 100, 'FM9.99999999999EEEE') as text
+    select ltrim(to_char(p.rows::float8 / nullif(u.key_count, 0)::float8 * 100, '9.99999999999EEEE')) as text
 ) scientific
 cross join lateral (
     select

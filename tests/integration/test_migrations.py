@@ -1,0 +1,101 @@
+"""The schema's history: it goes up, down and up again, and ends where the models are."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine, create_engine, inspect, text
+from sqlalchemy.pool import NullPool
+
+from service.domain.errors import Unavailable
+from service.meta_store.engine import psycopg_url
+from service.meta_store.migrate import configuration, migrate
+from service.meta_store.models import METADATA, SCHEMA
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    # A login called as our schema would have it as its default one, and reflection would then not name it.
+    options = {"options": "-c search_path=public"}
+    engine = create_engine(psycopg_url(database_url), poolclass=NullPool, connect_args=options)
+    yield engine
+    engine.dispose()
+
+
+def differences(engine: Engine) -> list[Any]:
+    def ours(name: str | None, kind: str, parents: Any) -> bool:
+        return name == SCHEMA if kind == "schema" else name != "alembic_version"
+
+    options = {"include_schemas": True, "include_name": ours, "compare_type": True, "compare_server_default": True}
+    with engine.connect() as connection:
+        return list(compare_metadata(MigrationContext.configure(connection, opts=options), METADATA))
+
+
+def names(engine: Engine) -> dict[str, list[str]]:
+    seen = inspect(engine)
+    return {
+        schema: sorted([*seen.get_table_names(schema), *seen.get_view_names(schema)])
+        for schema in (SCHEMA, "rw_catalog")
+    }
+
+
+def test_there_is_one_head(database_url: str) -> None:
+    assert len(ScriptDirectory.from_config(configuration(database_url)).get_heads()) == 1
+
+
+def test_up_down_and_up_again(database_url: str, engine: Engine) -> None:
+    migrate(database_url)
+    first = names(engine)
+    assert len(first[SCHEMA]) > 15
+    assert len(first["rw_catalog"]) > 10
+    command.downgrade(configuration(database_url), "base")
+    assert names(engine) == {SCHEMA: ["alembic_version"], "rw_catalog": []}
+    with engine.connect() as connection:
+        left = connection.execute(text("select count(*) from pg_class where relname = 'statement_id'")).scalar()
+    assert left == 0
+    migrate(database_url)
+    assert names(engine) == first
+
+
+def test_the_models_are_what_the_migrations_make(database_url: str, engine: Engine) -> None:
+    migrate(database_url)
+    assert differences(engine) == []
+    with engine.begin() as connection:
+        connection.execute(text("alter table tidefill.graph drop column attempts"))
+        connection.execute(text("drop index tidefill.statement_waiting"))
+    assert {difference[0] for difference in differences(engine)} == {"add_column", "add_index"}
+
+
+def test_two_deployers_queue(database_url: str, engine: Engine) -> None:
+    code = "import sys; from service.meta_store.migrate import migrate; migrate(sys.argv[1])"
+    deployers = [subprocess.Popen([sys.executable, "-W", "error", "-c", code, database_url]) for _ in range(2)]
+    assert [deployer.wait() for deployer in deployers] == [0, 0]
+    assert differences(engine) == []
+
+
+def test_a_migration_needs_no_right_to_create_schemas_where_they_exist(database_url: str, engine: Engine) -> None:
+    """Repeating `migrate` under a login of few rights is a look, nothing more."""
+    migrate(database_url)
+    with engine.begin() as connection:
+        connection.execute(text("create role few login password 'few'"))
+        connection.execute(text(f"grant usage on schema {SCHEMA} to few"))
+        connection.execute(text(f"grant select on {SCHEMA}.alembic_version to few"))
+    try:
+        migrate(engine.url.set(username="few", password="few").render_as_string(hide_password=False))
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text("drop owned by few"))
+            connection.execute(text("drop role few"))
+
+
+def test_a_server_that_is_away_is_unavailable() -> None:
+    with pytest.raises(Unavailable):
+        migrate("postgresql://somebody:verysecret@127.0.0.1:1/nowhere")

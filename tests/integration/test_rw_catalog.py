@@ -1,0 +1,266 @@
+"""RisingWave's catalogs as a person with psql reads them."""
+
+import random
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from service.domain.barrier import GraphStatus
+from service.domain.job import JobEvent
+from service.domain.progress import fragment_text
+from service.meta_store.engine import connect
+from service.meta_store.stores import PostgresStores
+from service.protocol.ids import DATABASE_GRAPH, Epoch
+from service.protocol.mutation import Pause
+from tests.support.meta_store import (
+    LEASE,
+    NOW,
+    add_created,
+    barrier,
+    collected,
+    inject,
+    migrated,
+    new_table,
+    new_view,
+    report,
+    running,
+    scan_of,
+    table_and_view,
+)
+
+pytestmark = pytest.mark.postgres
+
+Opened = tuple[PostgresStores, AsyncEngine]
+
+
+@pytest.fixture
+async def opened(database_url: str) -> AsyncGenerator[Opened]:
+    async with migrated(database_url) as opened:
+        yield opened
+
+
+async def rows(engine: AsyncEngine, query: str) -> list[dict[str, Any]]:
+    async with engine.connect() as connection:
+        return [dict(row) for row in (await connection.execute(text(query))).mappings()]
+
+
+async def test_a_job_is_listed_while_it_is_being_created(opened: Opened) -> None:
+    stores, engine = opened
+    _, view = await table_and_view(stores)
+    listed = "select * from rw_catalog.rw_ddl_progress"
+    expected = {
+        "ddl_id": view.id,
+        "ddl_statement": "CREATE MATERIALIZED VIEW m",
+        "create_type": "BACKGROUND",
+        "progress": "0.0%",
+        "initialized_at": NOW,
+        "is_serverless_backfill": False,
+        "backfill_type": "NORMAL_BACKFILL",
+    }
+    assert await rows(engine, listed) == [expected]
+    async with stores.begin() as tx:
+        await tx.fragments.store_texts({view.id: {"text": "12.50% (1/8)", "phase": "backfilling", "waiting_for": None}})
+    assert await rows(engine, listed) == [expected | {"progress": "12.50% (1/8)"}]
+    async with stores.begin() as tx:
+        await tx.jobs.move(view.id, JobEvent.FINISHED, now=NOW)
+    assert await rows(engine, listed) == []
+
+
+async def test_relations_and_their_jobs(opened: Opened) -> None:
+    stores, engine = opened
+    table, view = await table_and_view(stores, parallelism=2)
+    async with stores.begin() as tx:
+        await tx.fragments.record([collected(10, keys={table.relation: 5})], now=NOW)
+    assert await rows(engine, "select id, name, schema_name, definition, status from rw_catalog.rw_tables") == [
+        {
+            "id": table.relation,
+            "name": "t",
+            "schema_name": "public",
+            "definition": "CREATE TABLE t",
+            "status": "Created",
+        }
+    ]
+    views = "select id, name, definition, status, background_ddl from rw_catalog.rw_materialized_views"
+    assert await rows(engine, views) == [
+        {
+            "id": view.relation,
+            "name": "m",
+            "definition": "CREATE MATERIALIZED VIEW m",
+            "status": "Creating",
+            "background_ddl": True,
+        }
+    ]
+    stats = await rows(engine, "select * from rw_catalog.rw_table_stats order by id")
+    assert stats == [{"id": table.relation, "total_key_count": 5}, {"id": view.relation, "total_key_count": 0}]
+    jobs = await rows(
+        engine,
+        "select job_id, name, status, parallelism, max_parallelism, resource_group"
+        " from rw_catalog.rw_streaming_jobs order by id",
+    )
+    shape = {"max_parallelism": 8, "resource_group": "default"}
+    assert jobs == [
+        {"job_id": table.id, "name": "t", "status": "CREATED", "parallelism": "fixed(1)"} | shape,
+        {"job_id": view.id, "name": "m", "status": "CREATING", "parallelism": "fixed(2)"} | shape,
+    ]
+
+
+async def test_fragments_their_limits_and_where_they_read(opened: Opened) -> None:
+    stores, engine = opened
+    table, view = await table_and_view(stores)
+    async with stores.begin() as tx:
+        (dml,), (scan, materialize) = [plan.fragments for plan in await tx.jobs.plans([table.id, view.id])]
+    fragments = await rows(
+        engine,
+        "select fragment_id, table_id, state_table_ids, upstream_fragment_ids, flags, parallelism, parallelism_policy"
+        " from rw_catalog.rw_fragments order by fragment_id",
+    )
+    assert [list(fragment.values()) for fragment in fragments] == [
+        [dml.id, table.relation, [table.relation], [], ["DML"], 1, "fixed(1)"],
+        [scan.id, view.relation, [scan.id], [dml.id], ["STREAM_SCAN"], 2, "fixed(2)"],
+        [materialize.id, view.relation, [view.relation], [scan.id], ["MATERIALIZE"], 2, "fixed(2)"],
+    ]
+    assert await rows(engine, "select * from rw_catalog.rw_backfill_info") == [
+        {
+            "job_id": view.id,
+            "fragment_id": scan.id,
+            "backfill_state_table_id": scan.id,
+            "backfill_target_relation_id": table.relation,
+            "backfill_type": "ARRANGEMENT_OR_NO_SHUFFLE",
+            "backfill_epoch": 0,
+        }
+    ]
+    assert await rows(engine, "select * from rw_catalog.rw_rate_limit") == []
+    async with stores.begin() as tx:
+        await tx.fragments.set_rate_limits({scan.id: 0})
+    assert await rows(engine, "select * from rw_catalog.rw_rate_limit") == [
+        {
+            "fragment_id": scan.id,
+            "fragment_type": ["STREAM_SCAN"],
+            "node_name": "STREAM_SCAN",
+            "table_id": view.relation,
+            "rate_limit": 0,
+        }
+    ]
+
+
+async def test_progress_of_a_fragment_is_listed_while_its_job_is_unfinished(opened: Opened) -> None:
+    stores, engine = opened
+    table, view = await table_and_view(stores)
+    scan = await scan_of(stores, view.id)
+    async with stores.begin() as tx:
+        one = collected(10, report(scan.actors[0].id, scan.id, 2), keys={table.relation: 3})
+        await tx.fragments.record([one], now=NOW)
+    listed = "select * from rw_catalog.rw_fragment_backfill_progress"
+    assert await rows(engine, listed) == [
+        {
+            "job_id": view.id,
+            "fragment_id": scan.id,
+            "job_name": "public.m",
+            "upstream_table_name": "public.t",
+            "progress": "66.6666666667% (2/3)",
+        }
+    ]
+    async with stores.begin() as tx:
+        await tx.jobs.move(view.id, JobEvent.FINISHED, now=NOW)
+    assert await rows(engine, listed) == []
+
+
+def pairs() -> list[tuple[int, int]]:
+    """Rows and totals: corners, and what a seeded generator spreads over many magnitudes."""
+    source = random.Random(7)
+    corners = [(0, 0), (5, 0), (0, 7), (7, 7), (8, 7), (1, 3), (2, 3), (1, 10**6), (1, 10**7), (3, 10**12)]
+    corners += [(10**13, 1), (999_999_999_999, 10**14), (123_456_789_012_345, 10**15), (1, 3 * 10**17), (10**17, 3)]
+    return corners + [(source.randrange(10 ** source.randrange(1, 17)), source.randrange(10**9)) for _ in range(300)]
+
+
+async def test_the_view_prints_a_share_as_the_domain_does(opened: Opened) -> None:
+    stores, engine = opened
+    numbers = pairs()
+    async with stores.begin() as tx:
+        await add_created(tx, new_table("t0"))
+        for number in range(len(numbers)):
+            table = await tx.jobs.add(new_table(f"t{number + 1}"), now=NOW)
+            await tx.jobs.add(new_view(f"m{number}", table.relation), now=NOW)
+    async with engine.begin() as connection:
+        await connection.execute(
+            text("update tidefill.relation set key_count = :total where name = :name"),
+            [{"name": f"t{number + 1}", "total": total} for number, (_, total) in enumerate(numbers)],
+        )
+        await connection.execute(
+            text(
+                "update tidefill.scan_progress p set rows = :rows from tidefill.fragment f, tidefill.job j,"
+                " tidefill.relation r where f.id = p.fragment and j.id = f.job and r.id = j.relation and r.name = :name"
+            ),
+            [{"name": f"m{number}", "rows": done} for number, (done, _) in enumerate(numbers)],
+        )
+    listed = "select progress from rw_catalog.rw_fragment_backfill_progress order by job_id"
+    printed = [row["progress"] for row in await rows(engine, listed)]
+    assert printed == [fragment_text(done, total) for done, total in numbers]
+
+
+async def test_barriers_workers_events_and_recoveries(opened: Opened) -> None:
+    stores, engine = opened
+    await running(stores)
+    await inject(stores, barrier(10, mutation=Pause()))
+    async with stores.begin() as tx:
+        await tx.barriers.answer(collected(10), now=NOW)
+        await tx.barriers.commit(DATABASE_GRAPH, Epoch(10), now=NOW)
+        await tx.graphs.set_published(DATABASE_GRAPH, Epoch(10), now=NOW + LEASE)
+        await tx.events.append("barrier.committed", {"epoch": "10"}, now=NOW)
+        await tx.graphs.set_status(DATABASE_GRAPH, GraphStatus.RECOVERING, now=NOW, reason="lost")
+    (one,) = await rows(engine, "select epoch, kind, state, mutation, latency_ms::int from rw_catalog.rw_barriers")
+    assert list(one.values()) == [10, "checkpoint", "COMMITTED", "pause", 10_000]
+    (worker,) = await rows(engine, "select id, parallelism, given_up from rw_catalog.rw_workers")
+    assert list(worker.values()) == ["w-1", 2, False]
+    (event,) = await rows(engine, "select kind, facts from rw_catalog.rw_events")
+    assert event == {"kind": "barrier.committed", "facts": {"epoch": "10"}}
+    (graph,) = await rows(
+        engine, "select recovery_state, generation, recoveries, last_error from rw_catalog.rw_recovery_info"
+    )
+    assert list(graph.values()) == ["RECOVERING", 1, 1, "lost"]
+
+
+async def test_a_login_without_rights_on_the_meta_store_reads_the_views_and_nothing_else(
+    opened: Opened, database_url: str
+) -> None:
+    _, engine = opened
+    async with engine.begin() as connection:
+        for statement in (
+            "create role catalog_reader login password 'few'",
+            "grant usage on schema rw_catalog to catalog_reader",
+            "grant select on all tables in schema rw_catalog to catalog_reader",
+        ):
+            await connection.execute(text(statement))
+    url = engine.url.set(drivername="postgresql", username="catalog_reader", password="few")
+    reader = connect(url.render_as_string(hide_password=False), application_name="reader")
+    try:
+        names = await rows(
+            engine, "select relname from pg_class where relnamespace = 'rw_catalog'::regnamespace and relkind = 'v'"
+        )
+        assert len(names) > 10
+        for name in names:
+            await rows(reader, f"select * from rw_catalog.{name['relname']}")
+        with pytest.raises(Exception, match="permission denied for schema tidefill"):
+            await rows(reader, "select * from tidefill.job")
+    finally:
+        await reader.dispose()
+        async with engine.begin() as connection:
+            await connection.execute(text("drop owned by catalog_reader"))
+            await connection.execute(text("drop role catalog_reader"))
+
+
+async def test_no_view_shows_what_could_hold_a_secret(opened: Opened) -> None:
+    _, engine = opened
+    shown = await rows(
+        engine,
+        "select distinct table_name, column_name from information_schema.view_column_usage"
+        " where view_schema = 'rw_catalog' and table_schema = 'tidefill'",
+    )
+    tables = {row["table_name"] for row in shown}
+    columns = {(row["table_name"], row["column_name"]) for row in shown}
+    assert "job" in tables
+    assert not tables & {"secret", "idempotency_key", "statement", "request", "leader_lease"}
+    assert not columns & {("barrier", "payload"), ("barrier", "answer"), ("fragment", "query")}
