@@ -164,20 +164,20 @@ def _array_literals(array: _Array, element: ColumnType) -> _Array:
 def _cast(accepts: Callable[[pa.DataType], bool], target: pa.DataType) -> _Convert:
     """Accept some types, and let the cast refuse each value that it would alter."""
 
-    def convert(array: _Array, _kind: ColumnType) -> _Array | None:
+    def convert(array: _Array, _kind: ColumnType) -> "_Array | None":
         return array.cast(target) if accepts(array.type) else None
 
     return convert
 
 
-def _numeric(array: _Array, kind: ColumnType) -> _Array | None:
+def _numeric(array: _Array, kind: ColumnType) -> "_Array | None":
     if pa.types.is_integer(array.type):
         return array
     # A binary float is not the decimal that its writer meant: it is cast where the data is made, knowingly.
     return array.cast(pa.decimal128(kind.precision, kind.scale)) if pa.types.is_decimal(array.type) else None
 
 
-def _bytea(array: _Array, _kind: ColumnType) -> _Array | None:
+def _bytea(array: _Array, _kind: ColumnType) -> "_Array | None":
     source = array.type
     if not (
         pa.types.is_binary(source)
@@ -190,7 +190,7 @@ def _bytea(array: _Array, _kind: ColumnType) -> _Array | None:
     return pa.array([None if value is None else "\\x" + value.hex() for value in values], pa.string())
 
 
-def _uuid(array: _Array, _kind: ColumnType) -> _Array | None:
+def _uuid(array: _Array, _kind: ColumnType) -> "_Array | None":
     if not (pa.types.is_fixed_size_binary(array.type) and array.type.byte_width == 16):
         return None
     values: list[bytes | None] = array.to_pylist()
