@@ -2,9 +2,9 @@
 
 Versioned tables (DESIGN: "tables with versions"): `state.t_<id>(_vnode, columns.., _from, _to)`, read at E as `_from
 <= E and _to > E`. Every write asserts the leader's term inside its own transaction (I7). All methods are repeatable:
-a leader that died half-way leaves a state from which the next call continues. They raise Unavailable or Deposed; `fence` Stale
-for a generation that is over; `create`, `publish` and `drop` Conflict where something of a user's is in the way: a relation of
-that name in schema public, a user's own view over ours.
+a leader that died half-way leaves a state from which the next call continues. They raise Unavailable or Deposed;
+`fence` Stale for a generation that is over; `create`, `publish` and `drop` Conflict where something of a user's is in
+the way: a relation of that name in schema public, a view of theirs over ours.
 """
 
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -35,7 +35,7 @@ class VersionedTables(Protocol):
         ...
 
     async def fence(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
-        """Refuse every older generation, and end its sessions (`application_name` = `tidefill:<graph>:<generation>`)."""
+        """Refuse every older generation, and end its sessions (named `tidefill:<graph>:<generation>`)."""
         ...
 
     async def roll_back(self, relations: Collection[RelationId], epoch: Epoch, *, term: Term) -> None:
@@ -55,8 +55,8 @@ class Pins(Protocol):
     """Readers that need an epoch to stay readable for longer than one transaction."""
 
     def pin(self, graph: GraphId, epoch: Epoch, *, holder: str) -> AbstractAsyncContextManager[None]:
-        """Hold the versions readable at `epoch`; no two readers share a `holder`. Raises Conflict when they may have been
-        vacuumed, and Unavailable, ending the block, when the pin could not be kept.
+        """Hold the versions readable at `epoch`; no two readers share a `holder`. Raises Conflict when they may have
+        been vacuumed, and Unavailable, ending the block, when the pin could not be kept.
         """
         ...
 
@@ -81,7 +81,7 @@ class Reader(Protocol):
 
 
 class Staging(Protocol):
-    """Rows that wait outside any epoch: `stage.s_<id>(_row bigint primary key, columns..)`, `_row` from 0 without gaps."""
+    """Rows that wait outside any epoch: `stage.s_<id>(_row bigint primary key, columns..)`; `_row` counts from 0."""
 
     async def from_query(self, statement: StatementId, columns: Sequence[Column], sql: str, *, timeout_ms: int) -> int:
         """Stage what a query gives, in its order, run under the reader's login; return the number of rows. Values are

@@ -57,7 +57,7 @@ class InsertStaged(_Statement):
 
 
 def staging_table(statement: StatementId) -> str:
-    """Return the qualified name of a statement's staging table: `_row bigint primary key` and the statement's
+    """Return the qualified name of a statement's staging table: `_row`, which counts from 0, and the statement's
     columns.
     """
     return f"stage.s_{statement}"

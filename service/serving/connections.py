@@ -15,7 +15,7 @@ from psycopg import errors, sql
 from psycopg.abc import AdaptContext
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
-from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
+from psycopg_pool import AsyncConnectionPool
 
 from service.domain.errors import Conflict, Invalid, Unavailable
 
@@ -41,9 +41,10 @@ _AWAY: Final = ("08", "40", "53", "57", "58", "55P03")
 """SQLSTATEs, by their beginning, of a server that is away, busy, full or shutting down: the same call may succeed
 later.
 """
+_TOO_MUCH: Final = "54"
+"""SQLSTATE class of what exceeds Postgres's own limits, such as 1600 columns."""
 _TEMPORARY_FILES_LIMIT: Final = "53400"
 """Among them, but the statement's own fault."""
-POOL_ERRORS: Final = (PoolTimeout, PoolClosed, TooManyRequests)
 _TAKEN: Final = (
     errors.DuplicateTable,
     errors.DuplicateObject,
@@ -81,11 +82,11 @@ def open_pool(
 
 def with_settings(url: str, settings: Mapping[str, str], *, application_name: str) -> str:
     """Return connection parameters that start every session with `settings`."""
-    given = conninfo_to_dict(url).get("options")
+    given = _parts(url).get("options")
     flags = [f"-c {key}={value.replace(' ', chr(92) + ' ')}" for key, value in settings.items()]
     return make_conninfo(
         url,
-        options=" ".join([str(given)] if given else []) + " " + " ".join(flags),
+        options=" ".join([given, *flags] if given else flags),
         application_name=application_name,
         connect_timeout=CONNECT_SECONDS,
         keepalives_idle=30,
@@ -95,13 +96,21 @@ def with_settings(url: str, settings: Mapping[str, str], *, application_name: st
 
 def url_as(url: str, user: str, password: str) -> str:
     """Return `url` (a URI or key=value text) as a URI with another login."""
-    parts = {key: str(value) for key, value in conninfo_to_dict(url).items() if value is not None}
+    parts = _parts(url)
     database = quote(parts.pop("dbname", ""), safe="")
     # As parameters, hosts may also be lists and socket directories.
     rest = {key: value for key, value in parts.items() if key not in {"user", "password"}}
     return (
         f"postgresql://{quote(user, safe='')}:{quote(password, safe='')}@/{database}?{urlencode(rest, quote_via=quote)}"
     )
+
+
+def _parts(url: str) -> dict[str, str]:
+    try:
+        return {key: str(value) for key, value in conninfo_to_dict(url).items() if value is not None}
+    except psycopg.ProgrammingError:
+        # What libpq says of a text it cannot read quotes it, password and all.
+        raise Invalid("the state store's URL cannot be read: postgresql://user:password@host:port/database") from None
 
 
 @contextmanager
@@ -111,26 +120,24 @@ def translated() -> Generator[None]:
         yield
     except _TAKEN as error:
         raise Conflict(said(error)) from error
-    except errors.ProgramLimitExceeded as error:
-        raise Invalid(said(error)) from error
-    except (psycopg.Error, *POOL_ERRORS) as error:
-        if not is_away(error):
-            raise
-        raise Unavailable(f"the state store did not answer: {said(error)}") from error
+    except psycopg.Error as error:
+        if is_away(error):
+            raise Unavailable(f"the state store did not answer: {said(error)}") from error
+        if (error.sqlstate or "").startswith(_TOO_MUCH):
+            raise Invalid(said(error)) from error
+        raise
 
 
-def is_away(error: Exception) -> bool:
-    """Whether the server could not answer, rather than refused."""
-    if not isinstance(error, psycopg.Error):
-        return isinstance(error, POOL_ERRORS)
+def is_away(error: psycopg.Error) -> bool:
+    """Whether the server could not answer, rather than refused; so could a pool that has no connection to give."""
     if error.sqlstate is None:
         return isinstance(error, errors.OperationalError)
     return error.sqlstate.startswith(_AWAY) and error.sqlstate != _TEMPORARY_FILES_LIMIT
 
 
-def said(error: Exception) -> str:
+def said(error: psycopg.Error) -> str:
     """Return an error's own words: the message, and the detail where there is one."""
-    if not isinstance(error, psycopg.Error) or error.diag.message_primary is None:
+    if error.diag.message_primary is None:
         return str(error)
     detail = error.diag.message_detail
     return f"{error.diag.message_primary} ({detail})" if detail else error.diag.message_primary

@@ -17,8 +17,9 @@ from service.serving.connections import Connection, Pool, translated
 END_SESSION_MS: Final = 10_000
 """How long to wait for one old session to be gone: it only has to notice the signal, then roll back."""
 
-FENCE_LOCK: Final = "2s"
-"""How long a bump waits for an old writer that holds its generation before that writer's session is ended."""
+FENCE_LOCK: Final = "200ms"
+"""How long a bump waits for an old writer between its check and its commit before that writer's session is ended: its
+graph is being recovered, so that nothing is lost with it."""
 
 _OLD_SESSIONS: Final = """
 select pid from pg_stat_activity

@@ -21,6 +21,7 @@ _VERSION_1: Final = """
 create table state.leader(one boolean primary key default true check (one), term bigint not null);
 insert into state.leader(term) values (0);
 create table state.published(graph bigint primary key, epoch bigint not null, term bigint not null);
+create sequence state.row_ids;
 create table state.fence(graph bigint primary key, generation bigint not null);
 create table state.horizon(graph bigint primary key, epoch bigint not null);
 create table state.pin(

@@ -92,6 +92,7 @@ async def make_writer(conn: Connection, name: str, password: str) -> None:
     role = sql.Identifier(name)
     await conn.execute(sql.SQL("grant usage on schema state, live, stage to {}").format(role))
     await conn.execute(sql.SQL("grant execute on function state.hold_generation, state.refuse to {}").format(role))
+    await conn.execute(sql.SQL("grant usage on sequence state.row_ids to {}").format(role))
 
 
 async def take_from_public(conn: Connection, names: RoleNames) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from psycopg.adapt import AdaptersMap
 from psycopg.types.string import TextLoader
 
 from service.domain.errors import Invalid, Unavailable
-from service.serving.connections import POOL_ERRORS, Connection, Pool, is_away, open_pool, said
+from service.serving.connections import Connection, Pool, is_away, open_pool, said
 
 GRACE_SECONDS: Final = 2.0
 """The server's own timeout counts for each statement; ours, a little later, for all of them together."""
@@ -91,7 +91,7 @@ def refused_as_said(*, timeout_ms: int | None = None, prefix: str = "") -> Gener
         if "statement timeout" in said(error):
             raise _timed_out(timeout_ms) from error
         raise Unavailable(said(error)) from error
-    except (psycopg.Error, *POOL_ERRORS) as error:
+    except psycopg.Error as error:
         if is_away(error):
             raise Unavailable(f"the state store did not answer: {said(error)}") from error
         raise Invalid(said(error), position=_position(error, prefix)) from error
@@ -102,8 +102,8 @@ def _timed_out(timeout_ms: int | None) -> Invalid:
     return Invalid(f"canceling statement due to statement timeout{after}", pointer="statement_timeout")
 
 
-def _position(error: Exception, prefix: str) -> int | None:
-    found = error.diag.statement_position if isinstance(error, psycopg.Error) else None
+def _position(error: psycopg.Error, prefix: str) -> int | None:
+    found = error.diag.statement_position
     position = int(found) - len(prefix) if found else 0
     return position if position > 0 else None
 
