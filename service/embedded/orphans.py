@@ -52,7 +52,9 @@ def _kill(pid: int) -> None:
         return
     try:
         signal.pidfd_send_signal(handle, signal.SIGKILL)
-        if not select.select([handle], [], [], _END_SECONDS)[0]:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        if not poll.poll(_END_SECONDS * 1000):
             raise TimeoutError(f"process {pid} of the embedded Postgres does not end")
     except ProcessLookupError:
         pass

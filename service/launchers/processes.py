@@ -1,0 +1,107 @@
+"""Which processes a worker consists of, and ending all of them.
+
+A worker is a driver, its JVM, and the JVM's Python daemons, which leave the driver's process group but not its session.
+All inherit `TIDEFILL_WORKER_ID`. Either proves membership: the session while the driver is there to lead it, the
+identity also when it is long gone.
+"""
+
+import os
+import select
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from service.protocol.ids import WorkerId
+
+_END_SECONDS: Final = 10
+"""The kernel ends a killed process as soon as it leaves uninterruptible I/O."""
+_ROUNDS: Final = 50
+"""A process may fork while the others are killed; each round finds what the last one missed."""
+
+
+def end_processes(worker: WorkerId, session: int | None = None) -> None:
+    """Kill every process of a worker and wait until none is left. Raises TimeoutError if one stays.
+
+    `session` is the driver's pid if the caller is its parent and has not reaped it; else the number may be anybody's,
+    and a driver is looked for by its identity.
+    """
+    session = session or _driver(worker)
+    for _ in range(_ROUNDS):
+        members = [int(process.name) for process in _processes() if _belongs(process, worker, session)]
+        if not members:
+            return
+        # The driver last: while it is there, nobody else's session has its number.
+        for pid in sorted(members, key=lambda pid: pid == session):
+            _kill(pid, worker, session)
+    raise TimeoutError(f"worker {worker} makes new processes faster than they can be ended")
+
+
+def wait_for_end(pid: int, seconds: float) -> bool:
+    """Wait until a process ended, without reaping it; whether it did."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return _ends(handle, seconds)
+    finally:
+        os.close(handle)
+
+
+def _processes() -> Iterator[Path]:
+    return (entry for entry in Path("/proc").iterdir() if entry.name.isdecimal())
+
+
+def _driver(worker: WorkerId) -> int | None:
+    """Return the pid of the process that bears the worker's identity and leads a session."""
+    for process in _processes():
+        try:
+            if _session(process) == int(process.name) and _is_marked(process, worker):
+                return int(process.name)
+        except OSError:  # gone since, or another account's
+            continue
+    return None
+
+
+def _belongs(process: Path, worker: WorkerId, session: int | None) -> bool:
+    try:
+        own = _session(process)
+        return own is not None and (own == session or _is_marked(process, worker))
+    except OSError:  # gone since, or another account's
+        return False
+
+
+def _session(process: Path) -> int | None:
+    """Return the session of a process, None if it ended and waits for its parent to notice."""
+    # The command's name may hold anything, spaces and parentheses too; the fields follow the last one.
+    state, _parent, _group, session, *_ = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    return None if state in "ZX" else int(session)
+
+
+def _is_marked(process: Path, worker: WorkerId) -> bool:
+    return f"TIDEFILL_WORKER_ID={worker}".encode() in (process / "environ").read_bytes().split(b"\0")
+
+
+def _kill(pid: int, worker: WorkerId, session: int | None) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        # The number may have changed hands since it was found; the handle cannot from here on.
+        if _belongs(Path("/proc") / str(pid), worker, session):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            if not _ends(handle, _END_SECONDS):
+                raise TimeoutError(f"process {pid} of worker {worker} does not end")
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(handle)
+
+
+def _ends(handle: int, seconds: float) -> bool:
+    # Not `select`: a service with many connections has handles above its limit of 1024.
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))

@@ -1,0 +1,65 @@
+"""What a worker's process is told. Queries run in it and could read its environment, so no secret is there."""
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pydantic import SecretStr
+
+from service.protocol.ids import GraphId, WorkerId
+
+_HANDED_ON: Final = re.compile(
+    "PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_.*|TZ|TMPDIR|LD_LIBRARY_PATH"
+    "|SPARK_.*|PYTHON.*|TIDEFILL_SPARK_CONF|TIDEFILL_LOG_LEVEL"
+)
+_SECRET: Final = re.compile("TOKEN|SECRET|PASSWORD|CREDENTIAL")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """What the worker of one graph has to know. `data_dir` is the service's own; `java_home` None: the worker looks."""
+
+    data_dir: Path
+    service_url: str
+    graph: GraphId
+    spark_master: str
+    java_home: Path | None
+    worker_token: SecretStr
+    state_store_url: SecretStr
+    dml_url: SecretStr
+
+
+def worker_environment(
+    settings: WorkerSettings, worker: WorkerId, *, home: Path, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the whole environment of a worker's process. `home` is the worker's own directory."""
+    handed_on = {
+        name: value
+        for name, value in inherited.items()
+        if _HANDED_ON.fullmatch(name) and not _SECRET.search(name.upper())
+    }
+    java = {} if settings.java_home is None else {"JAVA_HOME": str(settings.java_home)}
+    return {
+        # Shuffles and spills of a killed worker go with its directory instead of staying among temporary files.
+        "SPARK_LOCAL_DIRS": str(home / "spark"),
+        **handed_on,
+        **java,
+        "PYSPARK_PYTHON": sys.executable,
+        "TIDEFILL_SERVICE_URL": settings.service_url,
+        "TIDEFILL_WORKER_ID": worker,
+        "TIDEFILL_GRAPH": str(settings.graph),
+        "TIDEFILL_SPARK_MASTER": settings.spark_master,
+        "TIDEFILL_SECRETS_DIR": str(home / "secrets"),
+    }
+
+
+def worker_secrets(settings: WorkerSettings) -> dict[str, str]:
+    """Return the files of the secrets' directory: name and text."""
+    return {
+        "tidefill_worker_token": settings.worker_token.get_secret_value(),
+        "tidefill_state_store_url": settings.state_store_url.get_secret_value(),
+        "tidefill_dml_url": settings.dml_url.get_secret_value(),
+    }
