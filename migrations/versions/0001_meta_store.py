@@ -50,7 +50,8 @@ create table tidefill.graph (
     constraint graph_published_was_committed check (published <= committed),
     constraint graph_committed_was_injected check (committed <= newest)
 );
-insert into tidefill.graph (id, status) values (1, 'WAITING');
+-- A graph starts as after a recovery: the first leader fences the state store before anything may write to it.
+insert into tidefill.graph (id, status) values (1, 'RECOVERING');
 
 create table tidefill.barrier (
     graph bigint not null references tidefill.graph (id),
@@ -277,7 +278,15 @@ create table tidefill.idempotency_key (
 create index idempotency_key_age on tidefill.idempotency_key (claimed_at);
 """
 
+SECRETS = """
+create table tidefill.secret (
+    name text primary key,
+    value text not null
+);
+"""
+
 TABLES = (
+    "secret",
     "idempotency_key",
     "event",
     "statement",
@@ -301,7 +310,7 @@ TABLES = (
 
 
 def upgrade() -> None:
-    for script in (LEADERSHIP, GRAPHS, CATALOG, JOBS, PEOPLE_AND_WORKERS):
+    for script in (LEADERSHIP, GRAPHS, CATALOG, JOBS, PEOPLE_AND_WORKERS, SECRETS):
         op.execute(script)
 
 

@@ -56,6 +56,13 @@ system_parameter = Table(
     Column("value", Text, nullable=False),
 )
 
+secret = Table(
+    "secret",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
 leader_lease = Table(
     "leader_lease",
     METADATA,

@@ -124,17 +124,17 @@ async def test_a_database_that_is_away_is_unavailable_and_the_password_is_not_to
 # --- graphs -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_new_store_has_a_graph_that_waits(stores: Stores) -> None:
+async def test_a_new_store_has_a_graph_that_has_yet_to_be_fenced(stores: Stores) -> None:
     async with stores.begin() as tx:
         view = await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)
         state = await tx.graphs.state(DATABASE_GRAPH)
     assert (view.status, view.generation, view.committed, view.published, view.newest) == (
-        GraphStatus.WAITING,
+        GraphStatus.RECOVERING,
         *(0, 0, 0, 0),
     )
     assert [view.commands_waiting, view.statements_waiting, view.cleanups_waiting, view.backfilling] == [False] * 4
     assert state == {
-        "status": "WAITING",
+        "status": "RECOVERING",
         "generation": 0,
         "committed": "0",
         "published": "0",

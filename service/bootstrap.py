@@ -1,0 +1,251 @@
+"""Wires the service: the only module that knows every concrete class, and the only one that makes identities and
+reads clocks.
+
+`serve` is what a process does from its first to its last moment: find or start the databases, migrate, prepare the
+state store, start the loops, the worker and the doors, and take all of it down again in the opposite order.
+"""
+
+import asyncio
+import ipaddress
+import os
+import secrets
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+from pydantic import SecretStr
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from service.api.app import create_app
+from service.api.settings import ApiSettings
+from service.domain.errors import Invalid, Unavailable
+from service.embedded.java import find_java
+from service.embedded.postgres import EmbeddedPostgres
+from service.launchers.subprocess import SubprocessLauncher
+from service.launchers.worker_environment import WorkerSettings
+from service.loops.schedule import Schedule
+from service.meta_store.engine import connect
+from service.meta_store.migrate import migrate
+from service.meta_store.secrets import remembered
+from service.meta_store.stores import PostgresStores
+from service.operations.world import World
+from service.ports.launcher import Launcher
+from service.protocol.ids import DATABASE_GRAPH, WorkerId
+from service.serving.connections import open_pool
+from service.serving.pins import PostgresPins
+from service.serving.preparation import prepare, prepare_catalog_reader
+from service.serving.reader import PostgresReader
+from service.serving.staging import PostgresStaging
+from service.serving.tables import PostgresTables
+from service.serving.user_query import open_reader_pool
+from service.settings import Settings
+from service.telemetry.log import configure, logger
+
+log = logger("bootstrap")
+
+DRAIN: Final = timedelta(seconds=5)
+"""How long open requests may take to end when the service stops."""
+
+
+class SystemClock:
+    """Implements `service.ports.clock.Clock`."""
+
+    def now(self) -> datetime:
+        """The wall clock, UTC."""
+        return datetime.now(UTC)  # noqa: TID251 - this is the adapter that owns the clock
+
+    def monotonic(self) -> float:
+        """Seconds on the process's monotonic clock."""
+        return time.monotonic()  # noqa: TID251 - as above
+
+
+class LocalSignals:
+    """Implements `service.ports.signals.Signals` inside one process."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def notify(self) -> None:
+        """Wake everybody who waits."""
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def wait(self, timeout_seconds: float) -> None:
+        """Return at the next notification, or after the timeout."""
+        try:
+            await asyncio.wait_for(self._event.wait(), timeout_seconds)
+        except TimeoutError:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class _Urls:
+    """How a worker reaches the state store: as its owner, and as the login that runs DML."""
+
+    state_store: SecretStr
+    dml: SecretStr
+
+
+def serve(settings: Settings) -> None:
+    """Run a service until SIGTERM or SIGINT. Raises Invalid when the settings are refused."""
+    configure(level=settings.log_level, form=settings.log_format)
+    asyncio.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> None:
+    _check_bind(settings)
+    async with AsyncExitStack() as stack:
+        database_url = await _database(stack, settings)
+        worker_token = settings.worker_token or SecretStr(secrets.token_urlsafe(32))
+        world, urls = await _world(stack, settings, database_url)
+        schedule = Schedule(world, str(uuid.uuid4()), None)  # noqa: TID251 - identities are made here
+        server = uvicorn.Server(_uvicorn(settings, world, schedule, worker_token))
+        sockets = [server.config.bind_socket()]
+        port = sockets[0].getsockname()[1]
+        url = settings.public_url or f"http://{_reachable(settings.host)}:{port}"
+        schedule.launcher = _launcher(settings, url, worker_token, urls)
+        if schedule.launcher is not None:
+            stack.push_async_callback(schedule.launcher.stop)
+        log.info("service.listening", url=url)
+        loops = asyncio.create_task(schedule.run())
+        try:
+            await server.serve(sockets=sockets)
+        finally:
+            schedule.stop.set()
+            world.signals.notify()
+            await loops
+
+
+async def _database(stack: AsyncExitStack, settings: Settings) -> str:
+    """Return the meta store's URL, starting the embedded server where none was given."""
+    if settings.database_url is not None:
+        return settings.database_url.get_secret_value()
+    embedded = EmbeddedPostgres(settings.data_dir)
+    url = await asyncio.to_thread(embedded.start)
+    stack.push_async_callback(asyncio.to_thread, embedded.stop)
+    return url
+
+
+async def _world(stack: AsyncExitStack, settings: Settings, database_url: str) -> tuple[World, _Urls]:
+    await asyncio.to_thread(migrate, database_url)
+    engine = connect(database_url, application_name="tidefill-service")
+    stack.push_async_callback(engine.dispose)
+    state_store_url = (settings.state_store_url or SecretStr(database_url)).get_secret_value()
+    reader_password = await _password(engine, "reader")
+    logins = await prepare(
+        state_store_url, reader_password=reader_password, writer_password=await _password(engine, "writer")
+    )
+    for warning in logins.warnings:
+        log.warning("state_store.open_right", warning=warning)
+    catalog = await prepare_catalog_reader(database_url, reader_password=reader_password)
+    owner = await stack.enter_async_context(open_pool(state_store_url, name="owner"))
+    reader = await stack.enter_async_context(open_reader_pool(logins.reader_url))
+    catalog_reader = await stack.enter_async_context(open_reader_pool(catalog, name="catalog"))
+    world = World(
+        stores=PostgresStores(engine),
+        tables=PostgresTables(owner),
+        pins=PostgresPins(owner),
+        reader=PostgresReader(reader, catalog_reader if settings.state_store_url is not None else None),
+        staging=PostgresStaging(owner, reader),
+        clock=SystemClock(),
+        signals=LocalSignals(),
+    )
+    return world, _Urls(SecretStr(state_store_url), SecretStr(logins.writer_url))
+
+
+async def _password(engine: AsyncEngine, login: str) -> str:
+    return await remembered(engine, f"{login}_password", proposed=secrets.token_urlsafe(24))
+
+
+def _uvicorn(settings: Settings, world: World, schedule: Schedule, worker_token: SecretStr) -> uvicorn.Config:
+    api = ApiSettings(worker_token, settings.api_token, settings.body_size_max)
+
+    async def ready() -> Mapping[str, str]:
+        return await readiness(world, schedule)
+
+    return uvicorn.Config(
+        create_app(world, settings=api, ready=ready),
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=int(DRAIN.total_seconds()),
+        # Long polls end with the loops' stop, not with their clients.
+        lifespan="off",
+    )
+
+
+async def readiness(world: World, schedule: Schedule) -> Mapping[str, str]:
+    """Say `ok`, or what is wrong, of everything a request needs."""
+    found = {"meta_store": "ok", "state_store": "ok", "leader": "ok", "worker": "ok", "graph": "ok"}
+    try:
+        async with world.stores.begin() as tx:
+            known = await tx.workers.all(now=world.clock.now(), lease=world.worker_lease)
+            state = await tx.graphs.state(DATABASE_GRAPH)
+    except Unavailable as error:
+        return {**found, "meta_store": str(error)}
+    try:
+        await world.reader.query("select 1", row_limit=1, timeout_ms=2_000)
+    except (Unavailable, Invalid) as error:
+        found["state_store"] = str(error)
+    if schedule.leading is None:
+        found["leader"] = "another service leads, or none yet"
+    if not any(worker.alive for worker in known):
+        found["worker"] = "no worker is alive"
+    if state["status"] != "RUNNING":
+        found["graph"] = f"{state['status']}: {state['last_error'] or 'starting'}"
+    return found
+
+
+def _launcher(settings: Settings, url: str, worker_token: SecretStr, urls: _Urls) -> Launcher | None:
+    if settings.launcher == "none":
+        return None
+    worker = WorkerSettings(
+        data_dir=settings.data_dir.resolve(),
+        service_url=url,
+        graph=DATABASE_GRAPH,
+        spark_master=settings.spark_master,
+        java_home=find_java(os.environ),
+        worker_token=worker_token,
+        state_store_url=urls.state_store,
+        dml_url=urls.dml,
+    )
+    Path(worker.data_dir).mkdir(parents=True, exist_ok=True)
+    return SubprocessLauncher(worker, clock=SystemClock(), new_worker_id=_new_worker_id)
+
+
+def _new_worker_id() -> WorkerId:
+    return WorkerId(str(uuid.uuid4()))  # noqa: TID251 - identities are made here
+
+
+def _check_bind(settings: Settings) -> None:
+    """A service that others can reach without a token is refused."""
+    if settings.api_token is None and not _is_loopback(settings.host):
+        raise Invalid(
+            f"TIDEFILL_HOST={settings.host} can be reached from other machines: set TIDEFILL_API_TOKEN first",
+            pointer="TIDEFILL_HOST",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _reachable(host: str) -> str:
+    """Where the service's own worker finds it: an unspecified address is reached on loopback."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.is_unspecified:
+        return "127.0.0.1" if address.version == 4 else "[::1]"
+    return f"[{host}]" if address.version == 6 else host

@@ -1,0 +1,16 @@
+"""What the service made up and has to remember: the passwords of the state store's logins. Shown in no catalog."""
+
+from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from service.meta_store.engine import translated
+from service.meta_store.models import secret
+
+
+async def remembered(engine: AsyncEngine, name: str, *, proposed: str) -> str:
+    """Return the secret called `name`; the first caller's proposal becomes it. Raises Unavailable."""
+    with translated():
+        async with engine.begin() as connection:
+            await connection.execute(insert(secret).values(name=name, value=proposed).on_conflict_do_nothing())
+            return (await connection.execute(select(secret.c.value).where(secret.c.name == name))).scalar_one()
