@@ -133,7 +133,7 @@ async def _validation(_request: Request, error: Exception) -> JSONResponse:
     first = faults[0]
     if first["type"] == "json_invalid":
         return answer(MALFORMED, f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}")
-    pointers = [_pointer(fault["loc"]) for fault in faults]
+    pointers = [_pointer(fault, error.body) for fault in faults]
     listed = [
         {"pointer": pointer, "detail": _printable(str(fault["msg"]))}
         for pointer, fault in zip(pointers, faults, strict=True)
@@ -147,12 +147,23 @@ async def _http(_request: Request, error: Exception) -> JSONResponse:
     return answer(kind, str(error.detail), headers=error.headers)
 
 
-def _pointer(loc: Sequence[object]) -> str:
-    """Return a JSON pointer for a place in the body, the bare name for a parameter."""
-    where, *path = [str(part) for part in loc]
-    if where == "body":
-        return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in path)
-    return ".".join(path)
+def _pointer(fault: Mapping[str, Any], body: Any) -> str:
+    """Return a JSON pointer for a place in the body, the bare name for a parameter.
+
+    pydantic also names the branch of a union that it tried; such steps are not places in the body.
+    """
+    where, *path = fault["loc"]
+    if where != "body":
+        return str(path[0]) if path else str(where)
+    steps: list[str] = []
+    for step in path:
+        inside = (isinstance(body, dict) and step in body) or (
+            isinstance(body, list) and isinstance(step, int) and 0 <= step < len(body)
+        )
+        if inside or (fault["type"] == "missing" and step == path[-1]):
+            steps.append("/" + str(step).replace("~", "~0").replace("/", "~1"))
+        body = body[step] if inside else body
+    return "".join(steps)
 
 
 def _printable(text: str) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UntypedMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from service.protocol.ids import ActorId, FragmentId
@@ -64,7 +64,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._barriers = Counter("all_barrier_nums", "Barriers committed.", registry=self._registry)
+        self._barriers = 0
         self._latency = Histogram(
             "meta_barrier_duration_seconds",
             "Barrier latency: injected to published.",
@@ -76,7 +76,7 @@ class Metrics:
 
     def committed(self, reports: Iterable[ActorReport], *, barriers: int) -> None:
         """Count what the actors reported for `barriers` barriers that were committed together."""
-        self._barriers.inc(barriers)
+        self._barriers += barriers
         for report in reports:
             actor = (report.fragment, report.actor)
             if report.snapshot_rows:
@@ -92,7 +92,7 @@ class Metrics:
         """Return the page in Prometheus's text format."""
         self._forget(measures.upstream_of)
         scrape = CollectorRegistry()
-        scrape.register(_Families([*_gauges(measures), *self._row_counts(measures)]))
+        scrape.register(_Families([*_gauges(measures), *self._counts(measures)]))
         return generate_latest(self._registry) + generate_latest(scrape)
 
     def _forget(self, known: Mapping[FragmentId, int]) -> None:
@@ -101,12 +101,14 @@ class Metrics:
             for actor in [actor for actor in counts if actor[0] not in known]:
                 del counts[actor]
 
-    def _row_counts(self, measures: Measures) -> Iterator[Metric]:
+    def _counts(self, measures: Measures) -> Iterator[Metric]:
+        # Untyped, because this library adds `_total` to a counter's name and the names are not ours.
+        yield UntypedMetricFamily("all_barrier_nums", "Barriers committed.", value=self._barriers)
         for name, text, counts in (
             ("stream_backfill_snapshot_read_row_count", "Rows read from upstream history.", self._snapshot_rows),
             ("stream_backfill_upstream_output_row_count", "Live changes forwarded.", self._upstream_rows),
         ):
-            family = CounterMetricFamily(name, text, labels=("table_id", "actor_id"))
+            family = UntypedMetricFamily(name, text, labels=("table_id", "actor_id"))
             for (fragment, actor), rows in counts.items():
                 family.add_metric((str(measures.upstream_of[fragment]), str(actor)), rows)
             yield family

@@ -1,0 +1,254 @@
+"""`tidefill`: the service's doors for a person at a terminal. Every command but `serve` and `migrate` is one or two
+HTTP calls.
+
+Exit codes: 0 done, 1 refused, 2 wrong use, 3 the service is away or failed, 4 a verification found a difference.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from service.cli import output, watching
+from service.cli.client import DEFAULT_URL, ExitCode, connected
+from service.cli.statement_runner import StatementRunner, exit_code_of
+
+app = typer.Typer(
+    name="tidefill",
+    help="Build materialized views over live tables, and watch, steer and verify it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Url = Annotated[str, typer.Option("--url", envvar="TIDEFILL_URL", help="Where the service is")]
+Token = Annotated[
+    str | None, typer.Option("--token", envvar="TIDEFILL_API_TOKEN", help="The API token", show_envvar=True)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts")]
+Job = Annotated[str, typer.Argument(help="A job's id, or the name of what it creates", metavar="JOB")]
+
+_LIVE_STATES = ("Initial", "Queued", "Creating", "Created", "Cancelling", "Failed", "Dropping")
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the embedded Postgres lives")] = None,
+) -> None:
+    """Run the service, with a Postgres and a worker of its own unless told otherwise (TIDEFILL_* variables)."""
+    # Imported here: a client must start fast, and only this command needs the whole service.
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    from service import bootstrap  # noqa: PLC0415
+    from service.domain.errors import MetaError, Refused  # noqa: PLC0415
+    from service.settings import read_settings  # noqa: PLC0415
+
+    named = {"host": host, "port": port, "data_dir": data_dir}
+    given = {name: value for name, value in named.items() if value is not None}
+    try:
+        settings = read_settings().model_copy(update=given)
+        bootstrap.serve(settings)
+    except ValidationError as error:
+        faults = ", ".join(f"TIDEFILL_{str(fault['loc'][0]).upper()}: {fault['msg']}" for fault in error.errors())
+        output.complain({"detail": faults})
+        raise typer.Exit(ExitCode.USAGE) from None
+    except MetaError as error:
+        output.complain({"detail": error.message})
+        raise typer.Exit(ExitCode.USAGE if isinstance(error, Refused) else ExitCode.UNAVAILABLE) from None
+
+
+@app.command()
+def migrate(
+    database_url: Annotated[
+        str, typer.Option(envvar="TIDEFILL_DATABASE_URL", help="The meta store, postgresql://..", show_default=False)
+    ],
+) -> None:
+    """Bring the meta store's schema up to date."""
+    # Imported here: a client must start fast, and needs no database driver.
+    from service.meta_store.migrate import migrate as run  # noqa: PLC0415
+
+    run(database_url)
+    output.say("the meta store is up to date")
+
+
+@app.command()
+def sql(
+    *,
+    command: Annotated[
+        str | None, typer.Option("-c", "--command", help="Statements to run; without it they are read from the input")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: Json = False,
+) -> None:
+    """Run SQL: given with -c, piped in, or typed at a prompt."""
+    with connected(url, token) as service:
+        runner = StatementRunner(service, as_json)
+        if command is not None:
+            runner.script(command)
+        elif sys.stdin.isatty():
+            runner.prompt()
+        else:
+            runner.script(sys.stdin.read())
+
+
+@app.command()
+def jobs(
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Also jobs that were dropped or cancelled")] = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: Json = False,
+) -> None:
+    """List jobs and how far they are."""
+    with connected(url, token) as service:
+        found = list(service.pages("/v1/jobs", state=None if everything else _LIVE_STATES))
+    if as_json:
+        output.say_json(found)
+        return
+    columns = [("Id", "bigint"), ("Name", "text"), ("Kind", "text"), ("State", "text"), ("Progress", "text")]
+    columns += [("Speed", "numeric"), ("ETA", "numeric"), ("Waiting for", "text")]
+    output.console().print(output.table(columns, (_job_row(job) for job in found)))
+
+
+@app.command()
+def watch(
+    *,
+    job: Annotated[str | None, typer.Argument(help="Only this job (id or name)", metavar="[JOB]")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on when nothing is being created")] = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: Json = False,
+) -> None:
+    """Show the progress of every job that is being created, until none is."""
+    with connected(url, token) as service:
+        wanted = None if job is None else service.job_called(job)
+        created = watching.watch(service, job=wanted, follow=follow, as_json=as_json)
+    raise typer.Exit(ExitCode.OK if created else ExitCode.REFUSED)
+
+
+@app.command()
+def pause(
+    *,
+    job: Annotated[str | None, typer.Argument(help="Only this job (id or name)", metavar="[JOB]")] = None,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: Json = False,
+) -> None:
+    """Pause every backfill, or one job's. Live rows go on."""
+    with connected(url, token) as service:
+        if job is None:
+            _acknowledge(service.post("/v1/mutations", {"type": "pause"}, wait="applied"), "paused", as_json=as_json)
+        else:
+            _acknowledge(service.post(f"/v1/jobs/{service.job_called(job)}/pause"), f"{job} paused", as_json=as_json)
+
+
+@app.command()
+def resume(
+    *,
+    job: Annotated[str | None, typer.Argument(help="Only this job (id or name)", metavar="[JOB]")] = None,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: Json = False,
+) -> None:
+    """Take back a pause: of every backfill, or of one job's, which then has no limit."""
+    with connected(url, token) as service:
+        if job is None:
+            _acknowledge(service.post("/v1/mutations", {"type": "resume"}, wait="applied"), "resumed", as_json=as_json)
+        else:
+            _acknowledge(service.post(f"/v1/jobs/{service.job_called(job)}/resume"), f"{job} resumed", as_json=as_json)
+
+
+@app.command()
+def throttle(
+    *,
+    job: Job,
+    limit: Annotated[str, typer.Argument(help="Rows per second and actor; 0 pauses; `unlimited`")],
+    fragment: Annotated[bool, typer.Option("--fragment", help="JOB is a fragment's id")] = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: Json = False,
+) -> None:
+    """Limit how fast a job reads history."""
+    if not limit.isdecimal() and limit != "unlimited":
+        raise typer.BadParameter("takes a whole number or `unlimited`", param_hint="LIMIT")
+    body = {"backfill_rate_limit": None if limit == "unlimited" else int(limit)}
+    with connected(url, token) as service:
+        path = f"/v1/fragments/{job}" if fragment else f"/v1/jobs/{service.job_called(job)}"
+        _acknowledge(service.patch(path, body), f"{job} throttled to {limit}", as_json=as_json)
+
+
+@app.command()
+def cancel(
+    *,
+    names: Annotated[list[str], typer.Argument(help="Jobs that are being created, by id or name", metavar="JOB..")],
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: Json = False,
+) -> None:
+    """Cancel jobs that are being created; nothing of them is left."""
+    with connected(url, token) as service:
+        for name in names:
+            answer = service.post(f"/v1/jobs/{service.job_called(name)}/cancel")
+            if as_json:
+                output.say_json(answer)
+            else:
+                output.say(f"{name} cancelled")
+
+
+@app.command()
+def verify(*, job: Job, url: Url = DEFAULT_URL, token: Token = None, as_json: Json = False) -> None:
+    """Compare a view with its query over its upstream at one epoch; exit code 4 when they differ."""
+    with connected(url, token) as service:
+        found = service.post(f"/v1/jobs/{service.job_called(job)}/verify")
+    if as_json:
+        output.say_json(found)
+    else:
+        _show_verification(job, found)
+    raise typer.Exit(exit_code_of(found))
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        # 128 + SIGINT, as a shell reports it.
+        sys.exit(130)
+
+
+def _job_row(job: Mapping[str, Any]) -> list[object]:
+    progress = job["progress"]
+    moving = progress["phase"] == "backfilling"
+    return [
+        job["id"],
+        job["name"],
+        job["kind"],
+        job["state"],
+        progress["text"],
+        output.speed(progress["rows_per_second"]) if moving else "",
+        output.span(progress["eta_seconds"]) if moving else "",
+        job["error"] or progress["waiting_for"] or "",
+    ]
+
+
+def _acknowledge(answer: dict[str, Any], text: str, *, as_json: bool) -> None:
+    if as_json:
+        output.say_json(answer)
+    else:
+        output.say(f"{text} at epoch {answer['epoch']}")
+
+
+def _show_verification(job: str, found: dict[str, Any]) -> None:
+    output.say(f"{job}: {'equal' if found['equal'] else 'DIFFERENT'} at epoch {found['epoch']}")
+    output.say(f"  view   {found['rows']:>12,} rows, digest {found['digest']}")
+    output.say(f"  query  {found['expected_rows']:>12,} rows, digest {found['expected_digest']}")
+    for vnode in found["differences"]:
+        for what in ("missing", "extra", "unequal"):
+            for key in vnode[what]:
+                shown = ", ".join("NULL" if part is None else part for part in key)
+                output.say(f"  vnode {vnode['vnode']}: {what} ({shown})")

@@ -1,0 +1,106 @@
+"""The service over HTTP, as a person's commands call it. What goes wrong becomes one short message and an exit code."""
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx
+import typer
+
+from service.cli.output import complain
+
+DEFAULT_URL: Final = "http://127.0.0.1:8700"
+_TIMEOUT: Final = httpx.Timeout(10.0, read=None)
+"""A foreground CREATE answers when it is done, however long that takes; only connecting and sending have a limit."""
+
+
+class ExitCode(IntEnum):
+    """What a script can tell from the command's end. 2 is a wrong use of the command line."""
+
+    OK = 0
+    REFUSED = 1
+    USAGE = 2
+    UNAVAILABLE = 3
+    DIFFERS = 4
+
+
+class RefusedError(Exception):
+    """The service answered with a problem."""
+
+    def __init__(self, problem: Mapping[str, Any], status: int) -> None:
+        super().__init__(str(problem.get("detail") or f"the service answered {status}"))
+        self.problem, self.status = problem, status
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Whether asking again as it is could help."""
+        return ExitCode.UNAVAILABLE if self.status >= 500 else ExitCode.REFUSED
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Calls that answer with JSON. Raises RefusedError, httpx.TransportError."""
+
+    http: httpx.Client
+
+    def get(self, path: str, **parameters: Any) -> Any:
+        """Read something; parameters that are None are left out."""
+        return self._call("GET", path, parameters, None)
+
+    def post(self, path: str, body: object = None, **parameters: Any) -> Any:
+        """Have something done."""
+        return self._call("POST", path, parameters, body)
+
+    def patch(self, path: str, body: object, **parameters: Any) -> Any:
+        """Change something."""
+        return self._call("PATCH", path, parameters, body)
+
+    def pages(self, path: str, **parameters: Any) -> Iterator[Mapping[str, Any]]:
+        """Yield the items of a list, page after page."""
+        cursor: str | None = "0"
+        while cursor is not None:
+            page = self.get(path, after=cursor, limit=1000, **parameters)
+            yield from page["items"]
+            cursor = page["next"]
+
+    def job_called(self, name: str) -> int:
+        """Return the job that is meant: its id, or that of the relation of this name."""
+        return int(name) if name.isdigit() else int(self.get(f"/v1/relations/{quote(name, safe='')}")["job"])
+
+    def _call(self, method: str, path: str, parameters: Mapping[str, Any], body: object) -> Any:
+        given = {name: value for name, value in parameters.items() if value is not None}
+        response = self.http.request(method, path, params=given, json=body)
+        if response.is_success:
+            return response.json()
+        raise RefusedError(_problem(response), response.status_code)
+
+
+def open_http(url: str, token: str | None) -> httpx.Client:
+    """Return a client; nothing is connected yet."""
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    return httpx.Client(base_url=url, headers=headers, timeout=_TIMEOUT)
+
+
+@contextmanager
+def connected(url: str, token: str | None) -> Generator[Service]:
+    """Give the block a service; end the command with a message and an exit code when a call fails."""
+    try:
+        with open_http(url, token) as http:
+            yield Service(http)
+    except RefusedError as error:
+        complain(error.problem)
+        raise typer.Exit(error.exit_code) from None
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        complain({"detail": f"no service at {url}: {error}"})
+        raise typer.Exit(ExitCode.UNAVAILABLE) from None
+
+
+def _problem(response: httpx.Response) -> Mapping[str, Any]:
+    try:
+        problem = response.json()
+    except ValueError:
+        problem = None
+    return problem if isinstance(problem, dict) else {"detail": f"the service answered {response.status_code}"}

@@ -1,0 +1,42 @@
+"""Cutting a text into SQL statements at semicolons that are not inside quotes, dollar quotes or comments."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+_TOKEN: Final = re.compile(
+    r"""
+    '(?:[^']|'')*'            # a text
+    | "(?:[^"]|"")*"          # a quoted name
+    | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$
+    | --[^\n]*
+    | /\*.*?\*/
+    | (?P<end>;)
+    | .
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def split(text: str) -> Iterator[str]:
+    """Yield each statement without its semicolon; the last one may have none. Blank ones are left out."""
+    start = 0
+    for token in _TOKEN.finditer(text):
+        if token["end"]:
+            yield from _said(text[start : token.start()])
+            start = token.end()
+    yield from _said(text[start:])
+
+
+def is_complete(text: str) -> bool:
+    """Whether what was typed so far ends with a semicolon that ends a statement."""
+    last = None
+    for token in _TOKEN.finditer(text):
+        if not token[0].isspace() and not token[0].startswith(("--", "/*")):
+            last = token
+    return last is not None and bool(last["end"])
+
+
+def _said(piece: str) -> Iterator[str]:
+    if any(not token[0].isspace() and not token[0].startswith(("--", "/*")) for token in _TOKEN.finditer(piece)):
+        yield piece.strip()

@@ -1,0 +1,150 @@
+"""Live progress: one bar for each job that is being created, until none is."""
+
+from collections.abc import Callable, Mapping, Sequence
+from threading import Event
+from typing import Any, Final, Self
+
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from service.cli import output
+from service.cli.client import Service
+
+INTERVAL_SECONDS: Final = 0.5
+"""Half of a barrier interval: progress changes with every checkpoint, hence no look comes more than that late."""
+
+Pause = Callable[[float], object]
+
+
+def watch(service: Service, *, job: int | None, follow: bool, as_json: bool, pause: Pause | None = None) -> bool:
+    """Show progress until no job is being created (`follow`: for ever); return whether all of them were created."""
+    wait = pause or Event().wait
+    seen: dict[int, str] = {}
+    with _view(as_json=as_json) as view:
+        while True:
+            shown = [found for found in service.get("/v1/ddl-progress") if job in {None, found["ddl_id"]}]
+            view.show(shown)
+            seen |= {found["ddl_id"]: found["name"] for found in shown}
+            gone = seen.keys() - {found["ddl_id"] for found in shown}
+            if not shown and not follow:
+                break
+            for ended in gone if follow else ():
+                view.end(_ended(service, ended))
+                del seen[ended]
+            wait(INTERVAL_SECONDS)
+        watched = list(seen) or ([] if job is None else [job])
+        ends = [_ended(service, ended) for ended in watched]
+        for end in ends:
+            view.end(end)
+    return all(end["state"] == "Created" for end in ends)
+
+
+def _ended(service: Service, job: int) -> Mapping[str, Any]:
+    return service.get(f"/v1/jobs/{job}")["job"]
+
+
+class _JsonView:
+    """One line of JSON for each look."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        return
+
+    def show(self, jobs: Sequence[Mapping[str, Any]]) -> None:
+        output.say_json(jobs)
+
+    def end(self, job: Mapping[str, Any]) -> None:
+        output.say_json(job)
+
+
+class _LineView:
+    """A line for each job whose progress has changed: what a log wants."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        return
+
+    def show(self, jobs: Sequence[Mapping[str, Any]]) -> None:
+        for job in jobs:
+            line = f"{job['name']}: {job['progress']} {_beside(job)}".rstrip()
+            if self._last.get(job["ddl_id"]) != line:
+                self._last[job["ddl_id"]] = line
+                output.say(line)
+
+    def end(self, job: Mapping[str, Any]) -> None:
+        output.say(_end_text(job))
+
+
+class _BarView:
+    """Bars on a terminal."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[percent]:>7}"),
+            TextColumn("{task.fields[rows]}"),
+            TextColumn("{task.fields[beside]}"),
+            console=output.console(),
+        )
+        self._bars: dict[int, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._progress.stop()
+
+    def show(self, jobs: Sequence[Mapping[str, Any]]) -> None:
+        for job in jobs:
+            bar = self._bars.get(job["ddl_id"])
+            if bar is None:
+                bar = self._progress.add_task(job["name"], total=None, percent="", rows="", beside="")
+                self._bars[job["ddl_id"]] = bar
+            percent, total = job["percent"], job["total"]
+            self._progress.update(
+                bar,
+                # Without a total nobody knows how much is left: the bar swings instead of standing at nothing.
+                total=None if percent is None else 100.0,
+                completed=percent or 0.0,
+                percent="?" if percent is None else f"{percent:.2f}%",
+                rows=f"{job['rows']:,}/{'?' if total is None else f'{total:,}'}",
+                beside=_beside(job),
+            )
+
+    def end(self, job: Mapping[str, Any]) -> None:
+        bar = self._bars.pop(job["id"], None)
+        if bar is not None:
+            self._progress.remove_task(bar)
+        self._progress.console.print(_end_text(job), markup=False)
+
+
+def _view(*, as_json: bool) -> _JsonView | _LineView | _BarView:
+    if as_json:
+        return _JsonView()
+    return _BarView() if output.console().is_terminal else _LineView()
+
+
+def _beside(job: Mapping[str, Any]) -> str:
+    """Return the speed and the time left, and why nothing moves."""
+    parts: list[str] = []
+    if job["phase"] == "backfilling":
+        parts.append(output.speed(job["rows_per_second"]))
+        parts.append(f"ETA {output.span(job['eta_seconds'])}")
+    else:
+        parts.append(job["phase"])
+    if job["waiting_for"]:
+        parts.append(f"[{job['waiting_for']}]")
+    return " ".join(parts)
+
+
+def _end_text(job: Mapping[str, Any]) -> str:
+    error = f": {job['error']}" if job["error"] else ""
+    return f"{job['name']}: {job['state']}{error}"
