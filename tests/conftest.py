@@ -1,10 +1,14 @@
 """Fixtures every area shares."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.postgres import embedded_postgres, fresh_database
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +23,12 @@ def database_url(postgres_url: str) -> Iterator[str]:
     """A fresh, empty database, dropped afterwards."""
     with fresh_database(postgres_url) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def spark() -> "Iterator[SparkSession]":
+    """The one Spark session of the run; nobody else starts or stops one in this process."""
+    from tests.support.spark import local_spark  # noqa: PLC0415 - only tests that need Spark pay for importing it
+
+    with local_spark() as session:
+        yield session
