@@ -91,6 +91,8 @@ def refused_as_said(*, timeout_ms: int | None = None, prefix: str = "") -> Gener
         if "statement timeout" in said(error):
             raise _timed_out(timeout_ms) from error
         raise Unavailable(said(error)) from error
+    except errors.ProtocolViolation as error:
+        raise Invalid("a query cannot have parameters such as $1") from error
     except psycopg.Error as error:
         if is_away(error):
             raise Unavailable(f"the state store did not answer: {said(error)}") from error

@@ -1,0 +1,151 @@
+"""A user's SELECT: what it gives, how it is capped, and what is said when it cannot run."""
+
+import asyncio
+
+import pytest
+from psycopg import AsyncConnection
+
+from service.domain.errors import Invalid, Unavailable
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Term
+from service.serving import connections
+from service.serving import reader as reader_module
+from service.serving.preparation import prepare_catalog_reader
+from service.serving.reader import PostgresReader
+from service.serving.user_query import open_reader_pool
+from tests.support.postgres import fresh_database
+from tests.support.state_store import READER_PASSWORD, Store, relation
+
+pytestmark = pytest.mark.postgres
+
+TERM = Term(7)
+ORDERS = relation(1, "orders", {"id": "bigint", "n": "numeric(10,2)", "tz": "timestamptz", "tags": "text[]"})
+
+FETCHING = "from pg_stat_activity where usename like 'tidefill%' and query like 'fetch %'"
+
+
+async def _invalid(reader: PostgresReader, sql: str, *, timeout_ms: int = 10_000) -> Invalid:
+    with pytest.raises(Invalid) as refused:
+        await reader.query(sql, row_limit=10, timeout_ms=timeout_ms)
+    return refused.value
+
+
+async def test_names_types_and_values(store: Store, reader: PostgresReader) -> None:
+    await store.tables.create(ORDERS, term=TERM)
+    await store.run("insert into state.t_1 values (0, 9007199254740993, 1.5, '2020-01-01 02:00+02', '{a,NULL}', 5)")
+    await store.run("insert into state.t_1 values (0, 2, null, null, null, 5)")
+    await store.tables.publish(DATABASE_GRAPH, Epoch(5), term=TERM, created=[ORDERS])
+    found = await reader.query("select *, id > 5 as big from orders order by id", row_limit=10, timeout_ms=10_000)
+    assert found.columns == (
+        ("id", "bigint"),
+        ("n", "numeric(10,2)"),
+        ("tz", "timestamp with time zone"),
+        ("tags", "text[]"),
+        ("big", "boolean"),
+    )
+    assert found.rows == (
+        (2, None, None, None, False),
+        ("9007199254740993", "1.50", "2020-01-01 00:00:00+00", ["a", None], True),
+    )
+    assert not found.truncated
+
+
+async def test_the_row_cap_is_reported(reader: PostgresReader) -> None:
+    for limit, truncated in ((0, True), (4999, True), (5000, False), (5001, False)):
+        found = await reader.query("select g from generate_series(1, 5000) g", row_limit=limit, timeout_ms=10_000)
+        assert [row[0] for row in found.rows] == list(range(1, min(limit, 5000) + 1))
+        assert found.truncated is truncated
+
+
+async def test_every_kind_of_query(reader: PostgresReader) -> None:
+    kinds: dict[str, tuple[tuple[object, ...], ...]] = {
+        "values (1), (2)": ((1,), (2,)),
+        "with x as (select 1 a) table x;": ((1,),),
+        "select 1 as a, 2 as a -- the end": ((1, 2),),
+        "select where false": (),
+        "select": ((),),
+        "select '%s %(x)s' || chr(37)": (("%s %(x)s%",),),
+    }
+    for sql, rows in kinds.items():
+        assert (await reader.query(sql, row_limit=10, timeout_ms=10_000)).rows == rows
+
+
+async def test_what_is_said_of_a_bad_query(reader: PostgresReader) -> None:
+    bad = (
+        ("selec 1", 'syntax error at or near "selec"', 1),
+        ("", "syntax error at end of input", 1),
+        ("select 'é', nope", 'column "nope" does not exist', 13),
+        ("select * from nowhere", 'relation "nowhere" does not exist', 15),
+        ("select 1 / 0", "division by zero", None),
+        ("select 'x'::int", 'invalid input syntax for type integer: "x"', 8),
+        ("select $1", "a query cannot have parameters such as $1", None),
+        ("select 1\0", "a statement cannot contain the character NUL", None),
+        ("select '\ud800'", "a statement must be valid Unicode", None),
+    )
+    for sql, words, position in bad:
+        refused = await _invalid(reader, sql)
+        assert (refused.message, refused.position) == (words, position)
+
+
+async def test_a_query_has_its_time(reader: PostgresReader) -> None:
+    refused = await _invalid(reader, "select count(*) from generate_series(1, 100000000000)", timeout_ms=200)
+    assert refused.message == "canceling statement due to statement timeout after 200 ms"
+    assert (await reader.query("select 1", row_limit=10, timeout_ms=10_000)).rows == ((1,),)
+
+
+async def test_an_answer_has_its_size(reader: PostgresReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I8."""
+    monkeypatch.setattr(reader_module, "RESULT_CHARACTERS_MAX", 1 << 20)
+    sql = "select repeat('x', 100000) from generate_series(1, 1000000)"
+    assert "the result is larger than 1 MiB" in (await _invalid(reader, sql)).message
+
+
+async def test_a_caller_that_leaves_ends_its_query(store: Store, reader: PostgresReader) -> None:
+    query = asyncio.create_task(
+        reader.query("select count(*) from generate_series(1, 100000000000)", row_limit=10, timeout_ms=60_000)
+    )
+    running = f"select pid {FETCHING} and state = 'active'"
+    async with asyncio.timeout(20):
+        while not await store.rows(running):
+            pass
+    query.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await query
+    assert await store.rows(running) == []
+
+
+async def test_a_server_that_goes_away_is_not_the_users_fault(store: Store, reader: PostgresReader) -> None:
+    query = asyncio.create_task(
+        reader.query("select count(*) from generate_series(1, 100000000000)", row_limit=10, timeout_ms=60_000)
+    )
+    end = f"select pg_terminate_backend(pid) {FETCHING}"
+    async with asyncio.timeout(20):
+        while not await store.rows(end):
+            pass
+    with pytest.raises(Unavailable):
+        await query
+    assert (await reader.query("select 1", row_limit=10, timeout_ms=10_000)).rows == ((1,),)
+
+
+async def test_no_server_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "CONNECT_SECONDS", 1)
+    async with open_reader_pool("postgresql://u:p@127.0.0.1:1/d") as pool:
+        with pytest.raises(Unavailable) as refused:
+            await PostgresReader(pool).query("select 1", row_limit=1, timeout_ms=1000)
+        assert "p@" not in str(refused.value)
+
+
+async def test_the_catalog_may_be_another_database(store: Store, reader_pool: object, postgres_url: str) -> None:
+    with fresh_database(postgres_url) as meta_url:
+        async with await AsyncConnection.connect(meta_url, autocommit=True) as conn:
+            await conn.execute("create schema rw_catalog")
+            await conn.execute("create view rw_catalog.rw_tables as select 7 as id")
+            await conn.execute("create table public.secret as select 1")
+        url = await prepare_catalog_reader(meta_url, reader_password=READER_PASSWORD)
+        async with open_reader_pool(url) as catalog, open_reader_pool(store.logins.reader_url) as pool:
+            reader = PostgresReader(pool, catalog)
+            found = await reader.query("select * from rw_catalog.rw_tables", row_limit=1, timeout_ms=1000, catalog=True)
+            assert found.rows == ((7,),)
+            with pytest.raises(Invalid, match="permission denied for table secret"):
+                await reader.query("select * from public.secret", row_limit=1, timeout_ms=1000, catalog=True)
+            with pytest.raises(Invalid, match="does not exist"):
+                await reader.query("select * from rw_catalog.rw_tables", row_limit=1, timeout_ms=1000)
