@@ -149,8 +149,13 @@ def decide(view: GraphView, *, now: datetime, pace: Pace) -> Effect:
     """Return the one thing to do next for the graph."""
     if view.published < view.committed:
         return Publish(view.committed)
-    if view.cleanups_waiting:
-        return CleanUp()
+    effect = _next(view, now, pace)
+    # Only where nothing else is due: a drop may wait long for the lock of a reader or of a worker that hangs, and what
+    # ends such a worker, or keeps the others going, must not wait for it. Before the roll back it would not be fenced.
+    return CleanUp() if view.cleanups_waiting and isinstance(effect, Wait) else effect
+
+
+def _next(view: GraphView, now: datetime, pace: Pace) -> Effect:
     match view.status:
         case GraphStatus.RECOVERING:
             return RollBack()
@@ -165,7 +170,7 @@ def _start(view: GraphView, now: datetime) -> Effect:
         return ApplyStops()
     if not view.alive:
         return Wait(None, "no worker is alive")
-    due = (view.recovering_since or now) + backoff(view.attempts)
+    due = _later(view.recovering_since, backoff(view.attempts), now)
     if now < due:
         return Wait(due, "backing off after a failed start")
     return Inject(BarrierKind.INITIAL, min(view.alive))
@@ -199,7 +204,12 @@ def _advance(barrier: InFlight, now: datetime, pace: Pace) -> Effect:
 
 
 def _due(view: GraphView, now: datetime, pace: Pace) -> datetime:
-    if view.last_injected_at is None or view.commands_waiting:
+    if view.commands_waiting:
         return now
     early = view.statements_waiting and not view.backfilling
-    return view.last_injected_at + (min(pace.statement_delay, pace.interval) if early else pace.interval)
+    return _later(view.last_injected_at, min(pace.statement_delay, pace.interval) if early else pace.interval, now)
+
+
+def _later(since: datetime | None, wait: timedelta, now: datetime) -> datetime:
+    """Return when `wait` is over. A clock that went back since, or another leader's, must not stop the graph."""
+    return now if since is None or since > now else since + wait
