@@ -1,0 +1,68 @@
+# The development environment and everything one does in it. `make` alone says what there is.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= python3
+STAMP := $(VENV)/.installed
+SOURCES := service workers migrations tests
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo serve test check lint format bench soak lock clean
+
+help: ## Say what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## Make .venv with the pinned packages
+
+# Reruns when what is to be installed changes, and only then.
+$(STAMP): pyproject.toml .requirements/all.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "tidefill needs Python 3.11 or newer; this is $$($(PYTHON) --version 2>&1). Say: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@if command -v uv >/dev/null && uv --version >/dev/null 2>&1; then \
+		uv pip install --quiet --python $(BIN)/python --requirement .requirements/all.txt \
+		&& uv pip install --quiet --python $(BIN)/python --no-deps --editable .; \
+	else \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement .requirements/all.txt \
+		&& $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .; \
+	fi
+	@touch $@
+
+demo: $(STAMP) ## Watch a view being built over a live table; KEEP=1 leaves it running
+	@$(BIN)/tidefill demo $(if $(KEEP),--keep)
+
+serve: $(STAMP) ## Run a service with its own Postgres and worker
+	@$(BIN)/tidefill serve
+
+lint: $(STAMP) ## Formatting, style, types, and which part may import which
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-cache
+
+test: lint ## Everything but the long runs
+	$(BIN)/pytest -m "not soak"
+
+check: lint ## What runs without Spark and without whole processes
+	$(BIN)/pytest -m "not spark and not e2e and not soak"
+
+bench: $(STAMP) ## Measure, and print figures and ratios
+	$(BIN)/python -m tests.bench
+
+soak: $(STAMP) ## The long runs
+	$(BIN)/pytest -m soak --timeout 0
+
+format: $(STAMP) ## Put the sources in form
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+# Needs uv. Keeps what is pinned unless UPGRADE=1.
+COMPILE := uv pip compile --quiet --python-version 3.11 --no-emit-index-url --no-header --no-annotate $(if $(UPGRADE),--upgrade)
+lock: ## Pin the packages anew
+	$(COMPILE) --extra service --extra workers --extra embedded --extra dev pyproject.toml --output-file .requirements/all.txt
+	$(COMPILE) --constraint .requirements/all.txt --extra service pyproject.toml --output-file .requirements/service.txt
+	$(COMPILE) --constraint .requirements/all.txt --extra workers pyproject.toml --output-file .requirements/workers.txt
+
+clean: ## Remove what was built; .tidefill with its database stays
+	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse metastore_db derby.log
+	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
