@@ -8,19 +8,18 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, and_, any_, cast, delete, exists, insert, literal, select, update
+from sqlalchemy import Row, and_, delete, exists, insert, select, update
 from sqlalchemy import case as case_
-from sqlalchemy.dialects.postgresql import ARRAY, BIGINT
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.errors import Stale
-from service.meta_store.documents import printable, stored, text_of
+from service.meta_store.documents import among, printable, stored, text_of
 from service.meta_store.models import IN_FLIGHT, UNCOMMITTED, command, graph, statement, worker
 from service.meta_store.models import barrier as barriers
 from service.ports.meta_store import BarrierRecord
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.dml import InsertStaged
-from service.protocol.ids import CommandId, Epoch, Generation, GraphId, StatementId, WorkerId
+from service.protocol.ids import CommandId, Epoch, Generation, GraphId, WorkerId
 from service.protocol.mutation import MUTATION, Add
 from service.protocol.report import Collected, Failed
 
@@ -43,7 +42,7 @@ class PostgresBarriers:
             raise Stale(barrier.generation)
         await self._connection.execute(_row(barrier, worker, now))
         if commands:
-            carried = update(command).where(command.c.id.in_(commands)).values(epoch=barrier.curr)
+            carried = update(command).where(among(command.c.id, commands)).values(epoch=barrier.curr)
             await self._connection.execute(carried)
         await self._carry(barrier)
 
@@ -109,14 +108,13 @@ class PostgresBarriers:
     async def _carry(self, barrier: Barrier) -> None:
         if not barrier.statements:
             return
-        ids: list[StatementId] = [one.id for one in barrier.statements]
         values: dict[str, Any] = {"carried_by": barrier.curr}
         slices = {one.id: one.last for one in barrier.statements if isinstance(one, InsertStaged)}
         if slices:
             values["carried_to"] = case_(
                 *((statement.c.id == one, last) for one, last in slices.items()), else_=statement.c.carried_to
             )
-        carried = statement.c.id == any_(cast(literal(ids, ARRAY(BIGINT)), ARRAY(BIGINT)))
+        carried = among(statement.c.id, (one.id for one in barrier.statements))
         await self._connection.execute(update(statement).where(carried).values(values))
 
     async def _advance(self, graph_id: GraphId, epoch: Epoch) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Row, Select, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.meta_store.documents import printable, stored, text_of
+from service.meta_store.documents import among, printable, stored, text_of
 from service.meta_store.models import UNFINISHED
 from service.meta_store.models import command as command_table
 from service.ports.meta_store import Command
@@ -45,7 +45,7 @@ class PostgresCommands:
         if not commands:
             return
         text = None if error is None else printable(error)
-        done = update(command_table).where(command_table.c.id.in_(commands), UNFINISHED)
+        done = update(command_table).where(among(command_table.c.id, commands), UNFINISHED)
         await self._connection.execute(done.values(done=True, epoch=epoch, error=text))
         old = delete(command_table).where(command_table.c.id <= max(commands) - KEPT, command_table.c.done)
         await self._connection.execute(old)

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.job import JobState
 from service.domain.progress import ScanProgress, advanced
-from service.meta_store.documents import recordset
+from service.meta_store.documents import among, recordset
 from service.meta_store.models import OPEN, actor, backfill_position, job, relation, scan_progress
 from service.meta_store.models import fragment as fragment_table
 from service.meta_store.plans import read_actors, read_positions, runs_of_row
@@ -33,13 +33,13 @@ class PostgresFragments:
 
     async def job_of(self, fragments: Collection[FragmentId]) -> Mapping[FragmentId, tuple[JobId, FragmentKind]]:
         table = fragment_table.c
-        rows = await self._connection.execute(select(table.id, table.job, table.kind).where(table.id.in_(fragments)))
+        rows = await self._connection.execute(select(table.id, table.job, table.kind).where(among(table.id, fragments)))
         return {FragmentId(row.id): (JobId(row.job), FragmentKind(row.kind)) for row in rows}
 
     async def set_rate_limits(self, limits: Mapping[FragmentId, int | None]) -> None:
         rows = [{"id": one, "rate_limit": limit} for one, limit in limits.items()]
         new = recordset(rows, fragment_table.c.id, fragment_table.c.rate_limit)
-        changed = update(fragment_table).where(fragment_table.c.id == new.c.id)
+        changed = update(fragment_table).where(fragment_table.c.id == new.c.id, among(fragment_table.c.id, limits))
         await self._connection.execute(changed.values(rate_limit=new.c.rate_limit))
 
     async def record(self, answers: Iterable[Collected], *, now: datetime) -> None:
@@ -65,7 +65,7 @@ class PostgresFragments:
 
     async def scans(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ScanProgress]]:
         """Every job asked for is in the answer; one without scans has an empty sequence."""
-        rows = await self._connection.execute(_SCANS.where(fragment_table.c.job.in_(jobs)))
+        rows = await self._connection.execute(_SCANS.where(among(fragment_table.c.job, jobs)))
         scans: dict[JobId, list[ScanProgress]] = {one: [] for one in jobs}
         for row in rows:
             scans[JobId(row.job)].append(_scan(row))
@@ -83,7 +83,7 @@ class PostgresFragments:
             return
         rows = [{"id": one, "progress_text": text["text"], "progress": dict(text)} for one, text in texts.items()]
         new = recordset(rows, job.c.id, job.c.progress_text, job.c.progress)
-        changed = update(job).where(job.c.id == new.c.id)
+        changed = update(job).where(job.c.id == new.c.id, among(job.c.id, texts))
         await self._connection.execute(changed.values(progress_text=new.c.progress_text, progress=new.c.progress))
 
     async def _count_keys(self, answers: Iterable[Collected]) -> None:
@@ -95,7 +95,7 @@ class PostgresFragments:
         if not rows:
             return
         new = recordset(rows, relation.c.id, relation.c.key_count)
-        counted = update(relation).where(relation.c.id == new.c.id)
+        counted = update(relation).where(relation.c.id == new.c.id, among(relation.c.id, deltas))
         await self._connection.execute(counted.values(key_count=relation.c.key_count + new.c.key_count))
 
     async def _store_positions(self, reports: Iterable[ActorReport]) -> None:
@@ -124,9 +124,12 @@ class PostgresFragments:
         ]
         new = recordset(rows, actor.c.id, actor.c.fragment, actor.c.rows, actor.c.finished)
         changed = update(actor).where(actor.c.id == new.c.id, actor.c.fragment == new.c.fragment)
-        await self._connection.execute(changed.values(rows=new.c.rows, finished=new.c.finished))
+        await self._connection.execute(
+            changed.where(among(actor.c.id, newest)).values(rows=new.c.rows, finished=new.c.finished)
+        )
 
     async def _store_progress(self, scans: Iterable[ScanProgress]) -> None:
+        moved = {scan.fragment: scan for scan in scans}
         rows = [
             {
                 "fragment": scan.fragment,
@@ -135,7 +138,7 @@ class PostgresFragments:
                 "finished": scan.finished,
                 "at": None if scan.at is None else scan.at.isoformat(),
             }
-            for scan in scans
+            for scan in moved.values()
         ]
         if not rows:
             return
@@ -143,7 +146,9 @@ class PostgresFragments:
         new = recordset(rows, columns.fragment, columns.rows, columns.rate, columns.finished, columns.at)
         changed = {name: new.c[name] for name in ("rows", "rate", "finished", "at")}
         await self._connection.execute(
-            update(scan_progress).where(scan_progress.c.fragment == new.c.fragment).values(changed)
+            update(scan_progress)
+            .where(scan_progress.c.fragment == new.c.fragment, among(scan_progress.c.fragment, moved))
+            .values(changed)
         )
 
 

@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.barrier import GraphStatus, GraphView, InFlight
 from service.domain.errors import NotFound
-from service.meta_store.documents import printable, text_of
+from service.meta_store.documents import among, printable, text_of
 from service.meta_store.models import (
     IN_FLIGHT,
     OPEN,
@@ -133,10 +133,12 @@ class PostgresGraphs:
         if not epochs:
             return
         await self._connection.execute(
-            update(command).where(command.c.graph == graph, UNFINISHED, command.c.epoch.in_(epochs)).values(epoch=None)
+            update(command)
+            .where(command.c.graph == graph, UNFINISHED, among(command.c.epoch, epochs))
+            .values(epoch=None)
         )
         await self._connection.execute(
-            update(statement).where(statement.c.carried_by.in_(epochs)).values(carried_by=None, carried_to=None)
+            update(statement).where(among(statement.c.carried_by, epochs)).values(carried_by=None, carried_to=None)
         )
 
 

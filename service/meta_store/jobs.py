@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.errors import Conflict, NotFound
 from service.domain.job import CREATING, TERMINAL, Job, JobEvent, JobState, after
-from service.meta_store.documents import printable, stored
+from service.meta_store.documents import among, printable, stored
 from service.meta_store.models import BLAMED, TAKEN, actor, fragment, scan_progress
 from service.meta_store.models import job as job_table
 from service.meta_store.models import relation as relations
@@ -109,7 +109,7 @@ class PostgresJobs:
         read = (
             select(job_table.c.state, relations.c.name, relations.c.kind)
             .join(relations, relations.c.id == job_table.c.relation)
-            .where(relations.c.id.in_(upstreams))
+            .where(among(relations.c.id, upstreams))
             .order_by(relations.c.id)
             .with_for_update(read=True, of=job_table)
         )

@@ -9,7 +9,7 @@ from sqlalchemy import Row, Text, cast, func, select
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.meta_store.documents import text_of
+from service.meta_store.documents import among, text_of
 from service.meta_store.models import actor, backfill_position, fragment, job
 from service.meta_store.relations import read_relations
 from service.protocol.ids import ActorId, FragmentId, JobId, Vnode
@@ -25,7 +25,7 @@ Positions = Mapping[int, Mapping[Vnode, VnodePosition]]
 
 async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Sequence[JobPlan]:
     """Return plans in order of job id; a job whose relation was removed has none."""
-    targets = dict((await connection.execute(select(job.c.id, job.c.relation).where(job.c.id.in_(jobs)))).all())
+    targets = dict((await connection.execute(select(job.c.id, job.c.relation).where(among(job.c.id, jobs)))).all())
     rows = (
         await connection.execute(
             select(
@@ -38,7 +38,7 @@ async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Se
                 fragment.c.rate_limit,
                 fragment.c.waiting,
             )
-            .where(fragment.c.job.in_(jobs))
+            .where(among(fragment.c.job, jobs))
             .order_by(fragment.c.id)
         )
     ).all()
@@ -61,7 +61,7 @@ async def read_actors(
     connection: AsyncConnection, fragments: Collection[int]
 ) -> Mapping[int, Sequence[Row[*tuple[Any, ...]]]]:
     """Return the actors of each fragment in order of id."""
-    rows = await connection.execute(select(actor).where(actor.c.fragment.in_(fragments)).order_by(actor.c.id))
+    rows = await connection.execute(select(actor).where(among(actor.c.fragment, fragments)).order_by(actor.c.id))
     actors: dict[int, list[Row[*tuple[Any, ...]]]] = defaultdict(list)
     for row in rows:
         actors[row.fragment].append(row)
@@ -79,7 +79,7 @@ async def read_positions(connection: AsyncConnection, fragments: Collection[int]
     document = cast(func.jsonb_agg(aggregate_order_by(position, backfill_position.c.vnode)), Text)
     rows = await connection.execute(
         select(backfill_position.c.fragment, document)
-        .where(backfill_position.c.fragment.in_(fragments))
+        .where(among(backfill_position.c.fragment, fragments))
         .group_by(backfill_position.c.fragment)
     )
     return {one: {position.vnode: position for position in _POSITIONS.validate_json(text)} for one, text in rows}

@@ -7,6 +7,7 @@ from sqlalchemy import Row, func, insert, select
 from sqlalchemy.dialects.postgresql import JSONB, aggregate_order_by
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from service.meta_store.documents import among
 from service.meta_store.models import relation as relations
 from service.meta_store.models import relation_column
 from service.protocol.columns import Column, ColumnType, KeyColumn
@@ -52,7 +53,7 @@ def relation_of(row: Row[*tuple[Any, ...]]) -> Relation:
 async def read_relations(connection: AsyncConnection, ids: Collection[int]) -> Mapping[int, Relation]:
     """Return the relations with these ids that were not removed."""
     found = select(relations.c.id, relations.c.name, relations.c.kind, relations.c.vnode_count, COLUMNS).where(
-        relations.c.id.in_(ids), COLUMNS.element.is_not(None)
+        among(relations.c.id, ids), COLUMNS.element.is_not(None)
     )
     return {row.id: relation_of(row) for row in await connection.execute(found)}
 

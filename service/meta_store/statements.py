@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy import Row, Select, and_, case, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.meta_store.documents import printable, recordset, stored, text_of
+from service.meta_store.documents import among, printable, recordset, stored, text_of
 from service.meta_store.models import STATEMENT_ID, WAITING
 from service.meta_store.models import statement as statements
 from service.ports.meta_store import StoredStatement
@@ -82,7 +82,8 @@ def _finish(results: Sequence[StatementResult], epoch: Epoch, now: datetime) -> 
     last = or_(statements.c.staged_rows.is_(None), new.c.error.is_not(None), applied >= statements.c.staged_rows)
     return (
         update(statements)
-        .where(statements.c.id == new.c.id, statements.c.finished_at.is_(None))
+        .where(statements.c.id == new.c.id, among(statements.c.id, (one.id for one in results)))
+        .where(statements.c.finished_at.is_(None))
         .values(
             applied_rows=case((new.c.error.is_(None), applied), else_=statements.c.applied_rows),
             affected=case((new.c.error.is_(None), statements.c.affected + new.c.affected), else_=0),
