@@ -62,6 +62,17 @@ def serve(
 
 
 @app.command()
+def demo(
+    *, keep: Annotated[bool, typer.Option("--keep", help="Leave it running at the end, until Ctrl-C")] = False
+) -> None:
+    """Show the main job on a service of its own: build a view over a table that keeps changing, and verify it."""
+    # Imported here: a client must start fast.
+    from service.cli.demo import demo as run  # noqa: PLC0415
+
+    raise typer.Exit(run(keep=keep))
+
+
+@app.command()
 def migrate(
     database_url: Annotated[
         str, typer.Option(envvar="TIDEFILL_DATABASE_URL", help="The meta store, postgresql://..", show_default=False)

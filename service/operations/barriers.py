@@ -40,7 +40,7 @@ from service.telemetry.log import logger
 
 STATEMENTS_MAX = 5_000
 """How many statements one epoch takes: bounds the barrier's message and the epoch's transaction (I8)."""
-SLICE_ROWS = 200_000
+SLICE_ROWS = 100_000
 """How many staged rows one epoch moves: about half a second of work, so that barriers keep their pace."""
 
 log = logger("barriers")
@@ -150,16 +150,22 @@ async def _mutation(tx: Transaction, waiting: Sequence[Command]) -> tuple[Mutati
 
 
 async def _statements(tx: Transaction) -> tuple[Statement, ...]:
-    """Take the waiting statements in order. A slice of staged rows fills its epoch: what comes after it waits."""
+    """Take the waiting statements in order, with at most `SLICE_ROWS` staged rows: what comes after a cut one waits."""
     taken: list[Statement] = []
+    room = SLICE_ROWS
     for stored in await tx.statements.waiting(limit=STATEMENTS_MAX):
         statement = stored.statement
         if isinstance(statement, InsertStaged):
             first = stored.applied_rows
-            last = min(first + SLICE_ROWS, statement.last)
+            last = min(first + room, statement.last)
+            if first == last:
+                break
             taken.append(statement.model_copy(update={"first": first, "last": last}))
-            break
-        taken.append(statement)
+            room -= last - first
+            if last < statement.last:
+                break
+        else:
+            taken.append(statement)
     return tuple(taken)
 
 
