@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
 from enum import StrEnum
 from typing import Final
 
@@ -30,6 +31,10 @@ class ScanProgress:
     finished: bool = False
     rate_limit: int | None = None
     at: datetime | None = None
+
+
+ETA_MAX: Final = timedelta(days=1000)
+"""Beyond this the rate is too small to say anything."""
 
 
 class Phase(StrEnum):
@@ -87,9 +92,7 @@ def of_job(
         total=total,
         percent=_percent(phase, rows, total),
         rate=rate,
-        eta=timedelta(seconds=left / rate)
-        if left is not None and rate >= 1e-3 and phase is Phase.BACKFILLING
-        else None,
+        eta=_eta(left, rate) if phase is Phase.BACKFILLING else None,
         waiting_for=_waiting_for(phase, scans, queue_place=queue_place, paused=paused, recovering=recovering),
     )
 
@@ -100,7 +103,8 @@ def fragment_text(rows: int, total: int | None) -> str:
     """
     if not total:
         return f"100% ({rows}/{total or 0})"
-    return f"{rows / total * 100:.12g}% ({rows}/{total})"
+    # A decimal: a float's text turns into 1e-05 where little has been read of much.
+    return f"{Decimal(rows * 100) / total:f}% ({rows}/{total})"
 
 
 def metric_text(scan: ScanProgress) -> str:
@@ -120,7 +124,9 @@ def _text(state: JobState, scans: Sequence[ScanProgress], rows: int, total: int 
         return "0.0%"
     if not scans:
         return "Unknown"
-    if not total:
+    if total is None:
+        return "Unknown"
+    if total == 0:
         return "99.99%"
     # Not 100 % before the checkpoint with the finish has committed (I6); the reference prints 100.00% at exactly 1.
     share = min(rows / total, 0.9999)
@@ -135,6 +141,13 @@ def _percent(phase: Phase, rows: int, total: int | None) -> float | None:
     if phase in {Phase.QUEUED, Phase.STARTING}:
         return 0.0
     return min(rows / total * 100, 99.99) if total else 99.99
+
+
+def _eta(left: int | None, rate: float) -> timedelta | None:
+    """Return the time left, or None where it cannot be said: no total, no movement, or longer than anyone waits."""
+    if left is None or left > rate * ETA_MAX.total_seconds():
+        return None
+    return timedelta(seconds=left / rate) if left else timedelta(0)
 
 
 def _phase(state: JobState, scans: Sequence[ScanProgress], *, started: bool) -> Phase:

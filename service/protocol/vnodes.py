@@ -55,7 +55,7 @@ def vnode_spark(columns: Sequence[tuple[str, ColumnType]], vnode_count: int) -> 
 def runs_of(vnodes: Iterable[int]) -> Runs:
     """Return `vnodes` as ascending runs of neighbours."""
     runs: list[tuple[int, int]] = []
-    for vnode in sorted(vnodes):
+    for vnode in sorted(set(vnodes)):
         if runs and runs[-1][1] == vnode - 1:
             runs[-1] = (runs[-1][0], vnode)
         else:

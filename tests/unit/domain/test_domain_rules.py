@@ -1,0 +1,145 @@
+"""The small rules: back-off, placement, leadership, parameters."""
+
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.domain.errors import Invalid, NotFound
+from service.domain.leadership import LEASE, MARGIN, RENEW_EVERY, Leadership
+from service.domain.parameters import (
+    SESSION_DEFAULTS,
+    SYSTEM,
+    SystemParameters,
+    parse_bool,
+    parse_session_variable,
+    parse_system_parameter,
+)
+from service.domain.placement import blocks
+from service.domain.retry import BACKOFF_FIRST, BACKOFF_MAX, FAILURES_MAX, backoff, gives_up
+from service.protocol.ids import Term
+from service.protocol.vnodes import vnodes_of
+
+
+def test_backoff_doubles_from_20_ms_to_5_s() -> None:
+    waits = [backoff(attempts) for attempts in range(40)]
+    assert waits[:4] == [timedelta(0), BACKOFF_FIRST, 2 * BACKOFF_FIRST, 4 * BACKOFF_FIRST]
+    assert all(later in {2 * sooner, BACKOFF_MAX} for sooner, later in pairwise(waits[1:]))
+    assert waits[-1] == backoff(10**9) == BACKOFF_MAX
+    assert backoff(-1) == timedelta(0)
+
+
+@pytest.mark.parametrize(("failures", "given_up"), [(FAILURES_MAX - 1, False), (FAILURES_MAX, True), (99, True)])
+def test_only_deterministic_failures_give_a_job_up(failures: int, given_up: bool) -> None:
+    assert gives_up(failures, deterministic=True) is given_up
+    assert not gives_up(failures, deterministic=False)
+
+
+@settings(max_examples=300, derandomize=True)
+@given(st.data())
+def test_blocks_partition_the_vnodes_evenly(data: st.DataObject) -> None:
+    """I11: every vnode has one actor, every actor a vnode."""
+    count = data.draw(st.integers(1, 1024))
+    parallelism = data.draw(st.integers(1, count))
+    placed = [vnodes_of(runs) for runs in blocks(count, parallelism)]
+    assert [vnode for block in placed for vnode in block] == list(range(count))
+    sizes = {len(block) for block in placed}
+    assert len(placed) == parallelism
+    assert min(sizes) >= 1
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("parallelism", [-1, 0, 257])
+def test_no_actor_goes_without_a_vnode(parallelism: int) -> None:
+    with pytest.raises(Invalid, match="max parallelism 256"):
+        blocks(256, parallelism)
+
+
+def test_trust_is_anchored_at_the_start_of_the_attempt() -> None:
+    leading = Leadership.gained(Term(1), attempt_started=100.0)
+    trusted = (LEASE - MARGIN).total_seconds()
+    assert leading.trusted(100.0 + trusted - 0.001)
+    assert not leading.trusted(100.0 + trusted)
+    assert 3 * RENEW_EVERY <= LEASE - MARGIN, "three renewals fit a lease"
+
+
+def test_system_parameters_are_read_from_texts() -> None:
+    assert SystemParameters.of({}) == SystemParameters()
+    stored = {"barrier_interval_ms": "250", "pause_on_next_bootstrap": "on", "of another release": "x"}
+    assert SystemParameters.of(stored) == SystemParameters(barrier_interval_ms=250, pause_on_next_bootstrap=True)
+    assert {name: type(getattr(SystemParameters(), name)) for name in SYSTEM} == dict(SYSTEM)
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [
+        ("barrier_interval_ms", 50, 3_600_000),
+        ("checkpoint_frequency", 1, 10_000),
+        ("max_concurrent_creating_streaming_jobs", 0, 100_000),
+    ],
+)
+def test_ranges(name: str, low: int, high: int) -> None:
+    assert [parse_system_parameter(name, str(value)) for value in (low, high)] == [low, high]
+    for refused in (low - 1, high + 1, "1.5", "", "ten", "1e3", "9" * 5000):
+        with pytest.raises(Invalid, match=name) as error:
+            parse_system_parameter(name, str(refused))
+        assert error.value.pointer == name
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(NotFound, match='unrecognized system parameter "x"'):
+        parse_system_parameter("x", "1")
+    with pytest.raises(NotFound, match='unrecognized configuration parameter "x"'):
+        parse_session_variable("x", "1")
+
+
+@pytest.mark.parametrize("text", ["true", "ON", " yes ", "1", "t"])
+def test_true(text: str) -> None:
+    assert parse_bool("x", text.strip())
+    assert parse_session_variable("background_ddl", text) == "true"
+
+
+@pytest.mark.parametrize("text", ["false", "Off", "no", "0", "f"])
+def test_false(text: str) -> None:
+    assert not parse_bool("x", text)
+    assert parse_session_variable("background_ddl", text) == "false"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("backfill_rate_limit", "-1", "default"),
+        ("backfill_rate_limit", "0", "0"),
+        ("backfill_rate_limit", " 17 ", "17"),
+        ("timezone", "Etc/UTC", "UTC"),
+        ("streaming_parallelism", "4", "4"),
+        ("row_limit", "1", "1"),
+        *((name, "DEFAULT", default) for name, default in SESSION_DEFAULTS.items()),
+    ],
+)
+def test_session_variables(name: str, text: str, value: str) -> None:
+    assert parse_session_variable(name, text) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("background_ddl", "maybe"),
+        ("timezone", "Europe/Berlin"),
+        ("backfill_rate_limit", "many"),
+        ("streaming_parallelism", "0"),
+        ("row_limit", "-1"),
+        ("statement_timeout", "1s"),
+    ],
+)
+def test_refused_session_variables(name: str, text: str) -> None:
+    with pytest.raises(Invalid, match=name):
+        parse_session_variable(name, text)
+
+
+@pytest.mark.parametrize("name", SESSION_DEFAULTS)
+def test_defaults_are_normal_texts(name: str) -> None:
+    default = SESSION_DEFAULTS[name]
+    assert parse_session_variable(name, default) == default
