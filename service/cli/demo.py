@@ -89,8 +89,7 @@ class Writers:
             first = (turn * 7919 + number * ROWS // WRITERS) % ROWS
             fresh = ROWS + (number + 1) * MOVED + turn * BATCH
             for statement in (
-                "INSERT INTO orders SELECT g, g % 5000, 'new', 150.25, now()"
-                 f" FROM generate_series({fresh}, {fresh + BATCH - 1}) g",
+                _fresh(fresh),
                 f"UPDATE orders SET amount = amount + 50, status = 'paid' WHERE id BETWEEN {first} AND {first + BATCH}",
                 f"UPDATE orders SET id = id + {MOVED * 10} WHERE id BETWEEN {first} AND {first + BATCH // 10}",
                 f"DELETE FROM orders WHERE id BETWEEN {first + BATCH + 1} AND {first + BATCH + BATCH // 4}",
@@ -282,6 +281,11 @@ def _keep(console: Console, service: Service) -> None:
         signal.pause()
     except KeyboardInterrupt:
         console.print("stopping")
+
+
+def _fresh(first: int) -> str:
+    keys = f"generate_series({first}, {first + BATCH - 1})"
+    return f"INSERT INTO orders SELECT g, g % 5000, 'new', 150.25, now() FROM {keys} g"
 
 
 def _line(job: Mapping[str, Any]) -> str:

@@ -5,27 +5,29 @@ from typing import Final
 
 SLICE_MIN_SECONDS: Final = 0.05
 """One page at least is read anyway; this keeps the estimate of the rest from starving the slice altogether."""
+COMMIT_SECONDS: Final = 0.1
+"""Left of the interval for what follows the worker's answer: collecting, committing and publishing."""
 FORGETTING: Final = 0.3
 """Weight of the newest measurement: three epochs after a change of load the estimate is about right."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`overhead_seconds` estimates an epoch's time outside the slice: starting the job, flushing what is in flight,
+    """`overhead_seconds` estimates a job's time outside the slice: starting the job, flushing what is in flight,
     committing.
     """
 
     overhead_seconds: float = 0.3
 
-    def slice_seconds(self, interval_seconds: float) -> float:
-        """Return the time slice of the next epoch."""
-        return max(interval_seconds - self.overhead_seconds, SLICE_MIN_SECONDS)
+    def slice_seconds(self, available_seconds: float) -> float:
+        """Return the time slice of a job that has so much of the interval to itself."""
+        return max(available_seconds - self.overhead_seconds, SLICE_MIN_SECONDS)
 
-    def measured(self, *, epoch_seconds: float, slice_seconds: float) -> "Pace":
-        """Return the pace after an epoch that used its whole slice. Epochs that stopped early say nothing of the
+    def measured(self, *, job_seconds: float, slice_seconds: float) -> "Pace":
+        """Return the pace after a job that used its whole slice. Jobs that stopped early say nothing of the
         flush.
         """
-        overhead = max(epoch_seconds - slice_seconds, 0.0)
+        overhead = max(job_seconds - slice_seconds, 0.0)
         return replace(self, overhead_seconds=self.overhead_seconds * (1 - FORGETTING) + overhead * FORGETTING)
 
 
@@ -44,3 +46,8 @@ def page_rows_after(page_rows: int, *, rows: int, size_bytes: int) -> int:
         return page_rows
     wanted = PAGE_BYTES * rows // max(size_bytes, 1)
     return max(PAGE_ROWS_MIN, min(wanted, PAGE_ROWS_MAX, page_rows * 4))
+
+
+def share_of(interval_seconds: float, *, elapsed_seconds: float, jobs: int) -> float:
+    """Return what is left of an interval for each of `jobs` jobs that still have to run in it, one after the other."""
+    return max(interval_seconds - COMMIT_SECONDS - elapsed_seconds, 0.0) / max(jobs, 1)

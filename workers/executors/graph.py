@@ -17,7 +17,7 @@ from service.protocol.mutation import Add, Pause, Resume, StartFragmentBackfill,
 from service.protocol.plan import FragmentKind, FragmentPlan, JobPlan
 from service.protocol.relation import Relation
 from service.protocol.report import ActorReport, Collected, RelationReport
-from workers.backfill.pace import PAGE_ROWS_FIRST, Pace, page_rows_after
+from workers.backfill.pace import PAGE_ROWS_FIRST, Pace, page_rows_after, share_of
 from workers.backfill.scan import ActorState, ScanState, report
 from workers.executors import arrangement
 from workers.executors.arrangement import ActorOutcome, ActorTask, EpochTask
@@ -76,8 +76,13 @@ class GraphExecutor:
         changed: set[RelationId] = set() if dml is None else set(dml.changed)
         deltas = {} if dml is None else dict(dml.key_count_deltas)
         reports: list[ActorReport] = []
-        for scan in self._ordered():
-            reports += self._run_scan(scan, barrier, changed, deltas)
+        interval = barrier.interval_ms / 1000
+        scans = self._ordered()
+        reading = sum(self._may_read(scan) for scan in scans)
+        for scan in scans:
+            available = share_of(interval, elapsed_seconds=_monotonic() - began, jobs=reading)
+            reading -= self._may_read(scan)
+            reports += self._run_scan(scan, barrier, changed, deltas, available)
         return Collected(
             worker=self.worker,
             graph=barrier.graph,
@@ -130,18 +135,26 @@ class GraphExecutor:
         """Upstream before downstream: a relation is created after everything it reads."""
         return sorted(self.scans.values(), key=lambda scan: scan.target.id)
 
+    def _may_read(self, scan: Scan) -> bool:
+        return not scan.state.finished and not self.paused and not scan.state.waiting
+
     def _run_scan(
-        self, scan: Scan, barrier: Barrier, changed: set[RelationId], deltas: dict[RelationId, int]
+        self,
+        scan: Scan,
+        barrier: Barrier,
+        changed: set[RelationId],
+        deltas: dict[RelationId, int],
+        available_seconds: float,
     ) -> list[ActorReport]:
-        interval = barrier.interval_ms / 1000
-        finishing = scan.state.finished
-        may_read = not finishing and not self.paused and not scan.state.waiting
+        finishing, may_read = scan.state.finished, self._may_read(scan)
         for actor in scan.state.actors:
-            actor.budget = actor.budget.refilled(_monotonic(), interval_seconds=interval)
+            actor.budget = actor.budget.refilled(_monotonic(), interval_seconds=barrier.interval_ms / 1000)
         permits = [actor.budget.permits if may_read else 0 for actor in scan.state.actors]
         outcomes: list[ActorOutcome] | None = None
         if scan.upstream.id in changed or any(allowed != 0 for allowed in permits):
-            outcomes = self._run_job(scan, barrier, permits, changed=scan.upstream.id in changed)
+            slice_seconds = scan.pace.slice_seconds(available_seconds)
+            task = self._task(scan, barrier, permits, changed=scan.upstream.id in changed, slice_seconds=slice_seconds)
+            outcomes = self._run_job(scan, task)
             inserted = sum(outcome.inserted for outcome in outcomes)
             closed = sum(outcome.closed for outcome in outcomes)
             if inserted or closed:
@@ -149,11 +162,11 @@ class GraphExecutor:
                 deltas[scan.target.id] = deltas.get(scan.target.id, 0) + inserted - closed
         return _reports(scan, outcomes, finishing=finishing)
 
-    def _run_job(self, scan: Scan, barrier: Barrier, permits: list[int | None], *, changed: bool) -> list[ActorOutcome]:
+    def _task(
+        self, scan: Scan, barrier: Barrier, permits: list[int | None], *, changed: bool, slice_seconds: float
+    ) -> EpochTask:
         assert self.stores is not None
-        began = _monotonic()
-        slice_seconds = scan.pace.slice_seconds(barrier.interval_ms / 1000)
-        task = EpochTask(
+        return EpochTask(
             store=self.stores.versioned,
             upstream=scan.upstream,
             target=scan.target,
@@ -167,13 +180,15 @@ class GraphExecutor:
             slice_seconds=slice_seconds,
             page_rows=scan.page_rows,
         )
+
+    def _run_job(self, scan: Scan, task: EpochTask) -> list[ActorOutcome]:
+        began = _monotonic()
         try:
             outcomes = arrangement.run(self.spark, task, scan.query)
         except Exception as error:
             raise JobFailedError(scan.job, error) from error
-        epoch_seconds = _monotonic() - began
         if any(outcome.used_slice for outcome in outcomes):
-            scan.pace = scan.pace.measured(epoch_seconds=epoch_seconds, slice_seconds=slice_seconds)
+            scan.pace = scan.pace.measured(job_seconds=_monotonic() - began, slice_seconds=task.slice_seconds)
         scan.page_rows = page_rows_after(
             scan.page_rows,
             rows=sum(outcome.snapshot_rows for outcome in outcomes),

@@ -39,7 +39,7 @@ class PositionColumns:
             for part in range(parts)
         ]
 
-    def of(self, batch: pa.RecordBatch) -> list[pa.Array[Any]]:
+    def of(self, batch: pa.RecordBatch) -> "list[pa.Array[Any]]":
         """Return the columns for the rows of `batch`, in the order of `input_schema`."""
         vnodes = batch.column(VNODE)
         return [self._states.take(vnodes), *(part.take(vnodes) for part in self._parts)]
@@ -52,7 +52,7 @@ def _state(position: VnodePosition | None) -> int:
 
 
 def row_batch(
-    schema: pa.Schema, operation: int, batch: pa.RecordBatch, beside: list[pa.Array[Any]] | None
+    schema: pa.Schema, operation: int, batch: pa.RecordBatch, beside: "list[pa.Array[Any]] | None"
 ) -> pa.RecordBatch:
     """Return rows as a reader gives them; `beside` None: they need no marking."""
     count = batch.num_rows
@@ -64,7 +64,7 @@ def row_batch(
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def repeated(value: int, count: int) -> pa.Array[Any]:
+def repeated(value: int, count: int) -> "pa.Array[Any]":
     """Return a column of one small number."""
     return pa.repeat(pa.scalar(value, pa.int8()), count)
 
