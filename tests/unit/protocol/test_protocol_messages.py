@@ -1,0 +1,264 @@
+"""Every message comes out of JSON as it went in, and what breaks an invariant is refused."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from service.protocol.api import Registered, Registration
+from service.protocol.barrier import Barrier, BarrierKind
+from service.protocol.columns import Column, ColumnType, KeyColumn
+from service.protocol.dml import STATEMENT, Delete, InsertStaged, InsertValues, StatementResult, Update
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, RelationId, WorkerId
+from service.protocol.mutation import MUTATION, Add, Pause, Resume, StartFragmentBackfill, Stop, Throttle
+from service.protocol.plan import (
+    ActorPlan,
+    FragmentKind,
+    FragmentPlan,
+    JobPlan,
+    PositionState,
+    ScanType,
+    Stateless,
+    VnodePosition,
+)
+from service.protocol.relation import Relation, RelationKind
+from service.protocol.report import ANSWER, ActorReport, Collected, Failed, RelationReport
+from service.protocol.request import (
+    REQUEST,
+    RESPONSE,
+    Analyze,
+    Analyzed,
+    Rejected,
+    Verified,
+    Verify,
+    VnodeDifference,
+)
+
+W = WorkerId("w")
+IDS = st.integers(1, 2**63 - 1)
+EPOCHS = st.integers(0, 2**63 - 2)
+COUNTS = st.integers(0, 2**63 - 1)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+TYPES = st.sampled_from([ColumnType.parse(text) for text in ("bigint", "text[]", "numeric(12,2)", "timestamptz")])
+KEYS = st.lists(st.none() | TEXTS, min_size=1, max_size=3).map(tuple)
+RUNS = st.lists(st.tuples(st.integers(0, 255), st.integers(0, 255)), max_size=2).map(tuple)
+
+
+def few(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(values, max_size=2).map(tuple)
+
+
+COLUMNS = st.builds(Column, name=TEXTS, type=TYPES, nullable=st.booleans(), hidden=st.booleans())
+
+
+@st.composite
+def relations(draw: st.DrawFn) -> Relation:
+    columns = draw(st.lists(COLUMNS, min_size=1, max_size=3, unique_by=lambda column: column.name))
+    key = [KeyColumn(name=column.name, descending=draw(st.booleans())) for column in columns[:2]]
+    return Relation(
+        id=RelationId(draw(IDS)),
+        name=draw(TEXTS),
+        kind=draw(st.sampled_from(RelationKind)),
+        columns=tuple(columns),
+        key=tuple(key),
+        vnode_count=draw(st.integers(1, 2**15)),
+    )
+
+
+IN_PROGRESS = st.builds(
+    VnodePosition, vnode=st.integers(0, 255), state=st.just(PositionState.IN_PROGRESS), key=KEYS, rows=COUNTS
+)
+COMPLETED = st.builds(
+    VnodePosition, vnode=st.integers(0, 255), state=st.just(PositionState.COMPLETED), key=st.none(), rows=COUNTS
+)
+POSITIONS = few(IN_PROGRESS | COMPLETED)
+QUERIES = st.builds(Stateless, projection=few(TEXTS), predicate=st.none() | TEXTS)
+ACTORS = few(st.builds(ActorPlan, id=IDS, vnodes=RUNS, positions=POSITIONS))
+SCANS = st.builds(
+    FragmentPlan,
+    id=IDS,
+    kind=st.just(FragmentKind.STREAM_SCAN),
+    actors=ACTORS,
+    upstream=relations(),
+    query=QUERIES,
+    scan_type=st.sampled_from(ScanType),
+    rate_limit=st.none() | COUNTS,
+    waiting=st.booleans(),
+)
+OTHERS = st.builds(
+    FragmentPlan, id=IDS, kind=st.sampled_from([FragmentKind.DML, FragmentKind.MATERIALIZE]), actors=ACTORS,
+    upstream=st.none(), query=st.none(), scan_type=st.none(), rate_limit=st.none() | COUNTS,
+)  # fmt: skip
+JOBS = few(st.builds(JobPlan, id=IDS, relation=relations(), fragments=few(SCANS | OTHERS)))
+MUTATIONS = st.one_of(
+    st.builds(Pause),
+    st.builds(Resume),
+    st.builds(Throttle, fragments=st.dictionaries(IDS, st.none() | st.integers(0, 10**9), max_size=2)),
+    st.builds(StartFragmentBackfill, fragments=few(IDS)),
+    st.builds(Add, jobs=JOBS, paused=st.booleans()),
+    st.builds(Stop, jobs=few(IDS)),
+)
+STATEMENTS = st.one_of(
+    st.builds(InsertValues, id=IDS, relation=relations(), columns=few(TEXTS), source=TEXTS),
+    st.builds(
+        Update, id=IDS, relation=relations(), assignments=few(st.tuples(TEXTS, TEXTS)), predicate=st.none() | TEXTS
+    ),
+    st.builds(Delete, id=IDS, relation=relations(), predicate=st.none() | TEXTS),
+    st.builds(InsertStaged, id=IDS, relation=relations(), columns=few(TEXTS), first=COUNTS, last=COUNTS),
+)
+ANSWERS = st.one_of(
+    st.builds(
+        Collected,
+        worker=TEXTS,
+        graph=IDS,
+        generation=IDS,
+        epoch=EPOCHS,
+        actors=few(
+            st.builds(
+                ActorReport, actor=IDS, fragment=IDS, rows=COUNTS, snapshot_rows=COUNTS, upstream_rows=COUNTS,
+                finished=st.booleans(), positions=POSITIONS,
+            )
+        ),
+        relations=few(st.builds(RelationReport, relation=IDS, key_count_delta=st.integers(-(2**63), 2**63 - 1))),
+        statements=few(
+            st.builds(StatementResult, id=IDS, affected=COUNTS, error=st.none() | TEXTS, sqlstate=st.none() | TEXTS)
+        ),
+        timings_ms=st.dictionaries(TEXTS, st.floats(allow_nan=False, allow_infinity=False), max_size=2),
+    ),
+    st.builds(
+        Failed, worker=TEXTS, graph=IDS, generation=IDS, epoch=EPOCHS, error=TEXTS, job=st.none() | IDS,
+        deterministic=st.booleans(),
+    ),
+)  # fmt: skip
+REQUESTS = st.one_of(
+    st.builds(Analyze, id=IDS, upstream=relations(), query=QUERIES, names=few(TEXTS)),
+    st.builds(
+        Verify, id=IDS, graph=IDS, epoch=EPOCHS, relation=relations(), upstream=relations(), query=QUERIES,
+        positions=st.none() | POSITIONS,
+    ),
+)  # fmt: skip
+DIFFERENCES = st.builds(
+    VnodeDifference, vnode=st.integers(0, 255), missing=few(KEYS), extra=few(KEYS), unequal=few(KEYS)
+)
+RESPONSES = st.one_of(
+    st.builds(Analyzed, id=IDS, columns=few(COLUMNS)),
+    st.builds(Rejected, id=IDS, error=TEXTS, position=st.none() | COUNTS),
+    st.builds(
+        Verified, id=IDS, epoch=EPOCHS, equal=st.booleans(), rows=COUNTS, expected_rows=COUNTS, digest=TEXTS,
+        expected_digest=TEXTS, differences=few(DIFFERENCES),
+    ),
+)  # fmt: skip
+
+UNIONS: dict[str, tuple[TypeAdapter[Any], st.SearchStrategy[Any]]] = {
+    "mutation": (MUTATION, MUTATIONS),
+    "statement": (STATEMENT, STATEMENTS),
+    "answer": (ANSWER, ANSWERS),
+    "request": (REQUEST, REQUESTS),
+    "response": (RESPONSE, RESPONSES),
+}
+
+
+@pytest.mark.parametrize("union", UNIONS)
+@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_messages_come_back_as_they_went(union: str, data: st.DataObject) -> None:
+    adapter, messages = UNIONS[union]
+    message = data.draw(messages)
+    text = adapter.dump_json(message)
+    assert adapter.validate_json(text) == message
+    assert type(adapter.validate_json(text)) is type(message)
+    assert re.search(r'"(epoch|prev|curr)":\s*[0-9]', text.decode()) is None, "an epoch is a string in JSON"
+
+
+@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(MUTATIONS, few(STATEMENTS), EPOCHS, st.data())
+def test_barriers_come_back_as_they_went(
+    mutation: BaseModel, statements: tuple[BaseModel, ...], prev: int, data: st.DataObject
+) -> None:
+    kinds = list(BarrierKind) if isinstance(mutation, Add) else [BarrierKind.BARRIER, BarrierKind.CHECKPOINT]
+    barrier = Barrier.model_validate(
+        {
+            "graph": 1,
+            "generation": 2,
+            "prev": prev,
+            "curr": data.draw(st.integers(prev + 1, 2**63 - 1)),
+            "kind": data.draw(st.sampled_from(kinds)),
+            "mutation": mutation,
+            "statements": statements,
+        }
+    )
+    text = barrier.model_dump_json()
+    assert Barrier.model_validate_json(text) == barrier
+    assert json.loads(text)["prev"] == str(prev)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Registration(worker=W, graph=DATABASE_GRAPH, pid=1, host="h", parallelism=2),
+        Registered(wait_seconds=1, lease_seconds=10),
+    ],
+)
+def test_registrations_come_back_as_they_went(message: BaseModel) -> None:
+    assert type(message).model_validate_json(message.model_dump_json()) == message
+
+
+BARRIER: dict[str, Any] = {"graph": 1, "generation": 1, "prev": "1", "curr": "2", "kind": "barrier"}
+POSITION: dict[str, Any] = {"vnode": 1, "state": "in_progress", "key": ["1"], "rows": 1}
+RELATION: dict[str, Any] = {
+    "id": 1,
+    "name": "t",
+    "kind": "table",
+    "columns": [{"name": "a", "type": "int"}],
+    "key": [{"name": "a"}],
+}
+SCAN: dict[str, Any] = {
+    "id": 1,
+    "kind": "STREAM_SCAN",
+    "actors": [],
+    "upstream": RELATION,
+    "query": {"projection": ["a"]},
+    "scan_type": "ARRANGEMENT_BACKFILL",
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "good", "change"),
+    [
+        (Barrier, BARRIER, {"curr": "1"}),
+        (Barrier, BARRIER, {"kind": "initial"}),
+        (Barrier, BARRIER, {"kind": "initial", "mutation": {"type": "pause"}}),
+        (Barrier, BARRIER, {"mutation": {"type": "unknown"}}),
+        (Barrier, BARRIER, {"mutation": {"type": "pause", "more": 1}}),
+        (Barrier, BARRIER, {"mutation": {"type": "throttle", "fragments": {"1": -1}}}),
+        (VnodePosition, POSITION, {"key": None}),
+        (VnodePosition, POSITION, {"state": "completed"}),
+        (VnodePosition, POSITION, {"state": "not_started"}),
+        (VnodePosition, POSITION, {"rows": -1}),
+        (Relation, RELATION, {"key": []}),
+        (Relation, RELATION, {"key": [{"name": "b"}]}),
+        (Relation, RELATION, {"columns": [{"name": "a", "type": "int"}, {"name": "a", "type": "text"}]}),
+        (Relation, RELATION, {"columns": [{"name": "a", "type": "money"}]}),
+        (FragmentPlan, SCAN, {"upstream": None}),
+        (FragmentPlan, SCAN, {"query": None}),
+        (FragmentPlan, SCAN, {"scan_type": None}),
+        (FragmentPlan, SCAN, {"kind": "MATERIALIZE"}),
+        (FragmentPlan, SCAN, {"rate_limit": -1}),
+    ],
+)
+def test_what_breaks_an_invariant_is_refused(
+    model: type[BaseModel], good: dict[str, Any], change: dict[str, Any]
+) -> None:
+    model.model_validate_json(json.dumps(good))
+    with pytest.raises(ValidationError):
+        model.model_validate_json(json.dumps({**good, **change}))
+
+
+def test_an_epoch_beyond_double_precision_is_exact() -> None:
+    epoch = Epoch(2**53 + 1)
+    failed = Failed(worker=W, graph=DATABASE_GRAPH, generation=Generation(1), epoch=epoch, error="e")
+    assert json.loads(failed.model_dump_json())["epoch"] == "9007199254740993"
