@@ -31,7 +31,10 @@ class InsertValues(_Statement):
 
 
 class Update(_Statement):
-    """UPDATE. `assignments` are (column, expression) over the table's own columns; a key column may be assigned."""
+    """UPDATE. `assignments` are (column, expression) over the table's own columns; a key column may be assigned.
+
+    Here and in `Delete` a subquery may name the row that is changed by the relation's own name, as an alias.
+    """
 
     type: Literal["update"] = "update"
     assignments: tuple[tuple[str, str], ...]

@@ -40,7 +40,8 @@ def audit(sql: str, upstream: Relation) -> None:
             assert found["name"].replace("``", "`") in names, (sql, found["name"])
         at = found.end()
     assert "${" not in sql, sql
-    assert "--" not in re.sub(_SCAN.pattern, _outside, sql, flags=re.VERBOSE | re.DOTALL), sql
+    outside = re.sub(_SCAN.pattern, _outside, sql, flags=re.VERBOSE | re.DOTALL)
+    assert not re.search(r"--|/\*|\*/", outside), sql
 
 
 def _outside(found: re.Match[str]) -> str:

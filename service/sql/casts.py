@@ -4,7 +4,8 @@ Postgres rounds to a whole number (a double half to even, a numeric half away fr
 timestamptz prints its zone; Spark's text of a float is another.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -19,8 +20,8 @@ _PLAIN: Final = "cast({0} as {1})"
 # What Spark's own cast does as Postgres does, or refuses where Postgres refuses.
 _SAME: Final = frozenset(
     {
-        *((number, other) for number in (*INTEGERS, _T.NUMERIC) for other in (*INTEGERS, _T.NUMERIC, *_FLOATS)),
-        *((number, other) for number in _FLOATS for other in (*_FLOATS, _T.NUMERIC)),
+        *((whole, other) for whole in INTEGERS for other in (*INTEGERS, _T.NUMERIC, *_FLOATS)),
+        *((number, other) for number in (_T.NUMERIC, *_FLOATS) for other in (*_FLOATS, _T.NUMERIC)),
         *((_T.TEXT, other) for other in (_T.BOOLEAN, *INTEGERS, _T.NUMERIC, *_FLOATS, *INSTANTS)),
         *((number, _T.TEXT) for number in (_T.BOOLEAN, *INTEGERS, _T.NUMERIC, _T.DATE, _T.TIMESTAMP)),
         *((one, other) for one in INSTANTS for other in INSTANTS),
@@ -47,13 +48,15 @@ _REASONS: Final[Mapping[tuple[TypeName, TypeName], str]] = MappingProxyType(
         },
     }
 )
-Cast = Callable[[Typed, ColumnType, int], Typed]
 
 
 def cast(value: Typed, to: ColumnType, position: int) -> Typed:
     """Return `value` cast to `to`. Raises Invalid where Postgres has no such cast or Spark no equal one."""
     if value.type is None:
-        return coerced(value, to)
+        value = coerced(value, to)
+        # The literal has the digits it was written with.
+        exact = to.name is TypeName.NUMERIC and not to.array
+        return replace(value, sql=f"cast({value.sql} as {to.spark})") if exact else value
     if value.type == to:
         return value
     if to.array or value.name is None:

@@ -8,22 +8,18 @@ it was written.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
 
 from sqlglot import exp
 
 from service.domain.errors import Invalid, NotFound
 from service.protocol.columns import Column
-from service.protocol.dml import live_view
-from service.protocol.relation import RESERVED_COLUMNS, Relation, RelationKind
+from service.protocol.relation import Relation, RelationKind
 from service.sql.cursor import SCHEMA, Cursor
-from service.sql.select import check_query, named_relations, parse_select, query_tree
+from service.sql.rows import RowScope, null_violation
+from service.sql.select import check_query, parse_select, query_tree
 from service.sql.statements import Delete, Insert, Select, Update
 from service.sql.tokens import Token, syntax_error
-from service.sql.tree import Dialect, Tree, given, identifier, parse_tree
-
-CONSTANTS: Final = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
-"""Functions without parentheses; the parser takes them for columns."""
+from service.sql.tree import Tree, given, identifier, parse_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +72,10 @@ def parse_insert(cursor: Cursor) -> Insert:
     _refuse_clauses(tokens)
     if not (tokens[0].is_symbol("(") or tokens[0].is_word("values", "select", "with", "table")):
         raise syntax_error(tokens[0])
+    if tokens[0].is_word("values") and not tokens[1].is_symbol("("):
+        raise syntax_error(tokens[1])
+    if tokens[0].is_word("values") and tokens[2].is_symbol(")"):
+        raise syntax_error(tokens[2])
     check_query(tokens)
     tree = parse_tree(cursor.text, tokens) if tokens[0].is_word("values") else query_tree(cursor.text, tokens)
     if tree is not None and isinstance(tree.root, exp.Values) and given(tree.root) == frozenset({"expressions"}):
@@ -88,6 +88,8 @@ def parse_update(cursor: Cursor) -> Update:
     tree = _changing(cursor, "update")
     if not isinstance(tree.root, exp.Update):
         raise syntax_error(cursor.token)
+    if not tree.root.expressions:
+        raise syntax_error(cursor.rest[-1])
     if extra := given(tree.root) - {"this", "expressions", "where"}:
         raise Invalid(f"UPDATE .. {_clause(extra)} is not supported: use a subquery", position=tree.start + 1)
     return Update(*_target(tree), tree)
@@ -114,7 +116,7 @@ def bind_insert(statement: Insert, relations: Mapping[str, Relation]) -> BoundIn
     if statement.query is not None:
         return _bind_query(statement, statement.query, relation, columns)
     assert statement.tree is not None
-    scope = _Scope(statement.tree, relation, frozenset(), relations, columns_visible=False)
+    scope = RowScope(statement.tree, relation, frozenset(), relations, columns_visible=False)
     rows = [_row(scope, row, columns, exact=bool(statement.columns)) for row in statement.tree.root.expressions]
     width = len(rows[0])
     if any(len(row) != width for row in rows):
@@ -148,86 +150,9 @@ def bind_delete(statement: Delete, relations: Mapping[str, Relation]) -> BoundDe
     return BoundDelete(relation, scope.predicate(), scope.reads())
 
 
-@dataclass(frozen=True, slots=True)
-class _Scope:
-    """Names in a statement: the target's columns (unless there are none to see) and the catalog's relations."""
-
-    tree: Tree
-    target: Relation
-    qualifiers: frozenset[str]
-    relations: Mapping[str, Relation]
-    columns_visible: bool = True
-
-    def value(self, node: exp.Expr, column: Column) -> str:
-        """Print what a column is set to."""
-        if isinstance(node, exp.Null) or _is_default(node):
-            if not column.nullable:
-                raise _null(self.target, column.name, self.tree.position(node))
-            return f"CAST(NULL AS {column.type})"
-        return f"CAST({self.printed(node)} AS {column.type})"
-
-    def predicate(self) -> str | None:
-        """Print the statement's WHERE."""
-        where = self.tree.root.args.get("where")
-        return None if where is None else self.printed(where.this)
-
-    def printed(self, node: exp.Expr) -> str:
-        """Print an expression with every relation replaced by its live view. The tree itself stays as it is."""
-        copied = node.copy()
-        # A copied root has lost what stood around it; nothing there can be a common table expression.
-        holder = exp.Paren(this=copied)
-        for found in list(holder.find_all(exp.Parameter, exp.Placeholder, exp.SessionParameter)):
-            raise Invalid("a parameter is not supported", position=self.tree.position(found))
-        for column in list(holder.find_all(exp.Column)):
-            self._check_column(column)
-        for table in list(named_relations(holder)):
-            self._rewrite(table)
-        # Parentheses as printed keep the operand whole wherever the worker puts it.
-        return holder.sql(dialect=Dialect, comments=False, normalize_functions=False)
-
-    def reads(self) -> tuple[str, ...]:
-        """The relations that subqueries read."""
-        own = self.tree.root.this if isinstance(self.tree.root, exp.Update | exp.Delete) else None
-        return tuple(dict.fromkeys(identifier(t.this) for t in named_relations(self.tree.root) if t is not own))
-
-    def _check_column(self, node: exp.Column) -> None:
-        place, query = self.tree.position(node), node.find_ancestor(exp.Query)
-        name = None if isinstance(node.this, exp.Star) else identifier(node.this)
-        if name in RESERVED_COLUMNS:
-            raise _no_column(str(name), place)
-        table = node.args.get("table")
-        qualified = table is not None and identifier(table) in self.qualifiers
-        if query is not None:
-            if qualified and not _shadowed(node, identifier(table)):
-                message = f'a subquery may not refer to "{identifier(table)}", the table that is changed'
-                raise Invalid(message, position=place)
-            return
-        if name is None or _is_constant(node):
-            return
-        if table is not None and not qualified:
-            message = f'missing FROM-clause entry for table "{identifier(table)}"'
-            raise NotFound(message, kind="relation", position=place)
-        if not self.columns_visible or all(column.name != name for column in self.target.visible):
-            raise _no_column(name, place)
-        node.set("table", None)
-        node.set("db", None)
-
-    def _rewrite(self, table: exp.Table) -> None:
-        name, schema = identifier(table.this), table.args.get("db")
-        place = self.tree.position(table)
-        if (schema is not None and identifier(schema) != SCHEMA) or name not in self.relations:
-            shown = name if schema is None else f"{identifier(schema)}.{name}"
-            raise NotFound(f'relation "{shown}" does not exist', kind="relation", position=place)
-        if table.args.get("alias") is None:
-            table.set("alias", exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
-        table.set("this", exp.to_identifier(name, quoted=True))
-        table.set("db", exp.to_identifier("live"))
-        assert table.sql(dialect=Dialect).startswith(live_view(name)), table
-
-
-def _scope(tree: Tree, relation: Relation, relations: Mapping[str, Relation]) -> _Scope:
+def _scope(tree: Tree, relation: Relation, relations: Mapping[str, Relation]) -> RowScope:
     alias = tree.root.this.args.get("alias")
-    return _Scope(tree, relation, frozenset({identifier(alias.this) if alias else relation.name}), relations)
+    return RowScope(tree, relation, frozenset({identifier(alias.this) if alias else relation.name}), relations)
 
 
 def _changing(cursor: Cursor, *words: str) -> Tree:
@@ -327,7 +252,7 @@ def _check_width(count: int, columns: int, position: int, *, exact: bool) -> Non
         raise Invalid("INSERT has more target columns than expressions", position=position)
 
 
-def _row(scope: _Scope, row: exp.Expr, columns: Sequence[Column], *, exact: bool) -> list[str]:
+def _row(scope: RowScope, row: exp.Expr, columns: Sequence[Column], *, exact: bool) -> list[str]:
     # One value in parentheses is no row to the parser.
     items = row.expressions if isinstance(row, exp.Tuple) else [row.this if isinstance(row, exp.Paren) else row]
     _check_width(len(items), len(columns), scope.tree.position(row), exact=exact)
@@ -346,7 +271,7 @@ def _pairs(tree: Tree, item: exp.Expr) -> list[tuple[exp.Expr, exp.Expr]]:
     return list(zip(left.expressions, right.expressions, strict=True))
 
 
-def _assigned_column(scope: _Scope, node: exp.Expr) -> Column:
+def _assigned_column(scope: RowScope, node: exp.Expr) -> Column:
     place = scope.tree.position(node)
     if not isinstance(node, exp.Column) or given(node) != frozenset({"this"}) or isinstance(node.this, exp.Star):
         raise Invalid("SET takes a column's name", position=place)
@@ -356,39 +281,4 @@ def _assigned_column(scope: _Scope, node: exp.Expr) -> Column:
 def _require_not_null(relation: Relation, given_names: set[str], position: int) -> None:
     for column in relation.visible:
         if not column.nullable and column.name not in given_names:
-            raise _null(relation, column.name, position)
-
-
-def _is_default(node: exp.Expr) -> bool:
-    if isinstance(node, exp.Var):
-        return node.name.lower() == "default"
-    name = node.this if isinstance(node, exp.Column) and given(node) == frozenset({"this"}) else None
-    return isinstance(name, exp.Identifier) and not name.args.get("quoted") and identifier(name) == "default"
-
-
-def _is_constant(node: exp.Column) -> bool:
-    return (
-        given(node) == frozenset({"this"}) and not node.this.args.get("quoted") and identifier(node.this) in CONSTANTS
-    )
-
-
-def _shadowed(node: exp.Column, name: str) -> bool:
-    """Whether a query around the column reads something under that name itself."""
-    query = node.find_ancestor(exp.Query)
-    while query is not None:
-        sources = [
-            table for table in query.find_all(exp.Table, exp.Subquery) if table.find_ancestor(exp.Query) is query
-        ]
-        if any(source.alias_or_name == name for source in sources):
-            return True
-        query = query.find_ancestor(exp.Query)
-    return False
-
-
-def _null(relation: Relation, column: str, position: int) -> Invalid:
-    message = f'null value in column "{column}" of relation "{relation.name}" violates not-null constraint'
-    return Invalid(message, position=position)
-
-
-def _no_column(name: str, position: int) -> NotFound:
-    return NotFound(f'column "{name}" does not exist', kind="column", position=position)
+            raise null_violation(relation, column.name, position)

@@ -16,7 +16,7 @@ from service.protocol.columns import ColumnType, TypeName
 from service.protocol.relation import Relation
 from service.sql import operators
 from service.sql.casts import cast
-from service.sql.functions import FUNCTIONS, call
+from service.sql.functions import AGGREGATES, FUNCTIONS, call
 from service.sql.spans import parse_span
 from service.sql.special import SPECIAL, extract
 from service.sql.tokens import fold
@@ -35,12 +35,6 @@ from service.sql.typed import (
     quoted_name,
 )
 from service.sql.typed import quoted as quoted_text
-
-AGGREGATES: Final = frozenset(
-    """any_value array_agg avg bit_and bit_or bool_and bool_or corr count every json_agg json_object_agg jsonb_agg
-    jsonb_object_agg max min mode percentile_cont percentile_disc stddev stddev_pop stddev_samp string_agg sum
-    var_pop var_samp variance approx_count_distinct""".split()  # noqa: SIM905 - a list of words reads best as words
-)
 
 NO_PARENTHESES: Final = frozenset(
     """current_catalog current_date current_role current_schema current_time current_timestamp current_user localtime
@@ -259,15 +253,6 @@ def _cast(scope: Scope, node: exp.Expr) -> Typed:
     return cast(value, kind, place)
 
 
-def _interval(scope: Scope, node: exp.Expr) -> Typed:
-    scope.reads(node, "this", "unit")
-    place, text, unit = scope.tree.position(node), node.args.get("this"), node.args.get("unit")
-    if not isinstance(text, exp.Literal) or not (unit is None or isinstance(unit, exp.Var)):
-        raise scope.refusal(node)
-    shown = f"{text.this} {unit.name}" if unit is not None else str(text.this)
-    return Typed("NULL", INTERVAL, place, span=parse_span(shown, place))
-
-
 def _function(scope: Scope, node: exp.Expr) -> Typed:
     scope.reads(node, "this", "expressions")
     place = scope.tree.position(node)
@@ -370,7 +355,6 @@ _BINDERS: Final[Mapping[type[exp.Expr], Callable[[Scope, exp.Expr], Typed]]] = {
     exp.Extract: _extract,
     exp.ILike: _like,
     exp.In: _in,
-    exp.Interval: _interval,
     exp.Is: _is,
     exp.JSONExtractScalar: _json_text,
     exp.Like: _like,

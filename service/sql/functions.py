@@ -29,6 +29,13 @@ from service.sql.typed import (
     fits,
 )
 
+AGGREGATES: Final = frozenset(
+    """any_value array_agg avg bit_and bit_or bool_and bool_or corr count every json_agg json_object_agg jsonb_agg
+    jsonb_object_agg max min mode percentile_cont percentile_disc stddev stddev_pop stddev_samp string_agg sum
+    var_pop var_samp variance approx_count_distinct""".split()  # noqa: SIM905 - a list of words reads best as words
+)
+"""Functions that are known but no scalar ones, so that a refusal can say so."""
+
 
 @dataclass(frozen=True, slots=True)
 class Overload:

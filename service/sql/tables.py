@@ -78,8 +78,8 @@ def table_relation(statement: CreateTable) -> Relation:
 
 
 def _element(cursor: Cursor, table: _Table) -> None:
+    place = cursor.token.position
     if cursor.accept("primary", "key"):
-        place = cursor.before.position
         _declare_key(table, place)
         cursor.expect_symbol("(")
         table.key.append(_key_column(cursor))

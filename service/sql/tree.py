@@ -9,19 +9,23 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, cast
 
 from sqlglot import ErrorLevel, exp
 from sqlglot.dialects.risingwave import RisingWave
 from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.parser import Parser
-from sqlglot.tokenizer_core import TokenType
+from sqlglot.tokenizer_core import TokenType as SqlToken
 
 from service.domain.errors import Invalid
 from service.sql.tokens import Token, TokenKind, fold, syntax_error
 
 _SYNTAX: Final = ("CAST", "EXTRACT", "OVERLAY", "POSITION", "SUBSTRING", "TRIM")
 """Functions whose arguments have a syntax of their own."""
+
+
+_DECIMAL: Final = re.compile(r"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?|\.[0-9]+([eE][+-]?[0-9]+)?")
+_UNITS: Final = ("YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND")
 
 
 def _json(node: type[exp.JSONExtract | exp.JSONExtractScalar]) -> Callable[[Parser, exp.Expr, exp.Expr], exp.Expr]:
@@ -40,11 +44,34 @@ class Dialect(RisingWave):
         FUNCTIONS = {}  # noqa: RUF012 - sqlglot's way to configure a parser
         NO_PAREN_FUNCTIONS = {}  # noqa: RUF012 - see above
         FUNCTION_PARSERS = {name: RisingWave.Parser.FUNCTION_PARSERS[name] for name in _SYNTAX}  # noqa: RUF012 - see above
+        # `x -> 'key'` is JSON here, never a lambda.
+        LAMBDAS = {SqlToken.FARROW: RisingWave.Parser.LAMBDAS[SqlToken.FARROW]}  # noqa: RUF012 - see above
         JSON_OPERATORS = {  # noqa: RUF012 - see above
             **RisingWave.Parser.JSON_OPERATORS,
-            TokenType.ARROW: _json(exp.JSONExtract),
-            TokenType.DARROW: _json(exp.JSONExtractScalar),
+            SqlToken.ARROW: _json(exp.JSONExtract),
+            SqlToken.DARROW: _json(exp.JSONExtractScalar),
         }
+
+        def _parse_interval(
+            self,
+            require_interval: bool = True,  # noqa: FBT001, FBT002 - sqlglot's signature
+            parse_function_unit: bool = True,  # noqa: ARG002, FBT001, FBT002 - see above
+        ) -> exp.Add | exp.Interval | None:
+            """Read `INTERVAL 'text' [unit]` as a cast: sqlglot loses the `02:30` of `1 day 02:30`."""
+            if not require_interval or self._next.token_type is not SqlToken.STRING:
+                return None
+            if not self._match(SqlToken.INTERVAL):
+                return None
+            text = self._parse_primary()
+            if not isinstance(text, exp.Literal):
+                self.raise_error("an interval is one literal")
+            elif self._curr.text.upper() in _UNITS:
+                if not text.name.lstrip("-").isdigit():
+                    self.raise_error("a unit behind an interval takes a whole number before it")
+                text.set("this", f"{text.name} {self._curr.text.lower()}")
+                self._advance()
+            # The caller takes any expression; the signature is narrower than its use.
+            return cast("exp.Interval", self.expression(exp.Cast(this=text, to=exp.DType.INTERVAL.into_expr())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +87,12 @@ class Tree:
         one.
         """
         own = _start(node)
-        if own is None:
-            own = min((start for part in node.walk() if (start := _start(part)) is not None), default=0)
-        return self.start + 1 + own
+        at: exp.Expr | None = node
+        while own is None and at is not None:
+            # A literal NULL, say, has no place of its own: that of what it stands in is near enough.
+            own = min((start for part in at.walk() if (start := _start(part)) is not None), default=None)
+            at = at.parent
+        return self.start + 1 + (own or 0)
 
 
 # What sqlglot lets escape on text that is no SQL.
@@ -71,7 +101,7 @@ _FAILURES: Final = (SqlglotError, ValueError, TypeError, AttributeError, LookupE
 
 def parse_tree(text: str, tokens: Sequence[Token]) -> Tree:
     """Parse what `tokens` (an END last) cover of the statement `text`. Raises Invalid with Postgres's words."""
-    _refuse_stray_commas(tokens)
+    _refuse_foreign(tokens)
     start = tokens[0].start
     covered = text[start : tokens[-1].start]
     try:
@@ -84,12 +114,18 @@ def parse_tree(text: str, tokens: Sequence[Token]) -> Tree:
         raise Invalid("syntax error", position=start + 1) from None
     if len(parsed) != 1 or not isinstance(parsed[0], exp.Expr):
         raise syntax_error(tokens[0])
-    return Tree(parsed[0], text, start)
+    tree = Tree(parsed[0], text, start)
+    for column in tree.root.find_all(exp.Column):
+        if not isinstance(column.this, exp.Identifier | exp.Star):
+            raise Invalid("syntax error: a column's name is expected", position=tree.position(column.this))
+    return tree
 
 
 def identifier(node: exp.Expr | None) -> str:
-    """Return the name an identifier node stands for, folded unless quoted."""
-    assert isinstance(node, exp.Identifier), node
+    """Return the name an identifier node stands for, folded unless quoted. Raises Invalid where it is none."""
+    if not isinstance(node, exp.Identifier):
+        # sqlglot takes other things for names, `a.5` say.
+        raise Invalid("syntax error: a name is expected")
     return node.name if node.args.get("quoted") else fold(node.name)
 
 
@@ -103,14 +139,22 @@ def _start(node: exp.Expr) -> int | None:
     return start if isinstance(start, int) else None
 
 
-def _refuse_stray_commas(tokens: Sequence[Token]) -> None:
-    """What sqlglot overlooks and Postgres does not: a comma too many."""
+def _refuse_foreign(tokens: Sequence[Token]) -> None:
+    """What sqlglot overlooks and Postgres does not: a comma too many, operators of other languages."""
     for token, following in pairwise(tokens):
         if token.is_symbol(",", "(") and following.is_symbol(","):
             raise syntax_error(following)
         closed = following.is_symbol(")", "]") or following.kind is TokenKind.END
         if token.is_symbol(",") and (closed or following.is_word("from", "where")):
             raise syntax_error(following)
+        if token.is_symbol("=") and following.is_symbol("=") and token.end == following.start:
+            raise syntax_error(token)
+        if token.kind is TokenKind.NUMBER and (not _DECIMAL.fullmatch(token.text) or _grown(token, following)):
+            raise Invalid(f'number "{token.text}" is not supported: use decimal digits', position=token.position)
+
+
+def _grown(token: Token, following: Token) -> bool:
+    return token.end == following.start and following.kind is TokenKind.NAME
 
 
 def _culprit(error: ParseError, covered: str, tokens: Sequence[Token]) -> Token:

@@ -24,7 +24,7 @@ from service.sql.options import Option, read_options
 from service.sql.order import bind_order, parse_order
 from service.sql.statements import BackfillOrder, CreateMaterializedView
 from service.sql.tables import UNBOUND
-from service.sql.tokens import TokenKind, fold, syntax_error
+from service.sql.tokens import fold, syntax_error
 from service.sql.tree import Tree, given, identifier, parse_tree
 from service.sql.typed import Typed, quoted_name, settled
 
@@ -79,7 +79,7 @@ def parse_create_view(cursor: Cursor) -> CreateMaterializedView:
         raise Invalid("a column list is not supported: name the columns in the query", position=cursor.token.position)
     options = read_options(cursor, known=OPTIONS) if cursor.accept("with") else {}
     cursor.expect("as")
-    if cursor.token.kind is TokenKind.END:
+    if not (cursor.token.is_symbol("(") or cursor.token.is_word("select", "with", "values", "table")):
         raise syntax_error(cursor.token)
     order = parse_order(options["backfill_order"].tokens) if "backfill_order" in options else BackfillOrder()
     return CreateMaterializedView(
