@@ -1,0 +1,206 @@
+"""Positions, budget and pace, one decision at a time; `tests/property/test_arrangement.py` has them all at once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.protocol.ids import ActorId, FragmentId, Vnode
+from service.protocol.plan import ActorPlan, FragmentKind, FragmentPlan, PositionState, VnodePosition
+from workers.backfill.budget import Budget
+from workers.backfill.order import Position
+from workers.backfill.pace import (
+    COMMIT_SECONDS,
+    PAGE_BYTES,
+    PAGE_ROWS_MAX,
+    PAGE_ROWS_MIN,
+    SLICE_MIN_SECONDS,
+    Pace,
+    page_rows_after,
+    share_of,
+)
+from workers.backfill.positions import Positions, Read, Span, not_started, pages
+from workers.backfill.scan import ScanState, report
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A page of which only the counts matter."""
+
+    rows: Mapping[int, int] = field(default_factory=dict[int, int])
+    end: tuple[int, Position] | None = None
+
+
+def completed(vnode: int, rows: int = 0) -> VnodePosition:
+    return VnodePosition(vnode=Vnode(vnode), state=PositionState.COMPLETED, rows=rows)
+
+
+def in_progress(vnode: int, key: str, rows: int) -> VnodePosition:
+    return VnodePosition(vnode=Vnode(vnode), state=PositionState.IN_PROGRESS, key=(key,), rows=rows)
+
+
+def at(*positions: VnodePosition, runs: tuple[tuple[int, int], ...] = ((0, 3), (8, 9))) -> Positions:
+    return Positions(runs, {position.vnode: position for position in positions})
+
+
+@pytest.mark.parametrize(
+    ("positions", "span"),
+    [
+        (at(), Span(0, 3)),
+        (at(completed(0)), Span(1, 3)),
+        (at(completed(0), completed(2)), Span(1, 1)),
+        (at(in_progress(0, "k", 1)), Span(0, 0, ("k",))),
+        (at(completed(0), in_progress(1, "k", 1)), Span(1, 1, ("k",))),
+        (at(*map(completed, range(4))), Span(8, 9)),
+        (at(*map(completed, (0, 1, 2, 3, 8))), Span(9, 9)),
+        (at(*map(completed, (0, 1, 2, 3, 8, 9))), None),
+        (at(in_progress(9, "k", 1), *map(completed, (0, 1, 2, 3))), Span(8, 8)),
+    ],
+)
+def test_the_next_span(positions: Positions, span: Span | None) -> None:
+    assert positions.next_span() == span
+    assert positions.completed is (span is None)
+
+
+def test_a_full_page_completes_what_it_passed_and_stays_in_its_last_vnode() -> None:
+    positions = at()
+    positions.record(Span(0, 3), Counted({1: 2, 2: 1}, (2, ("k",))), limit=3)
+    assert positions.take_changed() == (completed(0), completed(1, 2), in_progress(2, "k", 1))
+    assert positions.take_changed() == ()
+    positions.record(Span(2, 2, ("k",)), Counted({2: 3}, (2, ("m",))), limit=3)
+    assert positions.take_changed() == (in_progress(2, "m", 4),)
+
+
+@pytest.mark.parametrize("page", [Counted(), Counted({1: 2}, (1, ("k",)))])
+def test_a_short_page_completes_its_whole_span(page: Counted) -> None:
+    positions = at()
+    positions.record(Span(0, 3), page, limit=3)
+    assert [p.state for p in positions.take_changed()] == [PositionState.COMPLETED] * 4
+    assert positions.rows == sum(page.rows.values())
+
+
+def test_a_page_longer_than_its_limit_is_a_mistake() -> None:
+    with pytest.raises(AssertionError):
+        at().record(Span(0, 3), Counted({0: 4}, (0, ("k",))), limit=3)
+
+
+@pytest.mark.parametrize(("permits", "limits"), [(None, [5, 5, 5]), (12, [5, 5, 2]), (5, [5]), (1, [1]), (0, [])])
+def test_pages_ask_for_no_more_than_is_permitted(permits: int | None, limits: list[int]) -> None:
+    asked: list[int] = []
+
+    def full(span: Span, limit: int) -> Counted:
+        asked.append(limit)
+        return Counted({span.first: limit}, (span.first, (str(len(asked)),)))
+
+    reads = pages(at(), full, page_rows=5, permits=permits, more_time=lambda: len(asked) < 3)
+    assert [sum(read.page.rows.values()) for read in reads] == asked == limits
+
+
+def test_one_page_is_read_without_any_time() -> None:
+    reads = list(pages(at(), lambda _span, _limit: Counted(), page_rows=5, permits=None, more_time=lambda: False))
+    assert reads == [Read(Span(0, 3), Counted())]
+
+
+def test_an_actor_without_vnodes_is_a_mistake() -> None:
+    with pytest.raises(AssertionError):
+        not_started(())
+    assert not not_started(((0, 0),)).completed
+
+
+@settings(derandomize=True, max_examples=300)
+@given(
+    st.integers(1, 50),
+    st.sampled_from([0.05, 0.5, 1.0, 5.0]),
+    st.lists(st.tuples(st.floats(0, 3), st.integers(1, 100)), max_size=60),
+)
+def test_a_budget_keeps_its_limit_over_every_window(
+    limit: int, interval: float, epochs: list[tuple[float, int]]
+) -> None:
+    """I4: at most n * w rows and one bucket in any window of w seconds, the bucket being empty at first."""
+    budget, now = Budget(limit, 0.0), 0.0
+    reads: list[tuple[float, int]] = []
+    for elapsed, wanted in epochs:
+        now += elapsed
+        budget = budget.refilled(now, interval_seconds=interval)
+        permits = budget.permits
+        assert permits is not None
+        rows = min(permits, wanted)
+        budget = budget.spent(rows)
+        reads.append((now, rows))
+    assert sum(rows for _, rows in reads) <= limit * now + 1e-6
+    for first, (start, _) in enumerate(reads):
+        window = sum(rows for _, rows in reads[first:])
+        assert window <= limit * (now - start) + max(1.0, limit * interval) + 1e-6
+
+
+def test_a_budget_gives_what_it_promises() -> None:
+    """A limit is not only a ceiling: an actor that reads all it may gets n rows a second, within one."""
+    budget, read = Budget(7, 0.0), 0
+    for tick in range(1, 1001):
+        budget = budget.refilled(tick / 10, interval_seconds=1.0)
+        rows = budget.permits or 0
+        budget, read = budget.spent(rows), read + rows
+    assert 699 <= read <= 700
+
+
+def test_edges_of_a_budget() -> None:
+    unlimited = Budget(None, 0.0).refilled(9.0, interval_seconds=1.0)
+    assert (unlimited.permits, unlimited.spent(10**9)) == (None, unlimited)
+    assert Budget(0, 0.0).refilled(1e9, interval_seconds=1.0).permits == 0
+    assert Budget(1, 0.0).refilled(1e9, interval_seconds=0.05).permits == 1, "a slow limit saves up one whole row"
+    back = Budget(5, 10.0).refilled(4.0, interval_seconds=1.0)
+    assert back.permits == 0, "time that goes back refills nothing"
+    assert Budget(5, 0.0, 5.0).throttled(9, now=1.0) == Budget(9, 1.0)
+    with pytest.raises(AssertionError):
+        Budget(5, 0.0, 2.0).spent(3)
+
+
+def test_the_slice_is_what_the_epoch_leaves() -> None:
+    pace = Pace(overhead_seconds=0.0)
+    for _ in range(30):
+        pace = pace.measured(job_seconds=pace.slice_seconds(1.0) + 0.4, slice_seconds=pace.slice_seconds(1.0))
+    assert pace.slice_seconds(1.0) == pytest.approx(0.6, abs=0.01)
+    for _ in range(30):
+        pace = pace.measured(job_seconds=9.0, slice_seconds=0.1)
+    assert pace.slice_seconds(1.0) == SLICE_MIN_SECONDS
+    assert Pace(0.2).measured(job_seconds=0.1, slice_seconds=0.5).overhead_seconds < 0.2
+
+
+@pytest.mark.parametrize(
+    ("page_rows", "rows", "size_bytes", "expected"),
+    [
+        (2_000, 0, 0, 2_000),
+        (2_000, 2_000, 2_000 * 1024, PAGE_BYTES // 1024),
+        (2_000, 2_000, 0, 8_000),
+        (8_000, 8_000, 8_000, PAGE_ROWS_MAX),
+        (2_000, 2_000, 2_000 << 20, PAGE_ROWS_MIN),
+    ],
+)
+def test_a_page_keeps_near_its_bytes(page_rows: int, rows: int, size_bytes: int, expected: int) -> None:
+    """I8."""
+    assert page_rows_after(page_rows, rows=rows, size_bytes=size_bytes) == expected
+
+
+def test_jobs_share_what_is_left_of_an_interval() -> None:
+    assert share_of(1.0, elapsed_seconds=0.5, jobs=2) == pytest.approx((0.5 - COMMIT_SECONDS) / 2)
+    assert share_of(1.0, elapsed_seconds=3.0, jobs=2) == 0.0
+    assert share_of(1.0, elapsed_seconds=0.0, jobs=0) == pytest.approx(1.0 - COMMIT_SECONDS)
+
+
+def test_a_scan_is_built_from_what_is_stored() -> None:
+    actors = tuple(
+        ActorPlan(id=ActorId(i), vnodes=((i, i),), positions=(completed(i, 10 * i),) if i else ()) for i in (0, 1, 2)
+    )
+    scan = ScanState.of(
+        FragmentPlan(id=FragmentId(7), kind=FragmentKind.DML, actors=actors, rate_limit=5, waiting=True), now=3.0
+    )
+    assert (scan.id, scan.waiting, scan.finished) == (7, True, False)
+    assert [actor.may_finish for actor in scan.actors] == [False, True, True]
+    assert {actor.budget for actor in scan.actors} == {Budget(5, 3.0)}
+    scan.throttle(0, now=4.0)
+    assert {actor.budget for actor in scan.actors} == {Budget(0, 4.0)}
+    told = report(scan, scan.actors[2], changed=[completed(2, 20)], finished=True, snapshot_rows=1, upstream_rows=2)
+    assert (told.actor, told.fragment, told.rows, told.finished) == (2, 7, 20, True)
+    assert told.positions == (completed(2, 20),)
