@@ -1,0 +1,122 @@
+"""The doors on a world of one's choice, called in the same process."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from typing import Any, NoReturn, cast
+
+import httpx
+from fastapi import FastAPI
+from pydantic import SecretStr
+
+from service.api.app import create_app
+from service.api.settings import ApiSettings
+from service.operations.world import World
+from service.ports.meta_store import Stores
+from service.protocol.ids import Term
+from tests.support.meta_store import NOW
+
+WORKER_TOKEN = "the worker's own"
+OPEN = ApiSettings(worker_token=SecretStr(WORKER_TOKEN))
+
+
+@dataclass
+class StillClock:
+    """A wall clock that stands, and a monotonic one that only waiting moves."""
+
+    wall: datetime = NOW
+    seconds: float = 0.0
+
+    def now(self) -> datetime:
+        return self.wall
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+@dataclass
+class PatientSignals:
+    """Nobody notifies: every wait lasts its whole time, on the clock and not in the test."""
+
+    clock: StillClock
+    notified: int = 0
+
+    def notify(self) -> None:
+        self.notified += 1
+
+    async def wait(self, timeout_seconds: float) -> None:
+        self.clock.seconds += timeout_seconds
+
+
+@dataclass
+class BrokenStores:
+    """A meta store that raises whatever is asked of it."""
+
+    error: Exception
+    asked: int = 0
+
+    def begin(self, _term: Term | None = None) -> NoReturn:
+        self.asked += 1
+        raise self.error
+
+
+class Absent:
+    """A port that the test does not reach."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AssertionError(name)
+
+
+def world_of(stores: Stores, **ports: object) -> World:
+    """Return a world of these stores; ports that are not given may not be touched."""
+    clock = StillClock()
+    given: dict[str, Any] = {
+        **dict.fromkeys(("tables", "pins", "reader", "staging"), Absent()),
+        "clock": clock,
+        "signals": PatientSignals(clock),
+        **ports,
+    }
+    return World(stores=stores, **given)
+
+
+@dataclass
+class Checks:
+    """What `/readyz` finds."""
+
+    found: dict[str, str] = field(default_factory=lambda: {"meta_store": "ok"})
+
+    async def __call__(self) -> Mapping[str, str]:
+        return self.found
+
+
+@cache
+def _app(settings: ApiSettings) -> FastAPI:
+    """One app for each settings: making it takes longer than a test, and the world can be put in afterwards."""
+    return create_app(world_of(cast("Stores", Absent())), settings=settings, ready=Checks())
+
+
+@asynccontextmanager
+async def doors(
+    stores: object, *, settings: ApiSettings = OPEN, checks: Checks | None = None, **ports: object
+) -> AsyncGenerator[httpx.AsyncClient]:
+    """Open the doors on a world of these stores."""
+    app = _app(settings)
+    app.state.world = world_of(cast("Stores", stores), **ports)
+    app.state.ready = checks or Checks()
+    transport = httpx.ASGITransport(app, raise_app_exceptions=True)
+    async with httpx.AsyncClient(transport=transport, base_url="http://service") as http:
+        yield http
+
+
+def refused(response: httpx.Response, status: int, kind: str) -> Mapping[str, Any]:
+    """Assert that the answer is this problem, and return it."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    problem = response.json()
+    assert problem["type"] == f"urn:tidefill:problem:{kind}"
+    assert problem["status"] == status
+    assert problem["title"]
+    assert problem["detail"]
+    return problem
