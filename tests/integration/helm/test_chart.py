@@ -1,0 +1,205 @@
+"""The chart, rendered: valid for the cluster, strict about its values, and free of secrets."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from service.settings import Settings as ServiceSettings
+from tests.support.helm import find_helm
+from workers.settings import Settings as WorkerSettings
+
+# The first test may have to build helm.
+pytestmark = pytest.mark.timeout(1200)
+
+CHART = Path(__file__).parents[3] / "helm" / "tidefill"
+KUBERNETES = "1.33"
+VALUE_SETS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "everything": {
+        "fullnameOverride": "tides",
+        "imagePullSecrets": ["pull-credentials"],
+        "secrets": {"existingSecret": "vault-made", "keys": {"databaseUrl": "DB_URL"}},
+        "serviceAccount": {"annotations": {"example.com/role": "reader"}},
+        "service": {
+            "image": {"repository": "example.com/tidefill/service", "tag": "0.1.0-3"},
+            "type": "LoadBalancer",
+            "port": 80,
+            "podAnnotations": {"prometheus.io/scrape": "true"},
+            "nodeSelector": {"kubernetes.io/arch": "amd64"},
+            "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+            "affinity": {"podAntiAffinity": {}},
+        },
+        "worker": {"sparkMaster": "local[4]", "sparkConf": {"spark.driver.memory": "3g"}, "scratchSize": "50Gi"},
+        "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {"matchLabels": {"team": "data"}}}]},
+    },
+    "least": {"serviceAccount": {"create": False}, "migration": {"enabled": False}},
+}
+WRONG: dict[str, dict[str, Any]] = {
+    "unknown value": {"service": {"replicas": 3}},
+    "unknown section": {"ingress": {"enabled": True}},
+    "type": {"service": {"port": "http"}},
+    "range": {"service": {"port": 70000}},
+    "unpinned image": {"worker": {"image": {"tag": "latest"}}},
+    "no secret": {"secrets": {"existingSecret": ""}},
+    "secret value": {"secrets": {"apiToken": "hush"}},
+    "spark master": {"worker": {"sparkMaster": "yarn"}},
+    "spark conf": {"worker": {"sparkConf": {"spark.hadoop.fs.s3a.secret.key": "hush"}}},
+    "quantity": {"worker": {"resources": {"limits": {"memory": "much"}}}},
+}
+
+
+@pytest.fixture(scope="module")
+def helm() -> Path:
+    found = find_helm()
+    if found is None:
+        pytest.skip("needs helm, or Go to build it")
+    return found
+
+
+def _run(helm: Path, values: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [helm, *arguments, "--kube-version", f"{KUBERNETES}.0", "--values", "-"],
+        input=yaml.safe_dump(values),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def _rendered(helm: Path, values: dict[str, Any]) -> list[dict[str, Any]]:
+    ran = _run(helm, values, "template", "release", str(CHART), "--namespace", "data")
+    assert ran.returncode == 0, ran.stderr
+    return [manifest for manifest in yaml.safe_load_all(ran.stdout) if manifest]
+
+
+def _pods(manifests: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {
+        manifest["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"]: manifest["spec"]["template"][
+            "spec"
+        ]
+        for manifest in manifests
+        if manifest["kind"] in {"Deployment", "Job"}
+    }
+
+
+def _secret_files(pod: dict[str, Any]) -> dict[str, str]:
+    (volume,) = [volume for volume in pod["volumes"] if "secret" in volume]
+    return {item["path"]: item["key"] for item in volume["secret"]["items"]}
+
+
+def _variables(pod: dict[str, Any]) -> dict[str, str]:
+    return {variable["name"]: variable.get("value", "") for variable in pod["containers"][0]["env"]}
+
+
+@pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS)
+def test_it_passes_the_lint(helm: Path, values: dict[str, Any]) -> None:
+    ran = _run(helm, values, "lint", "--strict", str(CHART))
+    assert ran.returncode == 0, ran.stdout
+
+
+@pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS)
+def test_every_manifest_is_what_kubernetes_takes(helm: Path, values: dict[str, Any]) -> None:
+    manifests = _rendered(helm, values)
+    for manifest in manifests:
+        kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+    kinds = sorted(manifest["kind"] for manifest in manifests)
+    assert {"Deployment", "Service"} <= set(kinds)
+    assert kinds.count("Job") == (0 if values == VALUE_SETS["least"] else 1)
+    assert kinds.count("NetworkPolicy") == (2 if values == VALUE_SETS["everything"] else 0)
+
+
+@pytest.mark.parametrize("values", WRONG.values(), ids=WRONG)
+def test_a_wrong_value_is_refused(helm: Path, values: dict[str, Any]) -> None:
+    ran = _run(helm, values, "template", "release", str(CHART))
+    assert ran.returncode != 0
+    assert "don't meet the specifications of the schema" in ran.stderr
+
+
+@pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS)
+def test_secrets_are_references_only(helm: Path, values: dict[str, Any]) -> None:
+    manifests = _rendered(helm, values)
+    assert "Secret" not in {manifest["kind"] for manifest in manifests}
+    for component, pod in _pods(manifests).items():
+        for variable in pod["containers"][0]["env"]:
+            named = any(
+                word in variable["name"] for word in ("TOKEN", "DATABASE_URL", "STORE_URL", "DML_URL", "PASSWORD")
+            )
+            assert not (named and "value" in variable), variable["name"]
+            assert component == "migration" or "valueFrom" not in variable
+
+
+def test_each_pod_sees_the_secrets_it_needs_and_no_other(helm: Path) -> None:
+    pods = _pods(_rendered(helm, VALUE_SETS["everything"]))
+    assert _secret_files(pods["service"]) == {
+        "tidefill_database_url": "DB_URL",
+        "tidefill_state_store_url": "state-store-url",
+        "tidefill_api_token": "api-token",
+        "tidefill_worker_token": "worker-token",
+    }
+    assert _secret_files(pods["worker"]) == {
+        "tidefill_state_store_url": "state-store-url",
+        "tidefill_dml_url": "dml-url",
+        "tidefill_worker_token": "worker-token",
+    }
+    assert not [volume for volume in pods["migration"]["volumes"] if "secret" in volume]
+
+
+def test_variables_and_files_are_the_settings_own(helm: Path) -> None:
+    pods = _pods(_rendered(helm, VALUE_SETS["everything"]))
+    for component, settings in (("service", ServiceSettings), ("worker", WorkerSettings)):
+        known = {f"tidefill_{field}" for field in settings.model_fields}
+        ours = {name.lower() for name in _variables(pods[component]) if name.startswith("TIDEFILL_")}
+        assert (ours - {"tidefill_secrets_dir"}) | _secret_files(pods[component]).keys() <= known
+
+
+def test_the_settings_accept_what_the_chart_says(helm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pods = _pods(_rendered(helm, VALUE_SETS["everything"]))
+    for component, settings in (("service", ServiceSettings), ("worker", WorkerSettings)):
+        directory = tmp_path / component
+        directory.mkdir()
+        for name in _secret_files(pods[component]):
+            (directory / name).write_text("hush")
+        with monkeypatch.context() as environment:
+            for name, value in _variables(pods[component]).items():
+                environment.setenv(name, value)
+            read = settings(_secrets_dir=str(directory))  # pyright: ignore[reportCallIssue] - pydantic-settings' own
+        assert read.worker_token is not None
+        assert read.worker_token.get_secret_value() == "hush"
+
+
+@pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS)
+def test_pods_may_do_little(helm: Path, values: dict[str, Any]) -> None:
+    for pod in _pods(_rendered(helm, values)).values():
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["automountServiceAccountToken"] is False
+        # A Service called `tidefill` would set TIDEFILL_PORT to an address.
+        assert pod["enableServiceLinks"] is False
+        (container,) = pod["containers"]
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["resources"]["limits"]["memory"]
+        written = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
+        assert "/tmp" in written
+
+
+def test_a_service_that_is_not_ready_can_be_reached_by_its_worker(helm: Path) -> None:
+    manifests = _rendered(helm, {})
+    services = {
+        manifest["metadata"]["name"]: manifest["spec"] for manifest in manifests if manifest["kind"] == "Service"
+    }
+    assert _variables(_pods(manifests)["worker"])["TIDEFILL_SERVICE_URL"] == "http://release-internal:8700"
+    assert services["release-internal"]["publishNotReadyAddresses"] is True
+    assert "publishNotReadyAddresses" not in services["release"]
+
+
+def test_the_migration_comes_first_and_there_is_one_of_each(helm: Path) -> None:
+    manifests = _rendered(helm, {})
+    (job,) = [manifest for manifest in manifests if manifest["kind"] == "Job"]
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    assert job["spec"]["template"]["spec"]["containers"][0]["args"] == ["migrate"]
+    deployments = [manifest for manifest in manifests if manifest["kind"] == "Deployment"]
+    assert {(it["spec"]["replicas"], it["spec"]["strategy"]["type"]) for it in deployments} == {(1, "Recreate")}
