@@ -6,6 +6,7 @@ import pytest
 
 from service.domain.errors import Conflict, Deposed, Stale
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, RelationId, Term
+from service.serving import tables
 from tests.support.state_store import Store, prepared_store, relation
 
 pytestmark = pytest.mark.postgres
@@ -97,6 +98,20 @@ async def test_vacuum_keeps_what_is_readable_at_the_published_epoch(store: Store
     await store.tables.publish(DATABASE_GRAPH, Epoch(20), term=TERM, created=[ORDERS])
     assert await store.tables.vacuum([ORDERS.id, RelationId(99)], DATABASE_GRAPH, Epoch(30), term=TERM) == 1
     assert await _seen(store) == [(1, "shown")]
+
+
+async def test_vacuum_goes_through_all_of_them(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "ASKED_TOGETHER", 3)
+    many = [relation(number, f"r{number}") for number in range(1, 8)]
+    for table in many:
+        await store.tables.create(table, term=TERM)
+    for number in (2, 5, 7):
+        await store.run(f"insert into state.t_{number} values (0, 1, 'dead', 10, 20), (0, 1, 'alive', 20, default)")
+    await store.tables.publish(DATABASE_GRAPH, Epoch(20), term=TERM, created=[])
+    ids = [table.id for table in many]
+    assert await store.tables.vacuum(ids, DATABASE_GRAPH, Epoch(20), term=TERM) == 3
+    assert await store.tables.vacuum(ids, DATABASE_GRAPH, Epoch(20), term=TERM) == 0
+    assert await store.rows("select v from state.t_5") == [("alive",)]
 
 
 async def test_a_name_can_be_taken_again_before_the_clean_up(store: Store) -> None:
