@@ -1,5 +1,6 @@
 """Fixtures every area shares."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,11 @@ from tests.support.postgres import embedded_postgres, fresh_database
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def pytest_configure() -> None:
+    """Say that there is no event loop yet: asked for one it was not given, asyncio 3.11 makes one nobody closes."""
+    asyncio.set_event_loop(None)
 
 
 @pytest.fixture(scope="session")
