@@ -9,6 +9,7 @@ import asyncio
 import ipaddress
 import os
 import secrets
+import signal
 import time
 import uuid
 from collections.abc import Mapping
@@ -100,11 +101,12 @@ def serve(settings: Settings) -> None:
 
 async def _serve(settings: Settings) -> None:
     _check_bind(settings)
+    stop = _stop_at_signals()
     async with AsyncExitStack() as stack:
         database_url = await _database(stack, settings)
         worker_token = settings.worker_token or SecretStr(secrets.token_urlsafe(32))
         world, urls = await _world(stack, settings, database_url)
-        schedule = Schedule(world, str(uuid.uuid4()), None)  # noqa: TID251 - identities are made here
+        schedule = Schedule(world, str(uuid.uuid4()), None, stop)  # noqa: TID251 - identities are made here
         server = uvicorn.Server(_uvicorn(settings, world, schedule, worker_token))
         sockets = [server.config.bind_socket()]
         port = sockets[0].getsockname()[1]
@@ -115,11 +117,22 @@ async def _serve(settings: Settings) -> None:
         log.info("service.listening", url=url)
         loops = asyncio.create_task(schedule.run())
         try:
-            await server.serve(sockets=sockets)
+            if not stop.is_set():
+                await server.serve(sockets=sockets)
         finally:
-            schedule.stop.set()
+            stop.set()
             world.signals.notify()
             await loops
+
+
+def _stop_at_signals() -> asyncio.Event:
+    """Return what SIGTERM and SIGINT set. uvicorn raises the signal that ended it once more: left to its default it
+    would end the process before anything else is taken down.
+    """
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
 
 
 async def _database(stack: AsyncExitStack, settings: Settings) -> str:

@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from service.domain.errors import (
     Conflict,
@@ -134,17 +135,34 @@ async def _validation(_request: Request, error: Exception) -> JSONResponse:
     if first["type"] == "json_invalid":
         return answer(MALFORMED, f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}")
     pointers = [_pointer(fault, error.body) for fault in faults]
-    listed = [
-        {"pointer": pointer, "detail": _printable(str(fault["msg"]))}
-        for pointer, fault in zip(pointers, faults, strict=True)
-    ]
-    return answer(INVALID, f"{pointers[0] or 'body'}: {first['msg']}", pointer=pointers[0], errors=listed)
+    listed = [{"pointer": pointer, "detail": _words(fault)} for pointer, fault in zip(pointers, faults, strict=True)]
+    return answer(INVALID, f"{pointers[0] or 'body'}: {_words(first)}", pointer=pointers[0], errors=listed)
 
 
-async def _http(_request: Request, error: Exception) -> JSONResponse:
+async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException), error
     kind = _BY_STATUS.get(error.status_code) or Kind("http", error.status_code, str(error.detail))
+    if kind is METHOD:
+        # Starlette names the methods of the first route at this path; another route may take others.
+        allowed = ", ".join(_methods(request))
+        return answer(METHOD, f"{request.method} is not among {allowed}", headers={"Allow": allowed})
     return answer(kind, str(error.detail), headers=error.headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """Return the methods that some route takes at the request's path, sorted."""
+    app: FastAPI = request.app
+    found: set[str] = set()
+    for method in ("DELETE", "GET", "PATCH", "POST", "PUT"):
+        scope = {**request.scope, "method": method}
+        if any(route.matches(scope)[0] is Match.FULL for route in app.router.routes):
+            found.add(method)
+    return sorted(found)
+
+
+def _words(fault: Mapping[str, Any]) -> str:
+    """Return what is wrong; an invariant of a value that does not hold has no words of its own."""
+    return "the parts contradict each other" if fault["type"] == "assertion_error" else _printable(str(fault["msg"]))
 
 
 def _pointer(fault: Mapping[str, Any], body: Any) -> str:

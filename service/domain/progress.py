@@ -190,5 +190,6 @@ def _rate(scan: ScanProgress, rows: int, at: datetime) -> float:
     if scan.at is None or at <= scan.at:
         return scan.rate
     seconds = (at - scan.at).total_seconds()
-    weight = min(seconds / SMOOTHING.total_seconds(), 1.0)
+    # The first rate that is known counts whole: an average with nothing would promise too long a wait.
+    weight = min(seconds / SMOOTHING.total_seconds(), 1.0) if scan.rate > 0 else 1.0
     return scan.rate * (1 - weight) + (rows - scan.rows) / seconds * weight

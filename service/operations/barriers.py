@@ -60,7 +60,9 @@ async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
         case Publish(epoch):
             await _publish(world, graph, epoch, term=term)
         case CleanUp():
-            await recovery.clean_up(world, term=term)
+            if not await recovery.clean_up(world, term=term):
+                # To be tried again at the next look, but not at once.
+                effect = Wait(None, "something dropped is still in use")
         case RollBack():
             await recovery.roll_back(world, view, term=term)
         case _:

@@ -64,14 +64,12 @@ async def finish_jobs(tx: Transaction, collected: Sequence[tuple[Barrier, Collec
     touched = await _finishing(tx, collected)
     if not touched:
         return
-    scans = await tx.fragments.scans(touched)
-    for job in touched:
-        current = await tx.jobs.get(job)
-        if current is None or current.state is not JobState.CREATING:
-            continue
-        if all(scan.finished for scan in scans.get(job, ())):
-            await tx.jobs.move(job, JobEvent.FINISHED, now=now)
-            await tx.events.append("job.created", {"job": job, "name": current.name}, now=now)
+    creating = [job for job in await tx.jobs.where({JobState.CREATING}) if job.id in touched]
+    scans = await tx.fragments.scans([job.id for job in creating])
+    for job in creating:
+        if all(scan.finished for scan in scans.get(job.id, ())):
+            await tx.jobs.move(job.id, JobEvent.FINISHED, now=now)
+            await tx.events.append("job.created", {"job": job.id, "name": job.name}, now=now)
 
 
 async def _finishing(tx: Transaction, collected: Sequence[tuple[Barrier, Collected]]) -> set[JobId]:

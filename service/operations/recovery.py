@@ -9,6 +9,7 @@ continues.
 from datetime import datetime
 
 from service.domain.barrier import Abandon, GraphStatus, GraphView
+from service.domain.errors import Refused, Unavailable
 from service.domain.job import IN_GRAPH, JobEvent, JobState
 from service.domain.retry import gives_up
 from service.operations.effects import apply_commands
@@ -48,8 +49,10 @@ def _hung(view: GraphView, effect: Abandon) -> bool:
 
 async def _fail(tx: Transaction, job: JobId, error: str, *, now: datetime) -> None:
     before = await tx.jobs.get(job)
+    if before is None or before.state not in {JobState.CREATING, JobState.CREATED}:
+        return  # its stop is on its way, and that ends it as well
     failed = await tx.jobs.move(job, JobEvent.FAILED, now=now, error=error)
-    if before is not None and before.state is not JobState.CREATED:
+    if before.state is JobState.CREATING:
         # Nobody could read it yet; a created view instead stays readable as it was until it is dropped.
         await tx.catalog.remove(failed.relation)
     await tx.events.append("job.failed", {"job": job, "name": failed.name, "error": error}, now=now)
@@ -59,7 +62,8 @@ async def roll_back(world: World, view: GraphView, *, term: Term) -> None:
     """Fence the state store against older generations and roll it back to the committed epoch."""
     await world.tables.fence(view.graph, view.generation, term=term)
     async with world.stores.begin(term) as tx:
-        jobs = await tx.jobs.where(IN_GRAPH)
+        # A view that failed after it was created is still read: what its last epoch wrote must go as well.
+        jobs = await tx.jobs.where(IN_GRAPH | {JobState.FAILED})
     await world.tables.roll_back([job.relation for job in jobs], view.committed, term=term)
     async with world.stores.begin(term) as tx:
         await tx.graphs.set_status(view.graph, GraphStatus.WAITING, now=world.clock.now())
@@ -72,11 +76,21 @@ async def apply_stops(tx: Transaction, view: GraphView, *, now: datetime) -> Non
     await apply_commands(tx, view.graph, stops, epoch=view.committed, now=now)
 
 
-async def clean_up(world: World, *, term: Term) -> None:
-    """Remove from the state store what was dropped, cancelled or failed (I9)."""
+async def clean_up(world: World, *, term: Term) -> bool:
+    """Remove from the state store what was dropped, cancelled or failed (I9); return whether nothing is left.
+
+    What somebody still reads, or built a view of his own upon, stays for another try; it holds up nothing else.
+    """
     async with world.stores.begin(term) as tx:
         left = await tx.catalog.cleanups()
+    complete = True
     for cleanup in left:
-        await world.tables.drop(cleanup.relation, cleanup.name, term=term)
+        try:
+            await world.tables.drop(cleanup.relation, cleanup.name, term=term)
+        except (Refused, Unavailable) as error:
+            complete = False
+            log.warning("relation.not_removed", relation=cleanup.relation, name=cleanup.name, error=str(error))
+            continue
         async with world.stores.begin(term) as tx:
             await tx.catalog.cleaned(cleanup.relation)
+    return complete

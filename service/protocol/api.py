@@ -3,10 +3,11 @@
 The service is the server; a worker long-polls. Every call is a heartbeat. All need `Authorization: Bearer <worker
 token>`.
 
-    POST /internal/v1/workers                      Registration -> Registered GET  /internal/v1/workers/{id}/barrier
-    ?generation=G&after=E: the next barrier of the graph, or 204 after the wait POST /internal/v1/workers/{id}/answers
-    Answer -> 204; 410 when the worker or its generation is of the past GET  /internal/v1/workers/{id}/request
-    the next Request, or 204 after the wait POST /internal/v1/workers/{id}/responses       Response -> 204
+    POST /internal/v1/workers                  Registration -> Registered
+    GET  /internal/v1/workers/{id}/barrier     the next barrier of ?graph=, or 204 after the wait
+    POST /internal/v1/workers/{id}/answers     Answer -> 204; 410 when the worker or its generation is of the past
+    GET  /internal/v1/workers/{id}/request     the next Request for ?graph=, or 204 after the wait
+    POST /internal/v1/workers/{id}/responses   Response -> 204
 """
 
 from typing import Final

@@ -85,6 +85,8 @@ class PostgresTables:
 
     async def drop(self, relation: RelationId, name: str, *, term: Term) -> None:
         async with writing(self._pool, term) as conn:
+            # A long query on it must not hold up the leader, who comes again.
+            await conn.execute("set local lock_timeout = '200ms'")
             for schema in ("public", "live"):
                 if await _owner(conn, schema, name) == _view_mark(relation):
                     await conn.execute(sql.SQL("drop view {}").format(sql.Identifier(schema, name)))

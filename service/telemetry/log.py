@@ -14,6 +14,8 @@ def logger(area: str) -> structlog.stdlib.BoundLogger:
 
 def configure(*, level: str, form: Literal["console", "json"]) -> None:
     """Set up logging once per process, onto standard error."""
+    # Its warnings quote statements, and a statement may hold what is not to be logged.
+    logging.getLogger("sqlglot").setLevel(logging.ERROR)
     renderer = structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer()
     structlog.configure(
         processors=[

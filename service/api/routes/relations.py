@@ -47,7 +47,7 @@ async def load(
     call: Calling,
     columns: Annotated[
         str | None,
-        Query(max_length=100_000, description="The columns that the rows give, by name with commas; default: all"),
+        Query(max_length=4000, description="The columns that the rows give, by name with commas; default: all"),
     ] = None,
 ) -> Mapping[str, Any] | Response:
     """Load rows into a table: all of them or, when one is bad, none. A row whose key exists overwrites."""
