@@ -104,6 +104,13 @@ async def test_a_request_that_names_nothing_is_refused_before_anything_is_read(
     assert stores.asked == 0
 
 
+async def test_a_refused_method_is_told_which_ones_the_path_takes() -> None:
+    async with doors(BrokenStores(AssertionError("reached"))) as http:
+        assert (await http.put("/v1/jobs/7")).headers["allow"] == "GET, PATCH"
+        assert (await http.delete("/v1/barriers")).headers["allow"] == "GET, POST"
+        assert (await http.post("/livez")).headers["allow"] == "GET"
+
+
 async def test_a_fault_is_named_by_its_place() -> None:
     async with doors(BrokenStores(AssertionError("reached"))) as http:
         body = {"type": "throttle", "fragments": {"7": -1}}

@@ -1,0 +1,86 @@
+"""What a stranger can send: requests made from `/openapi.json`, valid and broken ones, against a live service.
+
+None may be answered by a 5xx, and every answer must be as documented. What valid requests mean is not judged here:
+most name jobs, tables and statements that do not exist.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, cast
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis import checks
+
+from service.api.app import create_app
+from service.operations.world import World
+from tests.support.http import OPEN, Checks
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+SLOW = {"/v1/recover", "/v1/jobs/{job}/wait"}
+"""A recovery makes what follows wait for it; waiting for a job is waiting."""
+SETTINGS = "/v1/system-parameters"
+EXAMPLES = 20
+TIMEOUT_SECONDS = 60
+
+
+class LiveService(Protocol):
+    """A service with a worker that runs."""
+
+    url: str
+    token: str | None
+
+
+schema = schemathesis.openapi.from_dict(
+    create_app(cast("World", None), settings=OPEN, ready=Checks()).openapi(),
+).exclude(path=sorted(SLOW))
+
+for_every_operation = cast("Callable[[Callable[..., None]], Callable[..., None]]", schema.parametrize())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def left_as_found(live_service: LiveService) -> Iterator[None]:
+    """Whatever was set or paused, others find the service as it was."""
+    yield
+    with httpx.Client(base_url=live_service.url, headers=bearer(live_service), timeout=TIMEOUT_SECONDS) as http:
+        restore(http)
+        resumed = http.post("/v1/mutations?wait=applied", json={"type": "resume"})
+        assert resumed.status_code == 200, resumed.text
+
+
+@for_every_operation
+@settings(
+    max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
+def test_no_request_breaks_the_service(case: "schemathesis.Case[Any]", live_service: LiveService) -> None:
+    response = case.call(base_url=live_service.url, headers=bearer(live_service), timeout=TIMEOUT_SECONDS)
+    if case.operation.path == SETTINGS and case.method == "PATCH":
+        # An interval of an hour would have every later statement wait for it.
+        with httpx.Client(base_url=live_service.url, headers=bearer(live_service)) as http:
+            restore(http)
+    case.validate_response(
+        response,
+        checks=[
+            checks.not_a_server_error,
+            checks.status_code_conformance,
+            checks.content_type_conformance,
+            checks.response_headers_conformance,
+            checks.response_schema_conformance,
+            checks.negative_data_rejection,
+            checks.unsupported_method,
+            checks.allow_header_conformance,
+        ],
+    )
+
+
+def bearer(service: LiveService) -> dict[str, str]:
+    return {} if service.token is None else {"Authorization": f"Bearer {service.token}"}
+
+
+def restore(http: httpx.Client) -> None:
+    """Set every system parameter to its default."""
+    names = http.get(SETTINGS).json()
+    answer = http.patch(SETTINGS, json=dict.fromkeys(names, "default"))
+    assert answer.status_code == 200, answer.text
