@@ -14,10 +14,6 @@ RateLimit = Annotated[int, Field(ge=0, le=RATE_LIMIT_MAX)]
 """Rows per second and actor; 0 is paused."""
 
 
-RateLimit = Annotated[int, Field(ge=0, le=2_147_483_647)]
-"""Rows per second and actor; 0 pauses."""
-
-
 class _Mutation(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
