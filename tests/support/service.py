@@ -5,16 +5,29 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import httpx
+import psycopg
+
+from service.embedded.orphans import end_orphans
+from service.launchers.worker_home import abandoned_homes
 
 T = TypeVar("T")
 API_TOKEN = "an-api-token-of-the-tests"
+WORKER_TOKEN = "a-worker-token-of-the-tests"
+PATIENCE = 300.0
+"""How long anything may take before a test calls it stuck: the machine may be busy with other things."""
+SERVE = (sys.executable, "-m", "service.cli", "serve")
+FAULTY = (sys.executable, "-m", "tests.support.faulty_service")
 
 
 class ProblemError(Exception):
@@ -26,7 +39,7 @@ class ProblemError(Exception):
         self.problem: dict[str, Any] = answer.json()
 
 
-def until(look: Callable[[], T | None], *, seconds: float, what: str) -> T:
+def until(look: Callable[[], T | None], *, what: str | Callable[[], object], seconds: float = PATIENCE) -> T:
     """Return what `look` gives once it is neither None nor False; fail after a generous deadline, never pass early."""
     deadline = time.monotonic() + seconds  # noqa: TID251 - a deadline, not an assertion on time
     while True:
@@ -34,51 +47,68 @@ def until(look: Callable[[], T | None], *, seconds: float, what: str) -> T:
         if found is not None and found is not False:
             return found
         if time.monotonic() > deadline:  # noqa: TID251 - as above
-            raise AssertionError(f"not within {seconds:.0f} s: {what}")
-        time.sleep(0.1)  # noqa: TID251 - another process is asked over HTTP: there is no signal to wait on
+            said = what if isinstance(what, str) else what()
+            raise AssertionError(f"not within {seconds:.0f} s: {said}")
+        time.sleep(0.05)  # noqa: TID251 - another process is asked over HTTP: there is no signal to wait on
+
+
+@contextmanager
+def data_directory() -> Generator[Path]:
+    """An empty directory that the embedded server's own account can pass through."""
+    with tempfile.TemporaryDirectory(prefix="tidefill-e2e-", ignore_cleanup_errors=True) as directory:
+        Path(directory).chmod(0o711)
+        yield Path(directory) / "data"
 
 
 @dataclass
 class Service:
-    """One service process. `environment` is added to the test's own."""
+    """One service process. `environment` is added to the test's own; `command` may start a service with faults."""
 
     data_dir: Path
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    command: Sequence[str] = SERVE
+    token: str | None = API_TOKEN
     port: int = 0
     process: "subprocess.Popen[bytes] | None" = None
 
     def __post_init__(self) -> None:
-        self.port = self.port or _free_port()
-        self.http = httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {API_TOKEN}"}, timeout=600)
+        self.port = self.port or free_port()
+        self.http = httpx.Client(base_url=self.url, headers=self.headers, timeout=600)
+        self.calls = ThreadPoolExecutor(max_workers=16, thread_name_prefix="call")
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+
+    # Its life.
+
     def start(self, *, ready: bool = True) -> "Service":
         """Start the process; with `ready` wait until a worker runs the graph."""
-        log = (self.data_dir.parent / f"{self.data_dir.name}.log").open("ab")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "service.cli", "serve"],
-            env={
-                **os.environ,
-                "TIDEFILL_DATA_DIR": str(self.data_dir),
-                "TIDEFILL_PORT": str(self.port),
-                "TIDEFILL_API_TOKEN": API_TOKEN,
-                "TIDEFILL_SPARK_MASTER": "local[2]",
-                "TIDEFILL_LOG_FORMAT": "json",
-                **self.environment,
-            },
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        self.data_dir.mkdir(exist_ok=True, mode=0o711)
+        given = {
+            "TIDEFILL_DATA_DIR": str(self.data_dir),
+            "TIDEFILL_PORT": str(self.port),
+            "TIDEFILL_WORKER_TOKEN": WORKER_TOKEN,
+            "TIDEFILL_SPARK_MASTER": "local[2]",
+            "TIDEFILL_LOG_FORMAT": "json",
+            **({} if self.token is None else {"TIDEFILL_API_TOKEN": self.token}),
+            **self.environment,
+        }
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command, env={**os.environ, **given}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
         if ready:
             self.wait_ready()
         return self
 
-    def wait_ready(self, seconds: float = 180) -> None:
-        until(lambda: self._ready() or None, seconds=seconds, what=f"ready; log {self.log_tail()}")
+    def wait_ready(self) -> None:
+        """Wait until a worker runs the graph."""
+        until(self._ready, what=lambda: f"ready; its log ends with {self.log_tail()}")
 
     def _ready(self) -> bool:
         assert self.process is not None
@@ -88,15 +118,18 @@ class Service:
         except httpx.TransportError:
             return False
 
+    @property
+    def log(self) -> Path:
+        return self.data_dir.parent / f"{self.data_dir.name}.log"
+
     def log_tail(self) -> str:
-        path = self.data_dir.parent / f"{self.data_dir.name}.log"
-        return path.read_text(errors="replace")[-3000:] if path.exists() else ""
+        return self.log.read_text(errors="replace")[-3000:] if self.log.exists() else ""
 
     def stop(self) -> None:
         """SIGTERM, as a user stops it; it takes the worker and the embedded Postgres with it."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(timeout=60) == 0, self.log_tail()
+        assert self.process.wait(timeout=PATIENCE) == 0, self.log_tail()
 
     def kill(self) -> None:
         """SIGKILL of the service alone: worker and Postgres are left behind."""
@@ -104,48 +137,125 @@ class Service:
         self.process.kill()
         self.process.wait()
 
+    def wait_killed(self) -> None:
+        """Wait until the process has been killed by a fault of its own."""
+        assert self.process is not None
+        assert self.process.wait(timeout=PATIENCE) == -signal.SIGKILL, self.log_tail()
+
+    def restart(self) -> None:
+        """Start again where an earlier process was killed."""
+        self.start()
+
+    def clear(self) -> None:
+        """End whatever is left of it, however its process ended."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+            self.process.wait()
+        for home in abandoned_homes(self.data_dir):
+            home.clear()
+        end_orphans((self.data_dir / "postgres" / "cluster").resolve())
+        self.http.close()
+        self.calls.shutdown(wait=True, cancel_futures=True)
+
+    # HTTP.
+
     def sql(self, text: str, **session: str) -> list[list[Any]]:
         """Run a statement; return its rows. Raises ProblemError."""
         return self.run(text, **session)["rows"]
 
     def run(self, text: str, **session: str) -> dict[str, Any]:
         """Run a statement; return the whole answer."""
-        answer = self.http.post("/v1/sql", json={"sql": text, "session": session})
-        if answer.status_code != 200:
-            raise ProblemError(answer)
-        return answer.json()
+        return self.post("/v1/sql", {"sql": text, "session": session})
+
+    def later(self, text: str, **session: str) -> "Future[dict[str, Any]]":
+        """Run a statement in a session of its own; return its answer to come."""
+        return self.calls.submit(self.run, text, **session)
+
+    def refused(self, text: str, **session: str) -> ProblemError:
+        """Run a statement that must be refused; return the refusal."""
+        try:
+            self.run(text, **session)
+        except ProblemError as error:
+            return error
+        raise AssertionError(f"not refused: {text}")
 
     def value(self, text: str) -> Any:
         """Run a query; return its only value."""
         ((value,),) = self.sql(text)
         return value
 
-    def get(self, path: str) -> Any:
-        answer = self.http.get(path)
-        if answer.status_code >= 400:
-            raise ProblemError(answer)
-        return answer.json()
+    def get(self, path: str, **parameters: Any) -> Any:
+        return self.call("GET", path, params=parameters)
 
-    def post(self, path: str, body: object = None) -> Any:
-        answer = self.http.post(path, json=body) if body is not None else self.http.post(path)
+    def post(self, path: str, body: object = None, **more: Any) -> Any:
+        return self.call("POST", path, **({} if body is None else {"json": body}), **more)
+
+    def patch(self, path: str, body: object) -> Any:
+        return self.call("PATCH", path, json=body)
+
+    def call(self, method: str, path: str, **more: Any) -> Any:
+        """Call the service; return the JSON of its answer. Raises ProblemError."""
+        answer = self.http.request(method, path, **more)
         if answer.status_code >= 400:
             raise ProblemError(answer)
         return answer.json() if answer.content else None
+
+    # What it says.
+
+    def graph(self) -> dict[str, Any]:
+        """Return where the database graph stands."""
+        (graph,) = self.get("/v1/graphs")
+        return graph
+
+    def published(self) -> int:
+        return int(self.graph()["published"])
+
+    def barriers(self, *, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
+        """Return the barriers whose epoch is above `after`, oldest first."""
+        found = self.get("/v1/barriers", limit=limit)["items"]
+        return [barrier for barrier in reversed(found) if int(barrier["epoch"]) > after]
 
     def job(self, name: str) -> int:
         """Return the id of the job that creates, or created, the relation `name`."""
         return int(self.get(f"/v1/relations/{name}")["job"])
 
+    def detail(self, job: int) -> dict[str, Any]:
+        return self.get(f"/v1/jobs/{job}")
+
+    def state(self, job: int) -> str:
+        return self.detail(job)["job"]["state"]
+
+    def rows(self, job: int) -> int:
+        """Return how many rows of history a job has read, as of the committed epoch."""
+        return int(self.detail(job)["job"]["progress"]["rows"])
+
     def progress(self) -> list[dict[str, Any]]:
-        """Return the creating jobs' progress."""
-        found = self.get("/v1/ddl-progress")
-        return found["items"] if isinstance(found, dict) else found
+        """Return the progress of the jobs that are queued or being created."""
+        return self.get("/v1/ddl-progress")
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Return the workers that live."""
+        return [worker for worker in self.get("/v1/workers") if worker["alive"]]
 
     def worker_pid(self) -> int:
         """Return the process id of the worker that lives."""
-        found = self.get("/v1/workers")
-        workers = found["items"] if isinstance(found, dict) else found
-        return next(int(worker["pid"]) for worker in workers if worker["alive"])
+        (worker,) = self.workers()
+        return int(worker["pid"])
+
+    # What is done to it.
+
+    def flush(self) -> int:
+        """Force a checkpoint; return its epoch, which is published."""
+        return int(self.post("/v1/barriers")["epoch"])
+
+    def mutate(self, body: object) -> int:
+        """Inject a mutation; return the epoch at which every actor has applied it."""
+        return int(self.post("/v1/mutations?wait=applied", body)["epoch"])
+
+    def limit(self, job: int, rows_per_second: int | None) -> int:
+        """Set a job's rate limit; return the epoch at which it took effect."""
+        return int(self.call("PATCH", f"/v1/jobs/{job}", json={"backfill_rate_limit": rows_per_second})["epoch"])
 
     def kill_worker(self) -> int:
         """SIGKILL of the worker's driver; return its process id."""
@@ -153,14 +263,133 @@ class Service:
         os.kill(pid, signal.SIGKILL)
         return pid
 
+    # What a test waits for.
+
+    def until_created(self, name: str) -> int:
+        """Wait until a relation is created and readable; return its job."""
+        job = self.job(name)
+        self.post(f"/v1/jobs/{job}/wait?timeout_seconds=600")
+        return job
+
+    def until_rows(self, job: int, above: int) -> int:
+        """Wait until a job has read more than so many rows of history; return how many."""
+        return until(
+            lambda: rows if (rows := self.rows(job)) > above else None,
+            what=lambda: f"more than {above} rows: {self.detail(job)['job']}",
+        )
+
+    def until_recovered(self, generation: int) -> dict[str, Any]:
+        """Wait until a generation after `generation` has published an epoch; return the graph."""
+
+        def look() -> dict[str, Any] | None:
+            graph = self.graph()
+            if graph["generation"] <= generation or graph["status"] != "RUNNING":
+                return None
+            newest = self.barriers(limit=1)[-1]
+            return graph if newest["generation"] > generation and newest["published_at"] is not None else None
+
+        return until(look, what=lambda: f"recovered: {self.graph()}; {self.log_tail()}")
+
+    # What must hold.
+
     def verified(self, name: str) -> dict[str, Any]:
         """Verify a view and return the result, which must be equal."""
         result = self.post(f"/v1/jobs/{self.job(name)}/verify")
         assert result["equal"], result
         return result
 
+    def assert_equal(self, view: str, query: str) -> int:
+        """Assert that a view equals a query at one epoch, and that it verifies; return the number of its rows."""
+        counts = f"(select count(*) from {view}), (select count(*) from ({query}) q)"
+        held, expected, differing = self.sql(
+            f"select {counts}, (select count(*) from"
+            f" ((table {view} except all ({query})) union all (({query}) except all table {view})) d)"
+        )[0]
+        assert (held, differing) == (expected, 0), (view, held, expected, differing)
+        self.verified(view)
+        return int(held)
 
-def _free_port() -> int:
+    # The state store, seen from inside.
+
+    def database_url(self) -> str:
+        """Return the embedded server's URL, with its superuser."""
+        home = self.data_dir / "postgres"
+        password, port = (home / "password").read_text(), (home / "port").read_text()
+        return f"postgresql://tidefill:{password}@127.0.0.1:{port}/tidefill"
+
+    @contextmanager
+    def store(self) -> "Generator[psycopg.Connection]":
+        """Connect to the database as its owner, in autocommit."""
+        with psycopg.connect(self.database_url(), autocommit=True, application_name="a test") as connection:
+            yield connection
+
+    def stored(self, query: str) -> list[tuple[Any, ...]]:
+        """Return what a query of the owner gives."""
+        with self.store() as connection:
+            return connection.execute(query.encode()).fetchall()
+
+    # Between tests.
+
+    def reset(self) -> None:
+        """Leave nothing behind: default parameters, not paused, no relations, ready."""
+        self.wait_ready()
+        parameters = self.get("/v1/system-parameters")
+        self.patch("/v1/system-parameters", dict.fromkeys(parameters, "default"))
+        if self.graph()["paused"]:
+            self.mutate({"type": "resume"})
+        for job in self.progress():
+            with suppress(ProblemError):  # it may have finished meanwhile
+                self.post(f"/v1/jobs/{job['ddl_id']}/cancel")
+        while relations := self.get("/v1/relations", limit=1)["items"]:
+            kind = relations[0]["kind"].upper()
+            self.run(f'DROP {kind} IF EXISTS "{relations[0]["name"]}" CASCADE')
+
+
+@contextmanager
+def running(service: Service) -> Generator[Service]:
+    """Run a service and end all of it, whatever became of it meanwhile."""
+    try:
+        yield service.start()
+    finally:
+        service.clear()
+
+
+@dataclass
+class Repeating:
+    """A call that is repeated on a thread of its own until told to stop; what it raises is raised at the end."""
+
+    call: Callable[[int], None]
+    stop: threading.Event = field(default_factory=threading.Event)
+    turns: int = 0
+    error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Stop, and raise what the call raised."""
+        self.stop.set()
+        self.thread.join(timeout=PATIENCE)
+        assert not self.thread.is_alive(), "a call does not return"
+        if self.error is not None:
+            raise self.error
+
+    def _run(self) -> None:
+        while not self.stop.is_set():
+            self.turns += 1
+            try:
+                self.call(self.turns)
+            except BaseException as error:  # noqa: BLE001 - handed to the test
+                self.error = error
+                return
+
+
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,0 +1,24 @@
+"""Real processes: a service that serves many tests, or one for a single test that kills it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.service import Service, data_directory, running
+
+
+@pytest.fixture(scope="session")
+def live_service() -> Iterator[Service]:
+    """A service with one worker for everybody. Whoever uses it leaves it as it was: see `service`."""
+    with data_directory() as directory, running(Service(directory)) as service:
+        yield service
+        service.stop()
+
+
+@pytest.fixture
+def service(live_service: Service) -> Iterator[Service]:
+    """The shared service, empty and with default parameters before and after, at four barriers a second meanwhile."""
+    live_service.reset()
+    live_service.run("ALTER SYSTEM SET barrier_interval_ms = 250")
+    yield live_service
+    live_service.reset()
