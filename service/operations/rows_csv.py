@@ -59,7 +59,7 @@ def _names(line: bytes) -> list[str]:
         rows = list(csv.reader([text], strict=True))
     except (UnicodeDecodeError, csv.Error) as error:
         raise Invalid(f"the header row cannot be read: {error}") from error
-    if not rows:
+    if not rows or not rows[0]:
         raise Invalid("the header row is empty")
     return rows[0]
 

@@ -1,0 +1,61 @@
+"""CSV bodies: the header is read by name, everything after it is Postgres's to read."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from service.domain.errors import Invalid
+from service.operations.rows_csv import HEADER_BYTES_MAX, array_literal, field, opened
+
+
+async def in_pieces(body: bytes, size: int) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), size):
+        yield body[start : start + size]
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+@pytest.mark.parametrize(
+    ("body", "names", "rest"),
+    [
+        (b"a,b\n1,2\n", ["a", "b"], b"1,2\n"),
+        (b"a,b\r\n1,2\r\n", ["a", "b"], b"1,2\r\n"),
+        (b"\xef\xbb\xbfa,b\n1,2", ["a", "b"], b"1,2"),
+        (b'"a,""x""\ny",b\n"1\n",2\n', ['a,"x"\ny', "b"], b'"1\n",2\n'),
+        (b"a", ["a"], b""),
+        (b"a\n", ["a"], b""),
+        (b"a\n\n", ["a"], b"\n"),
+        ("é,ü\n".encode(), ["é", "ü"], b""),
+    ],
+)
+async def test_the_header_is_taken_off(body: bytes, names: list[str], rest: bytes, size: int) -> None:
+    given, following = await opened(in_pieces(body, size))
+    assert given == names
+    assert b"".join([chunk async for chunk in following]) == rest
+
+
+@pytest.mark.parametrize("body", [b"", b"\n1\n", b'a,"b\n', b"\xff\n1\n", b'a"b"c,"d"e\n'])
+async def test_a_header_that_cannot_be_read_is_refused(body: bytes) -> None:
+    with pytest.raises(Invalid):
+        await opened(in_pieces(body, 4))
+
+
+async def test_a_header_without_an_end_is_given_up() -> None:
+    read = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal read
+        while True:
+            read += 1 << 16
+            yield b"a" * (1 << 16)
+
+    with pytest.raises(Invalid, match="longer"):
+        await opened(endless())
+    assert read <= HEADER_BYTES_MAX + (1 << 17)
+
+
+def test_null_and_the_empty_text_differ() -> None:
+    assert (field(None), field(""), field('a"b\n')) == ("", '""', '"a""b\n"')
+
+
+def test_array_elements_are_quoted() -> None:
+    assert array_literal([None, "", "NULL", 'a"\\', "{,}"]) == '{NULL,"","NULL","a\\"\\\\","{,}"}'

@@ -1,0 +1,93 @@
+"""NDJSON bodies: digits are kept as written, and what does not fit is named by row and column."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from service.domain.errors import Invalid
+from service.operations.rows_json import csv_of
+from service.protocol.columns import Column, ColumnType
+
+
+def columns(**kinds: str) -> list[Column]:
+    return [Column(name=name, type=ColumnType.parse(kind)) for name, kind in kinds.items()]
+
+
+async def printed(body: bytes, size: int = 7, **kinds: str) -> str:
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(body), size):
+            yield body[start : start + size]
+
+    return b"".join([chunk async for chunk in csv_of(pieces(), columns(**kinds))]).decode()
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+async def test_rows_become_csv_in_the_order_of_the_columns(size: int) -> None:
+    body = b'{"b": "x", "a": 1}\n\n  \r\n{"a": null}\r\n{"a": -2, "b": ""}'
+    assert await printed(body, size, a="bigint", b="text") == '"1","x"\n,\n"-2",""\n'
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        ("numeric(38,10)", "12345678901234567890.0123456789", "12345678901234567890.0123456789"),
+        ("numeric(38,10)", "1E+2", "1E+2"),
+        ("double precision", "1e-400", "1e-400"),
+        ("double precision", '"NaN"', "NaN"),
+        ("bigint", "9" * 5000, "9" * 5000),
+        ("boolean", "true", "true"),
+        ("boolean", '"f"', "f"),
+        ("date", '"2024-02-29"', "2024-02-29"),
+        ("bytea", '"\\\\x00ff"', "\\x00ff"),
+        ("jsonb", '{"a": [1.10, null, "x\\"", {}], "b": false}', '{"a":[1.10,null,"x\\"",{}],"b":false}'),
+        ("jsonb", '"text"', '"text"'),
+        ("jsonb", "1.10", "1.10"),
+        ("integer[]", "[1, null, 3]", '{"1",NULL,"3"}'),
+        ("text[]", '["a,b", "", "\\""]', '{"a,b","","\\""}'),
+    ],
+)
+async def test_values_keep_what_was_written(kind: str, value: str, text: str) -> None:
+    quoted = '"' + text.replace('"', '""') + '"\n'
+    assert await printed(f'{{"a": {value}}}'.encode(), 1000, a=kind) == quoted
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "said"),
+    [
+        ("text", "1", "text is expected, not a number"),
+        ("text", "true", "text is expected, not a boolean"),
+        ("text", "{}", "text is expected, not an object"),
+        ("text", "[]", "text is expected, not a list"),
+        ("date", "20240229", "date is expected, not a number"),
+        ("boolean", "1", "boolean is expected, not a number"),
+        ("bigint", "true", "bigint is expected, not a boolean"),
+        ("integer[]", "1", "integer[] is expected, not a number"),
+        ("integer[]", "[[1]]", "integer is expected, not a list"),
+        ("text", '"\\ud800"', "surrogates"),
+    ],
+)
+async def test_what_does_not_fit_is_named_by_row_and_column(kind: str, value: str, said: str) -> None:
+    body = f'{{"a": null}}\n\n{{"a": {value}}}\n'.encode()
+    with pytest.raises(Invalid) as refused:
+        await printed(body, a=kind)
+    assert refused.value.message.startswith('row 2, column "a": ')
+    assert said in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"a": 1', "row 2: "),
+        (b"[1]", "row 2: an object is expected, not a list"),
+        (b"1", "row 2: an object is expected, not a number"),
+        (b'{"z": 1}', 'row 2: unknown column "z"'),
+        (b'{"a": 1, "a": 2}', 'row 2: "a" is given twice'),
+        (b'{"a": NaN}', "row 2: NaN is not JSON"),
+        (b'{"a": "\xff"}', "row 2: "),
+        (b'{"a": ' + b"[" * 100_000, "row 2: "),
+    ],
+)
+async def test_a_line_that_cannot_be_read_is_named_by_its_row(line: bytes, said: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        await printed(b'{"a": 1}\n' + line, 1000, a="bigint")
+    assert refused.value.message.startswith(said)
