@@ -16,7 +16,7 @@ from service.domain.errors import Stale
 from service.meta_store.documents import among, printable, stored, text_of
 from service.meta_store.models import IN_FLIGHT, UNCOMMITTED, command, graph, statement, worker
 from service.meta_store.models import barrier as barriers
-from service.ports.meta_store import BarrierRecord
+from service.ports.records import BarrierRecord
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.dml import InsertStaged
 from service.protocol.ids import CommandId, Epoch, Generation, GraphId, WorkerId

@@ -11,7 +11,7 @@ from service.domain.job import JobState
 from service.meta_store.models import TAKEN, UNSHOWN, cleanup, fragment, job, relation_column
 from service.meta_store.models import relation as relations
 from service.meta_store.relations import COLUMNS, relation_of
-from service.ports.meta_store import CatalogEntry, Cleanup
+from service.ports.records import CatalogEntry, Cleanup
 from service.protocol.ids import JobId, RelationId
 from service.protocol.relation import Relation
 

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.meta_store.documents import among, printable, stored, text_of
 from service.meta_store.models import UNFINISHED
 from service.meta_store.models import command as command_table
-from service.ports.meta_store import Command
+from service.ports.records import Command
 from service.protocol.ids import CommandId, Epoch, GraphId
 from service.protocol.mutation import MUTATION, Mutation, Stop
 

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.meta_store.documents import document
 from service.meta_store.models import event as events
-from service.ports.meta_store import Event, Json
+from service.ports.records import Event, Json
 
 KEPT: Final = 100_000
 """How many of the newest events are kept: more than a day of barriers at one a second."""

@@ -18,7 +18,7 @@ from service.meta_store.documents import among, recordset
 from service.meta_store.models import OPEN, actor, backfill_position, job, relation, scan_progress
 from service.meta_store.models import fragment as fragment_table
 from service.meta_store.plans import read_actors, read_positions, runs_of_row
-from service.ports.meta_store import Json
+from service.ports.records import Json
 from service.protocol.ids import FragmentId, JobId, Vnode
 from service.protocol.plan import FragmentKind, VnodePosition
 from service.protocol.report import ActorReport, Collected

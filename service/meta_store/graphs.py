@@ -42,7 +42,7 @@ from service.meta_store.models import (
 )
 from service.meta_store.models import graph as graphs
 from service.meta_store.models import worker as workers
-from service.ports.meta_store import Json
+from service.ports.records import Json
 from service.protocol.barrier import BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, WorkerId
 from service.protocol.report import Failed

@@ -16,7 +16,7 @@ from service.meta_store.models import job as job_table
 from service.meta_store.models import relation as relations
 from service.meta_store.plans import read_plans
 from service.meta_store.relations import store_columns
-from service.ports.meta_store import NewFragment, NewJob
+from service.ports.records import NewFragment, NewJob
 from service.protocol.ids import GraphId, JobId, RelationId
 from service.protocol.plan import FragmentKind, JobPlan
 from service.protocol.relation import Relation, RelationKind

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.domain.errors import Conflict
 from service.meta_store.documents import document
 from service.meta_store.models import idempotency_key
-from service.ports.meta_store import Json
+from service.ports.records import Json
 
 KEPT_FOR: Final = timedelta(hours=24)
 """Long enough for any client's retries; after that a key is as good as new."""

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.meta_store.documents import among, printable, recordset, stored, text_of
 from service.meta_store.models import STATEMENT_ID, WAITING
 from service.meta_store.models import statement as statements
-from service.ports.meta_store import StoredStatement
+from service.ports.records import StoredStatement
 from service.protocol.dml import STATEMENT, Statement, StatementResult
 from service.protocol.ids import Epoch, StatementId
 

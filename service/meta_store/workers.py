@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.errors import Stale
 from service.meta_store.models import worker as workers
-from service.ports.meta_store import WorkerRecord
+from service.ports.records import WorkerRecord
 from service.protocol.api import Registration
 from service.protocol.ids import GraphId, WorkerId
 

@@ -29,7 +29,8 @@ from service.domain.parameters import SystemParameters
 from service.operations import recovery
 from service.operations.effects import apply_commands, finish_jobs, store_progress
 from service.operations.world import World
-from service.ports.meta_store import Command, Transaction
+from service.ports.meta_store import Transaction
+from service.ports.records import Command
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.dml import InsertStaged, Statement
 from service.protocol.epoch import following

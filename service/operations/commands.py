@@ -7,7 +7,8 @@ from service.domain.errors import Conflict, Invalid, NotFound, Unavailable, Unde
 from service.domain.job import JobState
 from service.operations.waiting import until
 from service.operations.world import World
-from service.ports.meta_store import Command, Transaction
+from service.ports.meta_store import Transaction
+from service.ports.records import Command
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, FragmentId, JobId
 from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle
 from service.protocol.plan import FragmentKind

@@ -10,7 +10,7 @@ from service.domain.parameters import SESSION_DEFAULTS
 from service.domain.placement import blocks
 from service.operations import jobs, requests
 from service.operations.world import World
-from service.ports.meta_store import CatalogEntry, NewFragment, NewJob
+from service.ports.records import CatalogEntry, NewFragment, NewJob
 from service.protocol.ids import JobId
 from service.protocol.plan import FragmentKind, ScanType
 from service.protocol.relation import Relation, RelationKind

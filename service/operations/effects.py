@@ -8,7 +8,8 @@ from typing import Any
 from service.domain.barrier import GraphStatus
 from service.domain.job import CREATING, Job, JobEvent, JobState
 from service.domain.progress import JobProgress, of_job
-from service.ports.meta_store import Command, Transaction
+from service.ports.meta_store import Transaction
+from service.ports.records import Command
 from service.protocol.barrier import Barrier
 from service.protocol.ids import CommandId, Epoch, FragmentId, GraphId, JobId
 from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle

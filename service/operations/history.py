@@ -7,7 +7,7 @@ from service.domain.errors import NotFound
 from service.operations.views import BarrierPage, BarrierView, CommandView, GraphDetail
 from service.operations.waiting import until
 from service.operations.world import World
-from service.ports.meta_store import BarrierRecord, Command, Event, WorkerRecord
+from service.ports.records import BarrierRecord, Command, Event, WorkerRecord
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, Generation
 
 

@@ -9,7 +9,8 @@ from service.domain.job import CREATING, Job, JobEvent, JobState
 from service.operations import commands
 from service.operations.waiting import until
 from service.operations.world import World
-from service.ports.meta_store import CatalogEntry, NewFragment, NewJob, Transaction
+from service.ports.meta_store import Transaction
+from service.ports.records import CatalogEntry, NewFragment, NewJob
 from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId
 from service.protocol.plan import FragmentKind
 from service.protocol.relation import Relation, RelationKind

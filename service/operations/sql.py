@@ -21,7 +21,7 @@ from service.operations import commands, ddl, dml, jobs
 from service.operations.effects import progress_of
 from service.operations.waiting import until
 from service.operations.world import World
-from service.ports.meta_store import CatalogEntry
+from service.ports.records import CatalogEntry
 from service.protocol.dml import Delete, InsertValues, Update
 from service.protocol.ids import DATABASE_GRAPH
 from service.protocol.mutation import Throttle

@@ -27,7 +27,8 @@ from service.operations.views import (
 )
 from service.operations.waiting import until
 from service.operations.world import World
-from service.ports.meta_store import CatalogEntry, Transaction
+from service.ports.meta_store import Transaction
+from service.ports.records import CatalogEntry
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, JobId, RelationId
 from service.protocol.plan import ActorPlan, FragmentPlan, JobPlan, PositionState
 from service.protocol.vnodes import vnodes_of

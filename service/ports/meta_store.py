@@ -8,13 +8,23 @@ Every method may raise Unavailable (the database is away). Instants are UTC and 
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Protocol
 
 from service.domain.barrier import GraphStatus, GraphView
 from service.domain.job import Job, JobEvent, JobState
 from service.domain.progress import ScanProgress
+from service.ports.records import (
+    BarrierRecord,
+    CatalogEntry,
+    Cleanup,
+    Command,
+    Event,
+    Json,
+    NewJob,
+    StoredStatement,
+    WorkerRecord,
+)
 from service.protocol.api import Registration
 from service.protocol.barrier import Barrier
 from service.protocol.dml import Statement, StatementResult
@@ -32,131 +42,10 @@ from service.protocol.ids import (
     WorkerId,
 )
 from service.protocol.mutation import Mutation
-from service.protocol.plan import FragmentKind, JobPlan, ScanType, Stateless
+from service.protocol.plan import FragmentKind, JobPlan
 from service.protocol.relation import Relation
 from service.protocol.report import Collected, Failed
 from service.protocol.request import Analyzed, Rejected, Request, Verified
-from service.protocol.vnodes import Runs
-
-Json = Mapping[str, Any]
-
-
-# --- values -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogEntry:
-    """A relation whose name is taken. `key_count` counts alive keys at the committed epoch; `upstreams` are what it
-    reads; `shown` says that it was created and that the epoch of its finish is published.
-    """
-
-    relation: Relation
-    definition: str
-    job: JobId
-    state: JobState
-    key_count: int = 0
-    upstreams: tuple[RelationId, ...] = ()
-    shown: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class NewFragment:
-    """A fragment to be stored; actors get ids in the order of `actors`."""
-
-    kind: FragmentKind
-    actors: tuple[Runs, ...]
-    upstream: RelationId | None = None
-    query: Stateless | None = None
-    scan_type: ScanType | None = None
-    rate_limit: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NewJob:
-    """A job to be stored together with the relation it creates (whose id is ignored and assigned)."""
-
-    relation: Relation
-    statement: str
-    background: bool
-    fragments: tuple[NewFragment, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A request for a barrier, durable and answered with the epoch that carried it. `mutation` None is a flush.
-
-    `epoch` is set when it was carried, `error` when it was refused after it was queued. `stop` names the jobs of a
-    Stop.
-    """
-
-    id: CommandId
-    graph: GraphId
-    mutation: Mutation | None
-    asked_by: str
-    epoch: Epoch | None = None
-    done: bool = False
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Cleanup:
-    """What is left of a dropped relation in the state store, to be removed by the leader; repeatable."""
-
-    relation: RelationId
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class BarrierRecord:
-    """One barrier of the history. Latency is injected -> published."""
-
-    barrier: Barrier
-    injected_at: datetime
-    collected_at: datetime | None
-    committed_at: datetime | None
-    published_at: datetime | None
-    failure: str | None
-    timings_ms: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerRecord:
-    """A worker that registered. `alive` says whether its lease runs."""
-
-    worker: WorkerId
-    graph: GraphId
-    host: str
-    pid: int
-    parallelism: int
-    registered_at: datetime
-    seen_at: datetime
-    alive: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StoredStatement:
-    """DML that was accepted. `result` is set once the epoch that ran it (the last of its slices) has committed."""
-
-    id: StatementId
-    statement: Statement
-    accepted_at: datetime
-    staged_rows: int | None = None
-    applied_rows: int = 0
-    epoch: Epoch | None = None
-    result: StatementResult | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One entry of the append-only log. `id` grows; `kind` is a past-tense name such as `barrier.committed`."""
-
-    id: int
-    at: datetime
-    kind: str
-    facts: Json
-
-
-# --- aggregates ---------------------------------------------------------------------------------------------------
 
 
 class Leases(Protocol):

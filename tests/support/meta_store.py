@@ -12,7 +12,8 @@ from service.domain.placement import blocks
 from service.meta_store.engine import connect
 from service.meta_store.migrate import migrate
 from service.meta_store.stores import PostgresStores
-from service.ports.meta_store import NewFragment, NewJob, Stores, Transaction
+from service.ports.meta_store import Stores, Transaction
+from service.ports.records import NewFragment, NewJob
 from service.protocol.api import Registration
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.columns import Column, ColumnType, KeyColumn

@@ -19,7 +19,7 @@ from pydantic import Field
 from service.api.calling import Here, Limit
 from service.operations import history
 from service.operations.world import World
-from service.ports.meta_store import Event
+from service.ports.records import Event
 from service.protocol.ids import BIGINT_MAX
 
 router = APIRouter(prefix="/v1", tags=["events"])

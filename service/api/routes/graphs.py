@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from service.api.calling import Calling, Here, Limit
 from service.operations import commands, history
 from service.operations.views import BarrierPage, GraphDetail
-from service.ports.meta_store import WorkerRecord
+from service.ports.records import WorkerRecord
 from service.protocol.ids import BIGINT_MAX, Epoch, EpochField
 
 router = APIRouter(prefix="/v1", tags=["graphs"])
