@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -85,14 +84,6 @@ class LocalSignals:
             return
 
 
-@dataclass(frozen=True, slots=True)
-class _Urls:
-    """How a worker reaches the state store: as its owner, and as the login that runs DML."""
-
-    state_store: SecretStr
-    dml: SecretStr
-
-
 def serve(settings: Settings) -> None:
     """Run a service until SIGTERM or SIGINT. Raises Invalid when the settings are refused."""
     configure(level=settings.log_level, form=settings.log_format)
@@ -105,13 +96,13 @@ async def _serve(settings: Settings) -> None:
     async with AsyncExitStack() as stack:
         database_url = await _database(stack, settings)
         worker_token = settings.worker_token or SecretStr(secrets.token_urlsafe(32))
-        world, urls = await _world(stack, settings, database_url)
+        world, state_store_url = await _world(stack, settings, database_url)
         schedule = Schedule(world, str(uuid.uuid4()), None, stop)  # noqa: TID251 - identities are made here
         server = uvicorn.Server(_uvicorn(settings, world, schedule, worker_token))
         sockets = [server.config.bind_socket()]
         port = sockets[0].getsockname()[1]
         url = settings.public_url or f"http://{_reachable(settings.host)}:{port}"
-        schedule.launcher = _launcher(settings, url, worker_token, urls)
+        schedule.launcher = _launcher(settings, url, worker_token, state_store_url)
         if schedule.launcher is not None:
             stack.push_async_callback(schedule.launcher.stop)
         log.info("service.listening", url=url)
@@ -145,7 +136,7 @@ async def _database(stack: AsyncExitStack, settings: Settings) -> str:
     return url
 
 
-async def _world(stack: AsyncExitStack, settings: Settings, database_url: str) -> tuple[World, _Urls]:
+async def _world(stack: AsyncExitStack, settings: Settings, database_url: str) -> tuple[World, SecretStr]:
     await asyncio.to_thread(migrate, database_url)
     engine = connect(database_url, application_name="tidefill-service")
     stack.push_async_callback(engine.dispose)
@@ -168,8 +159,9 @@ async def _world(stack: AsyncExitStack, settings: Settings, database_url: str) -
         staging=PostgresStaging(owner, reader),
         clock=SystemClock(),
         signals=LocalSignals(),
+        dml_url=logins.writer_url,
     )
-    return world, _Urls(SecretStr(state_store_url), SecretStr(logins.writer_url))
+    return world, SecretStr(state_store_url)
 
 
 async def _password(engine: AsyncEngine, login: str) -> str:
@@ -216,7 +208,7 @@ async def readiness(world: World, schedule: Schedule) -> Mapping[str, str]:
     return found
 
 
-def _launcher(settings: Settings, url: str, worker_token: SecretStr, urls: _Urls) -> Launcher | None:
+def _launcher(settings: Settings, url: str, worker_token: SecretStr, state_store_url: SecretStr) -> Launcher | None:
     if settings.launcher == "none":
         return None
     worker = WorkerSettings(
@@ -226,8 +218,7 @@ def _launcher(settings: Settings, url: str, worker_token: SecretStr, urls: _Urls
         spark_master=settings.spark_master,
         java_home=find_java(os.environ),
         worker_token=worker_token,
-        state_store_url=urls.state_store,
-        dml_url=urls.dml,
+        state_store_url=state_store_url,
     )
     Path(worker.data_dir).mkdir(parents=True, exist_ok=True)
     return SubprocessLauncher(worker, clock=SystemClock(), new_worker_id=_new_worker_id)

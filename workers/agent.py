@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from service.protocol.api import Registration
+from service.protocol.api import Registered, Registration
 from service.protocol.barrier import Barrier
 from service.protocol.ids import Epoch, Generation
 from service.protocol.report import Collected, Failed
@@ -42,10 +42,12 @@ class Agent:
     respond: Callable[[Request], Analyzed | Verified | Rejected]
     explain: Callable[[Barrier, Exception], Failed]
     stop: threading.Event = field(default_factory=threading.Event)
+    registered: Registered | None = None
+    """What the service said when this worker presented itself."""
 
     def run(self) -> None:
         """Work until `stop` is set or the service says that this worker is of the past."""
-        self._keep_trying(lambda: self.client.register(self.registration))
+        self.registered = self._keep_trying(lambda: self.client.register(self.registration))
         questions = threading.Thread(target=self._guarded, args=(self._answer_questions,), daemon=True)
         questions.start()
         self._guarded(self._run_epochs)

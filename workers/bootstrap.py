@@ -54,9 +54,11 @@ def _stop(agent: Agent, _signal: int, _frame: object) -> None:
 
 
 def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
-    url, dml_url = settings.state_store_url.get_secret_value(), settings.dml_url.get_secret_value()
+    url = settings.state_store_url.get_secret_value()
 
     def connect(barrier: Barrier) -> Stores:
+        assert agent.registered is not None
+        dml_url = agent.registered.dml_url
         return Stores(
             PostgresStore(url, barrier.graph, barrier.generation), DmlStore(dml_url, barrier.graph, barrier.generation)
         )
@@ -80,7 +82,7 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
             deterministic=deterministic,
         )
 
-    return Agent(
+    agent = Agent(
         Registration(
             worker=worker,
             graph=GraphId(settings.graph),
@@ -93,6 +95,7 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
         respond,
         failed,
     )
+    return agent
 
 
 def _configure_log(settings: Settings) -> None:

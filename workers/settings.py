@@ -24,8 +24,6 @@ class Settings(BaseSettings):
     worker_token: SecretStr
     state_store_url: SecretStr
     """The login that owns the versioned tables."""
-    dml_url: SecretStr
-    """The login under which users' DML runs: it can read the views of alive rows and write the versioned tables."""
     spark_master: str = "local[*]"
     spark_conf: dict[str, str] = Field(default_factory=dict)
     """More Spark settings, as JSON; they win over the worker's own."""

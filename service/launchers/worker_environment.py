@@ -29,7 +29,6 @@ class WorkerSettings:
     java_home: Path | None
     worker_token: SecretStr
     state_store_url: SecretStr
-    dml_url: SecretStr
 
 
 def worker_environment(
@@ -61,5 +60,4 @@ def worker_secrets(settings: WorkerSettings) -> dict[str, str]:
     return {
         "tidefill_worker_token": settings.worker_token.get_secret_value(),
         "tidefill_state_store_url": settings.state_store_url.get_secret_value(),
-        "tidefill_dml_url": settings.dml_url.get_secret_value(),
     }

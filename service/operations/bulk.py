@@ -77,21 +77,25 @@ async def load(world: World, name: str, names: Sequence[str] | None, body: Body)
     Raises NotFound, Conflict where `name` is no table that can take rows, Invalid naming the row and column.
     """
     relation = await _table(world, name)
-    wanted = chosen(relation, names)
+    columns, chunks = await opened(body, chosen(relation, names))
+    async with aclosing(chunks) as closing:
+        return await dml.bulk_load(world, relation, columns, closing)
+
+
+async def opened(body: Body, wanted: Sequence[Column]) -> tuple[Sequence[Column], AsyncGenerator[bytes]]:
+    """Return the columns in the order in which the rows give them, and the rows as CSV. Raises Invalid."""
     match body.form:
         case Form.CSV:
-            given, chunks = await rows_csv.opened(body.chunks())
-            columns = matched(wanted, given)
+            names, rest = await rows_csv.opened(body.chunks())
+            return matched(wanted, names), _closable(rest)
         case Form.NDJSON:
-            columns, chunks = wanted, rows_json.csv_of(body.chunks(), wanted)
+            return wanted, _closable(rows_json.csv_of(body.chunks(), wanted))
         case Form.ARROW | Form.PARQUET:
             assert body.path is not None
-            opened = rows_arrow.opened_stream if body.form is Form.ARROW else rows_arrow.opened_parquet
-            rows = await asyncio.to_thread(opened, body.path)
+            read = rows_arrow.opened_stream if body.form is Form.ARROW else rows_arrow.opened_parquet
+            rows = await asyncio.to_thread(read, body.path)
             columns = matched(wanted, rows.names)
-            chunks = _threaded(rows.csv_of(columns))
-    async with aclosing(_closable(chunks)) as closing:
-        return await dml.bulk_load(world, relation, columns, closing)
+            return columns, _threaded(rows.csv_of(columns))
 
 
 def chosen(relation: Relation, names: Sequence[str] | None) -> tuple[Column, ...]:

@@ -21,7 +21,11 @@ async def register(world: World, registration: Registration) -> Registered:
         facts = {"worker": registration.worker, "host": registration.host}
         await tx.events.append("worker.registered", facts, now=world.clock.now())
     world.signals.notify()
-    return Registered(wait_seconds=world.poll_wait.total_seconds(), lease_seconds=world.worker_lease.total_seconds())
+    return Registered(
+        wait_seconds=world.poll_wait.total_seconds(),
+        lease_seconds=world.worker_lease.total_seconds(),
+        dml_url=world.dml_url,
+    )
 
 
 async def next_barrier(world: World, worker: WorkerId, graph: GraphId) -> Barrier | None:

@@ -12,7 +12,7 @@ token>`.
 
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from service.protocol.ids import GraphId, WorkerId
 
@@ -43,3 +43,7 @@ class Registered(BaseModel):
 
     wait_seconds: float
     lease_seconds: float
+    dml_url: str = Field(repr=False)
+    """The state store under the login that runs users' DML, whose password the service makes up: it can read the views
+    of alive rows and write the versioned tables, and nothing else.
+    """

@@ -76,6 +76,7 @@ def world_of(stores: Stores, **ports: object) -> World:
         **dict.fromkeys(("tables", "pins", "reader", "staging"), Absent()),
         "clock": clock,
         "signals": PatientSignals(clock),
+        "dml_url": "postgresql://writer@db/state",
         **ports,
     }
     return World(stores=stores, **given)

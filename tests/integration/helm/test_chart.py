@@ -125,9 +125,7 @@ def test_secrets_are_references_only(helm: Path, values: dict[str, Any]) -> None
     assert "Secret" not in {manifest["kind"] for manifest in manifests}
     for component, pod in _pods(manifests).items():
         for variable in pod["containers"][0]["env"]:
-            named = any(
-                word in variable["name"] for word in ("TOKEN", "DATABASE_URL", "STORE_URL", "DML_URL", "PASSWORD")
-            )
+            named = any(word in variable["name"] for word in ("TOKEN", "DATABASE_URL", "STORE_URL", "PASSWORD"))
             assert not (named and "value" in variable), variable["name"]
             assert component == "migration" or "valueFrom" not in variable
 
@@ -142,7 +140,6 @@ def test_each_pod_sees_the_secrets_it_needs_and_no_other(helm: Path) -> None:
     }
     assert _secret_files(pods["worker"]) == {
         "tidefill_state_store_url": "state-store-url",
-        "tidefill_dml_url": "dml-url",
         "tidefill_worker_token": "worker-token",
     }
     assert not [volume for volume in pods["migration"]["volumes"] if "secret" in volume]

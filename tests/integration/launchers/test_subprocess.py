@@ -95,7 +95,6 @@ def launcher_of(
         java_home=Path("/java"),
         worker_token=SecretStr("hush-token"),
         state_store_url=SecretStr("hush-state"),
-        dml_url=SecretStr("hush-dml"),
     )
     return SubprocessLauncher(
         settings,
@@ -160,9 +159,8 @@ async def test_secrets_are_in_private_files_and_nowhere_else(
     assert report["secrets"] == {
         "tidefill_worker_token": "hush-token",
         "tidefill_state_store_url": "hush-state",
-        "tidefill_dml_url": "hush-dml",
     }
-    assert [stat.S_IMODE(mode) for mode in report["modes"]] == [0o700, 0o600, 0o600, 0o600]
+    assert [stat.S_IMODE(mode) for mode in report["modes"]] == [0o700, 0o600, 0o600]
     assert "hush" not in json.dumps(report["environment"])
     assert "hush" not in _command_line(report)
 

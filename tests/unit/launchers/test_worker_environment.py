@@ -13,7 +13,6 @@ SETTINGS = WorkerSettings(
     java_home=Path("/java"),
     worker_token=SecretStr("hush-token"),
     state_store_url=SecretStr("postgresql://owner:hush-owner@db/state"),
-    dml_url=SecretStr("postgresql://writer:hush-writer@db/state"),
 )
 HOME = Path("/data/workers/w1")
 
@@ -67,7 +66,6 @@ def test_secrets_are_in_files_named_as_the_workers_settings() -> None:
     assert worker_secrets(SETTINGS) == {
         "tidefill_worker_token": "hush-token",
         "tidefill_state_store_url": "postgresql://owner:hush-owner@db/state",
-        "tidefill_dml_url": "postgresql://writer:hush-writer@db/state",
     }
 
 

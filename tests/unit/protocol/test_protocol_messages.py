@@ -200,7 +200,7 @@ def test_barriers_come_back_as_they_went(
     "message",
     [
         Registration(worker=W, graph=DATABASE_GRAPH, pid=1, host="h", parallelism=2),
-        Registered(wait_seconds=1, lease_seconds=10),
+        Registered(wait_seconds=1, lease_seconds=10, dml_url="postgresql://writer@db/state"),
     ],
 )
 def test_registrations_come_back_as_they_went(message: BaseModel) -> None:
