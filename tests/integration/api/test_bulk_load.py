@@ -1,0 +1,185 @@
+"""A bulk load is refused as a whole, by row or column, before anything of it is applied."""
+
+import io
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from service.meta_store.stores import PostgresStores
+from service.operations import bulk
+from service.operations.bulk import Form
+from service.protocol.columns import Column, ColumnType
+from service.protocol.dml import staging_table
+from service.protocol.ids import DATABASE_GRAPH, Epoch, StatementId
+from service.serving.staging import PostgresStaging
+from tests.support.http import refused
+from tests.support.meta_store import NOW, add_created, new_table, new_view
+from tests.support.state_store import Store, prepared_store
+
+pytestmark = pytest.mark.postgres
+
+CSV = {"Content-Type": Form.CSV}
+NDJSON = {"Content-Type": Form.NDJSON}
+ARROW = {"Content-Type": Form.ARROW}
+HEAD = b"id,name,price,tags\n"
+
+
+@pytest.fixture(autouse=True)
+async def table(stores: PostgresStores) -> None:
+    """A readable table `t` (see `tests.support.meta_store.relation`) and a view `m` over it."""
+    async with stores.begin() as tx:
+        job = await add_created(tx, new_table("t"))
+        await add_created(tx, new_view("m", job.relation))
+        await tx.jobs.add(new_table("young"), now=NOW)
+        await tx.graphs.set_published(DATABASE_GRAPH, Epoch(0), now=NOW)
+
+
+async def nothing_waits(stores: PostgresStores) -> bool:
+    async with stores.begin() as tx:
+        return not await tx.statements.waiting(limit=10)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "said"),
+    [
+        ("t", b"", 422, "the body is empty"),
+        ("t", b"id,name,price,tags,zip,zap\n", 422, 'columns unknown: "zip", "zap"'),
+        ("t", b"id,name\n", 422, 'columns missing: "price", "tags"'),
+        ("t", b"id,name,id,tags\n", 422, 'columns given twice: "id"'),
+        ("t", b"id,name,price,tags,_hidden\n", 422, 'columns unknown: "_hidden"'),
+        ("t?columns=id,nope", b"id\n", 422, 'columns unknown: "nope"'),
+        ("t?columns=name", b"name\n", 422, 'columns missing: "id"'),
+        ("t?columns=id,name,id", b"id,name\n", 422, 'columns given twice: "id"'),
+        ("t?columns=id,name", b"id\n", 422, 'columns missing: "name"'),
+        ("t", HEAD + b"1,a,1.5,\n2,b,x,\n", 422, 'row 2, column "price"'),
+        ("t", HEAD + b"1,a,1.5,\n2,b\n", 422, "row 2"),
+        ("t", HEAD + b'1,"a\nb\nc",1.5,\n,b,1,\n', 422, "row 2"),
+        ("t", HEAD + b"1,\xff,1.5,\n", 422, "row 1"),
+        ("t", HEAD + b"99999999999999999999,a,1,\n", 422, 'row 1, column "id"'),
+        ("m", HEAD, 409, "only tables take rows"),
+        ("young", HEAD, 409, "takes no rows"),
+        ("nope", HEAD, 404, "does not exist"),
+    ],
+)
+async def test_a_load_that_cannot_be_meant_is_refused(
+    loading: httpx.AsyncClient, stores: PostgresStores, path: str, body: bytes, status: int, said: str
+) -> None:
+    name, _, query = path.partition("?")
+    response = await loading.post(f"/v1/relations/{name}/rows?{query}", content=body, headers=CSV)
+    assert response.status_code == status, response.text
+    assert said in response.json()["detail"]
+    assert await nothing_waits(stores)
+
+
+async def test_a_load_of_no_rows_changes_nothing(loading: httpx.AsyncClient, stores: PostgresStores) -> None:
+    for headers, body in ((CSV, HEAD), (NDJSON, b"\n"), (ARROW, arrow(id=[], name=[], price=[], tags=[]))):
+        response = await loading.post("/v1/relations/t/rows", content=body, headers=headers)
+        assert (response.status_code, response.json()) == (200, {"rows": 0})
+    assert await nothing_waits(stores)
+
+
+async def test_the_same_key_with_other_rows_is_refused(loading: httpx.AsyncClient) -> None:
+    headers = {**CSV, "Idempotency-Key": "k"}
+    first = await loading.post("/v1/relations/t/rows", content=HEAD, headers=headers)
+    again = await loading.post("/v1/relations/t/rows", content=HEAD, headers=headers)
+    assert first.json() == again.json() == {"rows": 0}
+    other = await loading.post("/v1/relations/t/rows", content=HEAD + b"1,a,1,\n", headers=headers)
+    refused(other, 409, "conflict")
+
+
+async def test_a_good_load_waits_for_an_epoch(loading: httpx.AsyncClient, stores: PostgresStores) -> None:
+    """No worker runs, so that the load stays queued: staged, and carried by the next barrier."""
+    response = await loading.post("/v1/relations/t/rows", content=HEAD + b"1,a,1.5,{1}\n2,,,\n", headers=CSV)
+    refused(response, 503, "unavailable")
+    async with stores.begin() as tx:
+        (waiting,) = await tx.statements.waiting(limit=10)
+    assert waiting.staged_rows == 2
+
+
+VALUES = [
+    ("boolean", [True, None]),
+    ("smallint", [-32768, None]),
+    ("bigint", [2**63 - 1, 0]),
+    ("double precision", [0.1, 1e300]),
+    ("numeric(38,10)", ["12345678901234567890.0123456789", "0"]),
+    ("text", ['a,"b"\n', ""]),
+    ("bytea", ["\\x00ff", None]),
+    ("date", ["2024-02-29", "0001-01-01"]),
+    ("time", ["24:00:00", None]),
+    ("timestamptz", ["2024-02-29 12:00:00.123456+00", None]),
+    ("uuid", ["00010203-0405-0607-0809-0a0b0c0d0e0f", None]),
+    ("jsonb", ['{"a": [1.10, null]}', None]),
+    ("interval", ["1 mon 2 days", None]),
+    ("integer[]", ["{1,NULL,3}", "{}"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), VALUES, ids=[kind for kind, _ in VALUES])
+async def test_the_forms_stage_the_same_values(
+    staging: PostgresStaging, database_url: str, kind: str, values: list[Any], tmp_path: Any
+) -> None:
+    """What Postgres's own input reads from the texts is what comes back, in every form."""
+    columns = (Column(name="n", type=ColumnType.parse("bigint")), Column(name="a", type=ColumnType.parse(kind)))
+    texts = [
+        None if value is None else str(value).lower() if isinstance(value, bool) else str(value) for value in values
+    ]
+    async with prepared_store(database_url) as store:
+        seen = [
+            await staged(staging, store, form, body, columns, StatementId(number))
+            for number, (form, body) in enumerate(bodies(kind, values, texts), start=1)
+        ]
+        wanted = await store.rows(
+            "select n, a::text from (values "
+            + ", ".join(f"({n}, {'null' if t is None else quoted(t)}::{kind})" for n, t in enumerate(texts))
+            + ") as v(n, a) order by n"
+        )
+    assert all(rows == wanted for rows in seen), (seen, wanted)
+
+
+def bodies(kind: str, values: list[Any], texts: list[str | None]) -> list[tuple[Form, bytes]]:
+    csv = "n,a\n" + "".join(
+        f"{n}," + ("" if text is None else '"' + text.replace('"', '""') + '"') + "\n" for n, text in enumerate(texts)
+    )
+    lines = "".join(f'{{"n": {n}, "a": {json_of(kind, value, texts[n])}}}\n' for n, value in enumerate(values))
+    return [
+        (Form.CSV, csv.encode()),
+        (Form.NDJSON, lines.encode()),
+        (Form.ARROW, arrow(a=texts, n=list(range(len(texts))))),
+    ]
+
+
+def json_of(kind: str, value: Any, text: str | None) -> str:
+    if kind == "jsonb" or text is None:
+        return text or "null"
+    if kind == "integer[]":
+        return text.replace("{", "[").replace("}", "]").replace("NULL", "null")
+    return text if isinstance(value, int | float | bool) else json.dumps(text)
+
+
+async def staged(
+    staging: PostgresStaging, store: Store, form: Form, body: bytes, columns: tuple[Column, ...], number: StatementId
+) -> list[tuple[object, ...]]:
+    async def stream() -> AsyncIterator[bytes]:
+        for start in range(0, len(body), 10):
+            yield body[start : start + 10]
+
+    async with bulk.received(stream(), form, keep=False) as received:
+        given, chunks = await bulk.opened(received, columns)
+        assert await staging.from_csv(number, given, chunks) == 2
+    return await store.rows(f"select n, a::text from {staging_table(number)} order by n")
+
+
+def arrow(**columns: list[Any]) -> bytes:
+    sink = io.BytesIO()
+    table = pa.table(columns)
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,239 @@
+"""What the lists and details show of a meta store in a known state."""
+
+import json
+
+import httpx
+import pytest
+
+from service.domain.job import JobEvent
+from service.meta_store.stores import PostgresStores
+from service.protocol.ids import DATABASE_GRAPH, Epoch
+from service.protocol.mutation import Pause, Throttle
+from tests.support.http import refused
+from tests.support.meta_store import (
+    NOW,
+    add_created,
+    add_creating,
+    at,
+    barrier,
+    collected,
+    done,
+    inject,
+    new_table,
+    new_view,
+    report,
+    running,
+    scan_of,
+    table_and_view,
+)
+
+pytestmark = pytest.mark.postgres
+
+
+async def backfilled(stores: PostgresStores) -> None:
+    """A table of 200 rows, a view over it that has read 60 of them, at a published epoch 20."""
+    table, view = await table_and_view(stores)
+    scan = await scan_of(stores, view.id)
+    await running(stores)
+    first, second = scan.actors
+    for epoch, rows in ((10, 20), (20, 60)):
+        await inject(stores, barrier(epoch, epoch - 10))
+        answer = collected(
+            epoch,
+            report(first.id, scan.id, rows, at(0, "k", "1", rows=rows - 5), done(1, rows=5)),
+            report(second.id, scan.id, 0),
+            keys={table.relation: 100, view.relation: rows // 2},
+        )
+        async with stores.begin() as tx:
+            await tx.barriers.answer(answer, now=NOW)
+        async with stores.begin() as tx:
+            await tx.fragments.record([answer], now=NOW)
+            await tx.barriers.commit(DATABASE_GRAPH, Epoch(epoch), now=NOW)
+            await tx.graphs.set_published(DATABASE_GRAPH, Epoch(epoch), now=NOW)
+
+
+async def test_a_job_shows_its_fragments_actors_and_positions(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    await backfilled(stores)
+    (_, view) = (await http.get("/v1/jobs")).json()["items"]
+    shown = (await http.get(f"/v1/jobs/{view['id']}")).json()
+    assert shown["job"] == view
+    assert view["progress"]["text"] == "30.00% (60/200)"
+    assert (view["progress"]["rows"], view["progress"]["total"], view["progress"]["phase"]) == (60, 200, "backfilling")
+    scan, materialize = shown["fragments"]
+    assert (scan["kind"], scan["upstream"], scan["rows"], scan["total"]) == ("STREAM_SCAN", "t", 60, 200)
+    assert scan["positions"] == {"not_started": 6, "in_progress": 1, "completed": 1, "rows": 60}
+    assert [actor["vnodes"] for actor in scan["actors"]] == [[[0, 3]], [[4, 7]]]
+    assert [actor["positions"]["not_started"] for actor in scan["actors"]] == [2, 4]
+    assert materialize["positions"] == {"not_started": 0, "in_progress": 0, "completed": 0, "rows": 0}
+    assert (await http.get(f"/v1/fragments/{scan['id']}")).json() == scan
+
+
+async def test_progress_has_the_string_and_the_numbers(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    await backfilled(stores)
+    (shown,) = (await http.get("/v1/ddl-progress")).json()
+    assert shown["progress"] == "30.00% (60/200)"
+    assert (shown["create_type"], shown["backfill_type"]) == ("BACKGROUND", "NORMAL_BACKFILL")
+    assert (shown["rows"], shown["total"], shown["percent"]) == (60, 200, 30.0)
+    assert shown["waiting_for"] is None
+    (fragment,) = (await http.get("/v1/fragment-backfill-progress")).json()
+    assert (fragment["job_name"], fragment["upstream_table_name"]) == ("public.m", "public.t")
+    assert fragment["progress"] == "30% (60/200)"
+    async with stores.begin() as tx:
+        await tx.graphs.set_paused(DATABASE_GRAPH, paused=True)
+    assert (await http.get("/v1/ddl-progress")).json()[0]["waiting_for"] == "paused"
+
+
+async def test_a_queued_job_shows_its_place_on_every_page(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    async with stores.begin() as tx:
+        table = await add_created(tx, new_table("t"))
+        queued = [await tx.jobs.add(new_view(f"m{number}", table.relation), now=NOW) for number in range(3)]
+        for job in queued:
+            await tx.jobs.move(job.id, JobEvent.QUEUED, now=NOW)
+    assert [job["queue_place"] for job in (await http.get("/v1/ddl-progress")).json()] == [1, 2, 3]
+    page = (await http.get(f"/v1/jobs?after={queued[1].id}")).json()
+    assert "place 3" in page["items"][0]["progress"]["waiting_for"]
+    assert "place 2" in (await http.get(f"/v1/jobs/{queued[1].id}")).json()["job"]["progress"]["waiting_for"]
+
+
+async def test_a_list_of_jobs_is_read_page_by_page(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    async with stores.begin() as tx:
+        jobs = [await add_created(tx, new_table(f"t{number}")) for number in range(5)]
+        creating = await add_creating(tx, new_view("m", jobs[0].relation))
+    seen: list[int] = []
+    cursor: str | None = "0"
+    while cursor is not None:
+        page = (await http.get(f"/v1/jobs?limit=2&after={cursor}")).json()
+        assert len(page["items"]) <= 2
+        seen += [job["id"] for job in page["items"]]
+        cursor = page["next"]
+    assert seen == [job.id for job in (*jobs, creating)]
+    only = (await http.get("/v1/jobs?state=Creating&state=Queued")).json()["items"]
+    assert [job["id"] for job in only] == [creating.id]
+    names = [relation["name"] for relation in (await http.get("/v1/relations?limit=3")).json()["items"]]
+    assert names == ["t0", "t1", "t2"]
+
+
+async def test_a_relation_shows_what_its_user_sees(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    await backfilled(stores)
+    shown = (await http.get("/v1/relations/m")).json()
+    assert [column["name"] for column in shown["columns"]] == ["id", "name", "price", "tags"]
+    assert (shown["key"], shown["upstreams"], shown["readable"]) == (["name", "id"], ["t"], False)
+    refused(await http.get("/v1/relations/nope"), 404, "not-found")
+
+
+async def test_barriers_tell_their_latency(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    await backfilled(stores)
+    page = (await http.get("/v1/barriers?limit=1")).json()
+    (newest,) = page["items"]
+    assert (newest["epoch"], newest["prev"], newest["latency_ms"]) == ("20", "10", 0.0)
+    older = (await http.get(f"/v1/barriers?limit=1&before={page['next']}")).json()
+    assert [one["epoch"] for one in older["items"]] == ["10"]
+    assert older["next"] is None
+
+
+async def test_a_command_is_queued_then_applied(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    await running(stores)
+    answer = (await http.post("/v1/mutations", json={"type": "pause"})).json()
+    assert answer["epoch"] is None
+    shown = (await http.get(f"/v1/mutations/{answer['command']}")).json()
+    assert (shown["type"], shown["state"], shown["epoch"]) == ("pause", "queued", None)
+    await inject(stores, barrier(10, mutation=Pause()), answer["command"])
+    async with stores.begin() as tx:
+        await tx.barriers.answer(collected(10), now=NOW)
+        await tx.commands.finish([answer["command"]], epoch=Epoch(10))
+        await tx.barriers.commit(DATABASE_GRAPH, Epoch(10), now=NOW)
+    # Committed is not yet shown: only a published epoch is acknowledged.
+    assert (await http.get(f"/v1/mutations/{answer['command']}")).json()["state"] == "queued"
+    async with stores.begin() as tx:
+        await tx.graphs.set_published(DATABASE_GRAPH, Epoch(10), now=NOW)
+    shown = (await http.get(f"/v1/mutations/{answer['command']}")).json()
+    assert (shown["state"], shown["epoch"]) == ("applied", "10")
+
+
+async def test_a_throttle_reaches_the_scans_of_the_job(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    table, view = await table_and_view(stores)
+    scan = await scan_of(stores, view.id)
+    answer = (await http.post(f"/v1/jobs/{view.id}/pause?wait=queued")).json()
+    await http.patch(f"/v1/fragments/{scan.id}?wait=queued", json={"backfill_rate_limit": 9})
+    async with stores.begin() as tx:
+        first, second = await tx.commands.waiting(DATABASE_GRAPH)
+    assert (first.id, first.mutation) == (answer["command"], Throttle(fragments={scan.id: 0}))
+    assert second.mutation == Throttle(fragments={scan.id: 9})
+    refused(await http.post(f"/v1/jobs/{table.id}/pause?wait=queued"), 422, "invalid")
+    refused(await http.post("/v1/jobs/999/pause"), 404, "not-found")
+    refused(await http.patch("/v1/fragments/999", json={"backfill_rate_limit": 1}), 404, "not-found")
+
+
+async def test_waiting_for_a_job_ends_with_its_end(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    _, view = await table_and_view(stores)
+    refused(await http.post(f"/v1/jobs/{view.id}/wait?timeout_seconds=3"), 503, "unavailable")
+    async with stores.begin() as tx:
+        await tx.jobs.move(view.id, JobEvent.FAILED, now=NOW, error="a bad row")
+    problem = refused(await http.post(f"/v1/jobs/{view.id}/wait"), 409, "conflict")
+    assert "a bad row" in problem["detail"]
+    refused(await http.post(f"/v1/jobs/{view.id}/cancel"), 409, "conflict")
+
+
+async def test_parameters_are_set_all_or_none(http: httpx.AsyncClient) -> None:
+    before = (await http.get("/v1/system-parameters")).json()
+    bad = {"barrier_interval_ms": 500, "checkpoint_frequency": 0}
+    assert (
+        refused(await http.patch("/v1/system-parameters", json=bad), 422, "invalid")["pointer"]
+        == "checkpoint_frequency"
+    )
+    refused(await http.patch("/v1/system-parameters", json={"barrier_interval_ms": 500, "x": 1}), 404, "not-found")
+    assert (await http.get("/v1/system-parameters")).json() == before
+    changed = (await http.patch("/v1/system-parameters", json={"barrier_interval_ms": 500})).json()
+    assert changed == {**before, "barrier_interval_ms": 500}
+    assert (await http.patch("/v1/system-parameters", json={"barrier_interval_ms": "default"})).json() == before
+
+
+async def test_events_are_listed_and_streamed_from_where_a_client_left(
+    http: httpx.AsyncClient, stores: PostgresStores
+) -> None:
+    async with stores.begin() as tx:
+        for number in range(3):
+            await tx.events.append("thing.happened", {"number": number}, now=NOW)
+    listed = (await http.get("/v1/events?limit=2", headers={"Accept": "application/json"})).json()
+    assert [event["facts"]["number"] for event in listed["items"]] == [0, 1]
+    rest = await http.get(f"/v1/events?after={listed['next']}", headers={"Accept": "application/json"})
+    assert [event["facts"]["number"] for event in rest.json()["items"]] == [2]
+    assert rest.json()["next"] is None
+
+
+async def test_metrics_are_read_from_the_meta_store(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    await backfilled(stores)
+    page = (await http.get("/metrics")).text
+    assert 'tidefill_jobs{state="Creating"} 1.0' in page
+    assert "tidefill_workers_alive 1.0" in page
+    assert "tidefill_graph_running 1.0" in page
+    assert 'backfill_progress="30.0000% (60/200)"' in page
+    assert 'backfill_target_relation_name="m"' in page
+
+
+async def test_a_key_makes_a_call_happen_once(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    key = {"Idempotency-Key": "k"}
+    first = await http.post("/v1/mutations", json={"type": "pause"}, headers=key)
+    again = await http.post("/v1/mutations", json={"type": "pause"}, headers=key)
+    assert (again.status_code, again.json()) == (200, first.json())
+    async with stores.begin() as tx:
+        assert len(await tx.commands.waiting(DATABASE_GRAPH)) == 1
+    refused(await http.post("/v1/mutations", json={"type": "resume"}, headers=key), 409, "conflict")
+    refused(await http.post("/v1/mutations?wait=applied", json={"type": "pause"}, headers=key), 409, "conflict")
+    refused(await http.post("/v1/recover", headers=key), 409, "conflict")
+    async with stores.begin() as tx:
+        assert len(await tx.commands.waiting(DATABASE_GRAPH)) == 1
+
+
+async def test_a_call_that_failed_frees_its_key(http: httpx.AsyncClient) -> None:
+    key = {"Idempotency-Key": "k"}
+    refused(await http.post("/v1/jobs/999/pause", headers=key), 404, "not-found")
+    assert (await http.post("/v1/mutations", json={"type": "pause"}, headers=key)).status_code == 200
+
+
+async def test_every_answer_is_json_that_others_can_read(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    """Epochs travel as text: as numbers most readers would round them."""
+    await backfilled(stores)
+    for path in ("/v1/graphs", "/v1/barriers"):
+        text = (await http.get(path)).text
+        assert '"20"' in json.dumps(json.loads(text))
