@@ -13,9 +13,9 @@ import structlog
 
 from service.protocol.api import Registration
 from service.protocol.barrier import Barrier
-from service.protocol.ids import Epoch, Generation, GraphId, WorkerId
+from service.protocol.ids import Generation, GraphId, WorkerId
 from service.protocol.report import Failed
-from service.protocol.request import Analyzed, Rejected, Request, Verified
+from service.protocol.request import Analyzed, Rejected, Request, Verified, Verify
 from workers.agent import Agent
 from workers.executors.failure import JobFailedError, explain
 from workers.executors.graph import GraphExecutor, Stores
@@ -64,8 +64,8 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
         )
 
     def respond(request: Request) -> Analyzed | Verified | Rejected:
-        def reader(graph: GraphId, _: Epoch) -> PostgresStore:
-            return PostgresStore(url, graph, _OUTSIDE_GENERATIONS)
+        def reader(question: Verify) -> PostgresStore:
+            return PostgresStore(url, question.graph, _OUTSIDE_GENERATIONS, question.id)
 
         return answer(session.spark, reader, request, parallelism=session.parallelism)
 

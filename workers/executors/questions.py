@@ -25,7 +25,6 @@ from pyspark.sql.types import (
 )
 
 from service.protocol.columns import Column, ColumnType, TypeName
-from service.protocol.ids import Epoch, GraphId
 from service.protocol.relation import Relation
 from service.protocol.request import Analyze, Analyzed, Rejected, Request, Verified, Verify
 from workers.executors.failure import explain
@@ -51,7 +50,7 @@ _TYPES: dict[type[DataType], TypeName] = {
 
 
 def answer(
-    spark: SparkSession, reader: Callable[[GraphId, Epoch], VersionedStore], request: Request, *, parallelism: int
+    spark: SparkSession, reader: Callable[[Verify], VersionedStore], request: Request, *, parallelism: int
 ) -> Analyzed | Verified | Rejected:
     """Answer one question; whatever goes wrong is part of the answer."""
     try:
@@ -59,8 +58,7 @@ def answer(
             case Analyze():
                 return analyze(spark, request)
             case Verify():
-                store = reader(request.graph, request.epoch)
-                return verify(spark, store, request, parallelism=parallelism)
+                return verify(spark, reader(request), request, parallelism=parallelism)
     except PySparkException as error:
         return Rejected(id=request.id, error=error.getMessage() or explain(error)[1])
     except Exception as error:  # noqa: BLE001 - the asker must learn of it, whatever it is

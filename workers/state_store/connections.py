@@ -1,8 +1,8 @@
 """Connections of one process, cached by purpose: opening one costs more than a small epoch.
 
-Every session is called `tidefill:<graph>:<generation>`, so that a recovery can end those of older generations, and a
-session of an older generation is closed when a newer one asks. A connection that met an error is closed, never
-reused: a failed COPY keeps its locks.
+Every session of an epoch is called `tidefill:<graph>:<generation>`, so that a recovery can end those of older
+generations, and a session is closed when one of another name is asked for. A connection that met an error is closed,
+never reused: a failed COPY keeps its locks.
 """
 
 import os
@@ -14,7 +14,7 @@ from urllib.parse import quote
 import adbc_driver_postgresql.dbapi as adbc
 import psycopg
 
-from service.protocol.ids import Generation, GraphId
+from service.protocol.ids import Generation, GraphId, RequestId
 
 _EXACT: Final = ("set timezone = 'UTC'", "set datestyle = 'ISO'", "set extra_float_digits = 1", "set jit = off")
 _READING: Final = (*_EXACT, "set max_parallel_workers_per_gather = 0", "set enable_seqscan = off")
@@ -35,6 +35,13 @@ _open: dict[tuple[int, str, tuple[str, ...]], tuple[str, Any]] = {}
 def application_name(graph: GraphId, generation: Generation) -> str:
     """Return the name under which a generation's sessions are known."""
     return f"tidefill:{graph}:{generation}"
+
+
+def question_name(graph: GraphId, question: RequestId) -> str:
+    """Return the name under which the sessions of one question are known: no generation's, and each question's own,
+    so that none meets a session that died since the last one.
+    """
+    return f"tidefill:{graph}:question:{question}"
 
 
 @contextmanager

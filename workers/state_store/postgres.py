@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from service.protocol.ids import Epoch, Generation, GraphId
+from service.protocol.ids import Epoch, Generation, GraphId, RequestId
 from service.protocol.relation import Relation, state_table
 from service.protocol.vnodes import Runs
 from workers.backfill.order import Position, key_of, quoted
@@ -22,6 +22,7 @@ from workers.state_store.connections import (
     adbc_connection,
     application_name,
     psycopg_connection,
+    question_name,
 )
 from workers.state_store.port import CLOSE, LIVE, OPERATION, VNODE, ArrowPage, Written
 from workers.state_store.wire import key_text, read_type, writes_binary
@@ -32,11 +33,15 @@ BATCH_BYTES: Final = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class PostgresStore:
-    """The state store of one graph's generation. A small value: it travels to every task."""
+    """The state store of one graph's generation. A small value: it travels to every task.
+
+    With `question` it only reads, to answer that one: its sessions belong to no generation, so no recovery ends them.
+    """
 
     url: str = field(repr=False)
     graph: GraphId
     generation: Generation
+    question: RequestId | None = None
 
     def read_page(self, relation: Relation, span: Span, *, at: Epoch, limit: int) -> ArrowPage:
         """Read at most `limit` rows of a span as of epoch `at`."""
@@ -113,11 +118,14 @@ class PostgresStore:
 
     @property
     def _name(self) -> str:
+        if self.question is not None:
+            return question_name(self.graph, self.question)
         return application_name(self.graph, self.generation)
 
     @property
     def _hold(self) -> str:
         """The last statement of every writing transaction: it raises when the generation is over (I7)."""
+        assert self.question is None, "a question writes nothing"
         return hold_generation(self.graph, self.generation)
 
 
