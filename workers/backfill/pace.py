@@ -5,7 +5,7 @@ from typing import Final
 
 SLICE_MIN_SECONDS: Final = 0.05
 """One page at least is read anyway; this keeps the estimate of the rest from starving the slice altogether."""
-COMMIT_SECONDS: Final = 0.1
+COMMIT_SECONDS: Final = 0.2
 """Left of the interval for what follows the worker's answer: collecting, committing and publishing."""
 FORGETTING: Final = 0.3
 """Weight of the newest measurement: three epochs after a change of load the estimate is about right."""
