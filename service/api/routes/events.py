@@ -48,11 +48,12 @@ async def events(
     if cursor is None:
         cursor = await history.newest_event(world)
     return StreamingResponse(
-        _stream(world, cursor), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        stream(world, cursor), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
     )
 
 
-async def _stream(world: World, after: int) -> AsyncIterator[str]:
+async def stream(world: World, after: int) -> AsyncIterator[str]:
+    """Yield frames for every event after `after`, for as long as somebody reads them."""
     # Sent at once, so that a client knows that it is connected before anything happens.
     yield ": connected\n\n"
     while True:

@@ -5,11 +5,12 @@ import json
 import httpx
 import pytest
 
+from service.api.routes.events import stream
 from service.domain.job import JobEvent
 from service.meta_store.stores import PostgresStores
 from service.protocol.ids import DATABASE_GRAPH, Epoch
 from service.protocol.mutation import Pause, Throttle
-from tests.support.http import refused
+from tests.support.http import refused, world_of
 from tests.support.meta_store import (
     NOW,
     add_created,
@@ -199,6 +200,22 @@ async def test_events_are_listed_and_streamed_from_where_a_client_left(
     rest = await http.get(f"/v1/events?after={listed['next']}", headers={"Accept": "application/json"})
     assert [event["facts"]["number"] for event in rest.json()["items"]] == [2]
     assert rest.json()["next"] is None
+
+
+async def test_a_stream_goes_on_where_it_was_left_and_keeps_the_connection(stores: PostgresStores) -> None:
+    async with stores.begin() as tx:
+        for number in range(3):
+            await tx.events.append("thing.happened", {"number": number}, now=NOW)
+    frames = stream(world_of(stores), 1)
+    assert await anext(frames) == ": connected\n\n"
+    first, second = (await anext(frames)).removesuffix("\n\n").split("\n\n")
+    assert first.startswith("id: 2\nevent: thing.happened\ndata: {")
+    assert second.startswith("id: 3\n")
+    assert json.loads(second.partition("data: ")[2])["facts"] == {"number": 2}
+    assert await anext(frames) == ": still here\n\n"
+    async with stores.begin() as tx:
+        await tx.events.append("thing.happened", {"number": 3}, now=NOW)
+    assert (await anext(frames)).startswith("id: 4\n")
 
 
 async def test_metrics_are_read_from_the_meta_store(http: httpx.AsyncClient, stores: PostgresStores) -> None:

@@ -1,0 +1,94 @@
+"""The worker's side: it registers, polls, answers, and is told when it is of the past."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from service.meta_store.stores import PostgresStores
+from service.protocol.barrier import Barrier
+from service.protocol.ids import DATABASE_GRAPH
+from service.protocol.report import Failed
+from tests.support.http import WORKER_TOKEN, refused
+from tests.support.meta_store import WORKER, barrier, collected, inject, registration, running
+
+pytestmark = pytest.mark.postgres
+
+PATH = f"/internal/v1/workers/{WORKER}"
+
+
+@pytest.fixture
+def worker(http: httpx.AsyncClient) -> httpx.AsyncClient:
+    http.headers["Authorization"] = f"Bearer {WORKER_TOKEN}"
+    return http
+
+
+def sent(value: Any) -> dict[str, Any]:
+    return {"content": value.model_dump_json(), "headers": {"Content-Type": "application/json"}}
+
+
+async def test_a_worker_registers_and_waits(worker: httpx.AsyncClient) -> None:
+    registered = await worker.post("/internal/v1/workers", **sent(registration()))
+    assert registered.status_code == 200, registered.text
+    assert registered.json()["lease_seconds"] == 10
+    for question in ("barrier", "request"):
+        empty = await worker.get(f"{PATH}/{question}?graph={DATABASE_GRAPH}")
+        assert (empty.status_code, empty.content) == (204, b"")
+
+
+async def test_a_worker_of_another_version_is_refused(worker: httpx.AsyncClient) -> None:
+    odd = registration().model_copy(update={"version": 99})
+    refused(await worker.post("/internal/v1/workers", **sent(odd)), 409, "conflict")
+
+
+async def test_a_barrier_is_handed_out_and_answered_once(worker: httpx.AsyncClient, stores: PostgresStores) -> None:
+    await running(stores)
+    injected = await inject(stores, barrier(10))
+    handed = await worker.get(f"{PATH}/barrier?graph={DATABASE_GRAPH}")
+    assert Barrier.model_validate_json(handed.content) == injected
+    for _ in range(2):
+        assert (await worker.post(f"{PATH}/answers", **sent(collected(10)))).status_code == 204
+    assert (await worker.get(f"{PATH}/barrier?graph={DATABASE_GRAPH}")).status_code == 204
+
+
+async def test_who_is_of_the_past_is_told_to_stop(worker: httpx.AsyncClient, stores: PostgresStores) -> None:
+    unknown = "/internal/v1/workers/nobody"
+    refused(await worker.get(f"{unknown}/barrier"), 410, "stale")
+    refused(await worker.get(f"{unknown}/request"), 410, "stale")
+    await running(stores)
+    await inject(stores, barrier(10))
+    refused(await worker.post(f"{PATH}/answers", **sent(collected(10, generation=7))), 410, "stale")
+    refused(await worker.post(f"{PATH}/answers", **sent(collected(11))), 410, "stale")
+    async with stores.begin() as tx:
+        await tx.workers.give_up(WORKER)
+    refused(await worker.post(f"{PATH}/answers", **sent(collected(10))), 410, "stale")
+
+
+async def test_an_answer_for_somebody_else_is_refused(worker: httpx.AsyncClient, stores: PostgresStores) -> None:
+    await running(stores)
+    await inject(stores, barrier(10))
+    refused(await worker.post("/internal/v1/workers/other/answers", **sent(collected(10))), 409, "conflict")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"type": "collected"',
+        '{"type": "odd"}',
+        "{}",
+        '{"type":"collected","worker":"w-1","graph":1,"generation":0,"epoch":[]}',
+    ],
+)
+async def test_an_answer_that_cannot_be_read_is_refused(worker: httpx.AsyncClient, body: str) -> None:
+    headers = {"Content-Type": "application/json"}
+    response = await worker.post(f"{PATH}/answers", content=body, headers=headers)
+    assert response.status_code in {400, 422}, response.text
+
+
+async def test_a_failure_reaches_the_barrier(worker: httpx.AsyncClient, stores: PostgresStores) -> None:
+    await running(stores)
+    one = await inject(stores, barrier(10))
+    failed = Failed(worker=WORKER, graph=one.graph, generation=one.generation, epoch=one.curr, error="bad\x1b row")
+    assert (await worker.post(f"{PATH}/answers", **sent(failed))).status_code == 204
+    shown = (await worker.get("/v1/barriers")).json()["items"][0]
+    assert shown["failure"] == "bad\x1b row"

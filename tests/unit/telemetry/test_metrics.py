@@ -1,0 +1,76 @@
+"""Counted figures grow with every commit of this process; measured ones are what the scrape read."""
+
+from service.protocol.ids import ActorId, FragmentId
+from service.protocol.report import ActorReport
+from service.telemetry.metrics import FragmentMeasure, Measures, Metrics
+
+
+def measures(*, upstream_of: dict[FragmentId, int]) -> Measures:
+    return Measures(
+        jobs={"Created": 2},
+        queue_length=3,
+        workers_alive=1,
+        in_flight_barriers=1,
+        recoveries=4,
+        running=True,
+        paused=False,
+        committed_at=1.5,
+        fragments=(FragmentMeasure(("1", "2", "", "3", 'm"\n', "TABLE", "A", "9", "TABLE", "0.0000% (0/0)")),),
+        upstream_of=upstream_of,
+    )
+
+
+def reported(fragment: int, actor: int, snapshot: int, upstream: int) -> ActorReport:
+    return ActorReport(
+        actor=ActorId(actor), fragment=FragmentId(fragment), rows=99, snapshot_rows=snapshot, upstream_rows=upstream
+    )
+
+
+def lines(metrics: Metrics, found: Measures) -> list[str]:
+    return metrics.page(found).decode().splitlines()
+
+
+def test_rows_add_up_by_actor_under_the_upstreams_name() -> None:
+    metrics = Metrics()
+    metrics.committed([reported(1, 10, 5, 0), reported(1, 11, 0, 2), reported(2, 20, 0, 0)], barriers=2)
+    metrics.committed([reported(1, 10, 7, 1)], barriers=1)
+    page = lines(metrics, measures(upstream_of={FragmentId(1): 77, FragmentId(2): 77}))
+    assert 'stream_backfill_snapshot_read_row_count{actor_id="10",table_id="77"} 12.0' in page
+    assert 'stream_backfill_upstream_output_row_count{actor_id="10",table_id="77"} 1.0' in page
+    assert 'stream_backfill_upstream_output_row_count{actor_id="11",table_id="77"} 2.0' in page
+    assert "all_barrier_nums 3.0" in page
+    assert not any('actor_id="20"' in line for line in page)
+
+
+def test_the_counts_of_a_fragment_that_is_gone_are_forgotten() -> None:
+    metrics = Metrics()
+    metrics.committed([reported(1, 10, 5, 5)], barriers=1)
+    gone = lines(metrics, measures(upstream_of={}))
+    assert not any("actor_id" in line for line in gone)
+    again = lines(metrics, measures(upstream_of={FragmentId(1): 77}))
+    assert not any("actor_id" in line for line in again)
+
+
+def test_latency_is_counted_in_buckets() -> None:
+    metrics = Metrics()
+    for seconds in (0.04, 0.9, 1.9, 90):
+        metrics.published(seconds=seconds)
+    page = lines(metrics, measures(upstream_of={}))
+    assert 'meta_barrier_duration_seconds_bucket{le="1.0"} 2.0' in page
+    assert 'meta_barrier_duration_seconds_bucket{le="+Inf"} 4.0' in page
+
+
+def test_what_was_measured_is_shown() -> None:
+    page = lines(Metrics(), measures(upstream_of={}))
+    for line in (
+        'tidefill_jobs{state="Created"} 2.0',
+        "tidefill_queue_length 3.0",
+        "tidefill_recoveries_total 4.0",
+        "tidefill_graph_running 1.0",
+        "tidefill_paused 0.0",
+        "last_committed_barrier_time 1.5",
+    ):
+        assert line in page
+    (info,) = [line for line in page if line.startswith("backfill_fragment_progress{")]
+    assert 'backfill_progress="0.0000% (0/0)"' in info
+    assert 'backfill_target_relation_name="m\\"\\n"' in info
