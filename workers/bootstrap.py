@@ -26,6 +26,7 @@ from workers.settings import Settings, read_settings
 from workers.spark.session import Session, start
 from workers.state_store.dml import DmlStore
 from workers.state_store.postgres import PostgresStore
+from workers.state_store.upkeep import Upkeep
 
 log = structlog.get_logger("worker")
 
@@ -91,7 +92,7 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
             parallelism=session.parallelism,
         ),
         MetaClient.of(settings.service_url, settings.worker_token.get_secret_value()),
-        GraphExecutor(worker, session.spark, connect),
+        GraphExecutor(worker, session.spark, connect, Upkeep(url)),
         respond,
         failed,
     )

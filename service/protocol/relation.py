@@ -69,6 +69,11 @@ class Relation(BaseModel):
         return tuple(self.column(part.name).type for part in self.key)
 
 
+def from_index(relation: RelationId) -> str:
+    """Return the qualified name of the index on `_from` of a relation's versioned table."""
+    return f"state.t_{relation}_from"
+
+
 def state_table(relation: RelationId) -> str:
     """Return the qualified name of a relation's versioned table, `state.t_<id>`."""
     return f"state.t_{relation}"

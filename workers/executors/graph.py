@@ -23,8 +23,9 @@ from workers.executors import arrangement
 from workers.executors.arrangement import ActorOutcome, ActorTask, EpochTask
 from workers.executors.failure import JobFailedError
 from workers.queries.stateless import StatelessPlan, plan
-from workers.state_store.dml import DmlStore
+from workers.state_store.dml import DmlOutcome, DmlStore
 from workers.state_store.postgres import PostgresStore
+from workers.state_store.upkeep import Upkeep
 
 
 @dataclass
@@ -39,6 +40,8 @@ class Scan:
     page_rows: int = PAGE_ROWS_FIRST
     pace: Pace = field(default_factory=Pace)
     told_finished: bool = False
+    inserted: int = 0
+    """Versions brought by the last epoch."""
 
 
 @dataclass
@@ -56,6 +59,7 @@ class GraphExecutor:
     worker: WorkerId
     spark: SparkSession
     connect: Callable[[Barrier], Stores]
+    upkeep: Upkeep | None = None
     generation: Generation | None = None
     stores: Stores | None = None
     paused: bool = False
@@ -83,6 +87,7 @@ class GraphExecutor:
             available = share_of(interval, elapsed_seconds=_monotonic() - began, jobs=reading)
             reading -= self._may_read(scan)
             reports += self._run_scan(scan, barrier, changed, deltas, available)
+        self._keep_up(dml, scans)
         return Collected(
             worker=self.worker,
             graph=barrier.graph,
@@ -95,6 +100,15 @@ class GraphExecutor:
             statements=() if dml is None else dml.results,
             timings_ms={"dml": (dml_ended - began) * 1000, "epoch": (_monotonic() - began) * 1000},
         )
+
+    def _keep_up(self, dml: DmlOutcome | None, scans: Iterable[Scan]) -> None:
+        if self.upkeep is None:
+            return
+        for result, relation in () if dml is None else zip(dml.results, dml.relations, strict=True):
+            self.upkeep.wrote(relation, result.affected)
+        for scan in scans:
+            self.upkeep.wrote(scan.target.id, scan.inserted)
+        self.upkeep.look()
 
     def _mutate(self, barrier: Barrier) -> None:
         now = _monotonic()
@@ -151,15 +165,16 @@ class GraphExecutor:
             actor.budget = actor.budget.refilled(_monotonic(), interval_seconds=barrier.interval_ms / 1000)
         permits = [actor.budget.permits if may_read else 0 for actor in scan.state.actors]
         outcomes: list[ActorOutcome] | None = None
+        scan.inserted = 0
         if scan.upstream.id in changed or any(allowed != 0 for allowed in permits):
             slice_seconds = scan.pace.slice_seconds(available_seconds)
             task = self._task(scan, barrier, permits, changed=scan.upstream.id in changed, slice_seconds=slice_seconds)
             outcomes = self._run_job(scan, task)
-            inserted = sum(outcome.inserted for outcome in outcomes)
+            scan.inserted = sum(outcome.inserted for outcome in outcomes)
             closed = sum(outcome.closed for outcome in outcomes)
-            if inserted or closed:
+            if scan.inserted or closed:
                 changed.add(scan.target.id)
-                deltas[scan.target.id] = deltas.get(scan.target.id, 0) + inserted - closed
+                deltas[scan.target.id] = deltas.get(scan.target.id, 0) + scan.inserted - closed
         return _reports(scan, outcomes, finishing=finishing)
 
     def _task(

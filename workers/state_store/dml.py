@@ -13,7 +13,7 @@ The three touch different versions, which Postgres requires of one command.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 
@@ -32,7 +32,11 @@ SETUP = (
     "set enable_seqscan = off",
     "set idle_in_transaction_session_timeout = '60s'",
     "set lock_timeout = '30s'",
+    # One statement must not outlast a barrier's deadline: its epoch would be tried again, and again in vain.
+    "set statement_timeout = '240s'",
 )
+_SERVERS_FAULT: Final = ("08", "40", "53", "55", "57", "58", "TF")
+"""SQLSTATEs, by their beginning, of a server that is away, full or shutting down, or of a generation that is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,8 @@ class DmlOutcome:
     """Results in the order of the statements, and how each relation's number of alive keys changed."""
 
     results: tuple[StatementResult, ...]
+    relations: tuple[RelationId, ...]
+    """The relation of each statement."""
     key_count_deltas: dict[RelationId, int]
     changed: frozenset[RelationId]
 
@@ -69,7 +75,8 @@ class DmlStore:
                 if result.affected:
                     changed.add(relation)
             connection.execute(_sql(hold_generation(self.graph, self.generation)))
-        return DmlOutcome(tuple(results), deltas, frozenset(changed))
+        relations = tuple(statement.relation.id for statement in statements)
+        return DmlOutcome(tuple(results), relations, deltas, frozenset(changed))
 
 
 def _run_alone(connection: psycopg.Connection, statement: Statement, epoch: Epoch) -> tuple[StatementResult, int]:
@@ -79,12 +86,17 @@ def _run_alone(connection: psycopg.Connection, statement: Statement, epoch: Epoc
     except psycopg.errors.CardinalityViolation:
         error = "the statement would give two rows the same key"
         return StatementResult(id=statement.id, affected=0, error=error, sqlstate="21000"), 0
-    except psycopg.OperationalError:
-        raise  # the server, not the statement
     except psycopg.Error as error:
+        if connection.closed or _is_servers_fault(error.sqlstate):
+            raise
         message = error.diag.message_primary or str(error)
         return StatementResult(id=statement.id, affected=0, error=message, sqlstate=error.sqlstate), 0
     return StatementResult(id=statement.id, affected=affected), delta
+
+
+def _is_servers_fault(state: str | None) -> bool:
+    """Whether another try may do better. A statement that timed out, or needs more than Postgres allows, will not."""
+    return state is None or (state.startswith(_SERVERS_FAULT) and state != "57014")
 
 
 def _apply(connection: psycopg.Connection, statement: Statement, epoch: Epoch) -> tuple[int, int]:
