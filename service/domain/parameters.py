@@ -7,6 +7,8 @@ from typing import Final, Self
 
 from service.domain.errors import Invalid, NotFound
 
+INTEGER_MAX: Final = (1 << 31) - 1
+"""Every number here is an integer as Postgres has it."""
 UNLIMITED: Final = -1
 """`backfill_rate_limit` below zero, or DEFAULT, is no limit; 0 is paused."""
 
@@ -104,6 +106,9 @@ def parse_bool(name: str, text: str) -> bool:
 
 def _parse_int(name: str, text: str) -> int:
     try:
-        return int(text)
+        value = int(text)
     except ValueError:
         raise Invalid(f'"{name}" takes an integer, not "{text}"', pointer=name) from None
+    if abs(value) > INTEGER_MAX:
+        raise Invalid(f'"{name}" takes at most {INTEGER_MAX}, not {value}', pointer=name)
+    return value

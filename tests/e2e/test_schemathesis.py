@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from schemathesis import checks
 
 from service.api.app import create_app
+from service.operations.bulk import Form
 from service.operations.world import World
 from tests.support.http import OPEN, Checks
 
@@ -31,6 +32,12 @@ class LiveService(Protocol):
 
     url: str
     token: str | None
+
+
+@schemathesis.serializer(*(form for form in Form if form is not Form.CSV))
+def as_bytes(_context: object, value: object) -> bytes:
+    """Rows in a form of which schemathesis knows nothing: it makes bytes, and they are sent as they are."""
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
 
 
 schema = schemathesis.openapi.from_dict(

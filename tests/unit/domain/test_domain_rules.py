@@ -143,3 +143,10 @@ def test_refused_session_variables(name: str, text: str) -> None:
 def test_defaults_are_normal_texts(name: str) -> None:
     default = SESSION_DEFAULTS[name]
     assert parse_session_variable(name, default) == default
+
+
+@pytest.mark.parametrize("name", ["backfill_rate_limit", "row_limit", "streaming_parallelism"])
+def test_numbers_of_the_session_are_postgres_integers(name: str) -> None:
+    assert parse_session_variable(name, str(2**31 - 1)) == str(2**31 - 1)
+    with pytest.raises(Invalid, match=name):
+        parse_session_variable(name, str(2**31))
