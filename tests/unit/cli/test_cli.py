@@ -3,11 +3,13 @@
 import json
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
+from service import bootstrap
 from service.cli import client, watching
 from service.cli.app import app
 
@@ -284,6 +286,8 @@ def test_serve_refuses_settings_that_cannot_be(command: Command, monkeypatch: py
     assert ended.exit_code == 2
     assert "TIDEFILL_PORT" in ended.stderr
     monkeypatch.delenv("TIDEFILL_PORT")
+    # Logging is set up once per process, onto a stream that here ends with the command.
+    monkeypatch.setattr(bootstrap, "configure", Mock())
     monkeypatch.delenv("TIDEFILL_API_TOKEN", raising=False)
     ended = command("serve", "--host", "0.0.0.0")
     assert ended.exit_code == 2
