@@ -5,6 +5,10 @@ from typing import Final
 
 SLICE_MIN_SECONDS: Final = 0.05
 """One page at least is read anyway; this keeps the estimate of the rest from starving the slice altogether."""
+SLICE_SHARE_MIN: Final = 0.2
+"""On a machine so busy that an epoch's overhead takes the whole interval, barriers become a fifth slower rather than
+history standing still.
+"""
 COMMIT_SECONDS: Final = 0.2
 """Left of the interval for what follows the worker's answer: collecting, committing and publishing."""
 FORGETTING: Final = 0.3
@@ -21,7 +25,7 @@ class Pace:
 
     def slice_seconds(self, available_seconds: float) -> float:
         """Return the time slice of a job that has so much of the interval to itself."""
-        return max(available_seconds - self.overhead_seconds, SLICE_MIN_SECONDS)
+        return max(available_seconds - self.overhead_seconds, available_seconds * SLICE_SHARE_MIN, SLICE_MIN_SECONDS)
 
     def measured(self, *, job_seconds: float, slice_seconds: float) -> "Pace":
         """Return the pace after a job that used its whole slice. Jobs that stopped early say nothing of the
@@ -33,7 +37,7 @@ class Pace:
 
 PAGE_ROWS_FIRST: Final = 2_000
 PAGE_ROWS_MIN: Final = 100
-PAGE_ROWS_MAX: Final = 20_000
+PAGE_ROWS_MAX: Final = 10_000
 PAGE_BYTES: Final = 4 << 20
 """A page lives in memory whole, once per actor (I8), and the slice is overrun by half a page on average."""
 

@@ -20,9 +20,11 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pydantic import BaseModel, ConfigDict
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
 
-from service.protocol.ids import Epoch
+from service.protocol.ids import EpochField
 from service.protocol.plan import VnodePosition
 from service.protocol.relation import Relation
 from service.protocol.vnodes import Runs
@@ -33,31 +35,41 @@ from workers.spark.frames import spark_schema
 from workers.state_store.port import CONTROL, OPERATION, PAGE, VersionedStore
 
 OUTCOME = "outcome"
+PROPERTY = "tidefill.epoch"
 
 
-@dataclass(frozen=True, slots=True)
-class ActorTask:
+class ActorTask(BaseModel):
     """What one actor may do in this epoch. `permits` None is any number of rows, 0 is none."""
+
+    model_config = ConfigDict(frozen=True)
 
     runs: Runs
     positions: tuple[VnodePosition, ...]
     permits: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class EpochTask:
-    """One fragment's epoch, as every task of its job receives it."""
+class EpochTask(BaseModel):
+    """One fragment's epoch: what differs from the last one. It travels to the tasks as a property of the job."""
 
-    store: VersionedStore
-    upstream: Relation
-    target: Relation
-    prev: Epoch
-    curr: Epoch
+    model_config = ConfigDict(frozen=True)
+
+    prev: EpochField
+    curr: EpochField
     actors: tuple[ActorTask, ...]
     changed: bool
     """Whether the upstream changed in the epoch at all."""
     slice_seconds: float
     page_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScanTask:
+    """One fragment in one generation: what is the same in every epoch, and travels in the tasks' closures."""
+
+    store: VersionedStore
+    upstream: Relation
+    target: Relation
+    actors: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,41 +87,56 @@ class ActorOutcome:
     used_slice: bool
 
 
-def run(spark: SparkSession, task: EpochTask, plan: StatelessPlan) -> list[ActorOutcome]:
-    """Run the epoch of one fragment; when it returns, every actor's transaction is durable. Raises Spark's errors."""
-    rows = _frame(spark, task, plan).collect()
-    outcomes = [_outcome(json.loads(row[0])) for row in rows]
-    assert sorted(outcome.actor for outcome in outcomes) == list(range(len(task.actors))), outcomes
-    return outcomes
+class ScanJob:
+    """The Spark job of one fragment, planned once per generation and run once per epoch.
 
+    Spark analyses, optimizes and compiles a frame anew whenever it is built, which takes a tenth of an interval; so the
+    frame is kept, and what an epoch is about reaches the tasks as a local property of the job.
+    """
 
-def _frame(spark: SparkSession, task: EpochTask, plan: StatelessPlan) -> DataFrame:
-    actors = len(task.actors)
-    read = spark.range(0, actors, 1, actors).mapInArrow(
-        partial(_read_actors, task), spark_schema(input_schema(task.upstream))
-    )
-    projected = read.selectExpr(*plan.typed).where(plan.kept).selectExpr(*plan.projected).selectExpr(*plan.written)
-    return projected.mapInArrow(partial(_write_actor, task), f"{OUTCOME} string")
+    def __init__(self, spark: SparkSession, scan: ScanTask, plan: StatelessPlan) -> None:
+        read = spark.range(0, scan.actors, 1, scan.actors).mapInArrow(
+            partial(_read_actors, scan), spark_schema(input_schema(scan.upstream))
+        )
+        projected = read.selectExpr(*plan.typed).where(plan.kept).selectExpr(*plan.projected).selectExpr(*plan.written)
+        self._frame = projected.mapInArrow(partial(_write_actor, scan), f"{OUTCOME} string")
+        self._context = spark.sparkContext
+
+    def run(self, task: EpochTask) -> list[ActorOutcome]:
+        """Run one epoch; when it returns, every actor's transaction is durable. Raises Spark's errors."""
+        self._context.setLocalProperty(PROPERTY, task.model_dump_json())
+        outcomes = [_outcome(json.loads(row[0])) for row in self._frame.collect()]
+        assert sorted(outcome.actor for outcome in outcomes) == list(range(len(task.actors))), outcomes
+        return outcomes
 
 
 # --- in the tasks -------------------------------------------------------------------------------------------------
 
 
-def _read_actors(task: EpochTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _epoch_task() -> EpochTask:
+    context = TaskContext.get()
+    assert context is not None
+    stated = context.getLocalProperty(PROPERTY)
+    assert stated is not None, "a task without an epoch"
+    return EpochTask.model_validate_json(stated)
+
+
+def _read_actors(scan: ScanTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    task = _epoch_task()
     for batch in batches:
         for actor in actor_indexes(batch):
-            yield from _read_actor(task, actor)
+            yield from _read_actor(scan, task, actor)
 
 
-def _read_actor(task: EpochTask, index: int) -> Iterator[pa.RecordBatch]:
+def _read_actor(scan: ScanTask, task: EpochTask, index: int) -> Iterator[pa.RecordBatch]:
     began = time.monotonic()  # noqa: TID251 - the task owns the clock of its slice
-    actor, schema = task.actors[index], input_schema(task.upstream)
+    actor, schema = task.actors[index], input_schema(scan.upstream)
     positions = Positions(actor.runs, {position.vnode: position for position in actor.positions})
     upstream_rows = 0
     if task.changed:
-        beside = PositionColumns(positions, len(task.upstream.key))
-        for operation, batch in task.store.read_changes(
-            task.upstream, after=task.prev, upto=task.curr, runs=actor.runs
+        beside = PositionColumns(positions, len(scan.upstream.key))
+        for operation, batch in scan.store.read_changes(
+            scan.upstream, after=task.prev, upto=task.curr, runs=actor.runs
         ):
             upstream_rows += batch.num_rows
             yield row_batch(schema, operation, batch, beside.of(batch))
@@ -117,7 +144,7 @@ def _read_actor(task: EpochTask, index: int) -> Iterator[pa.RecordBatch]:
     more_time = partial(_more_time, began + task.slice_seconds)
     for read in pages(
         positions,
-        lambda span, limit: task.store.read_page(task.upstream, span, at=task.curr, limit=limit),
+        lambda span, limit: scan.store.read_page(scan.upstream, span, at=task.curr, limit=limit),
         page_rows=task.page_rows,
         permits=actor.permits,
         more_time=more_time,
@@ -142,7 +169,7 @@ def _more_time(deadline: float) -> bool:
     return time.monotonic() < deadline  # noqa: TID251 - the task owns the clock of its slice
 
 
-def _write_actor(task: EpochTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _write_actor(scan: ScanTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     report: dict[str, Any] = {}
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -156,7 +183,7 @@ def _write_actor(task: EpochTask, batches: Iterator[pa.RecordBatch]) -> Iterator
             if batch.num_rows > 1:
                 yield batch.slice(0, batch.num_rows - 1)
 
-    written = task.store.write(task.target, task.curr, rows())
+    written = scan.store.write(scan.target, _epoch_task().curr, rows())
     assert report, "the reader's control row did not arrive"
     outcome = {**report, "inserted": written.inserted, "closed": written.closed}
     yield pa.RecordBatch.from_arrays([pa.array([json.dumps(outcome)])], names=[OUTCOME])

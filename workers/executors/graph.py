@@ -19,8 +19,7 @@ from service.protocol.relation import Relation
 from service.protocol.report import ActorReport, Collected, RelationReport
 from workers.backfill.pace import PAGE_ROWS_FIRST, Pace, page_rows_after, share_of
 from workers.backfill.scan import ActorState, ScanState, report
-from workers.executors import arrangement
-from workers.executors.arrangement import ActorOutcome, ActorTask, EpochTask
+from workers.executors.arrangement import ActorOutcome, ActorTask, EpochTask, ScanJob, ScanTask
 from workers.executors.failure import JobFailedError
 from workers.queries.stateless import StatelessPlan, plan
 from workers.state_store.dml import DmlOutcome, DmlStore
@@ -39,9 +38,12 @@ class Scan:
     query: StatelessPlan
     page_rows: int = PAGE_ROWS_FIRST
     pace: Pace = field(default_factory=Pace)
+    planned: ScanJob | None = None
     told_finished: bool = False
     inserted: int = 0
     """Versions brought by the last epoch."""
+    timings_ms: dict[str, float] = field(default_factory=dict[str, float])
+    """The last epoch's job: how long it ran, its slice, and how long its slowest reader read."""
 
 
 @dataclass
@@ -98,7 +100,11 @@ class GraphExecutor:
                 RelationReport(relation=relation, key_count_delta=delta) for relation, delta in deltas.items() if delta
             ),
             statements=() if dml is None else dml.results,
-            timings_ms={"dml": (dml_ended - began) * 1000, "epoch": (_monotonic() - began) * 1000},
+            timings_ms={
+                "dml": (dml_ended - began) * 1000,
+                "epoch": (_monotonic() - began) * 1000,
+                **{f"{name}_{scan.state.id}": took for scan in scans for name, took in scan.timings_ms.items()},
+            },
         )
 
     def _keep_up(self, dml: DmlOutcome | None, scans: Iterable[Scan]) -> None:
@@ -165,7 +171,7 @@ class GraphExecutor:
             actor.budget = actor.budget.refilled(_monotonic(), interval_seconds=barrier.interval_ms / 1000)
         permits = [actor.budget.permits if may_read else 0 for actor in scan.state.actors]
         outcomes: list[ActorOutcome] | None = None
-        scan.inserted = 0
+        scan.inserted, scan.timings_ms = 0, {}
         if scan.upstream.id in changed or any(allowed != 0 for allowed in permits):
             slice_seconds = scan.pace.slice_seconds(available_seconds)
             task = self._task(scan, barrier, permits, changed=scan.upstream.id in changed, slice_seconds=slice_seconds)
@@ -180,15 +186,15 @@ class GraphExecutor:
     def _task(
         self, scan: Scan, barrier: Barrier, permits: list[int | None], *, changed: bool, slice_seconds: float
     ) -> EpochTask:
-        assert self.stores is not None
         return EpochTask(
-            store=self.stores.versioned,
-            upstream=scan.upstream,
-            target=scan.target,
             prev=barrier.prev,
             curr=barrier.curr,
             actors=tuple(
-                ActorTask(actor.positions.runs, tuple(actor.positions.by_vnode.values()), allowed)
+                ActorTask(
+                    runs=actor.positions.runs,
+                    positions=tuple(actor.positions.by_vnode.values()),
+                    permits=allowed,
+                )
                 for actor, allowed in zip(scan.state.actors, permits, strict=True)
             ),
             changed=changed,
@@ -196,14 +202,29 @@ class GraphExecutor:
             page_rows=scan.page_rows,
         )
 
+    def _job(self, scan: Scan) -> ScanJob:
+        """Plan the scan's job when it first runs: an idle view costs nothing."""
+        if scan.planned is None:
+            assert self.stores is not None
+            task = ScanTask(self.stores.versioned, scan.upstream, scan.target, len(scan.state.actors))
+            scan.planned = ScanJob(self.spark, task, scan.query)
+        return scan.planned
+
     def _run_job(self, scan: Scan, task: EpochTask) -> list[ActorOutcome]:
         began = _monotonic()
         try:
-            outcomes = arrangement.run(self.spark, task, scan.query)
+            outcomes = self._job(scan).run(task)
         except Exception as error:
             raise JobFailedError(scan.job, error) from error
+        job_seconds = _monotonic() - began
         if any(outcome.used_slice for outcome in outcomes):
-            scan.pace = scan.pace.measured(job_seconds=_monotonic() - began, slice_seconds=task.slice_seconds)
+            scan.pace = scan.pace.measured(job_seconds=job_seconds, slice_seconds=task.slice_seconds)
+        reading_seconds = max(outcome.reading_seconds for outcome in outcomes)
+        scan.timings_ms = {
+            "job": job_seconds * 1000,
+            "slice": task.slice_seconds * 1000,
+            "reading": reading_seconds * 1000,
+        }
         scan.page_rows = page_rows_after(
             scan.page_rows,
             rows=sum(outcome.snapshot_rows for outcome in outcomes),
