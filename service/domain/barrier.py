@@ -56,7 +56,7 @@ class GraphView:
     """Collected barriers that wait for the next checkpoint."""
     last_injected_at: datetime | None = None
     attempts: int = 0
-    """Generations started since the last commit."""
+    """Generations started since the last commit of a barrier that was not itself a start."""
     recovering_since: datetime | None = None
     commands_waiting: bool = False
     """A mutation or a flush is queued."""

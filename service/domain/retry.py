@@ -12,7 +12,7 @@ long.
 
 
 def backoff(attempts: int) -> timedelta:
-    """Return the wait before the next start after `attempts` starts that did not commit: 20 ms doubling to 5 s."""
+    """Return the wait before the next start after `attempts` starts that came to nothing: 20 ms doubling to 5 s."""
     if attempts <= 0:
         return timedelta(0)
     # Beyond 2^8 the ceiling holds anyway; the cap keeps the power small.

@@ -93,9 +93,11 @@ class PostgresBarriers:
         collected = and_(covered, barriers.c.state.in_(("COLLECTED", "ATTACHED")))
         committed = update(barriers).where(collected)
         values = {"state": "COMMITTED", "committed_at": now, "payload": None, "answer": None}
-        epochs = list((await self._connection.execute(committed.values(values).returning(barriers.c.epoch))).scalars())
-        assert epoch in epochs, (graph, epoch, epochs)
-        await self._advance(graph, epoch)
+        rows = (
+            await self._connection.execute(committed.values(values).returning(barriers.c.epoch, barriers.c.kind))
+        ).all()
+        assert epoch in {row.epoch for row in rows}, (graph, epoch, rows)
+        await self._advance(graph, epoch, started=all(row.kind == BarrierKind.INITIAL for row in rows))
         await self._trim(graph)
 
     async def history(self, graph: GraphId, *, limit: int, before: Epoch | None = None) -> Sequence[BarrierRecord]:
@@ -117,9 +119,14 @@ class PostgresBarriers:
         carried = among(statement.c.id, (one.id for one in barrier.statements))
         await self._connection.execute(update(statement).where(carried).values(values))
 
-    async def _advance(self, graph_id: GraphId, epoch: Epoch) -> None:
-        advanced = update(graph).where(graph.c.id == graph_id)
-        await self._connection.execute(advanced.values(committed=epoch, attempts=0, recovering_since=None))
+    async def _advance(self, graph_id: GraphId, epoch: Epoch, *, started: bool) -> None:
+        """`started`: nothing but the start was committed, which may have had nothing to do. It ends no row of failed
+        attempts, or a generation that always fails at its second barrier would follow the last without a pause.
+        """
+        values: dict[str, Any] = {"committed": epoch}
+        if not started:
+            values |= {"attempts": 0, "recovering_since": None}
+        await self._connection.execute(update(graph).where(graph.c.id == graph_id).values(values))
 
     async def _trim(self, graph_id: GraphId) -> None:
         mine = select(barriers.c.epoch).where(barriers.c.graph == graph_id)

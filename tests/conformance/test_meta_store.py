@@ -163,9 +163,14 @@ async def test_the_view_shows_the_life_of_a_barrier(stores: Stores) -> None:
         assert view.in_flight == InFlight(Epoch(10), BarrierKind.INITIAL, NOW, collected=True)
         await tx.barriers.commit(DATABASE_GRAPH, Epoch(10), now=NOW)
         view = await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)
-        assert (view.in_flight, view.committed, view.published, view.attempts) == (None, 10, 0, 0)
+        assert (view.in_flight, view.committed, view.published, view.attempts) == (None, 10, 0, 1), "it only started"
         await tx.graphs.set_published(DATABASE_GRAPH, Epoch(10), now=NOW)
         assert (await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)).published == 10
+    await inject(stores, barrier(11))
+    async with stores.begin() as tx:
+        await tx.barriers.answer(collected(11), now=NOW)
+        await tx.barriers.commit(DATABASE_GRAPH, Epoch(11), now=NOW)
+        assert (await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)).attempts == 0
 
 
 async def test_a_failure_is_seen_whole(stores: Stores) -> None:
