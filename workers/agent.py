@@ -34,13 +34,15 @@ class Executor(Protocol):
 
 @dataclass
 class Agent:
-    """One worker. `explain` turns an epoch's error into an answer; `pause` waits between tries to reach the service."""
+    """One worker. `explain` turns an epoch's error into an answer. It and `respond` give None when this worker can run
+    nothing any more: it ends without a word, and is replaced as if it had been killed.
+    """
 
     registration: Registration
     client: MetaClient
     executor: Executor
-    respond: Callable[[Request], Analyzed | Verified | Rejected]
-    explain: Callable[[Barrier, Exception], Failed]
+    respond: Callable[[Request], Analyzed | Verified | Rejected | None]
+    explain: Callable[[Barrier, Exception], Failed | None]
     stop: threading.Event = field(default_factory=threading.Event)
     registered: Registered | None = None
     """What the service said when this worker presented itself."""
@@ -69,10 +71,13 @@ class Agent:
             )
             if barrier is None or (barrier.generation, barrier.curr) == answered:
                 continue
-            self._keep_trying(partial(self.client.answer, self._run_epoch(barrier)))
+            answer = self._run_epoch(barrier)
+            if answer is None:
+                return
+            self._keep_trying(partial(self.client.answer, answer))
             answered = (barrier.generation, barrier.curr)
 
-    def _run_epoch(self, barrier: Barrier) -> Collected | Failed:
+    def _run_epoch(self, barrier: Barrier) -> Collected | Failed | None:
         try:
             collected = self.executor.run(barrier)
         except Exception as error:
@@ -93,6 +98,9 @@ class Agent:
 
     def _guarded_response(self, request: Request) -> None:
         response = self.respond(request)
+        if response is None:
+            self.stop.set()
+            return
         try:
             self._keep_trying(lambda: self.client.respond(self.registration.worker, response))
         except StaleWorkerError:

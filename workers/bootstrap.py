@@ -32,6 +32,8 @@ log = structlog.get_logger("worker")
 
 _OUTSIDE_GENERATIONS = Generation(0)
 """Questions only read, at a pinned epoch: no generation of theirs can be over."""
+_JVM_SECONDS = 0.5
+"""How long an error waits to be explained by the end of the JVM: the process ends a moment after its connections."""
 
 
 def main() -> None:
@@ -44,14 +46,26 @@ def main() -> None:
     agent = _agent(settings, worker, session)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, partial(_stop, agent))
+    threading.Thread(target=_end_with, args=(session, agent), daemon=True).start()
     log.info("worker.started", worker=worker, parallelism=session.parallelism)
     agent.run()
+    lost = session.ended.is_set()
     log.info("worker.stopped", worker=worker)
     session.stop()
+    if lost:
+        sys.exit("the JVM ended")
 
 
 def _stop(agent: Agent, _signal: int, _frame: object) -> None:
     agent.stop.set()
+
+
+def _end_with(session: Session, agent: Agent) -> None:
+    """A worker without its JVM runs nothing: it has to be replaced."""
+    session.ended.wait()
+    if not agent.stop.is_set():
+        log.error("worker.jvm_ended")
+        agent.stop.set()
 
 
 def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
@@ -64,13 +78,16 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
             PostgresStore(url, barrier.graph, barrier.generation), DmlStore(dml_url, barrier.graph, barrier.generation)
         )
 
-    def respond(request: Request) -> Analyzed | Verified | Rejected:
+    def respond(request: Request) -> Analyzed | Verified | Rejected | None:
         def reader(question: Verify) -> PostgresStore:
             return PostgresStore(url, question.graph, _OUTSIDE_GENERATIONS, question.id)
 
-        return answer(session.spark, reader, request, parallelism=session.parallelism)
+        response = answer(session.spark, reader, request, parallelism=session.parallelism)
+        return None if isinstance(response, Rejected) and session.ended.wait(_JVM_SECONDS) else response
 
-    def failed(barrier: Barrier, error: Exception) -> Failed:
+    def failed(barrier: Barrier, error: Exception) -> Failed | None:
+        if session.ended.wait(_JVM_SECONDS):
+            return None
         blamed = error if isinstance(error, JobFailedError) else None
         deterministic, reason = (blamed.deterministic, blamed.reason) if blamed else explain(error)
         return Failed(

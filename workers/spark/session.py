@@ -9,9 +9,10 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -51,10 +52,19 @@ CONF: Final[Mapping[str, str]] = {
 
 @dataclass
 class Session:
-    """A running Spark session. `parallelism` is how many tasks it runs at once."""
+    """A running Spark session. `ended` is set when its JVM is gone: it runs nothing more."""
 
     spark: SparkSession
     gateway: "subprocess.Popen[bytes] | None" = None
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        threading.Thread(target=self._watch, daemon=True, name="jvm").start()
+
+    def _watch(self) -> None:
+        jvm = self.gateway or getattr(self.spark.sparkContext, "_gateway").proc  # noqa: B009 - no public way to it
+        jvm.wait()
+        self.ended.set()
 
     @property
     def parallelism(self) -> int:
@@ -63,7 +73,8 @@ class Session:
 
     def stop(self) -> None:
         """End the session and its JVM."""
-        self.spark.stop()
+        if not self.ended.is_set():
+            self.spark.stop()
         if self.gateway is not None and self.gateway.stdin is not None:
             self.gateway.stdin.close()
             self.gateway.wait(timeout=30)
