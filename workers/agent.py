@@ -20,6 +20,9 @@ from service.protocol.report import Collected, Failed
 from service.protocol.request import Analyzed, Rejected, Request, Verified
 from workers.meta_client import MetaClient, ServiceAwayError, StaleWorkerError
 
+TRIES_MAX = 300
+"""About ten minutes: a worker whose service never comes back must not stay for ever (I9)."""
+
 log = structlog.get_logger("agent")
 T = TypeVar("T")
 
@@ -114,6 +117,8 @@ class Agent:
                 return call()
             except ServiceAwayError as error:
                 failures += 1
+                if failures > TRIES_MAX:
+                    raise StaleWorkerError(str(error)) from error
                 log.warning("service.away", error=str(error), failures=failures)
                 if self.stop.wait(min(0.1 * 2**failures, 2.0)):
                     raise StaleWorkerError from error
