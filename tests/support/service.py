@@ -6,26 +6,26 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any
 
 import httpx
 import psycopg
 
 from service.embedded.orphans import end_orphans
 from service.launchers.worker_home import abandoned_homes
+from tests.support.processes import name_of as name_of
+from tests.support.processes import parent_of, processes
+from tests.support.processes import session_of as session_of
+from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import Repeating as Repeating
 
-T = TypeVar("T")
 API_TOKEN = "an-api-token-of-the-tests"
 WORKER_TOKEN = "a-worker-token-of-the-tests"
-PATIENCE = 300.0
-"""How long anything may take before a test calls it stuck: the machine may be busy with other things."""
 SERVE = (sys.executable, "-m", "service.cli", "serve")
 FAULTY = (sys.executable, "-m", "tests.support.faulty_service")
 
@@ -37,19 +37,6 @@ class ProblemError(Exception):
         super().__init__(answer.text)
         self.status = answer.status_code
         self.problem: dict[str, Any] = answer.json()
-
-
-def until(look: Callable[[], T | None], *, what: str | Callable[[], object], seconds: float = PATIENCE) -> T:
-    """Return what `look` gives once it is neither None nor False; fail after a generous deadline, never pass early."""
-    deadline = time.monotonic() + seconds  # noqa: TID251 - a deadline, not an assertion on time
-    while True:
-        found = look()
-        if found is not None and found is not False:
-            return found
-        if time.monotonic() > deadline:  # noqa: TID251 - as above
-            said = what if isinstance(what, str) else what()
-            raise AssertionError(f"not within {seconds:.0f} s: {said}")
-        time.sleep(0.05)  # noqa: TID251 - another process is asked over HTTP: there is no signal to wait on
 
 
 @contextmanager
@@ -263,6 +250,12 @@ class Service:
         os.kill(pid, signal.SIGKILL)
         return pid
 
+    def kill_jvm(self) -> None:
+        """SIGKILL of the worker's JVM alone."""
+        driver = self.worker_pid()
+        (jvm,) = (pid for pid in processes() if parent_of(pid) == driver and name_of(pid) == "java")
+        os.kill(jvm, signal.SIGKILL)
+
     # What a test waits for.
 
     def until_created(self, name: str) -> int:
@@ -352,41 +345,6 @@ def running(service: Service) -> Generator[Service]:
         yield service.start()
     finally:
         service.clear()
-
-
-@dataclass
-class Repeating:
-    """A call that is repeated on a thread of its own until told to stop; what it raises is raised at the end."""
-
-    call: Callable[[int], None]
-    stop: threading.Event = field(default_factory=threading.Event)
-    turns: int = 0
-    error: BaseException | None = None
-
-    def __enter__(self) -> Self:
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-
-    def end(self) -> None:
-        """Stop, and raise what the call raised."""
-        self.stop.set()
-        self.thread.join(timeout=PATIENCE)
-        assert not self.thread.is_alive(), "a call does not return"
-        if self.error is not None:
-            raise self.error
-
-    def _run(self) -> None:
-        while not self.stop.is_set():
-            self.turns += 1
-            try:
-                self.call(self.turns)
-            except BaseException as error:  # noqa: BLE001 - handed to the test
-                self.error = error
-                return
 
 
 def free_port() -> int:

@@ -1,0 +1,32 @@
+"""Processes as the kernel tells of them."""
+
+from contextlib import suppress
+from pathlib import Path
+
+
+def processes() -> list[int]:
+    """Return the pids of all processes."""
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+
+
+def parent_of(pid: int) -> int | None:
+    """Return the parent of a process; None when it is gone."""
+    return int(found[1]) if (found := _stat(pid)) else None
+
+
+def session_of(pid: int) -> int | None:
+    """Return the session of a process; None when it is gone."""
+    return int(found[3]) if (found := _stat(pid)) else None
+
+
+def name_of(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields from the state on: state, parent, group, session."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    return []
