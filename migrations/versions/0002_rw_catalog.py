@@ -145,7 +145,7 @@ select
 from tidefill.fragment f join tidefill.job j on j.id = f.job
 where f.kind = 'STREAM_SCAN' and f.rate_limit is not null;
 
--- The share is printed as C's %.12g prints it. to_char of a double with EEEE is C's %.11e: twelve digits, rounded once.
+-- Twenty decimals, rounded once: the division carries thirty.
 create view rw_catalog.rw_fragment_backfill_progress as
 select
     j.id as job_id,
@@ -159,18 +159,7 @@ join tidefill.job j on j.id = f.job
 join tidefill.relation r on r.id = j.relation
 join tidefill.relation u on u.id = f.upstream
 cross join lateral (
-    select ltrim(to_char(p.rows::float8 / nullif(u.key_count, 0)::float8 * 100, '9.99999999999EEEE')) as text
-) scientific
-cross join lateral (
-    select
-        trim_scale(split_part(scientific.text, 'e', 1)::numeric)::text as mantissa,
-        split_part(scientific.text, 'e', 2) as exponent
-) part
-cross join lateral (
-    select case
-        when part.exponent::int between -4 and 11 then trim_scale(scientific.text::numeric)::text
-        else part.mantissa || 'e' || part.exponent
-    end as text
+    select trim_scale(round(p.rows::numeric(60, 30) * 100 / nullif(u.key_count, 0), 20))::text as text
 ) share
 where j.state in ('Initial', 'Queued', 'Creating');
 """

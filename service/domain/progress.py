@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Decimal, localcontext
 from enum import StrEnum
 from typing import Final
 
@@ -98,13 +98,16 @@ def of_job(
 
 
 def fragment_text(rows: int, total: int | None) -> str:
-    """Return `rw_fragment_backfill_progress.progress`: unrounded and not capped; an empty or unknown upstream is
-    whole.
+    """Return `rw_fragment_backfill_progress.progress`: twenty decimals and not capped; an empty or unknown upstream is
+    whole. The view in `rw_catalog` prints the same.
     """
     if not total:
         return f"100% ({rows}/{total or 0})"
     # A decimal: a float's text turns into 1e-05 where little has been read of much.
-    return f"{Decimal(rows * 100) / total:f}% ({rows}/{total})"
+    with localcontext(prec=60, rounding=ROUND_HALF_UP):
+        share = (Decimal(rows * 100) / total).quantize(Decimal(1).scaleb(-20))
+    text = f"{share:f}"
+    return f"{text.rstrip('0').rstrip('.')}% ({rows}/{total})"
 
 
 def metric_text(scan: ScanProgress) -> str:

@@ -160,7 +160,7 @@ async def test_progress_of_a_fragment_is_listed_while_its_job_is_unfinished(open
             "fragment_id": scan.id,
             "job_name": "public.m",
             "upstream_table_name": "public.t",
-            "progress": "66.6666666667% (2/3)",
+            "progress": "66.66666666666666666667% (2/3)",
         }
     ]
     async with stores.begin() as tx:

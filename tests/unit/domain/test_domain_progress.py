@@ -89,8 +89,9 @@ def test_fragment_text(rows: int, total: int | None, text: str) -> None:
     assert fragment_text(rows, total) == text
 
 
-def test_fragment_text_is_not_rounded_where_it_does_not_end() -> None:
-    assert fragment_text(1, 3).startswith("33.33333333333333333333333333")
+def test_fragment_text_has_twenty_decimals_where_it_does_not_end() -> None:
+    assert fragment_text(1, 3) == "33.33333333333333333333% (1/3)"
+    assert fragment_text(2, 3) == "66.66666666666666666667% (2/3)"
 
 
 @pytest.mark.parametrize(
