@@ -29,6 +29,7 @@ from service.embedded.java import find_java
 from service.embedded.postgres import EmbeddedPostgres
 from service.launchers.subprocess import SubprocessLauncher
 from service.launchers.worker_environment import WorkerSettings
+from service.loops.periodic import Pauses, run_periodically
 from service.loops.schedule import Schedule
 from service.meta_store.engine import connect
 from service.meta_store.migrate import migrate
@@ -49,6 +50,7 @@ from service.telemetry.log import configure, logger
 
 log = logger("bootstrap")
 
+LOOK_AT_POSTGRES: Final = timedelta(seconds=1)
 DRAIN: Final = timedelta(seconds=5)
 """How long open requests may take to end when the service stops."""
 
@@ -94,7 +96,7 @@ async def _serve(settings: Settings) -> None:
     _check_bind(settings)
     stop = _stop_at_signals()
     async with AsyncExitStack() as stack:
-        database_url = await _database(stack, settings)
+        database_url, embedded = await _database(stack, settings)
         worker_token = settings.worker_token or SecretStr(secrets.token_urlsafe(32))
         world, state_store_url = await _world(stack, settings, database_url)
         schedule = Schedule(world, str(uuid.uuid4()), None, stop)  # noqa: TID251 - identities are made here
@@ -106,7 +108,7 @@ async def _serve(settings: Settings) -> None:
         if schedule.launcher is not None:
             stack.push_async_callback(schedule.launcher.stop)
         log.info("service.listening", url=url)
-        loops = asyncio.create_task(schedule.run())
+        loops = asyncio.gather(schedule.run(), _keep_running(embedded, stop))
         try:
             if not stop.is_set():
                 await server.serve(sockets=sockets)
@@ -126,14 +128,25 @@ def _stop_at_signals() -> asyncio.Event:
     return stop
 
 
-async def _database(stack: AsyncExitStack, settings: Settings) -> str:
-    """Return the meta store's URL, starting the embedded server where none was given."""
+async def _database(stack: AsyncExitStack, settings: Settings) -> tuple[str, EmbeddedPostgres | None]:
+    """Return the meta store's URL, and the embedded server that was started where none was given."""
     if settings.database_url is not None:
-        return settings.database_url.get_secret_value()
+        return settings.database_url.get_secret_value(), None
     embedded = EmbeddedPostgres(settings.data_dir)
     url = await asyncio.to_thread(embedded.start)
     stack.push_async_callback(asyncio.to_thread, embedded.stop)
-    return url
+    return url, embedded
+
+
+async def _keep_running(embedded: EmbeddedPostgres | None, stop: asyncio.Event) -> None:
+    """Nobody else would start the embedded server again if it were killed."""
+    if embedded is None:
+        return
+
+    async def look() -> None:
+        await asyncio.to_thread(embedded.keep_running)
+
+    await run_periodically(look, Pauses(LOOK_AT_POSTGRES), stop, name="postgres")
 
 
 async def _world(stack: AsyncExitStack, settings: Settings, database_url: str) -> tuple[World, SecretStr]:

@@ -95,10 +95,15 @@ class Cluster:
             password_copy.unlink()
         unfinished.rename(self.directory)
 
-    def start(self, settings: Mapping[str, str]) -> int:
-        """Start on last time's port if it is free, else on any, and return it. `settings` win over the defaults.
+    @property
+    def served(self) -> bool:
+        """Whether a server runs on the cluster."""
+        return is_served(self.directory)
 
-        The caller has shut down what ran before.
+    def start(self, settings: Mapping[str, str], *, port: int | None = None) -> int:
+        """Start on `port`; without one on last time's if it is free, else on any. Return it.
+
+        `settings` win over the defaults. The caller has shut down what ran before.
         """
         # A killed server leaves its socket and a lock that names a pid: nobody works here now, so both are stale.
         shutil.rmtree(self.home / "run", ignore_errors=True)
@@ -106,23 +111,23 @@ class Cluster:
             self._own_directory(self.home / directory)
         log = self.home / "log" / "start.log"
         for attempt in range(_PORT_TRIES):
-            port = _free_port(self.home / "port" if attempt == 0 else None)
-            self._configure({**settings, "port": str(port)})
+            chosen = port or _free_port(self.home / "port" if attempt == 0 else None)
+            self._configure({**settings, "port": str(chosen)})
             wait = ("--wait", "--timeout", str(_START_SECONDS), "--silent")
             try:
                 self._call("pg_ctl", "start", *wait, "--pgdata", self.directory, "--log", log)
             except EmbeddedPostgresFailed as failure:
                 # Somebody may take the port between our look and the server's.
-                if attempt + 1 < _PORT_TRIES and _is_taken(port):
+                if port is None and attempt + 1 < _PORT_TRIES and _is_taken(chosen):
                     continue
                 raise EmbeddedPostgresFailed(f"{failure}\n{_last_words(self.home / 'log')}") from None
-            write_private(self.home / "port", str(port))
-            return port
+            write_private(self.home / "port", str(chosen))
+            return chosen
         raise AssertionError("the last attempt returns or raises")
 
     def shut_down(self) -> None:
         """End whatever runs on the cluster: our server, one that outlived its service, the rest of a killed one."""
-        if is_served(self.directory):
+        if self.served:
             wait = ("--wait", "--timeout", str(_STOP_SECONDS), "--silent")
             try:
                 self._call("pg_ctl", "stop", *wait, "--mode=fast", "--pgdata", self.directory)

@@ -42,6 +42,7 @@ class EmbeddedPostgres:
         self._settings = settings
         self._lock: IO[str] | None = None
         self._cluster: Cluster | None = None
+        self._port: int | None = None
 
     def start(self) -> str:
         """Start the server and return the URL of its database `tidefill`, with the password of its superuser.
@@ -59,6 +60,20 @@ class EmbeddedPostgres:
         except BaseException:
             self.stop()
             raise
+
+    def keep_running(self) -> bool:
+        """Start the server again if it was killed; whether it was. It keeps its port, so everybody's URL stays good.
+
+        Raises EmbeddedPostgresFailed; the next call tries again.
+        """
+        assert self._cluster is not None
+        assert self._port is not None
+        if self._cluster.served:
+            return False
+        self._cluster.shut_down()
+        self._cluster.start(self._settings, port=self._port)
+        _log.warning("embedded_postgres.started_again", port=self._port)
+        return True
 
     def stop(self) -> None:
         """Shut the server down (sessions are ended, a checkpoint is written) and free the data directory."""
@@ -79,7 +94,7 @@ class EmbeddedPostgres:
         cluster.initialise(USER, password)
         self._cluster = cluster
         cluster.shut_down()
-        port = cluster.start(self._settings)
+        self._port = port = cluster.start(self._settings)
         _create_database(password, port)
         _log.info("embedded_postgres.started", directory=str(home), port=port)
         return f"postgresql://{USER}:{password}@127.0.0.1:{port}/{DATABASE}"

@@ -131,6 +131,18 @@ def test_it_starts_after_everything_was_killed(postgres: EmbeddedPostgres, data_
         assert connection.execute("select n from kept").fetchone() == (1,)
 
 
+def test_a_killed_server_is_started_again_where_it_was(postgres: EmbeddedPostgres, data_dir: Path) -> None:
+    url = postgres.start()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("create table kept as select 1 as n")
+    assert not postgres.keep_running()
+    for pid in _servers(data_dir):
+        os.kill(pid, signal.SIGKILL)
+    assert postgres.keep_running()
+    with psycopg.connect(url) as connection:
+        assert connection.execute("select n from kept").fetchone() == (1,)
+
+
 def test_a_pid_file_that_names_a_stranger_is_no_obstacle(postgres: EmbeddedPostgres, data_dir: Path) -> None:
     postgres.start()
     postgres.stop()
