@@ -98,10 +98,17 @@ class Service:
         until(self._ready, what=lambda: f"ready; its log ends with {self.log_tail()}")
 
     def _ready(self) -> bool:
+        return self._answers("/readyz")
+
+    def is_alive(self) -> bool:
+        """Whether the process answers, with or without a worker."""
+        return self._answers("/livez")
+
+    def _answers(self, path: str) -> bool:
         assert self.process is not None
         assert self.process.poll() is None, f"the service ended: {self.log_tail()}"
         try:
-            return self.http.get("/readyz", timeout=10).status_code == 200
+            return self.http.get(path, timeout=10).status_code == 200
         except httpx.TransportError:
             return False
 
