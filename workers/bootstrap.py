@@ -86,19 +86,7 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
         return None if isinstance(response, Rejected) and session.ended.wait(_JVM_SECONDS) else response
 
     def failed(barrier: Barrier, error: Exception) -> Failed | None:
-        if session.ended.wait(_JVM_SECONDS):
-            return None
-        blamed = error if isinstance(error, JobFailedError) else None
-        deterministic, reason = (blamed.deterministic, blamed.reason) if blamed else explain(error)
-        return Failed(
-            worker=worker,
-            graph=barrier.graph,
-            generation=barrier.generation,
-            epoch=barrier.curr,
-            error=reason,
-            job=None if blamed is None else blamed.job,
-            deterministic=deterministic,
-        )
+        return None if session.ended.wait(_JVM_SECONDS) else _failure(worker, barrier, error)
 
     agent = Agent(
         Registration(
@@ -114,6 +102,20 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
         failed,
     )
     return agent
+
+
+def _failure(worker: WorkerId, barrier: Barrier, error: Exception) -> Failed:
+    blamed = error if isinstance(error, JobFailedError) else None
+    deterministic, reason = (blamed.deterministic, blamed.reason) if blamed else explain(error)
+    return Failed(
+        worker=worker,
+        graph=barrier.graph,
+        generation=barrier.generation,
+        epoch=barrier.curr,
+        error=reason,
+        job=None if blamed is None else blamed.job,
+        deterministic=deterministic,
+    )
 
 
 def _configure_log(settings: Settings) -> None:

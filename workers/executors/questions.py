@@ -70,9 +70,10 @@ def analyze(spark: SparkSession, request: Analyze) -> Analyzed:
     frame = spark.createDataFrame([], _schema(request.upstream))
     if request.query.predicate is not None:
         frame = frame.where(request.query.predicate)
-    # An expression that fails on every row (1/0) is found by optimizing the plan, before anything is created.
     typed = frame.selectExpr(*request.query.projection)
-    typed.collect()
+    # An expression that fails on every row (1/0) is found by optimizing the plan, before anything is created. This is
+    # the public call that optimizes and runs no job: a collect takes ten times as long.
+    typed.inputFiles()
     columns = (
         Column(name=name, type=_postgres_type(name, field.dataType), nullable=field.nullable)
         for name, field in zip(request.names, typed.schema.fields, strict=False)
