@@ -7,6 +7,7 @@ Next: `service.meta_store.barriers`, then `workers.agent`.
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from itertools import takewhile
 
 from service.domain.barrier import (
     Abandon,
@@ -41,6 +42,10 @@ from service.telemetry.log import logger
 
 STATEMENTS_MAX = 5_000
 """How many statements one epoch takes: bounds the barrier's message and the epoch's transaction (I8)."""
+ADDED_TOGETHER = 8
+"""How many waiting Adds share a barrier. Each new scan costs the epoch a Spark job of some 100 ms, so that more would
+not make many views come sooner, and would hold everybody's barrier up.
+"""
 SLICE_ROWS = 100_000
 """How many staged rows one epoch moves: about half a second of work, so that barriers keep their pace."""
 
@@ -142,14 +147,24 @@ async def _initial(
 
 
 async def _mutation(tx: Transaction, waiting: Sequence[Command]) -> tuple[Mutation | None, list[CommandId]]:
-    """Take the oldest mutation, and every flush: a flush needs no barrier of its own."""
-    first = next((command for command in waiting if command.mutation is not None), None)
-    carried = [command.id for command in waiting if command.mutation is None or command is first]
-    if first is None or not isinstance(first.mutation, Add):
-        return None if first is None else first.mutation, carried
+    """Take the oldest mutation with the Adds that may share its barrier, and every flush: a flush needs no barrier of
+    its own.
+    """
+    taken = _together([command for command in waiting if command.mutation is not None])
+    carried = [command.id for command in waiting if command.mutation is None or command in taken]
+    added = [plan.id for command in taken if isinstance(command.mutation, Add) for plan in command.mutation.jobs]
+    if not added:
+        return (taken[0].mutation if taken else None), carried
     # The stored plan may be older than an ALTER that was answered since.
-    plans = await tx.jobs.plans([plan.id for plan in first.mutation.jobs])
-    return Add(jobs=tuple(plans)), carried
+    return Add(jobs=tuple(await tx.jobs.plans(added))), carried
+
+
+def _together(asked: Sequence[Command]) -> Sequence[Command]:
+    """Return the oldest of these mutations and, if it is an Add, the Adds right behind it: none overtakes another
+    mutation.
+    """
+    adds = list(takewhile(lambda command: isinstance(command.mutation, Add), asked[:ADDED_TOGETHER]))
+    return adds or asked[:1]
 
 
 async def _statements(tx: Transaction) -> tuple[Statement, ...]:
