@@ -1,0 +1,92 @@
+"""The same copy without tidefill, on the same server, while its worker idles: Postgres alone, and Spark JDBC."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from psycopg.sql import SQL
+
+from service.embedded.java import find_java
+from tests.bench.clock import monotonic
+from tests.bench.tables import COLUMNS, Table
+from tests.support.service import Service
+
+SCHEMA: Final = "bench"
+PLAIN: Final = f"{SCHEMA}.plain"
+COPIED: Final = f"{SCHEMA}.copied"
+JDBC: Final = (sys.executable, "-m", "tests.bench.jdbc_copy")
+JDBC_SECONDS: Final = 900
+
+
+class NotMeasuredError(Exception):
+    """Something this machine cannot do; the message says what."""
+
+
+@contextmanager
+def plain_tables(service: Service, table: Table) -> Generator[None]:
+    """Make empty tables with the key and the columns of `table`; remove them afterwards."""
+    statements = [f"drop schema if exists {SCHEMA} cascade", f"create schema {SCHEMA}"]
+    statements += [f"create table {name} ({table.columns})" for name in (PLAIN, COPIED)]
+    with service.store() as store:
+        for statement in statements:
+            store.execute(statement.encode())
+    try:
+        yield
+    finally:
+        with service.store() as store:
+            store.execute(f"drop schema {SCHEMA} cascade".encode())
+
+
+def settle(service: Service) -> None:
+    """Have Postgres write out what earlier steps left, so that the next one does not pay for them."""
+    with service.store() as store:
+        store.execute("checkpoint")
+
+
+def insert_select(service: Service, table: Table) -> float:
+    """Copy the alive rows by `INSERT .. SELECT` into the empty plain table; return the seconds it took."""
+    with service.store() as store:
+        store.execute(f"truncate {PLAIN}".encode())
+        store.execute("checkpoint")
+        began = monotonic()
+        copied = store.execute(
+            f"insert into {PLAIN} select {COLUMNS} from {table.stored} where _to = 9223372036854775807".encode()
+        ).rowcount
+        seconds = monotonic() - began
+        assert copied == table.rows, (copied, table.rows)
+        # What reads it next deserves statistics.
+        store.execute(f"analyze {PLAIN}".encode())
+    return seconds
+
+
+def jdbc_copy(service: Service, table: Table) -> float:
+    """Copy the plain table by a one-shot Spark JDBC job; return its seconds without the session's start.
+
+    It reads the plain table, which is the kindest to it: there is an index on the column it is partitioned by. Raises
+    NotMeasuredError where the driver cannot be fetched.
+    """
+    with service.store() as store:
+        store.execute(f"truncate {COPIED}".encode())
+        store.execute("checkpoint")
+    said = _run_jdbc({"url": service.database_url(), "source": PLAIN, "target": COPIED, "rows": table.rows})
+    if "unavailable" in said:
+        raise NotMeasuredError(said["unavailable"])
+    with service.store() as store:
+        row = store.execute(SQL("select count(*) from bench.copied")).fetchone()
+    assert row == (table.rows,), (row, table.rows)
+    return float(said["seconds"])
+
+
+def _run_jdbc(task: dict[str, Any]) -> dict[str, Any]:
+    java = find_java(os.environ)
+    environment = {**os.environ, **({} if java is None else {"JAVA_HOME": str(java)})}
+    done = subprocess.run(
+        JDBC, input=json.dumps(task), capture_output=True, text=True, env=environment, timeout=JDBC_SECONDS, check=False
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"the Spark JDBC copy failed: {done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])

@@ -1,0 +1,244 @@
+"""What is measured of one view over one table: throughput and memory, barrier latency, pause, loss of the worker."""
+
+import statistics
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Final
+
+from tests.bench.barriers import latencies, window
+from tests.bench.baselines import NotMeasuredError, insert_select, jdbc_copy, plain_tables, settle
+from tests.bench.clock import monotonic, pause, seconds_between, wall
+from tests.bench.figures import Figure, Section, Target, of_samples, per_second, ratio, shown
+from tests.bench.memory import Memory
+from tests.bench.tables import Table, Tables
+from tests.bench.writers import Writers
+from tests.support.service import Service
+from tests.support.waiting import until
+
+VIEW: Final = "copied"
+LIVE_ROWS_PER_SECOND: Final = 1_000
+UNLIMITED_FROM: Final = 4_000_000
+"""A smaller table is read in a few seconds: too soon to be paused or killed in the middle, so it is limited."""
+LIMITED_SECONDS: Final = 40
+PAUSES: Final = 5
+KILLS: Final = 3
+MB: Final = 1 << 20
+
+
+# --- throughput and memory ----------------------------------------------------------------------------------------
+
+
+def backfill(tables: Tables, sizes: list[int], repeat: int) -> list[Section]:
+    """Copy tables of several sizes, each `repeat` times by a fresh worker, and beside it without tidefill."""
+    every = [tables.of(rows) for rows in sizes]
+    sections: list[Section] = []
+    peaks: list[Figure] = []
+    for table in every:
+        figures, peak = _backfill(tables.service, table, repeat)
+        sections.append(Section(f"Backfill of {table.rows:,} rows, unthrottled, idle upstream", figures))
+        peaks.append(peak)
+    if len(peaks) > 1:
+        grown = ratio(peaks[-1].value, peaks[0].value)
+        name = f"{every[-1].rows:,} rows : {every[0].rows:,} rows"
+        peaks.append(Figure(name, grown, "x", Target("<=", 1.10)))
+    sections.append(Section("Peak memory of service and worker (a fresh worker for each)", tuple(peaks)))
+    return sections
+
+
+def _backfill(service: Service, table: Table, repeat: int) -> tuple[tuple[Figure, ...], Figure]:
+    runs = [_copy_once(service, table) for _ in range(repeat)]
+    rates = per_second(table.rows, [seconds for seconds, _, _ in runs])
+    walls = per_second(table.rows, [seconds for _, seconds, _ in runs])
+    postgres, jdbc, missing = _baselines(service, table, repeat)
+    rate = statistics.median(rates)
+    figures = (
+        Figure("load: INSERT .. SELECT generate_series", table.rows / table.load_seconds, "rows/s"),
+        of_samples("backfill, first barrier to Created", rates, "rows/s"),
+        of_samples("backfill, as the caller of CREATE sees it", walls, "rows/s"),
+        of_samples("Postgres alone, INSERT .. SELECT", postgres, "rows/s"),
+        of_samples("Spark JDBC, one-shot copy", jdbc, "rows/s", note=missing),
+        Figure(
+            "backfill : Postgres alone",
+            ratio(rate, statistics.median(postgres) if postgres else None),
+            "x",
+            Target(">=", 0.5),
+        ),
+        Figure(
+            "backfill : Spark JDBC",
+            ratio(rate, statistics.median(jdbc) if jdbc else None),
+            "x",
+            Target(">=", 0.8),
+            missing,
+        ),
+    )
+    return figures, _peak(table, [memory for _, _, memory in runs])
+
+
+def _copy_once(service: Service, table: Table) -> tuple[float, float, Memory]:
+    """Return the seconds from the job's start to Created, those its caller waited, and the memory taken."""
+    fresh_worker(service)
+    settle(service)
+    with Memory(service) as memory:
+        began = monotonic()
+        service.sql(create_view(table))
+        waited = monotonic() - began
+    job = service.detail(service.job(VIEW))["job"]
+    found = service.value(f"select count(*) from {VIEW}")
+    assert found == table.rows, (found, table.rows)
+    drop_view(service)
+    return seconds_between(job["started_at"], job["finished_at"]), waited, memory
+
+
+def _baselines(service: Service, table: Table, repeat: int) -> tuple[tuple[float, ...], tuple[float, ...], str]:
+    """Return rows/s of Postgres and of Spark JDBC, and why the latter is missing."""
+    postgres: list[float] = []
+    jdbc: list[float] = []
+    missing = ""
+    with plain_tables(service, table):
+        for _ in range(repeat):
+            postgres.append(insert_select(service, table))
+            try:
+                jdbc.append(jdbc_copy(service, table))
+            except NotMeasuredError as error:
+                missing = str(error)
+    return per_second(table.rows, postgres), per_second(table.rows, jdbc), missing
+
+
+def _peak(table: Table, runs: list[Memory]) -> Figure:
+    highest = max(runs, key=lambda memory: memory.peak)
+    parts = ", ".join(f"{name} {taken // MB:,}" for name, taken in sorted(highest.parts.items()))
+    note = f"{parts}; at {highest.seconds:.0f} s, {highest.samples} samples"
+    return of_samples(f"{table.rows:,} rows", [memory.peak / MB for memory in runs], "MB", note=note)
+
+
+# --- barriers ----------------------------------------------------------------------------------------------------
+
+
+def latency(service: Service, table: Table) -> Section:
+    """Measure barriers while a view is built over a table that changes."""
+    with Writers(service, table, LIVE_ROWS_PER_SECOND) as writers:
+        writers.until_steady()
+        with building(service, table) as job:
+            began, before = monotonic(), writers.changed
+            service.post(f"/v1/jobs/{job}/wait?timeout_seconds=3600")
+            rate = (writers.changed - before) / (monotonic() - began)
+            built = service.detail(job)["job"]
+    since, upto = (datetime.fromisoformat(built[name]) for name in ("started_at", "finished_at"))
+    found = latencies(service, since, upto)
+    return Section(
+        f"Barriers while backfilling {table.rows:,} rows under live writes{_said(table)}",
+        (
+            Figure("live writes", rate, "rows/s", note=f"{LIVE_ROWS_PER_SECOND:,} asked for"),
+            *found.figures(p50=1.0, p99=2.0),
+        ),
+    )
+
+
+def pausing(service: Service, table: Table) -> Section:
+    """Pause and resume a backfill at different moments of its interval."""
+    intervals: list[float] = []
+    rows_after = 0
+    with building(service, table) as job:
+        interval = interval_seconds(service)
+        for turn in range(PAUSES):
+            service.until_rows(job, service.rows(job))
+            pause(interval * turn / PAUSES)
+            asked = wall()
+            epoch = service.mutate({"type": "pause"})
+            held = service.rows(job)
+            (carried,) = [b for b in window(service, asked, wall()) if int(b["epoch"]) == epoch]
+            intervals.append((datetime.fromisoformat(carried["published_at"]) - asked).total_seconds() / interval)
+            for _ in range(3):
+                service.flush()
+            rows_after += service.rows(job) - held
+            assert service.state(job) == "Creating", "the backfill ended before it could be paused: take more rows"
+            service.mutate({"type": "resume"})
+    return Section(
+        f"Pause of a backfill of {table.rows:,} rows{_said(table)}",
+        (
+            of_samples("asked to its epoch published", intervals, "intervals", target=Target("<=", 2)),
+            Figure("the slowest", max(intervals), "intervals", Target("<=", 2)),
+            Figure("rows of history read after it", rows_after, "rows", Target("<=", 0)),
+        ),
+    )
+
+
+def losing_the_worker(service: Service, table: Table) -> Section:
+    """Kill the worker in the middle of a backfill."""
+    seconds: list[float] = []
+    for _ in range(KILLS):
+        with building(service, table) as job:
+            service.until_rows(job, 0)
+            seconds.append(_kill_once(service, job))
+    note = "a worker that lived less than a minute is started again a little later each time"
+    return Section(
+        f"SIGKILL of the worker while backfilling {table.rows:,} rows{_said(table)}",
+        (of_samples("kill to the first new row", seconds, "s", target=Target("<", 20), note=note),),
+    )
+
+
+def _kill_once(service: Service, job: int) -> float:
+    generation, held = service.graph()["generation"], service.rows(job)
+    began = monotonic()
+    service.kill_worker()
+
+    def moved() -> bool:
+        nonlocal held
+        rows = service.rows(job)
+        if service.graph()["generation"] == generation:
+            held = rows  # what the old generation had collected may still be committed
+            return False
+        return rows > held
+
+    until(moved, what="history moves again")
+    return monotonic() - began
+
+
+# --- shared ------------------------------------------------------------------------------------------------------
+
+
+def create_view(table: Table) -> str:
+    """Return the statement that copies a table."""
+    return f"CREATE MATERIALIZED VIEW {VIEW} AS SELECT * FROM {table.name}"
+
+
+def drop_view(service: Service) -> None:
+    """Drop the copy and wait until nothing of it is left."""
+    service.sql(f"DROP MATERIALIZED VIEW IF EXISTS {VIEW}")
+
+
+@contextmanager
+def building(service: Service, table: Table) -> Generator[int]:
+    """Start a view in the background, which takes long enough to be watched; yield its job and drop it afterwards."""
+    limit = _limit(table)
+    session: dict[str, Any] = {} if limit is None else {"backfill_rate_limit": str(limit)}
+    service.sql(create_view(table), background_ddl="true", **session)
+    try:
+        yield service.job(VIEW)
+    finally:
+        drop_view(service)
+
+
+def fresh_worker(service: Service) -> None:
+    """Replace the worker by one that has run nothing yet, and wait until it runs the graph."""
+    generation = service.graph()["generation"]
+    service.kill_worker()
+    service.until_recovered(generation)
+
+
+def interval_seconds(service: Service) -> float:
+    """Return the interval of barriers."""
+    return int(service.get("/v1/system-parameters")["barrier_interval_ms"]) / 1000
+
+
+def _limit(table: Table) -> int | None:
+    """Return a limit per actor, in rows a second, under which a small table takes a while."""
+    if table.rows >= UNLIMITED_FROM:
+        return None
+    return max(table.rows // LIMITED_SECONDS // 2, 50)
+
+
+def _said(table: Table) -> str:
+    limit = _limit(table)
+    return "" if limit is None else f", limited to {shown(limit)} rows/s and actor"
