@@ -1,0 +1,181 @@
+"""Any process may be killed at any instant: nothing is lost, nothing comes twice, and work goes on from the last
+committed epoch (I1, I3, I6). SIGKILL everywhere.
+
+The points are named: a worker's writer that holds its transaction with every row written, a leader between collect and
+commit, between commit and publish, between publication and its record, between fence and roll back.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.support.faulty_service import FAULT
+from tests.support.processes import processes
+from tests.support.service import FAULTY, Service, data_directory, running
+from tests.support.waiting import until
+from tests.support.workload import Workload, until_reading
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def killable() -> Iterator[Service]:
+    """A service that the tests of this file kill; each leaves it running again."""
+    with data_directory() as directory:
+        fault = directory.parent / "fault"
+        with running(Service(directory, {FAULT: str(fault)}, command=FAULTY)) as service:
+            yield service
+
+
+@pytest.fixture
+def workload(killable: Service) -> Iterator[Workload]:
+    """A view that is being built while its table changes."""
+    killable.reset()
+    killable.run("ALTER SYSTEM SET barrier_interval_ms = 500")
+    work = Workload(killable)
+    work.prepare()
+    yield work
+    if killable.process is not None and killable.process.poll() is not None:
+        killable.restart()
+    killable.reset()
+
+
+@contextmanager
+def writers_held(service: Service) -> Generator[None]:
+    """Hold every writing transaction of the worker at its last statement: its rows are written and not committed."""
+    with suppress(psycopg.OperationalError), psycopg.connect(service.database_url()) as connection:
+        connection.execute("select from state.fence where graph = 1 for update")
+        until(lambda: waiting_writers(service) or None, what="a writer at its last statement")
+        yield
+
+
+def waiting_writers(service: Service) -> int:
+    """Return how many of the worker's sessions wait for the fence with rows of theirs uncommitted."""
+    ((writers,),) = service.stored(
+        "select count(*) from pg_stat_activity where application_name ~ '^tidefill:1:[0-9]+$'"
+        " and wait_event_type = 'Lock' and backend_xid is not null and query like '%hold_generation%'"
+    )
+    return int(writers)
+
+
+def kill_driver(service: Service) -> None:
+    with writers_held(service):
+        service.kill_worker()
+
+
+def kill_jvm(service: Service) -> None:
+    with writers_held(service):
+        service.kill_jvm()
+
+
+def kill_service(service: Service) -> None:
+    with writers_held(service):
+        service.kill()
+    service.restart()
+
+
+def kill_one_backend(service: Service) -> None:
+    """Postgres ends every session and recovers by itself, as after any crash of one of its processes."""
+    with writers_held(service):
+        ((backend,),) = service.stored("select min(pid) from pg_stat_activity where query like '%hold_generation%'")
+        os.kill(int(backend), signal.SIGKILL)
+
+
+def kill_postgres(service: Service) -> None:
+    """The whole server, head first; the service starts it again."""
+    with writers_held(service):
+        end_server(service)
+
+
+def kill_everything(service: Service) -> None:
+    """Service, driver and server, as when a machine goes down."""
+    with writers_held(service):
+        driver = service.worker_pid()
+        service.kill()
+        os.kill(driver, signal.SIGKILL)
+        end_server(service)
+    service.restart()
+
+
+def end_server(service: Service) -> None:
+    cluster = (service.data_dir / "postgres" / "cluster").resolve()
+    head = int((cluster / "postmaster.pid").read_text().split()[0])
+    for pid in [head, *(pid for pid in processes() if pid != head and works_in(pid, cluster))]:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def works_in(pid: int, directory: Path) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cwd").readlink() == directory
+    except OSError:
+        return False
+
+
+def die_at(point: str) -> Callable[[Service], None]:
+    """Have the service kill itself at a named point, and start it again."""
+
+    def kill(service: Service) -> None:
+        Path(service.environment[FAULT]).write_text(point)
+        service.wait_killed()
+        service.restart()
+
+    kill.__name__ = point
+    return kill
+
+
+def die_in_recovery(service: Service) -> None:
+    """The worker is killed, and the leader between fencing the state store and rolling it back."""
+    Path(service.environment[FAULT]).write_text("before_roll_back")
+    service.kill_worker()
+    service.wait_killed()
+    service.restart()
+
+
+KILLS: tuple[Callable[[Service], None], ...] = (
+    kill_driver,
+    kill_jvm,
+    kill_service,
+    kill_one_backend,
+    kill_postgres,
+    kill_everything,
+    die_at("before_commit"),
+    die_at("before_publish"),
+    die_at("after_publish"),
+    die_in_recovery,
+)
+
+
+@pytest.mark.parametrize("kill", KILLS, ids=lambda kill: kill.__name__)
+def test_nothing_is_lost_nor_twice(workload: Workload, kill: Callable[[Service], None]) -> None:
+    """I1, I3, I6: the view equals its query in Postgres and verifies; statements ran once."""
+    service = workload.service
+    with workload.running():
+        rows = until_reading(workload, 500)
+        before = service.graph()
+        kill(service)
+        service.wait_ready()
+        service.until_recovered(before["generation"])
+        assert_resumed(service, before, rows, workload.job)
+        service.until_rows(workload.job, service.rows(workload.job))
+    workload.finish()
+
+
+def assert_resumed(service: Service, before: dict[str, object], rows: int, job: int) -> None:
+    """Work went on from the epoch that was committed, not from the start; of an abandoned one nothing is left."""
+    barriers = service.barriers()
+    initial = next(b for b in reversed(barriers) if b["kind"] == "initial")
+    assert int(initial["prev"]) >= int(str(before["committed"]))
+    assert int(initial["prev"]) in {int(b["epoch"]) for b in barriers if b["committed_at"] is not None}
+    assert service.rows(job) >= rows
+    abandoned = [int(b["epoch"]) for b in barriers if b["failure"] is not None]
+    assert abandoned, "no epoch was under way"
+    for relation in service.get("/v1/relations")["items"]:
+        table, epochs = f"state.t_{relation['id']}", ", ".join(str(epoch) for epoch in abandoned)
+        left = service.stored(f"select count(*) from {table} where _from in ({epochs}) or _to in ({epochs})")
+        assert left == [(0,)], (relation["name"], abandoned)
