@@ -1,7 +1,7 @@
 """The reference's acceptance scenarios over HTTP, as far as they speak of tables and project/filter views.
 
-A docstring names the scenario. Numbers of rows are smaller than the reference's where only time depends on them; the
-large ones are in `test_soak.py`. A rate limit keeps a backfill from ending before the test has looked at it.
+A docstring names the scenario. Numbers of rows are smaller than the reference's where only time depends on them. A rate
+limit keeps a backfill from ending before the test has looked at it.
 """
 
 from datetime import datetime
