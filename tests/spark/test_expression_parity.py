@@ -5,7 +5,6 @@ One query with a column per expression runs on each side over the same rows; so 
 
 import math
 import re
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -141,23 +140,6 @@ def expressions() -> list[str]:
     """Return each expression; `@@` stands for the operator that separates them here and `⏎` for a new line."""
     parts = EXPRESSIONS.replace("\n", " | ").split(" | ")
     return [part.strip().replace("@@", "|").replace("⏎", "\n") for part in parts if part.strip()]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    builder = SparkSession.builder.master("local[1]").appName("parity")
-    for name, value in {
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.ansi.enabled": "true",
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.variable.substitute": "false",
-    }.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    yield session
-    session.stop()
 
 
 def _table() -> CreateTable:
