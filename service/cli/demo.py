@@ -26,7 +26,7 @@ from rich.console import Console
 from service.cli.client import RefusedError, Service, open_http
 
 ROWS: Final = 1_000_000
-WRITERS: Final = 3
+WRITERS: Final = 6
 BATCH: Final = 400
 """Rows that one statement of a writer changes; a statement is answered with its epoch, about one a second."""
 MOVED: Final = 10_000_000
