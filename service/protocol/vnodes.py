@@ -10,7 +10,7 @@ engines and a vnode need not be injective.
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from service.protocol.columns import ColumnType, TypeName
@@ -121,5 +121,3 @@ _SPARK_TEXT: Final = {
     TypeName.TIMESTAMPTZ: "cast(unix_micros({0}) as string)",
     TypeName.UUID: "{0}",
 }
-
-Printer = Callable[[Sequence[tuple[str, ColumnType]], int], str]

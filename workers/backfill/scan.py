@@ -12,9 +12,7 @@ from workers.backfill.positions import Positions
 
 @dataclass
 class ActorState:
-    """One actor. `finish_due` says that the last vnode completed in an earlier epoch: the finish goes out with the
-    next.
-    """
+    """One actor: its vnodes' positions and its permits."""
 
     id: ActorId
     positions: Positions
