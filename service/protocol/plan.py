@@ -61,15 +61,27 @@ class ActorPlan(_Value):
     positions: tuple[VnodePosition, ...] = ()
 
 
+class Pushdown(_Value):
+    """A query in the state store's own SQL, where it means there what it means in Spark, to the last bit.
+
+    Pages of history are then copied inside the state store. `columns` names the upstream column of every column of the
+    target relation, in its order.
+    """
+
+    columns: tuple[str, ...]
+    predicate: str | None = None
+
+
 class Stateless(_Value):
     """Project and filter over one upstream, in Spark SQL over the upstream's own column names.
 
     `projection` gives every column of the target relation, in its order, hidden ones included. `predicate` is None
-    where the query has no WHERE.
+    where the query has no WHERE. `pushdown` is None where only Spark can say what a row becomes.
     """
 
     projection: tuple[str, ...]
     predicate: str | None = None
+    pushdown: Pushdown | None = None
 
 
 class FragmentPlan(_Value):

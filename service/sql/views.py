@@ -22,6 +22,7 @@ from service.sql.expressions import Scope
 from service.sql.operators import truth
 from service.sql.options import Option, read_options
 from service.sql.order import bind_order, parse_order
+from service.sql.pushdown import push_down
 from service.sql.statements import BackfillOrder, CreateMaterializedView
 from service.sql.tables import UNBOUND
 from service.sql.tokens import fold, syntax_error
@@ -144,7 +145,7 @@ def _bind(statement: CreateMaterializedView, relations: Mapping[str, Relation]) 
         raise Invalid("a view needs a column", position=tree.start + 1)
     where = select.args.get("where")
     predicate = truth(scope.bind(where.this), "WHERE") if where is not None else None
-    return _keyed(scope.relation, outputs, predicate)
+    return _keyed(scope, outputs, predicate, None if where is None else where.this)
 
 
 def _check_clauses(tree: Tree, select: exp.Select) -> None:
@@ -258,7 +259,8 @@ _TYPE_LABELS: Final[Mapping[str, str]] = {
 }
 
 
-def _keyed(upstream: Relation, outputs: list[_Output], predicate: str | None) -> BoundView:
+def _keyed(scope: Scope, outputs: list[_Output], predicate: str | None, where: exp.Expr | None) -> BoundView:
+    upstream = scope.relation
     passed: dict[str, str] = {}
     for output in outputs:
         if output.value.column is not None:
@@ -276,7 +278,11 @@ def _keyed(upstream: Relation, outputs: list[_Output], predicate: str | None) ->
         audit(text, upstream)
     return BoundView(
         upstream=upstream,
-        query=Stateless(projection=tuple(output.value.sql for output in every), predicate=predicate),
+        query=Stateless(
+            projection=tuple(output.value.sql for output in every),
+            predicate=predicate,
+            pushdown=push_down(scope, [output.value for output in every], where),
+        ),
         names=tuple(output.name for output in every),
         hidden=len(hidden),
         key=tuple(key),

@@ -237,6 +237,37 @@ def test_an_expression_gives_the_same_in_postgres_and_in_spark(database_url: str
     assert not differing, "\n".join(differing)
 
 
+PUSHED = (
+    *(f"{one} {sign} {other}" for sign in ("=", "<>", "<", "<=", ">", ">=") for one, other in (
+        ("i", "b"), ("s", "i"), ("n", "m"), ("n", "i"), ("b", "m"), ("x", "y"), ("x", "'b'"), ("y", "'kůň'"),
+        ("ok", "ok"), ("dt", "dt"), ("i", "4"), ("n", "2"), ("7", "s"),
+    )),
+    "i is null", "x is not null", "ok", "not ok", "i > 0 and n > 0", "i > 0 or n is null", "not (i > 0 and ok)",
+)  # fmt: skip
+
+
+def test_a_condition_that_is_pushed_down_keeps_the_same_rows(database_url: str, spark: SparkSession) -> None:
+    wholes: list[str] = []
+    for text in PUSHED:
+        parsed = parse(f"create materialized view m as select id from t where {text}")
+        assert isinstance(parsed, CreateMaterializedView)
+        query = bind_view(parsed, {"t": table_relation(_table())}).query
+        assert query.pushdown is not None, text
+        assert query.pushdown.predicate is not None
+        wholes.append(query.pushdown.predicate)
+    with psycopg.connect(database_url) as connection:
+        load(connection)
+        connection.execute('alter table t alter x type text collate "C", alter y type text collate "C"')
+        there = run(connection, f"select {', '.join(wholes)} from t order by id")
+    differing = [
+        (text, row)
+        for row, (left, right) in enumerate(zip(there, in_spark(spark, list(PUSHED)), strict=True))
+        for text, expected, found in zip(PUSHED, left, right, strict=True)
+        if expected is not found
+    ]
+    assert not differing
+
+
 REFUSED = (
     "i / 0",
     "d / 0",

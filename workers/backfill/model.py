@@ -17,7 +17,7 @@ from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.relation import ALIVE
 from service.protocol.vnodes import canonical_float, vnode_of, vnodes_of
 from workers.backfill.order import KeyPart, Position
-from workers.backfill.positions import Read, Span, pages
+from workers.backfill.positions import Span, pages
 from workers.backfill.scan import ActorState, ScanState
 
 Value = bool | int | float | str | bytes | None
@@ -295,19 +295,19 @@ class Arrangement:
         def more_time() -> bool:
             return done < reading.pages_max
 
-        def page(span: Span, limit: int) -> ModelPage:
+        def read(span: Span, limit: int) -> ModelPage:
             return self.upstream.page(at, span, limit)
 
         permits = actor.budget.permits
-        for one in pages(actor.positions, page, page_rows=reading.page_rows, permits=permits, more_time=more_time):
-            self._write(actor, one, curr)
+        for page in pages(actor.positions, read, page_rows=reading.page_rows, permits=permits, more_time=more_time):
+            self._write(actor, page, curr)
             done += 1
 
-    def _write(self, actor: ActorState, read: Read[ModelPage], curr: int) -> None:
-        count = len(read.page.versions)
+    def _write(self, actor: ActorState, page: ModelPage, curr: int) -> None:
+        count = len(page.versions)
         actor.budget = actor.budget.spent(count)
         self.passed(Passed("page_read", actor.id, count))
-        for version in read.page.versions:
+        for version in page.versions:
             out = self.query(version.row)
             if out is not None:
                 self.target.insert(version.key, out, curr)

@@ -6,7 +6,7 @@ page shorter than its limit has met the end, so every vnode of its span is compl
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from service.protocol.ids import Vnode
 from service.protocol.plan import PositionState, VnodePosition
@@ -109,14 +109,6 @@ class Positions:
         self.changed.add(position.vnode)
 
 
-@dataclass(frozen=True, slots=True)
-class Read(Generic[P]):
-    """A page as it was read, with the span it answers."""
-
-    span: Span
-    page: P
-
-
 def pages(
     positions: Positions,
     read: Callable[[Span, int], P],
@@ -124,7 +116,7 @@ def pages(
     page_rows: int,
     permits: int | None,
     more_time: Callable[[], bool],
-) -> Iterator[Read[P]]:
+) -> Iterator[P]:
     """Read pages and move `positions` over them until history ends, the permits are used up, or the time is over.
 
     `permits` is how many rows may be read (None: any number). At least one page is read where one permit is left,
@@ -139,7 +131,7 @@ def pages(
         positions.record(span, page, limit=limit)
         if left is not None:
             left -= sum(page.rows.values())
-        yield Read(span, page)
+        yield page
         if not more_time():
             return
 

@@ -15,6 +15,7 @@ The reader ends with one control row that carries, as JSON, what it did; the wri
 import json
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,14 +26,14 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from service.protocol.ids import EpochField
-from service.protocol.plan import VnodePosition
+from service.protocol.plan import Pushdown, VnodePosition
 from service.protocol.relation import Relation
 from service.protocol.vnodes import Runs
 from workers.backfill.positions import Positions, pages
 from workers.executors.rows import PositionColumns, actor_indexes, input_schema, repeated, row_batch
 from workers.queries.stateless import REPORT, StatelessPlan
 from workers.spark.frames import spark_schema
-from workers.state_store.port import CONTROL, OPERATION, PAGE, VersionedStore
+from workers.state_store.port import CONTROL, OPERATION, PAGE, PageReader, VersionedStore
 
 OUTCOME = "outcome"
 PROPERTY = "tidefill.epoch"
@@ -70,6 +71,7 @@ class ScanTask:
     upstream: Relation
     target: Relation
     actors: int
+    pushdown: Pushdown | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,29 +142,33 @@ def _read_actor(scan: ScanTask, task: EpochTask, index: int) -> Iterator[pa.Reco
         ):
             upstream_rows += batch.num_rows
             yield row_batch(schema, operation, batch, beside.of(batch))
-    snapshot_rows = snapshot_bytes = 0
+    snapshot_rows = snapshot_bytes = copied = 0
     more_time = partial(_more_time, began + task.slice_seconds)
-    for read in pages(
-        positions,
-        lambda span, limit: scan.store.read_page(scan.upstream, span, at=task.curr, limit=limit),
-        page_rows=task.page_rows,
-        permits=actor.permits,
-        more_time=more_time,
-    ):
-        snapshot_rows += sum(read.page.rows.values())
-        snapshot_bytes += read.page.size_bytes
-        for batch in read.page.batches:
-            yield row_batch(schema, PAGE, batch, None)
+    with _page_reader(scan, task, positions) as read_page:
+        for page in pages(positions, read_page, page_rows=task.page_rows, permits=actor.permits, more_time=more_time):
+            snapshot_rows += sum(page.rows.values())
+            snapshot_bytes += page.size_bytes
+            copied += page.copied
+            for batch in page.batches:
+                yield row_batch(schema, PAGE, batch, None)
     done = {
         "actor": index,
         "positions": [position.model_dump(mode="json") for position in positions.take_changed()],
         "snapshot_rows": snapshot_rows,
         "snapshot_bytes": snapshot_bytes,
         "upstream_rows": upstream_rows,
+        "copied": copied,
         "reading_seconds": time.monotonic() - began,  # noqa: TID251 - as above
         "used_slice": not more_time(),
     }
     yield _control_batch(schema, done)
+
+
+def _page_reader(scan: ScanTask, task: EpochTask, positions: Positions) -> AbstractContextManager[PageReader]:
+    """A query that the store can answer is copied inside it: its rows meet Spark only when they change."""
+    if scan.pushdown is None or positions.next_span() is None:
+        return nullcontext(lambda span, limit: scan.store.read_page(scan.upstream, span, at=task.curr, limit=limit))
+    return scan.store.copying(scan.upstream, scan.target, scan.pushdown, at=task.curr)
 
 
 def _more_time(deadline: float) -> bool:
@@ -185,7 +191,8 @@ def _write_actor(scan: ScanTask, batches: Iterator[pa.RecordBatch]) -> Iterator[
 
     written = scan.store.write(scan.target, _epoch_task().curr, rows())
     assert report, "the reader's control row did not arrive"
-    outcome = {**report, "inserted": written.inserted, "closed": written.closed}
+    copied = report.pop("copied")
+    outcome = {**report, "inserted": copied + written.inserted, "closed": written.closed}
     yield pa.RecordBatch.from_arrays([pa.array([json.dumps(outcome)])], names=[OUTCOME])
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.ids import FragmentId, Generation, JobId, RelationId, WorkerId
 from service.protocol.mutation import Add, Pause, Resume, StartFragmentBackfill, Stop, Throttle
-from service.protocol.plan import FragmentKind, FragmentPlan, JobPlan
+from service.protocol.plan import FragmentKind, FragmentPlan, JobPlan, Pushdown
 from service.protocol.relation import Relation
 from service.protocol.report import ActorReport, Collected, RelationReport
 from workers.backfill.pace import PAGE_ROWS_FIRST, Pace, page_rows_after, share_of
@@ -36,6 +36,7 @@ class Scan:
     target: Relation
     state: ScanState
     query: StatelessPlan
+    pushdown: Pushdown | None = None
     page_rows: int = PAGE_ROWS_FIRST
     pace: Pace = field(default_factory=Pace)
     planned: ScanJob | None = None
@@ -206,7 +207,7 @@ class GraphExecutor:
         """Plan the scan's job when it first runs: an idle view costs nothing."""
         if scan.planned is None:
             assert self.stores is not None
-            task = ScanTask(self.stores.versioned, scan.upstream, scan.target, len(scan.state.actors))
+            task = ScanTask(self.stores.versioned, scan.upstream, scan.target, len(scan.state.actors), scan.pushdown)
             scan.planned = ScanJob(self.spark, task, scan.query)
         return scan.planned
 
@@ -244,6 +245,7 @@ def _scan(job: JobPlan, fragment: FragmentPlan, now: float) -> Scan:
         target=job.relation,
         state=ScanState.of(fragment, now=now),
         query=plan(fragment.query, fragment.upstream, job.relation),
+        pushdown=fragment.query.pushdown,
     )
 
 

@@ -103,8 +103,8 @@ def _read_blocks(side: _Side, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
                 permits=None,
                 more_time=lambda: True,
             )
-            for read in whole:
-                for rows in read.page.batches:
+            for page in whole:
+                for rows in page.batches:
                     # With positions the rows are marked like live changes: only the backfilled prefix passes.
                     operation = PAGE if beside is None else LIVE
                     yield row_batch(schema, operation, rows, None if beside is None else beside.of(rows))

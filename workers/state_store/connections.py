@@ -27,7 +27,9 @@ CHANGES: Final = (
     "set enable_indexscan = off",
     "set enable_indexonlyscan = off",
 )
-WRITING: Final = (*_READING, "set idle_in_transaction_session_timeout = '60s'", "set lock_timeout = '30s'")
+_BOUNDED: Final = ("set idle_in_transaction_session_timeout = '60s'", "set lock_timeout = '30s'")
+WRITING: Final = (*_READING, *_BOUNDED)
+COPYING: Final = (*_READING, "set enable_bitmapscan = off", *_BOUNDED)
 
 _open: dict[tuple[int, str, tuple[str, ...]], tuple[str, Any]] = {}
 

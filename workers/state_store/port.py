@@ -6,13 +6,15 @@ bring a new one. Everything is written at one epoch, in one transaction per acto
 generation is the present one (I7).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import pyarrow as pa
 
 from service.protocol.ids import Epoch
+from service.protocol.plan import Pushdown
 from service.protocol.relation import Relation
 from service.protocol.vnodes import Runs
 from workers.backfill.order import Position
@@ -29,16 +31,24 @@ VNODE: Final = "_vnode"
 
 @dataclass(frozen=True, slots=True)
 class ArrowPage:
-    """Rows of one span in storage order: `_vnode` and the relation's columns as they travel."""
+    """Rows of one span in storage order: `_vnode` and the relation's columns as they travel.
+
+    A page that was copied inside the store has no batches; `copied` is how many of its rows satisfied the query.
+    """
 
     batches: tuple[pa.RecordBatch, ...]
     rows: Mapping[int, int]
     end: tuple[int, Position] | None
+    copied: int = 0
 
     @property
     def size_bytes(self) -> int:
         """What the rows take in memory."""
         return sum(batch.nbytes for batch in self.batches)
+
+
+PageReader = Callable[[Span, int], ArrowPage]
+"""Takes the next page of a span, with at most so many rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +64,14 @@ class VersionedStore(Protocol):
 
     def read_page(self, relation: Relation, span: Span, *, at: Epoch, limit: int) -> ArrowPage:
         """Read at most `limit` rows of a span as of epoch `at`."""
+        ...
+
+    def copying(
+        self, upstream: Relation, target: Relation, query: Pushdown, *, at: Epoch
+    ) -> AbstractContextManager[PageReader]:
+        """Give a reader that copies pages, as of epoch `at`, into the target at that epoch, inside the store; when it
+        ends, fence and commit them all in one transaction.
+        """
         ...
 
     def read_changes(

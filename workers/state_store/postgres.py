@@ -1,7 +1,8 @@
 """Versioned tables on Postgres, as tasks read and write them (the port is `workers.state_store.port`)."""
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from service.protocol.ids import Epoch, Generation, GraphId, RequestId
+from service.protocol.plan import Pushdown
 from service.protocol.relation import Relation, state_table
 from service.protocol.vnodes import Runs
 from workers.backfill.order import Position, key_of, quoted
@@ -17,6 +19,7 @@ from workers.backfill.positions import Span
 from workers.state_store import statements
 from workers.state_store.connections import (
     CHANGES,
+    COPYING,
     PAGES,
     WRITING,
     adbc_connection,
@@ -24,7 +27,7 @@ from workers.state_store.connections import (
     psycopg_connection,
     question_name,
 )
-from workers.state_store.port import CLOSE, LIVE, OPERATION, VNODE, ArrowPage, Written
+from workers.state_store.port import CLOSE, LIVE, OPERATION, VNODE, ArrowPage, PageReader, Written
 from workers.state_store.wire import key_text, read_type, writes_binary
 
 BATCH_BYTES: Final = 1 << 18
@@ -50,6 +53,19 @@ class PostgresStore:
         with adbc_connection(self.url, self._name, PAGES, autocommit=True) as connection:
             batches = tuple(_read(connection, query, schema))
         return ArrowPage(batches, _rows_by_vnode(batches), _end(relation, batches))
+
+    @contextmanager
+    def copying(self, upstream: Relation, target: Relation, query: Pushdown, *, at: Epoch) -> Generator[PageReader]:
+        """Give a reader that copies pages into the target at epoch `at`; fence and commit when it ends."""
+        with adbc_connection(self.url, self._name, COPYING, autocommit=False) as connection:
+
+            def copy(span: Span, limit: int) -> ArrowPage:
+                told = _fetch(connection, statements.copy_query(upstream, target, query, span, at=at, limit=limit))
+                return _copied(upstream, told, limit)
+
+            yield copy
+            _select(connection, self._hold)
+            connection.commit()
 
     def read_changes(
         self, relation: Relation, *, after: Epoch, upto: Epoch, runs: Runs
@@ -168,6 +184,16 @@ def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     )
 
 
+def _copied(upstream: Relation, told: pa.Table, limit: int) -> ArrowPage:
+    """Read what a copy told: by vnode its rows, those copied, and the key of the row at the limit."""
+    columns: list[list[Any]] = [column.to_pylist() for column in told.columns]
+    vnodes, rows, copied, *last = columns
+    end = None
+    if sum(rows) == limit:
+        end = vnodes[-1], tuple(key_text(part[-1], key.type) for part, key in zip(last, key_of(upstream), strict=True))
+    return ArrowPage((), dict(zip(vnodes, rows, strict=True)), end, sum(copied))
+
+
 def _rows_by_vnode(batches: tuple[pa.RecordBatch, ...]) -> dict[int, int]:
     rows: dict[int, int] = {}
     for batch in batches:
@@ -251,10 +277,15 @@ def _execute(connection: Any, sql: str) -> None:
 
 
 def _select(connection: Any, sql: str) -> Any:
+    return _fetch(connection, sql).column(0)[0].as_py()
+
+
+def _fetch(connection: Any, sql: str) -> pa.Table:
+    """Run what COPY cannot: a statement that changes something and tells of it."""
     with connection.cursor() as cursor:
         cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
         cursor.execute(sql)
-        return cursor.fetchone()[0]
+        return cursor.fetch_arrow_table()
 
 
 def _sql(text: str) -> Any:

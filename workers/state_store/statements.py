@@ -1,6 +1,7 @@
 """The SQL of versioned tables, printed from relations, spans and epochs. Pure."""
 
 from service.protocol.ids import Epoch
+from service.protocol.plan import Pushdown
 from service.protocol.relation import ALIVE, Relation, state_table
 from service.protocol.vnodes import Runs
 from workers.backfill.order import after_postgres, key_of, quoted
@@ -10,13 +11,33 @@ from workers.state_store.wire import read_postgres
 
 def page_query(relation: Relation, span: Span, *, at: Epoch, limit: int) -> str:
     """Read a span as of an epoch, in storage order, by the storage index."""
-    where = [f"_vnode between {span.first} and {span.last}", f"_from <= {at}", f"_to > {at}"]
-    if span.after is not None:
-        where[0] = f"_vnode = {span.first}"
-        where.append(after_postgres(key_of(relation), span.after))
     return (
-        f"select _vnode, {_columns(relation)} from {state_table(relation.id)} where {' and '.join(where)}"
+        f"select _vnode, {_columns(relation)} from {state_table(relation.id)} where {_page(relation, span, at)}"
         f" order by _vnode, {_order(relation)} limit {limit}"
+    )
+
+
+def copy_query(upstream: Relation, target: Relation, query: Pushdown, span: Span, *, at: Epoch, limit: int) -> str:
+    """Copy the rows of a page that satisfy the query, and tell of the page by vnode: its rows, the rows copied, and the
+    key of the row at the limit (NULLs where there is none).
+    """
+    key = key_of(upstream)
+    # A condition may read any column; without one the page carries what is copied and its key.
+    read = [column.name for column in upstream.columns if query.predicate is not None]
+    wanted = dict.fromkeys((*query.columns, *(part.name for part in key), *read))
+    where = _page(upstream, span, at)
+    predicate = "true" if query.predicate is None else query.predicate
+    last = ", ".join(
+        f"(select {read_postgres(part.name, part.type)} from page offset {limit - 1} limit 1) as {quoted(part.name)}"
+        for part in key
+    )
+    return (
+        f"with page as materialized (select _vnode, {', '.join(map(quoted, wanted))} from {state_table(upstream.id)}"
+        f" where {where} order by _vnode, {_order(upstream)} limit {limit}),"
+        f" copied as (insert into {state_table(target.id)} ({', '.join(map(quoted, stored_columns(target)))})"
+        f" select _vnode, {', '.join(map(quoted, query.columns))}, {at} from page where {predicate})"
+        f" select _vnode, count(*) as rows, count(*) filter (where {predicate}) as copied, {last}"
+        " from page group by _vnode order by _vnode"
     )
 
 
@@ -58,6 +79,14 @@ def close(relation: Relation, keys: str, epoch: Epoch) -> str:
 def stored_columns(relation: Relation) -> list[str]:
     """The columns a writer fills, in order: `_vnode`, the relation's own, `_from`."""
     return ["_vnode", *(column.name for column in relation.columns), "_from"]
+
+
+def _page(relation: Relation, span: Span, at: Epoch) -> str:
+    where = [f"_vnode between {span.first} and {span.last}", f"_from <= {at}", f"_to > {at}"]
+    if span.after is not None:
+        where[0] = f"_vnode = {span.first}"
+        where.append(after_postgres(key_of(relation), span.after))
+    return " and ".join(where)
 
 
 def _columns(relation: Relation) -> str:

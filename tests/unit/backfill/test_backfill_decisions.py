@@ -22,7 +22,7 @@ from workers.backfill.pace import (
     page_rows_after,
     share_of,
 )
-from workers.backfill.positions import Positions, Read, Span, not_started, pages
+from workers.backfill.positions import Positions, Span, not_started, pages
 from workers.backfill.scan import ScanState, report
 
 
@@ -95,13 +95,13 @@ def test_pages_ask_for_no_more_than_is_permitted(permits: int | None, limits: li
         asked.append(limit)
         return Counted({span.first: limit}, (span.first, (str(len(asked)),)))
 
-    reads = pages(at(), full, page_rows=5, permits=permits, more_time=lambda: len(asked) < 3)
-    assert [sum(read.page.rows.values()) for read in reads] == asked == limits
+    read = pages(at(), full, page_rows=5, permits=permits, more_time=lambda: len(asked) < 3)
+    assert [sum(page.rows.values()) for page in read] == asked == limits
 
 
 def test_one_page_is_read_without_any_time() -> None:
     reads = list(pages(at(), lambda _span, _limit: Counted(), page_rows=5, permits=None, more_time=lambda: False))
-    assert reads == [Read(Span(0, 3), Counted())]
+    assert reads == [Counted()]
 
 
 def test_an_actor_without_vnodes_is_a_mistake() -> None:
@@ -206,3 +206,13 @@ def test_a_scan_is_built_from_what_is_stored() -> None:
     told = report(scan, scan.actors[2], changed=[completed(2, 20)], finished=True, snapshot_rows=1, upstream_rows=2)
     assert (told.actor, told.fragment, told.rows, told.finished) == (2, 7, 20, True)
     assert told.positions == (completed(2, 20),)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize("last", [False, True])
+def test_the_end_of_history_is_told_in_its_own_epoch_only(last: bool, finished: bool) -> None:
+    positions = (completed(0, 1), completed(1, 1)) if last else (completed(0, 1),)
+    actors = (ActorPlan(id=ActorId(1), vnodes=((0, 1),), positions=positions),)
+    scan = ScanState.of(FragmentPlan(id=FragmentId(7), kind=FragmentKind.DML, actors=actors), now=0.0)
+    told = report(scan, scan.actors[0], changed=(), finished=finished, snapshot_rows=0, upstream_rows=0)
+    assert told.completed == (last and not finished)

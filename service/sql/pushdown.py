@@ -1,0 +1,100 @@
+"""Which queries the state store may answer itself: those that mean in Postgres what they mean in Spark, bit by bit.
+
+Columns that are passed on, and conditions over them in which the two engines cannot differ: comparisons of exact types
+with columns and plain literals, IS NULL, and their combinations, whose three-valued logic is the same. Everything else
+(an operation that may overflow or round, a float, a pattern, a zone) is Spark's to compute.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from sqlglot import exp
+
+from service.domain.errors import Invalid
+from service.protocol.columns import ColumnType, TypeName
+from service.protocol.plan import Pushdown
+from service.sql import operators
+from service.sql.expressions import Scope
+from service.sql.typed import INTEGERS, Typed
+
+_COMPARISON: Final[Mapping[type[exp.Expr], str]] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+}
+_EXACT: Final = frozenset({*INTEGERS, TypeName.NUMERIC, TypeName.TEXT, TypeName.BOOLEAN, TypeName.DATE})
+"""Text is compared byte by byte on both sides: its columns are COLLATE "C"."""
+
+
+def push_down(scope: Scope, outputs: Sequence[Typed], where: exp.Expr | None) -> Pushdown | None:
+    """Return the query in Postgres's words, or None where Spark has to compute it. `where` has been bound before."""
+    columns = [output.column.name for output in outputs if output.column is not None]
+    condition = None if where is None else _condition(scope, where)
+    if len(columns) < len(outputs) or (where is not None and condition is None):
+        return None
+    return Pushdown(columns=tuple(columns), predicate=condition)
+
+
+def _condition(scope: Scope, node: exp.Expr) -> str | None:
+    match node:
+        case exp.Paren():
+            return _condition(scope, node.this)
+        case exp.Not():
+            negated = _condition(scope, node.this)
+            return None if negated is None else f"(not {negated})"
+        case exp.And() | exp.Or():
+            sides = [_condition(scope, side) for side in (node.this, node.expression)]
+            word = " and " if isinstance(node, exp.And) else " or "
+            return None if None in sides else f"({word.join(filter(None, sides))})"
+        case exp.Is() if isinstance(node.expression, exp.Null):
+            column = _column(scope, node.this)
+            word = "is not null" if node.args.get("negate") else "is null"
+            return None if column is None else f"({column} {word})"
+        case exp.Column():
+            return _column(scope, node)
+        case _ if type(node) in _COMPARISON:
+            return _comparison(scope, node)
+        case _:
+            return None
+
+
+def _comparison(scope: Scope, node: exp.Expr) -> str | None:
+    sides = [node.this, node.args["expression"]]
+    if not all(_plain(side) for side in sides):
+        return None
+    kind = operators.comparable([scope.bind(side) for side in sides], "a comparison")
+    if kind.array or kind.name not in _EXACT:
+        return None
+    left, right = (_operand(scope, side, kind) for side in sides)
+    return None if left is None or right is None else f"({left} {_COMPARISON[type(node)]} {right})"
+
+
+def _plain(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Column | exp.Literal)
+
+
+def _operand(scope: Scope, node: exp.Expr, kind: ColumnType) -> str | None:
+    if isinstance(node, exp.Column):
+        return _column(scope, node)
+    text = str(node.this)
+    if node.args.get("is_string"):
+        # How Postgres reads a text as another type is not asked for here.
+        return _quoted(text) + "::text" if kind.name is TypeName.TEXT else None
+    return text if text.isdigit() and text.isascii() else None
+
+
+def _column(scope: Scope, node: exp.Expr) -> str | None:
+    if not isinstance(node, exp.Column):
+        return None
+    try:
+        column = scope.bind(node).column
+    except Invalid:
+        return None
+    return None if column is None else '"' + column.name.replace('"', '""') + '"'
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

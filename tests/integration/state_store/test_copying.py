@@ -1,0 +1,114 @@
+"""A page copied inside the store is the page that is read: the same rows by vnode, the same end, and nothing else."""
+
+from collections.abc import AsyncGenerator
+
+import adbc_driver_manager
+import pytest
+
+from service.protocol.columns import Column, ColumnType
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, RelationId, Term
+from service.protocol.plan import Pushdown
+from service.protocol.relation import Relation, RelationKind
+from tests.support.key_shapes import SHAPES, KeyShape
+from tests.support.state_store import Store, prepared_store
+from workers.backfill.positions import Positions, Span, pages
+from workers.state_store.port import ArrowPage, PageReader
+from workers.state_store.postgres import PostgresStore
+
+pytestmark = pytest.mark.postgres
+
+TERM, GENERATION, AT = Term(7), Generation(5), Epoch(20)
+VNODES = ((0, 3),)
+VALUES = {
+    "bigint": "(i % 7) - 3",
+    "text": "chr(97 + i % 5) || repeat('''\u00e9', i % 3)",
+    "double precision": "(array['NaN', '-Infinity', '-1.5', '0', '2.5', 'Infinity'])[1 + i % 6]::float8",
+    "boolean": "i % 2 = 0",
+    "bytea": "decode(lpad(to_hex(i % 4), 2, '0'), 'hex')",
+}
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncGenerator[Store]:
+    async with prepared_store(database_url) as prepared:
+        await prepared.tables.claim(TERM)
+        yield prepared
+
+
+def view_of(upstream: Relation) -> Relation:
+    columns = (Column(name="twice", type=ColumnType.parse("int")), *upstream.columns)
+    return Relation(id=RelationId(2), name="v", kind=RelationKind.MATERIALIZED_VIEW, columns=columns, key=upstream.key)
+
+
+def query_of(upstream: Relation, predicate: str | None) -> Pushdown:
+    return Pushdown(columns=("v", *(column.name for column in upstream.columns)), predicate=predicate)
+
+
+async def fill(store: Store, upstream: Relation) -> PostgresStore:
+    """Sixty rows in four vnodes; of each six one has ended, one begins too late and one is NULL where it may be."""
+    await store.tables.create(upstream, term=TERM)
+    await store.tables.create(view_of(upstream), term=TERM)
+    await store.tables.fence(DATABASE_GRAPH, GENERATION, term=TERM)
+    key = [
+        f"case when i % 6 = 2 then null else {VALUES[str(column.type)]} end"
+        if column.nullable
+        else VALUES[str(column.type)]
+        for column in upstream.columns[:-2]
+    ]
+    await store.run(
+        f"insert into state.t_1 select i % 4, {', '.join(key)}, i, i % 5,"
+        " case when i % 6 = 0 then 21 else 1 + i / 6 end, case when i % 6 = 1 then 20 else 9223372036854775807 end"
+        " from generate_series(0, 59) i on conflict do nothing"
+    )
+    # One version of each key is enough, and two alive ones would be none.
+    same = " and ".join(f'a."{part.name}" is not distinct from b."{part.name}"' for part in upstream.key)
+    await store.run(f"delete from state.t_1 a using state.t_1 b where a._vnode = b._vnode and {same} and a.id > b.id")
+    return PostgresStore(store.url, DATABASE_GRAPH, GENERATION)
+
+
+def whole(read: PageReader, limit: int) -> list[ArrowPage]:
+    return list(pages(Positions(VNODES), read, page_rows=limit, permits=None, more_time=lambda: True))
+
+
+def told(page: ArrowPage, limit: int) -> tuple[dict[int, int], object]:
+    """The end of a short page is the end of its span: nobody asks for its key."""
+    return dict(page.rows), page.end if sum(page.rows.values()) == limit else None
+
+
+@pytest.mark.parametrize("predicate", [None, '("v" > 2)'])
+@pytest.mark.parametrize("limit", [1, 4, 1000])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+async def test_a_copied_page_is_the_page_that_is_read(
+    store: Store, shape: KeyShape, limit: int, predicate: str | None
+) -> None:
+    upstream = shape.relation
+    worker = await fill(store, upstream)
+
+    def page(span: Span, limit: int) -> ArrowPage:
+        return worker.read_page(upstream, span, at=AT, limit=limit)
+
+    read = whole(page, limit)
+    with worker.copying(upstream, view_of(upstream), query_of(upstream, predicate), at=AT) as copy:
+        copied = whole(copy, limit)
+    assert [told(page, limit) for page in copied] == [told(page, limit) for page in read]
+    names = ", ".join(f'"{column.name}"' for column in upstream.columns)
+    kept = f"select _vnode, v, {names} from state.t_1 where _from <= 20 and _to > 20 and {predicate or 'true'}"
+    stored = f"select _vnode, twice, {names} from state.t_2 where _from = 20 and _to = 9223372036854775807"
+    assert sum(page.copied for page in copied) == len(await store.rows(kept)) > 0
+    assert await store.rows(f"({kept}) except all ({stored})") == []
+    assert await store.rows(f"({stored}) except all ({kept})") == []
+
+
+async def test_an_old_generation_copies_nothing(store: Store) -> None:
+    """I7."""
+    upstream = SHAPES[0].relation
+    worker = await fill(store, upstream)
+
+    def copy() -> None:
+        with worker.copying(upstream, view_of(upstream), query_of(upstream, None), at=AT) as reader:
+            whole(reader, 5)
+
+    await store.tables.fence(DATABASE_GRAPH, Generation(6), term=TERM)
+    with pytest.raises(adbc_driver_manager.Error, match="generation 5 of graph 1 is over"):
+        copy()
+    assert await store.rows("select from state.t_2") == []
