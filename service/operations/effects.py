@@ -73,6 +73,14 @@ async def finish_jobs(tx: Transaction, collected: Sequence[tuple[Barrier, Collec
             await tx.events.append("job.created", {"job": job.id, "name": job.name}, now=now)
 
 
+async def hasten_finish(
+    tx: Transaction, graph: GraphId, collected: Sequence[tuple[Barrier, Collected]], *, now: datetime
+) -> None:
+    """A fragment whose history has ended is finished by the next barrier: ask for it now, not an interval later."""
+    if any(actor.completed for _, answer in collected for actor in answer.actors):
+        await tx.commands.add(graph, None, asked_by="the end of a backfill", now=now)
+
+
 async def _finishing(tx: Transaction, collected: Sequence[tuple[Barrier, Collected]]) -> set[JobId]:
     """Return jobs that may have finished: those with a finished actor, and those that were added and scan nothing."""
     finished: set[FragmentId] = set()

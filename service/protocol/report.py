@@ -31,6 +31,8 @@ class ActorReport(_Value):
     """Rows read from the upstream's history in this epoch."""
     upstream_rows: int = Field(default=0, ge=0)
     """Live changes forwarded in this epoch."""
+    completed: bool = False
+    """The fragment's last vnode completed in this epoch: the next barrier finishes it."""
     finished: bool = False
     positions: tuple[VnodePosition, ...] = ()
 

@@ -9,7 +9,7 @@ SLICE_SHARE_MIN: Final = 0.2
 """On a machine so busy that an epoch's overhead takes the whole interval, barriers become a fifth slower rather than
 history standing still.
 """
-COMMIT_SECONDS: Final = 0.2
+COMMIT_SECONDS: Final = 0.1
 """Left of the interval for what follows the worker's answer: collecting, committing and publishing."""
 FORGETTING: Final = 0.3
 """Weight of the newest measurement: three epochs after a change of load the estimate is about right."""
@@ -21,7 +21,7 @@ class Pace:
     committing.
     """
 
-    overhead_seconds: float = 0.3
+    overhead_seconds: float = 0.2
 
     def slice_seconds(self, available_seconds: float) -> float:
         """Return the time slice of a job that has so much of the interval to itself."""

@@ -69,6 +69,7 @@ def report(
         rows=actor.positions.rows,
         snapshot_rows=snapshot_rows,
         upstream_rows=upstream_rows,
+        completed=scan.finished and not finished,
         finished=finished,
         positions=tuple(changed),
     )

@@ -1,34 +1,92 @@
-"""The first job of a session pays for code generation, Arrow, forks and imports: one job of the real shape pays it at
-start.
+"""The first job of a session pays for code generation, Arrow, forks and imports: a scan of a few rows that nobody keeps
+pays it at start.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
+from typing_extensions import override
 
-_SCHEMA = "`_op` tinyint, `_vnode` smallint, `a` bigint, `b` string"
+from service.protocol.columns import Column, ColumnType, KeyColumn, TypeName
+from service.protocol.ids import Epoch, RelationId, Vnode
+from service.protocol.plan import PositionState, Pushdown, Stateless, VnodePosition
+from service.protocol.relation import Relation, RelationKind
+from service.protocol.vnodes import Runs
+from workers.backfill.positions import Span
+from workers.executors.arrangement import ActorTask, EpochTask, ScanJob, ScanTask
+from workers.queries.stateless import plan
+from workers.state_store.port import CLOSE, LIVE, ArrowPage, PageReader, VersionedStore, Written
+from workers.state_store.postgres import read_schema
+
+_KINDS: Final = {
+    "k": ColumnType(TypeName.BIGINT),
+    "i": ColumnType(TypeName.INTEGER),
+    "n": ColumnType(TypeName.NUMERIC, 12, 2),
+    "t": ColumnType(TypeName.TEXT),
+    "z": ColumnType(TypeName.TIMESTAMPTZ),
+}
+_RELATION: Final = Relation(
+    id=RelationId(0),
+    name="warming",
+    kind=RelationKind.TABLE,
+    columns=tuple(Column(name=name, type=kind, nullable=name != "k") for name, kind in _KINDS.items()),
+    key=(KeyColumn(name="k"),),
+)
+_ROW: Final[Mapping[str, Any]] = {"_vnode": 0, "k": 1, "i": 2, "n": "1.25", "t": "text", "z": 0}
+_VNODE: Final = VnodePosition(vnode=Vnode(0), state=PositionState.IN_PROGRESS, key=("1",), rows=1)
+_TURNS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Handful(VersionedStore):
+    """Two changes and a page of one row, and no memory of what is written."""
+
+    @override
+    def read_page(self, relation: Relation, span: Span, *, at: Epoch, limit: int) -> ArrowPage:
+        return ArrowPage((_row(relation),), {0: 1}, None)
+
+    @override
+    @contextmanager
+    def copying(self, upstream: Relation, target: Relation, query: Pushdown, *, at: Epoch) -> Generator[PageReader]:
+        yield lambda _span, _limit: ArrowPage((), {}, None)
+
+    @override
+    def read_changes(
+        self, relation: Relation, *, after: Epoch, upto: Epoch, runs: Runs
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        for operation in (CLOSE, LIVE):
+            yield operation, _row(relation)
+
+    @override
+    def write(self, relation: Relation, epoch: Epoch, rows: Iterable[pa.RecordBatch]) -> Written:
+        return Written(sum(batch.num_rows for batch in rows), 0)
 
 
 def warm(spark: SparkSession, parallelism: int) -> None:
-    """Run a job shaped like an epoch: reader, select, filter, writer, one partition per task slot."""
-    read = spark.range(0, parallelism, 1, parallelism).mapInArrow(_read, _SCHEMA)
-    kept = read.where("`_op` = 0 or coalesce(`a` > 0, false)").selectExpr("`_op`", "`_vnode`", "`a` + 1 as `a`", "`b`")
-    kept.mapInArrow(_write, "rows bigint").collect()
+    """Run epochs of a scan, one partition per task slot."""
+    query = Stateless(projection=("k", "i + 1", "n", "upper(t)", "z"), predicate="i > 0")
+    scan = ScanTask(_Handful(), _RELATION, _RELATION, parallelism)
+    job = ScanJob(spark, scan, plan(query, _RELATION, _RELATION))
+    actor = ActorTask(runs=((0, 0),), positions=(_VNODE,), permits=None)
+    for turn in range(1, _TURNS + 1):
+        job.run(
+            EpochTask(
+                prev=Epoch(turn),
+                curr=Epoch(turn + 1),
+                actors=(actor,) * parallelism,
+                changed=True,
+                slice_seconds=0,
+                page_rows=1,
+            )
+        )
 
 
-def _read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for _ in range(batch.num_rows):
-            columns = [
-                pa.array([0, 1], pa.int8()),
-                pa.array([0, 1], pa.int16()),
-                pa.array([1, 2], pa.int64()),
-                pa.array(["a", None], pa.string()),
-            ]
-            yield pa.RecordBatch.from_arrays(columns, names=["_op", "_vnode", "a", "b"])
-
-
-def _write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    rows = sum(batch.num_rows for batch in batches)
-    yield pa.RecordBatch.from_arrays([pa.array([rows], pa.int64())], names=["rows"])
+def _row(relation: Relation) -> pa.RecordBatch:
+    schema = read_schema(relation)
+    return pa.RecordBatch.from_arrays(
+        [pa.array([_ROW[field.name]]).cast(field.type) for field in schema], schema=schema
+    )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.domain.barrier import Commit, Inject, Publish
+from service.domain.barrier import Commit, Inject, Publish, Wait
 from service.domain.leadership import LEASE
 from service.meta_store.stores import PostgresStores
 from service.operations.barriers import ADDED_TOGETHER, advance
@@ -14,6 +14,8 @@ from service.operations.world import World
 from service.protocol.barrier import Barrier
 from service.protocol.ids import DATABASE_GRAPH, CommandId, JobId, Term
 from service.protocol.mutation import Add, Mutation, Pause, Resume
+from service.protocol.plan import FragmentKind
+from service.protocol.report import ActorReport
 from tests.support.http import world_of
 from tests.support.meta_store import (
     NOW,
@@ -58,15 +60,15 @@ class Leader:
             plans = {plan.id: plan for plan in await tx.jobs.plans(jobs)}
         return jobs, [await self.queue(Add(jobs=(plans[job],))) for job in jobs]
 
-    async def barrier(self) -> Barrier:
+    async def barrier(self, *actors: ActorReport) -> Barrier:
         """Have the next barrier injected, collected, committed and published; return it."""
-        assert isinstance(await self._advance(), Inject)
+        assert isinstance(await self.look(), Inject)
         async with self.stores.begin() as tx:
             barrier = await tx.barriers.for_worker(WORKER, DATABASE_GRAPH)
             assert barrier is not None
-            assert await tx.barriers.answer(collected(barrier.curr), now=NOW)
-        assert isinstance(await self._advance(), Commit)
-        assert isinstance(await self._advance(), Publish)
+            assert await tx.barriers.answer(collected(barrier.curr, *actors), now=NOW)
+        assert isinstance(await self.look(), Commit)
+        assert isinstance(await self.look(), Publish)
         return barrier
 
     async def epoch_of(self, command: CommandId) -> int | None:
@@ -75,7 +77,13 @@ class Leader:
         assert found is not None
         return found.epoch if found.done else None
 
-    async def _advance(self) -> object:
+    async def state_of(self, job: JobId) -> str:
+        async with self.stores.begin() as tx:
+            found = await tx.jobs.get(job)
+        assert found is not None
+        return found.state
+
+    async def look(self) -> object:
         return await advance(self.world, DATABASE_GRAPH, term=self.term)
 
 
@@ -120,3 +128,18 @@ async def test_a_barrier_adds_only_so_many(leader: Leader) -> None:
     jobs, _ = await leader.add_views(ADDED_TOGETHER + 1, named="m")
     first, second = [await leader.barrier() for _ in range(2)]
     assert (added(first), added(second)) == (jobs[:-1], jobs[-1:])
+
+
+async def test_the_end_of_a_backfill_needs_no_interval_to_be_finished(leader: Leader) -> None:
+    """I6: the finish is a checkpoint of its own, and it comes at once."""
+    (job,), _ = await leader.add_views(1, named="m")
+    barrier = await leader.barrier()
+    assert isinstance(barrier.mutation, Add)
+    (scan,) = [part for part in barrier.mutation.jobs[0].fragments if part.kind is FragmentKind.STREAM_SCAN]
+    last = [ActorReport(actor=actor.id, fragment=scan.id, rows=1, completed=True) for actor in scan.actors]
+    await leader.queue(None)
+    await leader.barrier(*last)
+    assert await leader.state_of(job) == "Creating"
+    await leader.barrier(*(report.model_copy(update={"completed": False, "finished": True}) for report in last))
+    assert await leader.state_of(job) == "Created"
+    assert isinstance(await leader.look(), Wait)
