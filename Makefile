@@ -46,8 +46,8 @@ test: lint ## Everything but the long runs
 check: lint ## What runs without Spark and without whole processes
 	$(BIN)/pytest -m "not spark and not e2e and not soak"
 
-bench: $(STAMP) ## Measure, and print figures and ratios
-	$(BIN)/python -m tests.bench
+bench: $(STAMP) ## Measure, and print figures and ratios; BENCH="--rows 1000000 --only backfill" for a part
+	$(BIN)/python -m tests.bench $(BENCH)
 
 soak: $(STAMP) ## The long runs
 	$(BIN)/pytest -m soak --timeout 0
