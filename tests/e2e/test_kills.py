@@ -7,17 +7,16 @@ commit, between commit and publish, between publication and its record, between 
 
 import os
 import signal
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
-import psycopg
 import pytest
 
-from tests.support.faulty_service import FAULT
+from tests.support.faulty_service import FAULT, order_fault
 from tests.support.processes import processes
 from tests.support.service import FAULTY, Service, data_directory, running
-from tests.support.waiting import until
+from tests.support.state_store_locks import writers_held
 from tests.support.workload import Workload, until_reading
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -45,24 +44,6 @@ def workload(killable: Service) -> Iterator[Workload]:
     killable.reset()
 
 
-@contextmanager
-def writers_held(service: Service) -> Generator[None]:
-    """Hold every writing transaction of the worker at its last statement: its rows are written and not committed."""
-    with suppress(psycopg.OperationalError), psycopg.connect(service.database_url()) as connection:
-        connection.execute("select from state.fence where graph = 1 for update")
-        until(lambda: waiting_writers(service) or None, what="a writer at its last statement")
-        yield
-
-
-def waiting_writers(service: Service) -> int:
-    """Return how many of the worker's sessions wait for the fence with rows of theirs uncommitted."""
-    ((writers,),) = service.stored(
-        "select count(*) from pg_stat_activity where application_name ~ '^tidefill:1:[0-9]+$'"
-        " and wait_event_type = 'Lock' and backend_xid is not null and query like '%hold_generation%'"
-    )
-    return int(writers)
-
-
 def kill_driver(service: Service) -> None:
     with writers_held(service):
         service.kill_worker()
@@ -81,9 +62,8 @@ def kill_service(service: Service) -> None:
 
 def kill_one_backend(service: Service) -> None:
     """Postgres ends every session and recovers by itself, as after any crash of one of its processes."""
-    with writers_held(service):
-        ((backend,),) = service.stored("select min(pid) from pg_stat_activity where query like '%hold_generation%'")
-        os.kill(int(backend), signal.SIGKILL)
+    with writers_held(service) as writers:
+        os.kill(writers[0], signal.SIGKILL)
 
 
 def kill_postgres(service: Service) -> None:
@@ -121,7 +101,7 @@ def die_at(point: str) -> Callable[[Service], None]:
     """Have the service kill itself at a named point, and start it again."""
 
     def kill(service: Service) -> None:
-        Path(service.environment[FAULT]).write_text(point)
+        order_fault(Path(service.environment[FAULT]), point)
         service.wait_killed()
         service.restart()
 
@@ -131,7 +111,7 @@ def die_at(point: str) -> Callable[[Service], None]:
 
 def die_in_recovery(service: Service) -> None:
     """The worker is killed, and the leader between fencing the state store and rolling it back."""
-    Path(service.environment[FAULT]).write_text("before_roll_back")
+    order_fault(Path(service.environment[FAULT]), "before_roll_back")
     service.kill_worker()
     service.wait_killed()
     service.restart()

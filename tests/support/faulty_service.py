@@ -1,7 +1,7 @@
-"""A service that can be told to die at a named point: `python -m tests.support.faulty_service`.
+"""A service that can be told to die, or to stop, at a named point: `python -m tests.support.faulty_service`.
 
-The product knows nothing of it: two of its adapters are replaced, before it starts, by some that look for a file whose
-content is the name of the point they have reached. The file is removed and the process killed, as by SIGKILL.
+The product knows nothing of it: two of its adapters are replaced, before it starts, by some that look for a file with
+the name of the point they have reached and of a signal. The file is removed and the process sent the signal.
 """
 
 import os
@@ -24,32 +24,39 @@ FAULT: Final = "TIDEFILL_TEST_FAULT"
 
 
 class FaultyBarriers(PostgresBarriers):
-    """Dies between collect and commit."""
+    """Meets its fault between collect and commit."""
 
     async def commit(self, graph: GraphId, epoch: Epoch, *, now: datetime) -> None:
         await super().commit(graph, epoch, now=now)
-        die_at("before_commit")
+        pass_point("before_commit")
 
 
 class FaultyTables(PostgresTables):
-    """Dies between commit and publish, and between fence and roll back."""
+    """Meets its fault between commit and publish, after it, between fence and roll back, and after that."""
 
     async def publish(self, graph: GraphId, epoch: Epoch, *, term: Term, created: Sequence[Relation]) -> None:
-        die_at("before_publish")
+        pass_point("before_publish")
         await super().publish(graph, epoch, term=term, created=created)
-        die_at("after_publish")
+        pass_point("after_publish")
 
     async def roll_back(self, relations: Collection[RelationId], epoch: Epoch, *, term: Term) -> None:
-        die_at("before_roll_back")
+        pass_point("before_roll_back")
         await super().roll_back(relations, epoch, term=term)
+        pass_point("after_roll_back")
 
 
-def die_at(point: str) -> None:
-    """Die if the file names this point."""
+def order_fault(file: Path, point: str, number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the service that looks at `file` meet a signal at `point`."""
+    file.write_text(f"{point} {number.name}.")
+
+
+def pass_point(point: str) -> None:
+    """Meet the signal that waits at this point."""
     path = Path(os.environ[FAULT])
-    if path.exists() and path.read_text() == point:
+    # The full stop says that all of it was written.
+    if path.exists() and (order := path.read_text()).startswith(f"{point} ") and order.endswith("."):
         path.unlink()
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.Signals[order.split()[1].rstrip(".")])
 
 
 if __name__ == "__main__":

@@ -19,6 +19,11 @@ def session_of(pid: int) -> int | None:
     return int(found[3]) if (found := _stat(pid)) else None
 
 
+def state_of(pid: int) -> str | None:
+    """Return the state of a process, `T` for one that was stopped; None when it is gone."""
+    return found[0] if (found := _stat(pid)) else None
+
+
 def name_of(pid: int) -> str:
     with suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text().strip()

@@ -74,6 +74,12 @@ class ScriptedWorker:
             relations=tuple(RelationReport(relation=one, key_count_delta=delta) for one, delta in deltas.items()),
         )
 
+    def pass_one(self) -> None:
+        """Answer the next barrier, if there is one, with nothing to report."""
+        answer = self.http.get(f"/workers/{self.worker}/barrier")
+        if answer.status_code == 200:
+            self.post(self.collected(Barrier.model_validate_json(answer.content)))
+
     def pass_barriers(self, done: Callable[[], bool]) -> None:
         """Answer barriers with nothing to report until something is done."""
         while not done():

@@ -19,7 +19,7 @@ import psycopg
 from service.embedded.orphans import end_orphans
 from service.launchers.worker_home import abandoned_homes
 from tests.support.processes import name_of as name_of
-from tests.support.processes import parent_of, processes
+from tests.support.processes import parent_of, processes, state_of
 from tests.support.processes import session_of as session_of
 from tests.support.waiting import PATIENCE, until
 from tests.support.waiting import Repeating as Repeating
@@ -104,6 +104,13 @@ class Service:
         """Whether the process answers, with or without a worker."""
         return self._answers("/livez")
 
+    def leads(self) -> bool:
+        """Whether this service is the leader, as far as it knows."""
+        try:
+            return self.http.get("/readyz", timeout=10).json()["checks"]["leader"] == "ok"
+        except httpx.TransportError:
+            return False
+
     def _answers(self, path: str) -> bool:
         assert self.process is not None
         assert self.process.poll() is None, f"the service ended: {self.log_tail()}"
@@ -130,6 +137,16 @@ class Service:
         assert self.process is not None
         self.process.kill()
         self.process.wait()
+
+    def is_stopped(self) -> bool:
+        """Whether a SIGSTOP holds the process."""
+        assert self.process is not None
+        return state_of(self.process.pid) == "T"
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
 
     def wait_killed(self) -> None:
         """Wait until the process has been killed by a fault of its own."""
@@ -263,6 +280,15 @@ class Service:
         (jvm,) = (pid for pid in processes() if parent_of(pid) == driver and name_of(pid) == "java")
         os.kill(jvm, signal.SIGKILL)
 
+    def expire(self, lease: str) -> None:
+        """Let a lease run out now: `leader`, or `worker` for that of every worker."""
+        expired = {
+            "leader": "update tidefill.leader_lease set expires_at = clock_timestamp()",
+            "worker": "update tidefill.worker set seen_at = seen_at - interval '1 hour'",
+        }
+        with self.store() as connection:
+            connection.execute(expired[lease].encode())
+
     # What a test waits for.
 
     def until_created(self, name: str) -> int:
@@ -312,7 +338,9 @@ class Service:
     # The state store, seen from inside.
 
     def database_url(self) -> str:
-        """Return the embedded server's URL, with its superuser."""
+        """Return the database's URL, with a superuser: the embedded server's where none was given."""
+        if "TIDEFILL_DATABASE_URL" in self.environment:
+            return self.environment["TIDEFILL_DATABASE_URL"]
         home = self.data_dir / "postgres"
         password, port = (home / "password").read_text(), (home / "port").read_text()
         return f"postgresql://tidefill:{password}@127.0.0.1:{port}/tidefill"

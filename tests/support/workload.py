@@ -5,7 +5,7 @@ twice; one that was answered has run once.
 """
 
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import httpx
@@ -29,6 +29,7 @@ class Workload:
     seen: int = 0
     """The most rows of history that were ever reported."""
     job: int = 0
+    threads: tuple[Repeating, ...] = ()
 
     def prepare(self) -> None:
         """Load the table and start the view."""
@@ -42,11 +43,15 @@ class Workload:
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Write, and watch the progress, for as long as this lasts."""
-        with ExitStack() as stack:
-            stack.enter_context(Repeating(self._write))
-            stack.enter_context(Repeating(self._look))
+        """Write, and watch the progress, for as long as this lasts, or until `stop`."""
+        with Repeating(self._write) as writing, Repeating(self._look) as looking:
+            self.threads = (writing, looking)
             yield
+
+    def stop(self) -> None:
+        """Stop writing and watching."""
+        for thread in self.threads:
+            thread.end()
 
     def finish(self) -> None:
         """Let the backfill end and check everything; the writers have stopped."""
