@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.service import Service, data_directory, running
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +23,16 @@ def service(live_service: Service) -> Iterator[Service]:
     live_service.run("ALTER SYSTEM SET barrier_interval_ms = 250")
     yield live_service
     live_service.reset()
+
+
+@pytest.fixture
+def workerless() -> Iterator[Service]:
+    """A service without a worker of its own: the test brings what it needs."""
+    with data_directory() as directory:
+        service = Service(directory, {"TIDEFILL_LAUNCHER": "none"})
+        try:
+            service.start(ready=False)
+            until(service.is_alive, what=service.log_tail)
+            yield service
+        finally:
+            service.clear()

@@ -185,18 +185,6 @@ def wake(service: Service) -> None:
     until(lambda: not service.leads(), what="the old leader knows")
 
 
-@pytest.fixture
-def workerless() -> Iterator[Service]:
-    with data_directory() as directory:
-        service = Service(directory, {"TIDEFILL_LAUNCHER": "none"})
-        try:
-            service.start(ready=False)
-            until(service.is_alive, what=service.log_tail)
-            yield service
-        finally:
-            service.clear()
-
-
 def test_a_worker_that_was_replaced_leaves_no_row(workerless: Service) -> None:
     """The first worker sleeps before its epoch, the second before its commit; of those alive the first by name runs."""
     service, directory = workerless, workerless.data_dir.parent

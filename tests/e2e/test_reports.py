@@ -1,28 +1,12 @@
 """What a worker says counts once, and only if it is the one who was asked. The worker is a scripted one."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from service.protocol.ids import ActorId, Epoch, FragmentId, Generation, WorkerId
 from tests.support.scripted_worker import ScriptedWorker, reported, scan_of
-from tests.support.service import Service, data_directory
-from tests.support.waiting import until
+from tests.support.service import Service
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
-
-
-@pytest.fixture
-def workerless() -> Iterator[Service]:
-    """A service without a worker: the test is the worker."""
-    with data_directory() as directory:
-        service = Service(directory, {"TIDEFILL_LAUNCHER": "none"})
-        try:
-            service.start(ready=False)
-            until(service.is_alive, what=service.log_tail)
-            yield service
-        finally:
-            service.clear()
 
 
 def test_double_stale_and_disordered_reports_change_nothing(workerless: Service) -> None:
