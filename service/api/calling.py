@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from service.operations.idempotency import once
 from service.operations.world import World
+from service.ports.records import Claim
 from service.protocol.ids import BIGINT_MAX, FragmentId, JobId
 
 T = TypeVar("T")
@@ -33,17 +34,21 @@ class Call:
         client = self.request.client
         return "http" if client is None else f"http {client.host}"
 
-    async def once(
-        self, shape: type[T], act: Callable[[], Awaitable[T]], *, body: bytes | None = None
+    async def once(self, shape: type[T], act: Callable[[], Awaitable[T]]) -> Mapping[str, Any]:
+        """Run `act` for the call's key, once unless this process dies; return its result as JSON of `shape`."""
+        return await self.claimed(shape, lambda _claim: act())
+
+    async def claimed(
+        self, shape: type[T], act: Callable[[Claim | None], Awaitable[T]], *, body: bytes | None = None
     ) -> Mapping[str, Any]:
-        """Run `act` at most once for the call's key; return its result as JSON of `shape`.
+        """Run `act` with the claim of the call's key, to which it ties the statement it accepts.
 
         The fingerprint is the method, the whole path and the body: `body` stands for one that is streamed.
         """
         adapter = TypeAdapter(shape)
 
-        async def rendered() -> Mapping[str, Any]:
-            return adapter.dump_python(await act(), mode="json")
+        async def rendered(claim: Claim | None) -> Mapping[str, Any]:
+            return adapter.dump_python(await act(claim), mode="json")
 
         url = self.request.url
         head = f"{self.request.method} {url.path}?{url.query}\n".encode()

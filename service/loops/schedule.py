@@ -11,7 +11,7 @@ from service.domain.barrier import Wait
 from service.domain.errors import Deposed
 from service.domain.leadership import RENEW_EVERY, Leadership
 from service.loops.periodic import Pauses, run_periodically
-from service.operations import barriers, leadership, maintenance, queue, workers
+from service.operations import barriers, idempotency, leadership, maintenance, queue, workers
 from service.operations.world import World
 from service.ports.launcher import Launcher
 from service.protocol.ids import DATABASE_GRAPH, Term
@@ -35,6 +35,7 @@ class Schedule:
         loops = [
             run_periodically(self.elect, Pauses(RENEW_EVERY), self.stop, name="elector"),
             run_periodically(self.pulse, Pauses(timedelta(0)), self.stop, name="barriers"),
+            run_periodically(self.renew, Pauses(idempotency.RENEW_EVERY), self.stop, name="claims"),
             run_periodically(self.tidy, Pauses(timedelta(seconds=5)), self.stop, name="maintenance"),
         ]
         if self.launcher is not None:
@@ -70,6 +71,10 @@ class Schedule:
                 seconds = min(seconds, (effect.until - self.world.clock.now()).total_seconds())
             if seconds > 0:
                 await self.world.signals.wait(seconds)
+
+    async def renew(self) -> None:
+        """Keep the idempotency keys of the calls that run here."""
+        await idempotency.renew(self.world)
 
     async def tidy(self) -> None:
         """Do the chores once."""

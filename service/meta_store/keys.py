@@ -1,16 +1,23 @@
-"""Idempotency keys: the stored response of a mutating call."""
+"""Idempotency keys: the stored response of a mutating call, or the claim of the one that will give it.
 
+A claim is held while its holder lives and renews it. Whoever takes a lapsed one over gets a number of its own: a holder
+that was only slow can neither accept a statement nor answer any more.
+"""
+
+from collections.abc import Collection
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import and_, delete, exists, not_, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.errors import Conflict
-from service.meta_store.documents import document
-from service.meta_store.models import idempotency_key
-from service.ports.records import Json
+from service.meta_store.documents import among, document
+from service.meta_store.models import KEY_CLAIM, KEY_UNANSWERED, idempotency_key
+from service.meta_store.models import statement as statements
+from service.ports.records import Claim, Json
+from service.protocol.ids import StatementId
 
 KEPT_FOR: Final = timedelta(hours=24)
 """Long enough for any client's retries; after that a key is as good as new."""
@@ -22,25 +29,53 @@ class PostgresKeys:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def claim(self, key: str, fingerprint: str, *, now: datetime) -> Json | None:
+    async def claim(self, key: str, fingerprint: str, *, now: datetime, hold: timedelta) -> Claim | Json:
         """Two calls with one key that race: the second waits for the first to commit and sees it."""
         await self._connection.execute(delete(idempotency_key).where(idempotency_key.c.claimed_at < now - KEPT_FOR))
-        new = insert(idempotency_key).values(key=key, fingerprint=fingerprint, claimed_at=now)
-        claimed = new.on_conflict_do_nothing(index_elements=["key"]).returning(idempotency_key.c.key)
-        if (await self._connection.execute(claimed)).first() is not None:
-            return None
+        claimed = (await self._connection.execute(_claim(key, fingerprint, now, hold))).first()
+        if claimed is not None:
+            return Claim(key, claimed.claim, None if claimed.statement is None else StatementId(claimed.statement))
         stored = select(idempotency_key.c.fingerprint, idempotency_key.c.response).where(idempotency_key.c.key == key)
         row = (await self._connection.execute(stored)).first()
-        if row is None or (row.response is None and row.fingerprint == fingerprint):
-            raise Conflict("the first call with this idempotency key has not been answered yet")
-        if row.fingerprint != fingerprint:
+        if row is not None and row.fingerprint != fingerprint:
             raise Conflict("this idempotency key was used with another request")
+        if row is None or row.response is None:
+            raise Conflict("the first call with this idempotency key has not been answered yet")
         return row.response
 
-    async def store(self, key: str, response: Json) -> None:
-        answered = update(idempotency_key).where(idempotency_key.c.key == key).values(response=document(response))
+    async def renew(self, claims: Collection[Claim], *, now: datetime, hold: timedelta) -> None:
+        mine = and_(KEY_UNANSWERED, among(idempotency_key.c.claim, [claim.number for claim in claims]))
+        await self._connection.execute(update(idempotency_key).where(mine).values(held_until=now + hold))
+
+    async def accepted(self, claim: Claim, statement: StatementId) -> None:
+        tied = update(idempotency_key).where(_held(claim)).values(statement=statement)
+        if (await self._connection.execute(tied.returning(idempotency_key.c.key))).first() is None:
+            raise Conflict("a repetition of this call has taken its idempotency key over")
+
+    async def store(self, claim: Claim, response: Json) -> None:
+        answered = update(idempotency_key).where(_held(claim)).values(response=document(response))
         await self._connection.execute(answered)
 
-    async def release(self, key: str) -> None:
-        unanswered = idempotency_key.c.response.is_(None)
-        await self._connection.execute(delete(idempotency_key).where(idempotency_key.c.key == key, unanswered))
+    async def release(self, claim: Claim, *, now: datetime) -> None:
+        failed = exists().where(statements.c.id == idempotency_key.c.statement, statements.c.error.is_not(None))
+        without_effect = or_(idempotency_key.c.statement.is_(None), failed)
+        await self._connection.execute(delete(idempotency_key).where(_held(claim), without_effect))
+        await self._connection.execute(update(idempotency_key).where(_held(claim)).values(held_until=now))
+
+
+def _held(claim: Claim) -> Any:
+    return and_(idempotency_key.c.key == claim.key, idempotency_key.c.claim == claim.number, KEY_UNANSWERED)
+
+
+def _claim(key: str, fingerprint: str, now: datetime, hold: timedelta) -> Any:
+    """Insert the key, or take over a claim of the same call that is held no more."""
+    new = insert(idempotency_key).values(
+        key=key, fingerprint=fingerprint, claimed_at=now, claim=KEY_CLAIM.next_value(), held_until=now + hold
+    )
+    lapsed = and_(
+        KEY_UNANSWERED, idempotency_key.c.fingerprint == fingerprint, not_(idempotency_key.c.held_until > now)
+    )
+    taken = {name: new.excluded[name] for name in ("claim", "held_until")}
+    return new.on_conflict_do_update(index_elements=["key"], set_=taken, where=lapsed).returning(
+        idempotency_key.c.claim, idempotency_key.c.statement
+    )

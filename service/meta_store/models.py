@@ -313,5 +313,12 @@ idempotency_key = Table(
     Column("fingerprint", Text, nullable=False),
     Column("claimed_at", _INSTANT, nullable=False),
     Column("response", JSONB(none_as_null=True)),
+    Column("claim", BigInteger, nullable=False, server_default=_ZERO),
+    Column("held_until", _INSTANT, nullable=False, server_default=text("'-infinity'")),
+    Column("statement", BigInteger),
 )
 Index("idempotency_key_age", idempotency_key.c.claimed_at)
+KEY_UNANSWERED: Final = idempotency_key.c.response.is_(None)
+KEY_CLAIM: Final = Sequence("key_claim", metadata=METADATA)
+Index("idempotency_key_claim", idempotency_key.c.claim, postgresql_where=KEY_UNANSWERED)
+Index("idempotency_key_statement", idempotency_key.c.statement, postgresql_where=KEY_UNANSWERED)

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Row, Select, and_, case, delete, func, insert, or_, select, update
+from sqlalchemy import Row, Select, and_, case, delete, exists, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.meta_store.documents import among, printable, recordset, stored, text_of
-from service.meta_store.models import STATEMENT_ID, WAITING
+from service.meta_store.models import KEY_UNANSWERED, STATEMENT_ID, WAITING, idempotency_key
 from service.meta_store.models import statement as statements
 from service.ports.records import StoredStatement
 from service.protocol.dml import STATEMENT, Statement, StatementResult
@@ -55,7 +55,9 @@ class PostgresStatements:
             return
         await self._connection.execute(_finish(results, epoch, now))
         old = and_(statements.c.finished_at < now - KEPT_FOR, statements.c.finished_at.is_not(None))
-        await self._connection.execute(delete(statements).where(old, ~statements.c.staging))
+        # A call whose process died has yet to be repeated, and is answered with what its statement gave.
+        awaited = exists().where(idempotency_key.c.statement == statements.c.id, KEY_UNANSWERED)
+        await self._connection.execute(delete(statements).where(old, ~statements.c.staging, ~awaited))
 
     async def staged(self) -> Sequence[StatementId]:
         finished = and_(statements.c.staging, statements.c.finished_at.is_not(None))

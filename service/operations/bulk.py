@@ -18,6 +18,7 @@ from typing import Final
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from service.operations import dml, rows_arrow, rows_csv, rows_json
 from service.operations.world import World
+from service.ports.records import Claim
 from service.protocol.columns import Column
 from service.protocol.relation import Relation, RelationKind
 
@@ -71,7 +72,7 @@ async def received(stream: AsyncIterator[bytes], form: Form, *, keep: bool) -> A
         yield Body(form, stream, Path(file.name), digest.digest())
 
 
-async def load(world: World, name: str, names: Sequence[str] | None, body: Body) -> int:
+async def load(world: World, name: str, names: Sequence[str] | None, body: Body, *, claim: Claim | None = None) -> int:
     """Load all rows or none; return how many. `names` are the columns they give, None for all.
 
     Raises NotFound, Conflict where `name` is no table that can take rows, Invalid naming the row and column.
@@ -79,7 +80,7 @@ async def load(world: World, name: str, names: Sequence[str] | None, body: Body)
     relation = await _table(world, name)
     columns, chunks = await opened(body, chosen(relation, names))
     async with aclosing(chunks) as closing:
-        return await dml.bulk_load(world, relation, columns, closing)
+        return await dml.bulk_load(world, relation, columns, closing, claim=claim)
 
 
 async def opened(body: Body, wanted: Sequence[Column]) -> tuple[Sequence[Column], AsyncGenerator[bytes]]:

@@ -6,6 +6,7 @@ from datetime import timedelta
 from service.domain.errors import Invalid, Unavailable
 from service.operations.waiting import until
 from service.operations.world import World
+from service.ports.records import Claim
 from service.protocol.columns import Column
 from service.protocol.dml import InsertStaged, Statement, StatementResult
 from service.protocol.ids import DATABASE_GRAPH, StatementId
@@ -22,43 +23,71 @@ async def reserve(world: World) -> StatementId:
         return await tx.statements.reserve()
 
 
-async def run(world: World, statement: Statement, *, staged_rows: int | None = None) -> int:
+async def run(world: World, statement: Statement, *, claim: Claim | None = None, staged_rows: int | None = None) -> int:
     """Accept a statement, wait until its epoch (of its last slice) is published and return how many rows it changed.
 
-    Raises Invalid with the state store's words when the statement failed; it has changed nothing then.
+    Where an earlier call with the same idempotency key was accepted, that one is waited for. Raises Invalid with the
+    state store's words when the statement failed; it has changed nothing then.
     """
+    if claim is not None and claim.statement is not None:
+        return await _outcome(world, claim.statement)
     async with world.stores.begin() as tx:
         await tx.statements.add(statement, now=world.clock.now(), staged_rows=staged_rows)
+        if claim is not None:
+            await tx.keys.accepted(claim, statement.id)
     world.signals.notify()
-    result = await _answered(world, statement.id)
+    return await _outcome(world, statement.id)
+
+
+async def _outcome(world: World, statement: StatementId) -> int:
+    result = await _answered(world, statement)
     if result.error is not None:
         raise Invalid(result.error)
     return result.affected
 
 
-async def insert_query(world: World, relation: Relation, columns: Sequence[Column], query: str) -> int:
+async def insert_query(
+    world: World, relation: Relation, columns: Sequence[Column], query: str, *, claim: Claim | None = None
+) -> int:
     """INSERT .. SELECT: stage what the query gives at the published epoch, then move it in slices."""
+    if claim is not None and claim.statement is not None:
+        return await _outcome(world, claim.statement)
     statement = await reserve(world)
     rows = await world.staging.from_query(statement, columns, query, timeout_ms=STAGING_TIMEOUT_MS)
-    return await _insert_staged(world, statement, relation, columns, rows)
+    return await _insert_staged(world, statement, relation, columns, rows, claim=claim)
 
 
-async def bulk_load(world: World, relation: Relation, columns: Sequence[Column], chunks: AsyncIterator[bytes]) -> int:
+async def bulk_load(
+    world: World,
+    relation: Relation,
+    columns: Sequence[Column],
+    chunks: AsyncIterator[bytes],
+    *,
+    claim: Claim | None = None,
+) -> int:
     """Load rows given as Postgres CSV text: validated whole before the first one is applied."""
+    if claim is not None and claim.statement is not None:
+        return await _outcome(world, claim.statement)
     statement = await reserve(world)
     rows = await world.staging.from_csv(statement, columns, chunks)
-    return await _insert_staged(world, statement, relation, columns, rows)
+    return await _insert_staged(world, statement, relation, columns, rows, claim=claim)
 
 
 async def _insert_staged(
-    world: World, statement: StatementId, relation: Relation, columns: Sequence[Column], rows: int
+    world: World,
+    statement: StatementId,
+    relation: Relation,
+    columns: Sequence[Column],
+    rows: int,
+    *,
+    claim: Claim | None,
 ) -> int:
     if rows == 0:
         await world.staging.drop(statement)
         return 0
     names = tuple(column.name for column in columns)
     staged = InsertStaged(id=statement, relation=relation, columns=names, first=0, last=rows)
-    return await run(world, staged, staged_rows=rows)
+    return await run(world, staged, claim=claim, staged_rows=rows)
 
 
 async def _answered(world: World, statement: StatementId) -> StatementResult:

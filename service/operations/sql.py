@@ -21,7 +21,7 @@ from service.operations import commands, ddl, dml, jobs
 from service.operations.effects import progress_of
 from service.operations.waiting import until
 from service.operations.world import World
-from service.ports.records import CatalogEntry
+from service.ports.records import CatalogEntry, Claim
 from service.protocol.dml import Delete, InsertValues, Update
 from service.protocol.ids import DATABASE_GRAPH
 from service.protocol.mutation import Throttle
@@ -52,10 +52,14 @@ class Outcome:
     truncated: bool = False
 
 
-async def run(world: World, text: str, *, session: Mapping[str, str], asked_by: str) -> Outcome:
-    """Run one statement. Raises domain errors with the position of the fault in `text`, where it has one."""
+async def run(
+    world: World, text: str, *, session: Mapping[str, str], asked_by: str, claim: Claim | None = None
+) -> Outcome:
+    """Run one statement; a change is tied to `claim`. Raises domain errors with the position of the fault in `text`,
+    where it has one.
+    """
     checked = {name: parse_session_variable(name, value) for name, value in session.items()}
-    call = _Call(world, text, checked, asked_by)
+    call = _Call(world, text, checked, asked_by, claim)
     outcome = await call.run(parse(text))
     return outcome if outcome.session else replace(outcome, session=checked)
 
@@ -66,6 +70,7 @@ class _Call:
     text: str
     session: Mapping[str, str]
     asked_by: str
+    claim: Claim | None
 
     async def run(self, statement: s.Statement) -> Outcome:
         match statement:
@@ -109,21 +114,21 @@ class _Call:
                     assignments=bound.assignments,
                     predicate=bound.predicate,
                 )
-                return Outcome(f"UPDATE {await dml.run(self.world, update)}")
+                return Outcome(f"UPDATE {await dml.run(self.world, update, claim=self.claim)}")
             case s.Delete():
                 found = bind_delete(statement, relations)
                 delete = Delete(id=await dml.reserve(self.world), relation=found.relation, predicate=found.predicate)
-                return Outcome(f"DELETE {await dml.run(self.world, delete)}")
+                return Outcome(f"DELETE {await dml.run(self.world, delete, claim=self.claim)}")
 
     async def _insert(self, bound: BoundInsert) -> int:
         if bound.source is not None:
             insert = InsertValues(
                 id=await dml.reserve(self.world), relation=bound.relation, columns=bound.columns, source=bound.source
             )
-            return await dml.run(self.world, insert)
+            return await dml.run(self.world, insert, claim=self.claim)
         assert bound.query is not None
         columns = [bound.relation.column(name) for name in bound.columns]
-        return await dml.insert_query(self.world, bound.relation, columns, bound.query.sql)
+        return await dml.insert_query(self.world, bound.relation, columns, bound.query.sql, claim=self.claim)
 
     async def _define(self, statement: s.CreateTable | s.CreateMaterializedView | s.Drop) -> Outcome:
         match statement:

@@ -6,6 +6,7 @@ from datetime import timedelta
 from service.domain.barrier import Pace
 from service.ports.clock import Clock
 from service.ports.meta_store import Stores
+from service.ports.records import Claim
 from service.ports.signals import Signals
 from service.ports.state_store import Pins, Reader, Staging, VersionedTables
 from service.telemetry.metrics import Metrics
@@ -31,5 +32,7 @@ class World:
     barrier_deadline: timedelta = Pace().deadline
     request_deadline: timedelta = timedelta(minutes=2)
     """How long a question to a worker may take before the caller is told that none answered."""
+    claims: set[Claim] = field(default_factory=set[Claim], repr=False)
+    """Idempotency keys whose calls this process is carrying out."""
     metrics: Metrics = field(default_factory=Metrics)
     """Counts what this process commits and publishes while it leads."""

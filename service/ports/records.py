@@ -33,6 +33,17 @@ class CatalogEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to answer the call with an idempotency key. `number` is its fence: no two claims have the same.
+    `statement` was accepted under an earlier claim of the key whose holder is gone: its result answers the call.
+    """
+
+    key: str
+    number: int
+    statement: StatementId | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NewFragment:
     """A fragment to be stored; actors get ids in the order of `actors`."""
 

@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
 from service.domain.barrier import GraphStatus
 from service.domain.errors import Conflict
 from service.meta_store.stores import PostgresStores
-from service.ports.meta_store import Stores
+from service.ports.meta_store import Stores, Transaction
+from service.ports.records import Claim
 from service.protocol.dml import Delete, InsertStaged, InsertValues, Statement, StatementResult, Update
 from service.protocol.ids import DATABASE_GRAPH, Epoch, RequestId, StatementId, WorkerId
 from service.protocol.request import Analyze, Analyzed, Rejected
@@ -242,26 +243,88 @@ async def test_parameters_are_overwritten(stores: Stores) -> None:
         assert await tx.parameters.all() == {"barrier_interval_ms": "700"}
 
 
+HOLD = timedelta(seconds=10)
+
+
+async def claimed(tx: Transaction, fingerprint: str = "print", *, now: datetime = NOW) -> Claim:
+    claim = await tx.keys.claim("k", fingerprint, now=now, hold=HOLD)
+    assert isinstance(claim, Claim)
+    return claim
+
+
+async def accept(tx: Transaction) -> StatementId:
+    identity = await tx.statements.reserve()
+    await tx.statements.add(Delete(id=identity, relation=relation("t"), predicate=None), now=NOW)
+    return identity
+
+
 async def test_a_key_is_taken_once_and_gives_its_response_back(stores: Stores) -> None:
     async with stores.begin() as tx:
-        assert await tx.keys.claim("k", "print", now=NOW) is None
+        claim = await claimed(tx)
         with pytest.raises(Conflict, match="not been answered"):
-            await tx.keys.claim("k", "print", now=NOW)
-        await tx.keys.store("k", {"status": 200, "body": ["x", None]})
-        assert await tx.keys.claim("k", "print", now=NOW) == {"status": 200, "body": ["x", None]}
+            await claimed(tx)
         with pytest.raises(Conflict, match="another request"):
-            await tx.keys.claim("k", "other", now=NOW)
-        await tx.keys.release("k")
-        assert await tx.keys.claim("k", "print", now=NOW) is not None
-        assert await tx.keys.claim("k", "other", now=NOW + timedelta(hours=25)) is None
-        await tx.keys.release("k")
-        assert await tx.keys.claim("k", "third", now=NOW) is None
+            await claimed(tx, "other", now=NOW + HOLD)
+        await tx.keys.store(claim, {"status": 200, "body": ["x", None]})
+        answer = await tx.keys.claim("k", "print", now=NOW + HOLD, hold=HOLD)
+        assert answer == {"status": 200, "body": ["x", None]}
+        with pytest.raises(Conflict, match="another request"):
+            await claimed(tx, "other")
+        await tx.keys.release(claim, now=NOW)
+        assert await tx.keys.claim("k", "print", now=NOW, hold=HOLD) == answer
+        other = await claimed(tx, "other", now=NOW + timedelta(hours=25))
+        await tx.keys.release(other, now=NOW)
+        await claimed(tx, "third")
+
+
+async def test_a_claim_lapses_unless_it_is_renewed_and_whoever_takes_it_over_fences_its_holder(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        claim = await claimed(tx)
+        await tx.keys.renew([claim], now=NOW + HOLD / 2, hold=HOLD)
+        with pytest.raises(Conflict, match="not been answered"):
+            await claimed(tx, now=NOW + HOLD)
+        taken = await claimed(tx, now=NOW + HOLD * 1.5)
+        with pytest.raises(Conflict, match="taken its idempotency key over"):
+            await tx.keys.accepted(claim, StatementId(7))
+        await tx.keys.store(claim, {})
+        await tx.keys.release(claim, now=NOW)
+        await tx.keys.renew([claim], now=NOW, hold=HOLD)
+        with pytest.raises(Conflict, match="not been answered"):
+            await claimed(tx, now=NOW + HOLD * 2)
+        await tx.keys.store(taken, {"rows": 1})
+        assert await tx.keys.claim("k", "print", now=NOW, hold=HOLD) == {"rows": 1}
+
+
+async def test_what_was_accepted_under_a_claim_is_inherited_until_it_failed(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        statement = await accept(tx)
+        first = await claimed(tx)
+        await tx.keys.accepted(first, statement)
+        await tx.keys.release(first, now=NOW)
+        second = await claimed(tx)
+        assert second.statement == statement
+        await tx.statements.finish([StatementResult(id=statement, affected=0, error="no")], epoch=Epoch(1), now=NOW)
+        await tx.keys.release(second, now=NOW)
+        assert (await claimed(tx)).statement is None
+
+
+async def test_a_statement_that_a_lost_call_accepted_is_kept_for_its_repetition(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        kept, gone = await accept(tx), await accept(tx)
+        claim = await claimed(tx)
+        await tx.keys.accepted(claim, kept)
+        for statement, now in ((kept, NOW), (gone, NOW), (await accept(tx), NOW + timedelta(hours=1))):
+            await tx.statements.finish([StatementResult(id=statement, affected=1)], epoch=Epoch(1), now=now)
+        assert await tx.statements.get(gone) is None
+        found = await tx.statements.get(kept)
+        assert found is not None
+        assert found.result is not None
 
 
 async def test_of_two_first_calls_with_one_key_one_runs(stores: Stores) -> None:
     async def claim() -> bool:
         async with stores.begin() as tx:
-            return await tx.keys.claim("k", "print", now=NOW) is None
+            return (await claimed(tx)).number > 0
 
     results = await asyncio.gather(claim(), claim(), return_exceptions=True)
     assert sorted(type(result).__name__ for result in results) == ["Conflict", "bool"]

@@ -11,6 +11,7 @@ from service.api.calling import Calling, Cursor, Here, Limit
 from service.api.errors import MEDIA, answer
 from service.operations import bulk, status
 from service.operations.views import RelationPage, RelationView
+from service.ports.records import Claim
 
 router = APIRouter(prefix="/v1", tags=["relations"])
 
@@ -59,7 +60,7 @@ async def load(
     names = None if columns is None else [part.strip() for part in columns.split(",")]
     async with bulk.received(request.stream(), form, keep=call.key is not None) as body:
 
-        async def act() -> Loaded:
-            return Loaded(rows=await bulk.load(call.world, name, names, body))
+        async def act(claim: Claim | None) -> Loaded:
+            return Loaded(rows=await bulk.load(call.world, name, names, body, claim=claim))
 
-        return await call.once(Loaded, act, body=body.digest)
+        return await call.claimed(Loaded, act, body=body.digest)

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from service.api.calling import Calling
 from service.operations import sql
+from service.ports.records import Claim
 
 router = APIRouter(prefix="/v1", tags=["sql"])
 
@@ -49,8 +50,8 @@ class SqlResult(BaseModel):
 async def run(body: SqlBody, call: Calling) -> Mapping[str, Any]:
     """Run one SQL statement."""
 
-    async def act() -> SqlResult:
-        outcome = await sql.run(call.world, body.sql, session=body.session, asked_by=call.asked_by)
+    async def act(claim: Claim | None) -> SqlResult:
+        outcome = await sql.run(call.world, body.sql, session=body.session, asked_by=call.asked_by, claim=claim)
         return SqlResult(
             tag=outcome.tag,
             columns=[ResultColumn(name=name, type=kind) for name, kind in outcome.columns],
@@ -60,4 +61,4 @@ async def run(body: SqlBody, call: Calling) -> Mapping[str, Any]:
             truncated=outcome.truncated,
         )
 
-    return await call.once(SqlResult, act)
+    return await call.claimed(SqlResult, act)

@@ -13,11 +13,11 @@ from service.meta_store.stores import PostgresStores
 from service.operations import bulk
 from service.operations.bulk import Form
 from service.protocol.columns import Column, ColumnType
-from service.protocol.dml import staging_table
+from service.protocol.dml import StatementResult, staging_table
 from service.protocol.ids import DATABASE_GRAPH, Epoch, StatementId
 from service.serving.staging import PostgresStaging
 from tests.support.http import refused
-from tests.support.meta_store import NOW, add_created, new_table, new_view
+from tests.support.meta_store import NOW, add_created, barrier, inject, new_table, new_view
 from tests.support.state_store import Store, prepared_store
 
 pytestmark = pytest.mark.postgres
@@ -98,6 +98,24 @@ async def test_a_good_load_waits_for_an_epoch(loading: httpx.AsyncClient, stores
     async with stores.begin() as tx:
         (waiting,) = await tx.statements.waiting(limit=10)
     assert waiting.staged_rows == 2
+
+
+async def test_a_repetition_waits_for_the_load_that_was_accepted_before(
+    loading: httpx.AsyncClient, stores: PostgresStores
+) -> None:
+    """I3: whatever became of the first call, its key leads to the statement that it left behind."""
+    headers = {**CSV, "Idempotency-Key": "k"}
+    body = HEAD + b"1,a,1.5,\n"
+    refused(await loading.post("/v1/relations/t/rows", content=body, headers=headers), 503, "unavailable")
+    refused(await loading.post("/v1/relations/t/rows", content=body, headers=headers), 503, "unavailable")
+    async with stores.begin() as tx:
+        (waiting,) = await tx.statements.waiting(limit=10)
+    await inject(stores, barrier(1, 0, statements=(waiting.statement,)))
+    async with stores.begin() as tx:
+        await tx.statements.finish([StatementResult(id=waiting.id, affected=1)], epoch=Epoch(0), now=NOW)
+    response = await loading.post("/v1/relations/t/rows", content=body, headers=headers)
+    assert (response.status_code, response.json()) == (200, {"rows": 1})
+    assert await nothing_waits(stores)
 
 
 VALUES = [

@@ -1,5 +1,6 @@
 """What the lists and details show of a meta store in a known state."""
 
+import hashlib
 import json
 
 import httpx
@@ -8,9 +9,11 @@ import pytest
 from service.api.routes.events import stream
 from service.domain.job import JobEvent
 from service.meta_store.stores import PostgresStores
+from service.operations import idempotency
+from service.ports.records import Claim
 from service.protocol.ids import DATABASE_GRAPH, Epoch
 from service.protocol.mutation import Pause, Throttle
-from tests.support.http import refused, world_of
+from tests.support.http import StillClock, doors, refused, world_of
 from tests.support.meta_store import (
     NOW,
     add_created,
@@ -246,6 +249,25 @@ async def test_a_call_that_failed_frees_its_key(http: httpx.AsyncClient) -> None
     key = {"Idempotency-Key": "k"}
     refused(await http.post("/v1/jobs/999/pause", headers=key), 404, "not-found")
     assert (await http.post("/v1/mutations", json={"type": "pause"}, headers=key)).status_code == 200
+
+
+async def test_the_key_of_a_call_whose_process_died_is_free_once_nobody_holds_it(stores: PostgresStores) -> None:
+    """The claim of a call that lives is renewed instead: its repetition is refused for as long as it runs."""
+    clock = StillClock()
+    path, body = "/v1/mutations", b'{"type":"pause"}'
+    fingerprint = hashlib.sha256(f"POST {path}?\n".encode() + body).hexdigest()
+    async with stores.begin() as tx:
+        claim = await tx.keys.claim("k", fingerprint, now=clock.now(), hold=idempotency.HOLD)
+    assert isinstance(claim, Claim)
+    world = world_of(stores, clock=clock, claims={claim})
+    headers = {"Idempotency-Key": "k", "Content-Type": "application/json"}
+    async with doors(stores, clock=clock) as http:
+        for _ in range(4):
+            refused(await http.post(path, content=body, headers=headers), 409, "conflict")
+            clock.wall += idempotency.RENEW_EVERY
+            await idempotency.renew(world)
+        clock.wall += idempotency.HOLD
+        assert (await http.post(path, content=body, headers=headers)).status_code == 200
 
 
 async def test_every_answer_is_json_that_others_can_read(http: httpx.AsyncClient, stores: PostgresStores) -> None:

@@ -1,0 +1,46 @@
+"""A call that is repeated after its service died gets the outcome of the first one, or runs; never twice (I3)."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.support.service import ProblemError, Service, data_directory, running
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+KEY = {"Idempotency-Key": "once"}
+INSERT = {"sql": "INSERT INTO ledger VALUES (1), (2)"}
+
+
+@pytest.fixture(scope="module")
+def killable() -> Iterator[Service]:
+    with data_directory() as directory, running(Service(directory)) as service:
+        yield service
+
+
+def test_a_statement_that_was_accepted_before_the_kill_runs_once(killable: Service) -> None:
+    killable.run("CREATE TABLE ledger (n bigint)")
+    with killable.store() as connection, connection.transaction():
+        connection.execute("select from state.fence where graph = 1 for update")  # no epoch can end
+        call = killable.calls.submit(killable.post, "/v1/sql", INSERT, headers=KEY)
+        until(lambda: killable.stored("select 1 from tidefill.statement"), what="the statement is accepted")
+        killable.kill()
+    with pytest.raises(httpx.TransportError):
+        call.result()
+    killable.restart()
+    answer = until(lambda: answered(killable), what="the repetition is answered")
+    assert answer["tag"] == "INSERT 0 2"
+    assert killable.sql("SELECT n FROM ledger ORDER BY n") == [[1], [2]]
+    assert answered(killable) == answer
+
+
+def answered(service: Service) -> dict[str, object] | None:
+    """Repeat the call; None while the dead one's claim has not lapsed."""
+    try:
+        return service.post("/v1/sql", INSERT, headers=KEY)
+    except ProblemError as error:
+        if "has not been answered yet" not in error.problem["detail"]:
+            raise
+        return None
