@@ -1,6 +1,7 @@
 """DML: accepted durably, run by the worker inside an epoch, answered after that epoch is published."""
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 
 from service.domain.errors import Invalid, Unavailable
@@ -23,20 +24,24 @@ async def reserve(world: World) -> StatementId:
         return await tx.statements.reserve()
 
 
-async def run(world: World, statement: Statement, *, claim: Claim | None = None, staged_rows: int | None = None) -> int:
-    """Accept a statement, wait until its epoch (of its last slice) is published and return how many rows it changed.
+async def run(world: World, statement: Statement, *, claim: Claim | None = None) -> int:
+    """Accept a statement, wait until its epoch is published and return how many rows it changed.
 
     Where an earlier call with the same idempotency key was accepted, that one is waited for. Raises Invalid with the
     state store's words when the statement failed; it has changed nothing then.
     """
     if claim is not None and claim.statement is not None:
         return await _outcome(world, claim.statement)
+    await _accept(world, statement, claim=claim)
+    return await _outcome(world, statement.id)
+
+
+async def _accept(world: World, statement: Statement, *, claim: Claim | None, staged_rows: int | None = None) -> None:
     async with world.stores.begin() as tx:
         await tx.statements.add(statement, now=world.clock.now(), staged_rows=staged_rows)
         if claim is not None:
             await tx.keys.accepted(claim, statement.id)
     world.signals.notify()
-    return await _outcome(world, statement.id)
 
 
 async def _outcome(world: World, statement: StatementId) -> int:
@@ -53,8 +58,8 @@ async def insert_query(
     if claim is not None and claim.statement is not None:
         return await _outcome(world, claim.statement)
     statement = await reserve(world)
-    rows = await world.staging.from_query(statement, columns, query, timeout_ms=STAGING_TIMEOUT_MS)
-    return await _insert_staged(world, statement, relation, columns, rows, claim=claim)
+    staging = world.staging.from_query(statement, columns, query, timeout_ms=STAGING_TIMEOUT_MS)
+    return await _insert_staged(world, statement, relation, columns, staging, claim=claim)
 
 
 async def bulk_load(
@@ -69,8 +74,8 @@ async def bulk_load(
     if claim is not None and claim.statement is not None:
         return await _outcome(world, claim.statement)
     statement = await reserve(world)
-    rows = await world.staging.from_csv(statement, columns, chunks)
-    return await _insert_staged(world, statement, relation, columns, rows, claim=claim)
+    staging = world.staging.from_csv(statement, columns, chunks)
+    return await _insert_staged(world, statement, relation, columns, staging, claim=claim)
 
 
 async def _insert_staged(
@@ -78,16 +83,19 @@ async def _insert_staged(
     statement: StatementId,
     relation: Relation,
     columns: Sequence[Column],
-    rows: int,
+    staging: AbstractAsyncContextManager[int],
     *,
     claim: Claim | None,
 ) -> int:
+    names = tuple(column.name for column in columns)
+    async with staging as rows:
+        if rows > 0:
+            staged = InsertStaged(id=statement, relation=relation, columns=names, first=0, last=rows)
+            await _accept(world, staged, claim=claim, staged_rows=rows)
     if rows == 0:
         await world.staging.drop(statement)
         return 0
-    names = tuple(column.name for column in columns)
-    staged = InsertStaged(id=statement, relation=relation, columns=names, first=0, last=rows)
-    return await run(world, staged, claim=claim, staged_rows=rows)
+    return await _outcome(world, statement)
 
 
 async def _answered(world: World, statement: StatementId) -> StatementResult:

@@ -2,7 +2,7 @@
 
 from service.domain.job import IN_GRAPH
 from service.operations.world import World
-from service.protocol.ids import DATABASE_GRAPH, Epoch, Term
+from service.protocol.ids import DATABASE_GRAPH, Epoch, StatementId, Term
 
 
 async def vacuum(world: World, *, term: Term) -> int:
@@ -14,11 +14,20 @@ async def vacuum(world: World, *, term: Term) -> int:
 
 
 async def unstage(world: World, *, term: Term) -> int:
-    """Drop the staging tables of answered statements; return how many."""
+    """Drop the staging tables of answered statements, and those that were filled and never accepted because their
+    service died in between; return how many.
+    """
     async with world.stores.begin(term) as tx:
         done = await tx.statements.staged()
     for statement in done:
         await world.staging.drop(statement)
         async with world.stores.begin(term) as tx:
             await tx.statements.unstaged(statement)
-    return len(done)
+    # Looked at before the statements are: what is accepted later is held until then.
+    unheld = await world.staging.unheld()
+    orphans: list[StatementId] = []
+    async with world.stores.begin(term) as tx:
+        orphans.extend([one for one in unheld if await tx.statements.get(one) is None])
+    for statement in orphans:
+        await world.staging.drop(statement)
+    return len(done) + len(orphans)

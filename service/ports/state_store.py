@@ -81,17 +81,30 @@ class Reader(Protocol):
 
 
 class Staging(Protocol):
-    """Rows that wait outside any epoch: `stage.s_<id>(_row bigint primary key, columns..)`; `_row` counts from 0."""
+    """Rows that wait outside any epoch: `stage.s_<id>(_row bigint primary key, columns..)`; `_row` counts from 0.
 
-    async def from_query(self, statement: StatementId, columns: Sequence[Column], sql: str, *, timeout_ms: int) -> int:
+    Within the block of `from_query` and `from_csv` the table is held: there the statement has to be accepted.
+    """
+
+    def from_query(
+        self, statement: StatementId, columns: Sequence[Column], sql: str, *, timeout_ms: int
+    ) -> AbstractAsyncContextManager[int]:
         """Stage what a query gives, in its order, run under the reader's login; return the number of rows. Values are
         assigned as INSERT does and checked as the target's are. Raises Invalid.
         """
         ...
 
-    async def from_csv(self, statement: StatementId, columns: Sequence[Column], chunks: AsyncIterator[bytes]) -> int:
+    def from_csv(
+        self, statement: StatementId, columns: Sequence[Column], chunks: AsyncIterator[bytes]
+    ) -> AbstractAsyncContextManager[int]:
         """Stage Postgres CSV text (the bulk load's normal form). Raises Invalid naming the first bad row by number
         (1-based).
+        """
+        ...
+
+    async def unheld(self) -> Sequence[StatementId]:
+        """Return the statements that have a table which nobody fills any more: those of them that were not accepted by
+        now never will be.
         """
         ...
 

@@ -6,7 +6,7 @@ nothing. Rows pass through as the bytes Postgres sent, a bounded number at a tim
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final
 
 import psycopg
@@ -28,6 +28,16 @@ from service.serving.user_query import one_statement, reading, refused_as_said
 
 CHUNK_BYTES: Final = 256 << 10
 
+_LOCKS: Final = 1953719656
+"""Seed of the advisory locks' numbers, so that nobody else's are the same."""
+_HOLD: Final = trusted(f"select pg_advisory_lock(hashtextextended(%s, {_LOCKS}))")
+_UNHELD: Final = trusted(f"""
+with staged as materialized (
+    select relname::text as name from pg_class
+    where relnamespace = 'stage'::regnamespace and relkind = 'r' and relname ~ '^s_[0-9]+$'
+)
+select name from staged where pg_try_advisory_xact_lock(hashtextextended(name, {_LOCKS}))
+""")
 _ENDED_BY_A_CHECK: Final = "23"
 """SQLSTATE class of a row that was read and then refused; any other error is one of reading it."""
 
@@ -39,18 +49,36 @@ class PostgresStaging:
         self._pool = pool
         self._reader = reader
 
-    async def from_query(self, statement: StatementId, columns: Sequence[Column], sql: str, *, timeout_ms: int) -> int:
-        async with (
-            reading(self._reader, sql, timeout_ms=timeout_ms) as source,
-            self._loading(statement, columns) as conn,
-        ):
-            await _check_assignable(conn, statement, columns, sql)
-            async with aclosing(_copied_out(source, columns, sql, timeout_ms=timeout_ms)) as chunks:
-                return await _copied_in(conn, statement, columns, chunks, form="binary")
+    @asynccontextmanager
+    async def from_query(
+        self, statement: StatementId, columns: Sequence[Column], sql: str, *, timeout_ms: int
+    ) -> AsyncGenerator[int]:
+        async with self._holding(statement) as conn:
+            async with (
+                reading(self._reader, sql, timeout_ms=timeout_ms) as source,
+                _loading(conn, statement, columns),
+            ):
+                await _check_assignable(conn, statement, columns, sql)
+                async with aclosing(_copied_out(source, columns, sql, timeout_ms=timeout_ms)) as chunks:
+                    rows = await _copied_in(conn, statement, columns, chunks, form="binary")
+            yield rows
 
-    async def from_csv(self, statement: StatementId, columns: Sequence[Column], chunks: AsyncIterator[bytes]) -> int:
-        async with self._loading(statement, columns) as conn:
-            return await _copied_in(conn, statement, columns, chunks, form="csv")
+    @asynccontextmanager
+    async def from_csv(
+        self, statement: StatementId, columns: Sequence[Column], chunks: AsyncIterator[bytes]
+    ) -> AsyncGenerator[int]:
+        async with self._holding(statement) as conn:
+            async with _loading(conn, statement, columns):
+                rows = await _copied_in(conn, statement, columns, chunks, form="csv")
+            yield rows
+
+    async def unheld(self) -> Sequence[StatementId]:
+        # The tables are those of the statement's snapshot, hence committed before the locks are looked at: one whose
+        # lock is free has been left by who filled it.
+        with translated():
+            async with self._pool.connection() as conn:
+                cursor = await conn.execute(_UNHELD)
+                return [StatementId(int(name.removeprefix("s_"))) for (name,) in await cursor.fetchall()]
 
     async def drop(self, statement: StatementId) -> None:
         with translated():
@@ -58,18 +86,31 @@ class PostgresStaging:
                 await conn.execute(sql.SQL("drop table if exists {}").format(_table(statement)))
 
     @asynccontextmanager
-    async def _loading(self, statement: StatementId, columns: Sequence[Column]) -> AsyncGenerator[Connection]:
-        """A transaction that makes the table, lets the block fill it, and then makes it readable for the worker."""
+    async def _holding(self, statement: StatementId) -> AsyncGenerator[Connection]:
+        """A session that holds the statement's table: a process that dies holds nothing any more."""
         with translated():
-            async with self._pool.connection() as conn, conn.transaction():
-                table = _table(statement)
-                await conn.execute(sql.SQL("drop table if exists {}").format(table))
-                await conn.execute(_create(statement, columns))
-                yield conn
-                # Made afterwards, from rows that are in its order already.
-                await conn.execute(sql.SQL("alter table {} add primary key (_row)").format(table))
-                writer = sql.Identifier((await role_names(conn)).writer)
-                await conn.execute(sql.SQL("grant select on {} to {}").format(table, writer))
+            async with self._pool.connection() as conn:
+                await conn.execute(_HOLD, (f"s_{statement}",))
+                try:
+                    yield conn
+                finally:
+                    # A session that has gone meanwhile holds nothing.
+                    with suppress(psycopg.OperationalError):
+                        await conn.execute("select pg_advisory_unlock_all()")
+
+
+@asynccontextmanager
+async def _loading(conn: Connection, statement: StatementId, columns: Sequence[Column]) -> AsyncGenerator[None]:
+    """A transaction that makes the table, lets the block fill it, and then makes it readable for the worker."""
+    async with conn.transaction():
+        table = _table(statement)
+        await conn.execute(sql.SQL("drop table if exists {}").format(table))
+        await conn.execute(_create(statement, columns))
+        yield
+        # Made afterwards, from rows that are in its order already.
+        await conn.execute(sql.SQL("alter table {} add primary key (_row)").format(table))
+        writer = sql.Identifier((await role_names(conn)).writer)
+        await conn.execute(sql.SQL("grant select on {} to {}").format(table, writer))
 
 
 async def _check_assignable(conn: Connection, statement: StatementId, columns: Sequence[Column], sql: str) -> None:

@@ -1,7 +1,7 @@
 """A prepared state store, and the few rows tests put into it as a worker would."""
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 import psycopg
@@ -17,6 +17,12 @@ from service.serving.tables import PostgresTables
 
 READER_PASSWORD = "reader's own"
 WRITER_PASSWORD = "writer's own"
+
+
+async def filled(staging: AbstractAsyncContextManager[int]) -> int:
+    """Stage rows that nobody accepts; return how many."""
+    async with staging as rows:
+        return rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -10,15 +11,15 @@ import pyarrow as pa
 import pytest
 
 from service.meta_store.stores import PostgresStores
-from service.operations import bulk
+from service.operations import bulk, maintenance
 from service.operations.bulk import Form
 from service.protocol.columns import Column, ColumnType
 from service.protocol.dml import StatementResult, staging_table
 from service.protocol.ids import DATABASE_GRAPH, Epoch, StatementId
 from service.serving.staging import PostgresStaging
-from tests.support.http import refused
-from tests.support.meta_store import NOW, add_created, barrier, inject, new_table, new_view
-from tests.support.state_store import Store, prepared_store
+from tests.support.http import refused, world_of
+from tests.support.meta_store import NOW, add_created, barrier, inject, new_table, new_view, relation
+from tests.support.state_store import Store, filled, prepared_store
 
 pytestmark = pytest.mark.postgres
 
@@ -118,6 +119,28 @@ async def test_a_repetition_waits_for_the_load_that_was_accepted_before(
     assert await nothing_waits(stores)
 
 
+async def test_what_was_staged_and_never_accepted_is_removed(
+    loading: httpx.AsyncClient, stores: PostgresStores, staging: PostgresStaging
+) -> None:
+    """I9: what a service that died between staging and accepting left; not what is accepted or being filled."""
+
+    async def rows() -> AsyncIterator[bytes]:
+        yield b"1,a,1.5,\n"
+
+    refused(await loading.post("/v1/relations/t/rows", content=HEAD + b"1,a,1.5,\n", headers=CSV), 503, "unavailable")
+    async with stores.begin() as tx:
+        (accepted,) = await tx.statements.waiting(limit=10)
+        term = await tx.leases.gain("leader", lease=timedelta(minutes=1))
+    assert term is not None
+    world = world_of(stores, staging=staging)
+    columns = relation("t").visible
+    await filled(staging.from_csv(StatementId(1_000), columns, rows()))
+    async with staging.from_csv(StatementId(1_001), columns, rows()):
+        assert await maintenance.unstage(world, term=term) == 1
+        assert await staging.unheld() == [accepted.id]
+    assert await maintenance.unstage(world, term=term) == 1
+
+
 VALUES = [
     ("boolean", [True, None]),
     ("smallint", [-32768, None]),
@@ -187,7 +210,7 @@ async def staged(
 
     async with bulk.received(stream(), form, keep=False) as received:
         given, chunks = await bulk.opened(received, columns)
-        assert await staging.from_csv(number, given, chunks) == 2
+        assert await filled(staging.from_csv(number, given, chunks)) == 2
     return await store.rows(f"select n, a::text from {staging_table(number)} order by n")
 
 

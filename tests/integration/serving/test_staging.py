@@ -9,7 +9,7 @@ from service.domain.errors import Invalid
 from service.protocol.columns import Column, ColumnType
 from service.protocol.ids import DATABASE_GRAPH, Epoch, StatementId, Term
 from service.serving.staging import CHUNK_BYTES, PostgresStaging
-from tests.support.state_store import Store, relation
+from tests.support.state_store import Store, filled, relation
 
 pytestmark = pytest.mark.postgres
 
@@ -29,7 +29,7 @@ async def _nothing_left(store: Store) -> bool:
 
 async def test_a_query_is_staged_in_its_order(store: Store, staging: PostgresStaging) -> None:
     sql = "select g from generate_series(1, 20000) g order by g desc; "
-    assert await staging.from_query(ID, COLUMNS[:1], sql, timeout_ms=20_000) == 20_000
+    assert await filled(staging.from_query(ID, COLUMNS[:1], sql, timeout_ms=20_000)) == 20_000
     rows = "select min(_row), max(_row), count(distinct _row), bool_and(a = 20000 - _row) from stage.s_5"
     assert await store.rows(rows) == [(0, 19_999, 20_000, True)]
 
@@ -39,13 +39,13 @@ async def test_a_query_reads_what_is_published(store: Store, staging: PostgresSt
     await store.tables.create(orders, term=TERM)
     await store.run("insert into state.t_1 values (0, 1, 'seen', 5), (0, 2, 'not yet', 6)")
     await store.tables.publish(DATABASE_GRAPH, Epoch(5), term=TERM, created=[orders])
-    assert await staging.from_query(ID, orders.columns, "select * from orders", timeout_ms=20_000) == 1
+    assert await filled(staging.from_query(ID, orders.columns, "select * from orders", timeout_ms=20_000)) == 1
     assert await store.rows("select * from stage.s_5") == [(0, 1, "seen")]
 
 
 async def test_values_are_assigned_as_insert_assigns_them(store: Store, staging: PostgresStaging) -> None:
     sql = """select 2.5, 17, 1.005::float8, '2020-01-01', '{a,NULL,"b c"}' -- literals and casts"""
-    assert await staging.from_query(ID, COLUMNS, sql, timeout_ms=20_000) == 1
+    assert await filled(staging.from_query(ID, COLUMNS, sql, timeout_ms=20_000)) == 1
     await store.run("create table public.t(a int, b text, n numeric(5,2), d date, l text[])")
     await store.run(f"insert into public.t {sql}")
     assert await store.rows('select a, "b ""q""", n, d, l from stage.s_5') == await store.rows("select * from public.t")
@@ -63,7 +63,7 @@ async def test_what_insert_would_not_take(store: Store, staging: PostgresStaging
     )
     for columns, sql, words, position in bad:
         with pytest.raises(Invalid) as refused:
-            await staging.from_query(ID, columns, sql, timeout_ms=20_000)
+            await filled(staging.from_query(ID, columns, sql, timeout_ms=20_000))
         assert (refused.value.message, refused.value.position) == (words, position)
         assert await _nothing_left(store)
 
@@ -78,16 +78,16 @@ async def test_a_bad_row_of_a_query_leaves_nothing(store: Store, staging: Postgr
     }  # fmt: skip
     for sql, words in errors.items():
         with pytest.raises(Invalid) as refused:
-            await staging.from_query(ID, COLUMNS, sql, timeout_ms=20_000)
+            await filled(staging.from_query(ID, COLUMNS, sql, timeout_ms=20_000))
         assert refused.value.message == words
         assert await _nothing_left(store)
-    assert await staging.from_query(ID, COLUMNS[:1], "select 1", timeout_ms=20_000) == 1
+    assert await filled(staging.from_query(ID, COLUMNS[:1], "select 1", timeout_ms=20_000)) == 1
 
 
 async def test_a_query_has_its_time(store: Store, staging: PostgresStaging) -> None:
     sql = "select count(*) from generate_series(1, 100000000000)"
     with pytest.raises(Invalid, match="canceling statement due to statement timeout after 200 ms"):
-        await staging.from_query(ID, COLUMNS[:1], sql, timeout_ms=200)
+        await filled(staging.from_query(ID, COLUMNS[:1], sql, timeout_ms=200))
     assert await _nothing_left(store)
 
 
@@ -95,7 +95,7 @@ async def test_csv(store: Store, staging: PostgresStaging) -> None:
     # A chunk may end anywhere.
     text = '1,"a\n""b"" é",1.50,2020-01-01,"{a,NULL}"\r\n,,,,\r\n3,"",-0.004,0001-01-01,{}\r\n'.encode()
     chunks = _chunks(*(text[place : place + 1] for place in range(len(text))))
-    assert await staging.from_csv(ID, COLUMNS, chunks) == 3
+    assert await filled(staging.from_csv(ID, COLUMNS, chunks)) == 3
     assert await store.rows('select _row, a, "b ""q""", n::text, d::text, l from stage.s_5 order by 1') == [
         (0, 1, 'a\n"b" é', "1.50", "2020-01-01", ["a", None]),
         (1, None, None, None, None, None),
@@ -120,20 +120,20 @@ async def test_the_first_bad_row_of_csv_is_named(store: Store, staging: Postgres
     }
     for row, words in bad.items():
         with pytest.raises(Invalid) as refused:
-            await staging.from_csv(ID, COLUMNS, _chunks(good * 2, row, good * 5, row))
+            await filled(staging.from_csv(ID, COLUMNS, _chunks(good * 2, row, good * 5, row)))
         assert refused.value.message == words
         assert await _nothing_left(store)
 
 
 async def test_csv_that_ends_within_quotes(staging: PostgresStaging) -> None:
     with pytest.raises(Invalid, match="row 2: unterminated CSV quoted field"):
-        await staging.from_csv(ID, COLUMNS, _chunks(b'1,,,,\n2,"open\n'))
+        await filled(staging.from_csv(ID, COLUMNS, _chunks(b'1,,,,\n2,"open\n')))
 
 
 async def test_a_missing_key_is_named(store: Store, staging: PostgresStaging) -> None:
     columns = (Column(name="id", type=ColumnType.parse("bigint"), nullable=False), *COLUMNS[1:])
     with pytest.raises(Invalid, match='row 2: null value in column "id" violates not-null constraint'):
-        await staging.from_csv(ID, columns, _chunks(b"1,,,,\n,,,,\n"))
+        await filled(staging.from_csv(ID, columns, _chunks(b"1,,,,\n,,,,\n")))
 
 
 async def test_an_upload_that_breaks_off_leaves_nothing(store: Store, staging: PostgresStaging) -> None:
@@ -142,21 +142,45 @@ async def test_an_upload_that_breaks_off_leaves_nothing(store: Store, staging: P
         raise ConnectionResetError
 
     with pytest.raises(ConnectionResetError):
-        await staging.from_csv(ID, COLUMNS, broken())
+        await filled(staging.from_csv(ID, COLUMNS, broken()))
     assert await _nothing_left(store)
 
 
 async def test_staging_again_begins_anew_and_drop_is_repeatable(store: Store, staging: PostgresStaging) -> None:
     for text in (b"1\n2\n3\n", b"7\n"):
-        await staging.from_csv(ID, COLUMNS[:1], _chunks(text))
+        await filled(staging.from_csv(ID, COLUMNS[:1], _chunks(text)))
     assert await store.rows("select _row, a from stage.s_5") == [(0, 7)]
     await staging.drop(ID)
     await staging.drop(ID)
     assert await _nothing_left(store)
 
 
+async def test_a_table_is_held_while_it_is_filled_and_until_its_block_ends(staging: PostgresStaging) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"1\n"
+        assert await staging.unheld() == [other]
+        yield b"2\n"
+
+    other = StatementId(6)
+    await filled(staging.from_csv(other, COLUMNS[:1], _chunks(b"1\n")))
+    async with staging.from_csv(ID, COLUMNS[:1], chunks()):
+        assert await staging.unheld() == [other]
+    assert sorted(await staging.unheld()) == [ID, other]
+    with pytest.raises(Invalid):
+        await filled(staging.from_csv(ID, COLUMNS[:1], _chunks(b"x\n")))
+    await staging.drop(other)
+    assert await staging.unheld() == [ID]
+
+
+async def test_a_session_that_is_killed_holds_nothing(store: Store, staging: PostgresStaging) -> None:
+    async with staging.from_csv(ID, COLUMNS[:1], _chunks(b"1\n")):
+        killed = "select pg_terminate_backend(pid, 10000) from pg_locks where locktype = 'advisory' and granted"
+        assert await store.rows(killed) == [(True,)]
+        assert await staging.unheld() == [ID]
+
+
 async def test_the_writer_can_read_what_is_staged(store: Store, staging: PostgresStaging) -> None:
-    await staging.from_csv(ID, COLUMNS[:1], _chunks(b"1\n"))
+    await filled(staging.from_csv(ID, COLUMNS[:1], _chunks(b"1\n")))
     rights = (
         "select has_table_privilege(rolname, 'stage.s_5', 'select'),"
         " has_table_privilege(rolname, 'stage.s_5', 'insert, update, delete, truncate')"
@@ -178,6 +202,6 @@ async def test_memory_is_that_of_a_portion(staging: PostgresStaging, monkeypatch
 
     monkeypatch.setattr(AsyncCopy, "write", watched)
     sql = "select g, repeat('x', 1000) from generate_series(1, 20000) g"
-    assert await staging.from_query(ID, COLUMNS[:2], sql, timeout_ms=20_000) == 20_000
+    assert await filled(staging.from_query(ID, COLUMNS[:2], sql, timeout_ms=20_000)) == 20_000
     assert sum(portions) > 20_000_000
     assert max(portions) < CHUNK_BYTES + 2000
