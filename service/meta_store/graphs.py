@@ -115,6 +115,8 @@ class PostgresGraphs:
 
     async def ask_recovery(self, graph: GraphId, reason: str | None) -> None:
         asked = update(graphs).where(graphs.c.id == graph)
+        if reason is not None:
+            asked = asked.where(graphs.c.status == GraphStatus.RUNNING)
         await self._connection.execute(asked.values(recover_asked=None if reason is None else printable(reason)))
 
     async def _forget(self, graph: GraphId, reason: str | None) -> None:

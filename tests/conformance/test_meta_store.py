@@ -411,3 +411,12 @@ async def test_a_recovery_leaves_what_was_committed_alone(stores: Stores) -> Non
     assert generation == 1
     assert kept is not None
     assert kept.epoch == 10
+
+
+async def test_a_wish_for_a_recovery_is_fulfilled_by_the_one_under_way(stores: Stores) -> None:
+    await running(stores)
+    for status in (GraphStatus.RECOVERING, GraphStatus.WAITING):
+        async with stores.begin() as tx:
+            await tx.graphs.set_status(DATABASE_GRAPH, status, now=NOW)
+            await tx.graphs.ask_recovery(DATABASE_GRAPH, "adhoc recovery")
+            assert (await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)).recover_asked is None, status
