@@ -18,7 +18,7 @@ from service.meta_store.documents import among, recordset
 from service.meta_store.models import OPEN, actor, backfill_position, job, relation, scan_progress
 from service.meta_store.models import fragment as fragment_table
 from service.meta_store.plans import read_actors, read_positions, runs_of_row
-from service.ports.records import Json
+from service.ports.records import Json, Receded
 from service.protocol.ids import FragmentId, JobId, Vnode
 from service.protocol.plan import FragmentKind, VnodePosition
 from service.protocol.report import ActorReport, Collected
@@ -41,6 +41,21 @@ class PostgresFragments:
         new = recordset(rows, fragment_table.c.id, fragment_table.c.rate_limit)
         changed = update(fragment_table).where(fragment_table.c.id == new.c.id, among(fragment_table.c.id, limits))
         await self._connection.execute(changed.values(rate_limit=new.c.rate_limit))
+
+    async def receded(self, reports: Sequence[ActorReport]) -> Receded | None:
+        """As in `record`, finished scans do not matter."""
+        rows = await self._connection.execute(
+            select(actor.c.id, actor.c.rows, fragment_table.c.job)
+            .join(fragment_table, fragment_table.c.id == actor.c.fragment)
+            .join(scan_progress, scan_progress.c.fragment == actor.c.fragment)
+            .where(OPEN, among(actor.c.id, (report.actor for report in reports)))
+        )
+        committed = {row.id: row for row in rows}
+        for report in reports:
+            known = committed.get(report.actor)
+            if known is not None and report.rows < known.rows:
+                return Receded(report, JobId(known.job), known.rows)
+        return None
 
     async def record(self, answers: Iterable[Collected], *, now: datetime) -> None:
         """Of what several answers say about one thing the newest counts. Reports of scans that are finished or gone are

@@ -5,6 +5,7 @@ heartbeat.
 from service.domain.errors import Conflict
 from service.operations.waiting import until
 from service.operations.world import World
+from service.ports.meta_store import Transaction
 from service.protocol.api import VERSION, Registered, Registration
 from service.protocol.barrier import Barrier
 from service.protocol.ids import GraphId, WorkerId
@@ -40,11 +41,29 @@ async def next_barrier(world: World, worker: WorkerId, graph: GraphId) -> Barrie
 
 
 async def answer(world: World, answer: Collected | Failed) -> None:
-    """Store an answer; a repetition is confirmed. Raises Stale when worker, generation or epoch is of the past (I7)."""
+    """Store an answer; a repetition is confirmed. Raises Stale when worker, generation or epoch is of the past (I7).
+
+    An answer that takes back rows is stored as the failure that it is: it cannot be committed (I6).
+    """
     async with world.stores.begin() as tx:
         await tx.workers.seen(answer.worker, now=world.clock.now())
-        await tx.barriers.answer(answer, now=world.clock.now())
+        await tx.barriers.answer(await _checked(tx, answer), now=world.clock.now())
     world.signals.notify()
+
+
+async def _checked(tx: Transaction, answer: Collected | Failed) -> Collected | Failed:
+    receded = await tx.fragments.receded(answer.actors) if isinstance(answer, Collected) else None
+    if receded is None:
+        return answer
+    return Failed(
+        worker=answer.worker,
+        graph=answer.graph,
+        generation=answer.generation,
+        epoch=answer.epoch,
+        error=str(receded),
+        job=receded.job,
+        deterministic=True,
+    )
 
 
 async def next_request(world: World, worker: WorkerId, graph: GraphId) -> Request | None:

@@ -23,6 +23,7 @@ from service.ports.records import (
     Event,
     Json,
     NewJob,
+    Receded,
     StoredStatement,
     WorkerRecord,
 )
@@ -45,7 +46,7 @@ from service.protocol.ids import (
 from service.protocol.mutation import Mutation
 from service.protocol.plan import FragmentKind, JobPlan
 from service.protocol.relation import Relation
-from service.protocol.report import Collected, Failed
+from service.protocol.report import ActorReport, Collected, Failed
 from service.protocol.request import Analyzed, Rejected, Request, Verified
 
 
@@ -100,7 +101,9 @@ class Graphs(Protocol):
         ...
 
     async def ask_recovery(self, graph: GraphId, reason: str | None) -> None:
-        """Set (or with None clear) an operator's wish for a recovery."""
+        """Set (or with None clear) an operator's wish for a recovery. One that is under way fulfils it: then nothing is
+        set.
+        """
         ...
 
 
@@ -219,6 +222,10 @@ class Fragments(Protocol):
         ...
 
     async def set_rate_limits(self, limits: Mapping[FragmentId, int | None]) -> None: ...
+
+    async def receded(self, reports: Sequence[ActorReport]) -> Receded | None:
+        """Return the first of these reports whose rows are fewer than those that its actor has committed (I6)."""
+        ...
 
     async def record(self, answers: Iterable[Collected], *, now: datetime) -> None:
         """Store positions, key counts and progress (with `service.domain.progress.advanced`) of these answers, oldest

@@ -12,6 +12,7 @@ from service.protocol.ids import CommandId, Epoch, GraphId, JobId, RelationId, S
 from service.protocol.mutation import Mutation
 from service.protocol.plan import FragmentKind, ScanType, Stateless
 from service.protocol.relation import Relation
+from service.protocol.report import ActorReport
 from service.protocol.vnodes import Runs
 
 Json = Mapping[str, Any]
@@ -41,6 +42,19 @@ class Claim:
     key: str
     number: int
     statement: StatementId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Receded:
+    """A report of an actor of `job` that takes back rows that were committed."""
+
+    report: ActorReport
+    job: JobId
+    committed: int
+
+    def __str__(self) -> str:
+        of = f"actor {self.report.actor} of fragment {self.report.fragment}"
+        return f"{of} reports {self.report.rows} rows after {self.committed}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,30 @@
 """The worker's side: it registers, polls, answers, and is told when it is of the past."""
 
+from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
 
+from service.domain.barrier import Abandon
 from service.meta_store.stores import PostgresStores
+from service.operations import barriers
 from service.protocol.barrier import Barrier
 from service.protocol.ids import DATABASE_GRAPH
 from service.protocol.report import Failed
-from tests.support.http import WORKER_TOKEN, refused
-from tests.support.meta_store import WORKER, barrier, collected, inject, registration, running
+from tests.support.http import WORKER_TOKEN, refused, world_of
+from tests.support.meta_store import (
+    NOW,
+    WORKER,
+    barrier,
+    collected,
+    inject,
+    registration,
+    report,
+    running,
+    scan_of,
+    table_and_view,
+)
 
 pytestmark = pytest.mark.postgres
 
@@ -49,6 +63,35 @@ async def test_a_barrier_is_handed_out_and_answered_once(worker: httpx.AsyncClie
     for _ in range(2):
         assert (await worker.post(f"{PATH}/answers", **sent(collected(10)))).status_code == 204
     assert (await worker.get(f"{PATH}/barrier?graph={DATABASE_GRAPH}")).status_code == 204
+
+
+async def test_an_answer_that_takes_rows_back_ends_the_generation(
+    worker: httpx.AsyncClient, stores: PostgresStores
+) -> None:
+    """I6: it says which actor did, is never committed, and fails the job when it comes again and again."""
+    _, view = await table_and_view(stores)
+    scan = await scan_of(stores, view.id)
+    first, second = (actor.id for actor in scan.actors)
+    await running(stores)
+    async with stores.begin() as tx:
+        await tx.fragments.record([collected(5, report(first, scan.id, 60), report(second, scan.id, 9))], now=NOW)
+        term = await tx.leases.gain("leader", lease=timedelta(minutes=1))
+    assert term is not None
+    world = world_of(stores)
+    injected = await inject(stores, barrier(10))
+    answer = collected(10, report(first, scan.id, 59), report(second, scan.id, 20))
+    for _ in range(2):
+        assert (await worker.post(f"{PATH}/answers", **sent(answer))).status_code == 204
+    effect = await barriers.advance(world, DATABASE_GRAPH, term=term)
+    said = f"actor {first} of fragment {scan.id} reports 59 rows after 60"
+    assert isinstance(effect, Abandon)
+    assert (effect.reason, effect.failure and effect.failure.job) == (said, view.id)
+    async with stores.begin() as tx:
+        state = await tx.graphs.state(DATABASE_GRAPH)
+        assert (state["status"], state["last_error"]) == ("RECOVERING", said)
+        assert state["generation"] == injected.generation + 1
+        (progress,) = (await tx.fragments.scans([view.id]))[view.id]
+        assert progress.rows == 69
 
 
 async def test_who_is_of_the_past_is_told_to_stop(worker: httpx.AsyncClient, stores: PostgresStores) -> None:
