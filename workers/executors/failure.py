@@ -4,6 +4,7 @@ import re
 from typing import Final
 
 from service.protocol.ids import JobId
+from service.protocol.relation import Relation
 
 _SQLSTATE: Final = re.compile(r"SQLSTATE: (?P<state>[0-9A-Z]{5})")
 _CONDITION: Final = re.compile(r"\[(?P<condition>[A-Z][A-Z0-9_.]+)\][^\n]*")
@@ -13,12 +14,13 @@ _OWN_FAULT: Final = ("21", "22", "23", "42")
 
 
 class JobFailedError(Exception):
-    """One job's part of the epoch failed."""
+    """One job's part of the epoch failed: what made `target` from `upstream`."""
 
-    def __init__(self, job: JobId, error: BaseException) -> None:
+    def __init__(self, job: JobId, error: BaseException, *, target: Relation, upstream: Relation) -> None:
         super().__init__(str(error))
         self.job = job
-        self.deterministic, self.reason = explain(error)
+        self.deterministic, reason = explain(error)
+        self.reason = f'{target.kind} "{target.name}" (job {job}), reading "{upstream.name}": {reason}'
 
 
 def explain(error: BaseException) -> tuple[bool, str]:

@@ -216,7 +216,7 @@ class GraphExecutor:
         try:
             outcomes = self._job(scan).run(task)
         except Exception as error:
-            raise JobFailedError(scan.job, error) from error
+            raise JobFailedError(scan.job, error, target=scan.target, upstream=scan.upstream) from error
         job_seconds = _monotonic() - began
         if any(outcome.used_slice for outcome in outcomes):
             scan.pace = scan.pace.measured(job_seconds=job_seconds, slice_seconds=task.slice_seconds)

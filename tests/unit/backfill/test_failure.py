@@ -1,0 +1,25 @@
+"""What the failure of a view's epoch tells: which relation, which job, what Spark said."""
+
+import pytest
+
+from service.protocol.ids import JobId
+from tests.support.state_store import relation
+from workers.executors.failure import JobFailedError
+
+SPARK = (
+    "An error occurred while calling o93.collectToPython.\n: org.apache.spark.SparkArithmeticException:"
+    " [DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate it. SQLSTATE: 22012\n\tat org.apache.spark"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "deterministic", "said"),
+    [
+        (SPARK, True, "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate it. SQLSTATE: 22012"),
+        ("\nthe connection broke", False, "ValueError: the connection broke"),
+    ],
+)
+def test_a_failure_names_the_relation_the_job_and_the_upstream(text: str, deterministic: bool, said: str) -> None:
+    error = JobFailedError(JobId(7), ValueError(text), target=relation(2, "m"), upstream=relation(1, "orders"))
+    assert error.deterministic is deterministic
+    assert error.reason == f'table "m" (job 7), reading "orders": {said}'
