@@ -8,25 +8,12 @@ from datetime import datetime
 
 import pytest
 
+from tests.support.scenarios import emptied_again_and_again, live_rows_arrive, table, view
 from tests.support.service import ProblemError, Service, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 PROGRESS = "SELECT * FROM rw_catalog.rw_fragment_backfill_progress"
-
-
-def table(service: Service, name: str, rows: int) -> None:
-    """T(n): a table with the integers from 1 to n."""
-    service.run(f"CREATE TABLE {name} (v int PRIMARY KEY)")
-    if rows:
-        service.run(f"INSERT INTO {name} SELECT * FROM generate_series(1, {rows})")
-
-
-def view(service: Service, name: str, of: str, *, rate: int, background: bool = True) -> int:
-    """Create a copy; return its job."""
-    session = {"background_ddl": str(background).lower(), "backfill_rate_limit": str(rate)}
-    service.run(f"CREATE MATERIALIZED VIEW {name} AS SELECT * FROM {of}", **session)
-    return service.job(name)
 
 
 def ended(refused: ProblemError) -> str:
@@ -218,27 +205,12 @@ def since_add(service: Service, epoch: int) -> list[dict[str, object]]:
 
 def test_live_rows_that_arrive_during_the_backfill_are_not_lost(service: Service) -> None:
     """Scenario 36 with 60,000 rows and 60,000 live ones."""
-    table(service, "t36", 60_000)
-    job = view(service, "m36", "t36", rate=500)
-    for first in range(60_001, 120_000, 20_000):
-        service.run(f"INSERT INTO t36 SELECT * FROM generate_series({first}, {first + 19_999})")
-    assert service.rows(job) < 60_000
-    service.limit(job, None)
-    service.run("WAIT")
-    assert service.assert_equal("m36", "SELECT * FROM t36") == 120_000
+    live_rows_arrive(service, 60_000)
 
 
 def test_a_table_that_is_emptied_again_and_again_does_not_hold_up_a_backfill(service: Service) -> None:
     """Scenario 39 with 8 deletions."""
-    table(service, "t39", 2_000)
-    job = view(service, "m39", "t39", rate=1)
-    for turn in range(1, 9):
-        service.run("DELETE FROM t39")
-        service.run(f"INSERT INTO t39 SELECT * FROM generate_series({turn}, {turn + 1_999})")
-    service.run("DELETE FROM t39 WHERE v % 2 = 0")
-    service.limit(job, 500)
-    service.run("WAIT")
-    assert service.assert_equal("m39", "SELECT * FROM t39") == 1_000
+    emptied_again_and_again(service, 8)
 
 
 def test_a_forced_page_at_the_end_loses_no_row_that_arrives_behind_it(service: Service) -> None:

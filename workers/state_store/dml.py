@@ -216,8 +216,10 @@ def _inserted(relation: Relation, epoch: Epoch) -> str:
 
 
 def _same(relation: Relation, left: str, right: str) -> str:
-    parts = ["_vnode", *(quoted(part.name) for part in relation.key)]
-    return " and ".join(f"{left}.{name} = {right}.{name}" for name in parts)
+    """NULL is a key's value like any other; what cannot be NULL is compared so that the index serves."""
+    key = [relation.column(part.name) for part in relation.key]
+    compared = [(quoted(column.name), "is not distinct from" if column.nullable else "=") for column in key]
+    return " and ".join(f"{left}.{name} {by} {right}.{name}" for name, by in (("_vnode", "="), *compared))
 
 
 def _sql(text: str) -> Any:

@@ -1,0 +1,22 @@
+"""The random schedule of `tests/property/test_arrangement.py` on a real Spark and a real Postgres (I1, I3).
+
+Random DML, pauses, limits and kills; keys that are composite, descending and nullable. After every committed epoch the
+tables are compared with the plain data; a failure says its seed.
+"""
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.real_arrangement import random_schedule
+from tests.support.state_store import prepared_store
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(240)]
+
+
+@pytest.mark.parametrize("seed", [2, 5, 9])
+async def test_the_view_is_its_query_over_the_prefix_at_every_epoch(
+    database_url: str, spark: SparkSession, seed: int
+) -> None:
+    async with prepared_store(database_url) as store:
+        world = await random_schedule(store, spark, seed)
+    assert world.read > 0, f"seed {seed} reads no history"

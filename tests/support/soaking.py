@@ -1,0 +1,17 @@
+"""How long a soak lasts, and the seeds it uses up: `SOAK_SECONDS` for each test, from `SOAK_SEED` on."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from itertools import count
+
+
+def seeds() -> Iterator[int]:
+    """Yield seeds until the time is over, at least one, and say each before it is used."""
+    ends = time.monotonic() + float(os.environ.get("SOAK_SECONDS", "600"))  # noqa: TID251 - how long is what is asked
+    for seed in count(int(os.environ.get("SOAK_SEED", "1"))):
+        sys.stdout.write(f"seed {seed}\n")
+        yield seed
+        if time.monotonic() >= ends:  # noqa: TID251 - as above
+            return
