@@ -30,7 +30,10 @@ _SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "unix_socket_directories": "../run",
         "wal_level": "logical",
         "max_connections": "200",
-        "shared_buffers": "256MB",
+        "shared_buffers": "512MB",
+        # Writers wait for room in it, and for new segments to be filled with zeros: a backfill fills many a second.
+        "wal_buffers": "64MB",
+        "min_wal_size": "1GB",
         "max_wal_size": "4GB",
         "checkpoint_timeout": "15min",
         "max_replication_slots": "32",
