@@ -26,7 +26,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000], help="sizes of the tables")
     add("--only", nargs="+", choices=NAMES, default=list(NAMES), metavar="NAME", help=f"of {', '.join(NAMES)}")
-    add("--repeat", type=int, default=1, help="how often throughput is measured; the median counts")
+    add("--repeat", type=int, default=3, help="how often throughput is measured; the median counts")
     add("--views", type=int, default=1_000, help="how many idle views")
     add("--amount", choices=list(AMOUNTS), default=next(iter(AMOUNTS)), help="the type of the column `amount`")
     add("--json", type=Path, metavar="FILE", help="write everything to a file as well")
