@@ -67,7 +67,14 @@ def after_postgres(key: Sequence[KeyPart], position: Position) -> str:
     for index, part in enumerate(key):
         equal = [_same_postgres(part, text) for part, text in zip(key[:index], position[:index], strict=True)]
         alternatives.append("(" + " and ".join([*equal, _after_postgres(part, position[index])]) + ")")
-    return "(" + " or ".join(alternatives) + ")"
+    return f"({_bound_postgres(key[0], position[0])}({' or '.join(alternatives)}))"
+
+
+def _bound_postgres(part: KeyPart, text: str | None) -> str:
+    """Said once more of the first column alone: an index begins to read there, which alternatives do not tell it."""
+    if text is None or (part.nullable and not part.descending):
+        return ""
+    return f"{quoted(part.name)} {'<=' if part.descending else '>='} {literal(text, part.type)} and "
 
 
 def marked_spark(key: Sequence[KeyPart]) -> str:
