@@ -12,7 +12,7 @@ from service.protocol.plan import ActorPlan, FragmentPlan, PositionState, VnodeP
 from tests.support.arrangement import INTERVAL, World, random_walk
 from workers.backfill.budget import Budget
 from workers.backfill.model import Arrangement, Half, Key, Marks, Passed, Reading, VersionedTable, order_python
-from workers.backfill.positions import Page, Positions, Span
+from workers.backfill.positions import Block, Page, Positions
 from workers.backfill.scan import ActorState, ScanState
 
 WALKS = 300
@@ -149,10 +149,13 @@ def test_a_roll_back_that_reopens_nothing_is_found(monkeypatch: pytest.MonkeyPat
 def test_completing_a_vnode_at_an_exactly_full_page_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = Positions.record
 
-    def generous(self: Positions, span: Span, page: Page, *, limit: int) -> None:
-        recorded(self, span, page, limit=limit)
-        if page.end is not None and sum(page.rows.values()) == limit:
-            self._complete(page.end[0], 0)  # pyright: ignore[reportPrivateUsage] - the bug is planted inside
+    def generous(self: Positions, block: Block, page: Page, *, limit: int) -> None:
+        recorded(self, block, page, limit=limit)
+        for span in block:
+            rows = self.by_vnode[span.vnode].rows
+            self.by_vnode[span.vnode] = VnodePosition(
+                vnode=self.by_vnode[span.vnode].vnode, state=PositionState.COMPLETED, rows=rows
+            )
 
     monkeypatch.setattr(Positions, "record", generous)
     assert found() is not None

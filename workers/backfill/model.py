@@ -17,7 +17,7 @@ from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.relation import ALIVE
 from service.protocol.vnodes import canonical_float, vnode_of, vnodes_of
 from workers.backfill.order import KeyPart, Position
-from workers.backfill.positions import Span, pages
+from workers.backfill.positions import Block, pages
 from workers.backfill.scan import ActorState, ScanState
 
 Value = bool | int | float | str | bytes | None
@@ -124,12 +124,9 @@ class ModelPage:
         return counts
 
     @property
-    def end(self) -> tuple[int, Position] | None:
-        """Where it ended."""
-        if not self.versions:
-            return None
-        last = self.versions[-1]
-        return last.vnode, tuple(text_of(value) for value in last.key)
+    def ends(self) -> Mapping[int, Position]:
+        """The last key of each vnode."""
+        return {version.vnode: tuple(text_of(value) for value in version.key) for version in self.versions}
 
 
 @dataclass
@@ -149,13 +146,17 @@ class VersionedTable:
         readable = [version for version in self.versions if version.start <= epoch < version.end]
         return sorted(readable, key=cmp_to_key(self._order))
 
-    def page(self, epoch: int, span: Span, limit: int) -> ModelPage:
-        """Read at most `limit` rows of a span."""
-        rows = [version for version in self.at(epoch) if span.first <= version.vnode <= span.last]
-        if span.after is not None:
-            after = self.values(span.after)
-            rows = [version for version in rows if order_python(self.key, version.key, after) > 0]
-        return ModelPage(tuple(rows[:limit]))
+    def page(self, epoch: int, block: Block, limit: int) -> ModelPage:
+        """Read at most `limit` rows of each vnode of a block."""
+        readable = self.at(epoch)
+        found: list[Version] = []
+        for span in block:
+            rows = [version for version in readable if version.vnode == span.vnode]
+            if span.after is not None:
+                after = self.values(span.after)
+                rows = [version for version in rows if order_python(self.key, version.key, after) > 0]
+            found += rows[:limit]
+        return ModelPage(tuple(found))
 
     def changes(self, prev: int, curr: int) -> list[Half]:
         """Return the net changes of `(prev, curr]`, each half of an update by itself."""
@@ -295,8 +296,8 @@ class Arrangement:
         def more_time() -> bool:
             return done < reading.pages_max
 
-        def read(span: Span, limit: int) -> ModelPage:
-            return self.upstream.page(at, span, limit)
+        def read(block: Block, limit: int) -> ModelPage:
+            return self.upstream.page(at, block, limit)
 
         permits = actor.budget.permits
         for page in pages(actor.positions, read, page_rows=reading.page_rows, permits=permits, more_time=more_time):

@@ -1,39 +1,46 @@
 """Positions of one actor's vnodes, and the pages that move them. Pure; storage comes in as a function.
 
-Per vnode: not started (no entry), in progress at a key, or completed. Pages follow storage order `(vnode, key)`; a
-page shorter than its limit has met the end, so every vnode of its span is completed in the epoch that read it.
+Per vnode: not started (no entry), in progress at a key, or completed. A page reads the vnodes of one *block* side by
+side, so many rows of each: keys are spread over the vnodes by their hash, so that a block's positions pass the same
+keys at about the same time. Where rows lie in the order of their key, as most do, the pages of the table are then read
+once per block, not once per vnode. A vnode that gives fewer rows than were asked for has met its end, and is completed
+in the epoch that read it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from service.protocol.ids import Vnode
 from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.vnodes import Runs, vnodes_of
 from workers.backfill.order import Position
 
+BLOCK_VNODES: Final = 32
+"""How many neighbours are read side by side. More would read the table fewer times over; fewer leave fewer positions
+to be stored in an epoch.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a page reads, in storage order: the rest of one vnode after `after`, or fresh vnodes `first..last`."""
+    """What a page reads of one vnode: the rows after a key, or from its start."""
 
-    first: int
-    last: int
+    vnode: int
     after: Position | None = None
 
-    def __post_init__(self) -> None:
-        assert self.first <= self.last, self
-        assert self.after is None or self.first == self.last, self
+
+Block = Sequence[Span]
+"""What a page reads: vnodes in storage order, with the same limit for each."""
 
 
 class Page(Protocol):
-    """What a read gave: rows by vnode, and where it ended (None where it is empty)."""
+    """What a read gave: rows by vnode, and the last key of each vnode that gave as many as were asked for."""
 
     @property
     def rows(self) -> Mapping[int, int]: ...
     @property
-    def end(self) -> tuple[int, Position] | None: ...
+    def ends(self) -> Mapping[int, Position]: ...
 
 
 P = TypeVar("P", bound=Page)
@@ -58,32 +65,30 @@ class Positions:
         done = sum(position.state is PositionState.COMPLETED for position in self.by_vnode.values())
         return done == sum(last - first + 1 for first, last in self.runs)
 
-    def next_span(self) -> Span | None:
-        """Return what to read next: the first vnode in storage order that is not completed, with its fresh
-        neighbours.
-        """
-        for first, last in self.runs:
-            for vnode in range(first, last + 1):
-                position = self.by_vnode.get(vnode)
-                if position is None:
-                    return Span(vnode, self._last_fresh(vnode, last))
-                if position.state is PositionState.IN_PROGRESS:
-                    return Span(vnode, vnode, position.key)
-        return None
+    def next_block(self) -> Block:
+        """Return what to read next: what is not completed of the first block that is not; nothing when all is read."""
+        block: list[Span] = []
+        for vnode in vnodes_of(self.runs):
+            if block and vnode // BLOCK_VNODES != block[0].vnode // BLOCK_VNODES:
+                break
+            position = self.by_vnode.get(vnode)
+            if position is None:
+                block.append(Span(vnode))
+            elif position.state is PositionState.IN_PROGRESS:
+                block.append(Span(vnode, position.key))
+        return block
 
-    def record(self, span: Span, page: Page, *, limit: int) -> None:
-        """Move the positions over a page that was read with `limit`."""
-        total = sum(page.rows.values())
-        assert total <= limit, (total, limit)
-        if total < limit or page.end is None:
-            for vnode in range(span.first, span.last + 1):
-                self._complete(vnode, page.rows.get(vnode, 0))
-            return
-        end_vnode, key = page.end
-        for vnode in range(span.first, end_vnode):
-            self._complete(vnode, page.rows.get(vnode, 0))
-        rows = self._rows(end_vnode) + page.rows[end_vnode]
-        self._set(VnodePosition(vnode=Vnode(end_vnode), state=PositionState.IN_PROGRESS, key=key, rows=rows))
+    def record(self, block: Block, page: Page, *, limit: int) -> None:
+        """Move the positions over a page that was read with `limit` rows of each vnode."""
+        for span in block:
+            read = page.rows.get(span.vnode, 0)
+            assert read <= limit, (span, read, limit)
+            rows = self._rows(span.vnode) + read
+            if read < limit:
+                self._set(VnodePosition(vnode=Vnode(span.vnode), state=PositionState.COMPLETED, rows=rows))
+            else:
+                end = page.ends[span.vnode]
+                self._set(VnodePosition(vnode=Vnode(span.vnode), state=PositionState.IN_PROGRESS, key=end, rows=rows))
 
     def take_changed(self) -> tuple[VnodePosition, ...]:
         """Return the positions that changed since the last call, by vnode."""
@@ -91,17 +96,9 @@ class Positions:
         self.changed.clear()
         return changed
 
-    def _last_fresh(self, vnode: int, last: int) -> int:
-        while vnode < last and vnode + 1 not in self.by_vnode:
-            vnode += 1
-        return vnode
-
     def _rows(self, vnode: int) -> int:
         position = self.by_vnode.get(vnode)
         return 0 if position is None else position.rows
-
-    def _complete(self, vnode: int, rows: int) -> None:
-        self._set(VnodePosition(vnode=Vnode(vnode), state=PositionState.COMPLETED, rows=self._rows(vnode) + rows))
 
     def _set(self, position: VnodePosition) -> None:
         assert position.rows >= self._rows(position.vnode)
@@ -111,7 +108,7 @@ class Positions:
 
 def pages(
     positions: Positions,
-    read: Callable[[Span, int], P],
+    read: Callable[[Block, int], P],
     *,
     page_rows: int,
     permits: int | None,
@@ -123,20 +120,16 @@ def pages(
     however little time there is: otherwise a busy upstream could starve history for ever.
     """
     left = permits
-    while (span := positions.next_span()) is not None:
-        limit = page_rows if left is None else min(page_rows, left)
-        if limit <= 0:
+    while block := positions.next_block():
+        allowed = page_rows if left is None else min(page_rows, left)
+        if allowed <= 0:
             return
-        page = read(span, limit)
-        positions.record(span, page, limit=limit)
+        block = block[:allowed]
+        limit = allowed // len(block)
+        page = read(block, limit)
+        positions.record(block, page, limit=limit)
         if left is not None:
             left -= sum(page.rows.values())
         yield page
         if not more_time():
             return
-
-
-def not_started(runs: Runs) -> Positions:
-    """Return the positions of an actor before its first page."""
-    assert vnodes_of(runs)
-    return Positions(runs)

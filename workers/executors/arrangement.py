@@ -166,8 +166,8 @@ def _read_actor(scan: ScanTask, task: EpochTask, index: int) -> Iterator[pa.Reco
 
 def _page_reader(scan: ScanTask, task: EpochTask, positions: Positions) -> AbstractContextManager[PageReader]:
     """A query that the store can answer is copied inside it: its rows meet Spark only when they change."""
-    if scan.pushdown is None or positions.next_span() is None:
-        return nullcontext(lambda span, limit: scan.store.read_page(scan.upstream, span, at=task.curr, limit=limit))
+    if scan.pushdown is None or not positions.next_block():
+        return nullcontext(lambda block, limit: scan.store.read_page(scan.upstream, block, at=task.curr, limit=limit))
     return scan.store.copying(scan.upstream, scan.target, scan.pushdown, at=task.curr)
 
 

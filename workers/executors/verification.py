@@ -98,7 +98,7 @@ def _read_blocks(side: _Side, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
         for block in actor_indexes(batch):
             whole = pages(
                 Positions(side.blocks[block]),
-                lambda span, limit: side.store.read_page(side.relation, span, at=side.epoch, limit=limit),
+                lambda vnodes, limit: side.store.read_page(side.relation, vnodes, at=side.epoch, limit=limit),
                 page_rows=PAGE_ROWS,
                 permits=None,
                 more_time=lambda: True,

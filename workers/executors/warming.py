@@ -16,7 +16,7 @@ from service.protocol.ids import Epoch, RelationId, Vnode
 from service.protocol.plan import PositionState, Pushdown, Stateless, VnodePosition
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.vnodes import Runs
-from workers.backfill.positions import Span
+from workers.backfill.positions import Block
 from workers.executors.arrangement import ActorTask, EpochTask, ScanJob, ScanTask
 from workers.queries.stateless import plan
 from workers.state_store.port import CLOSE, LIVE, ArrowPage, PageReader, VersionedStore, Written
@@ -46,13 +46,13 @@ class _Handful(VersionedStore):
     """Two changes and a page of one row, and no memory of what is written."""
 
     @override
-    def read_page(self, relation: Relation, span: Span, *, at: Epoch, limit: int) -> ArrowPage:
-        return ArrowPage((_row(relation),), {0: 1}, None)
+    def read_page(self, relation: Relation, block: Block, *, at: Epoch, limit: int) -> ArrowPage:
+        return ArrowPage((_row(relation),), {0: 1}, {0: ("1",)})
 
     @override
     @contextmanager
     def copying(self, upstream: Relation, target: Relation, query: Pushdown, *, at: Epoch) -> Generator[PageReader]:
-        yield lambda _span, _limit: ArrowPage((), {}, None)
+        yield lambda _block, _limit: ArrowPage((), {}, {})
 
     @override
     def read_changes(

@@ -15,7 +15,7 @@ from service.protocol.plan import Pushdown
 from service.protocol.relation import Relation, state_table
 from service.protocol.vnodes import Runs
 from workers.backfill.order import Position, key_of, quoted
-from workers.backfill.positions import Span
+from workers.backfill.positions import Block
 from workers.state_store import statements
 from workers.state_store.connections import (
     CHANGES,
@@ -46,21 +46,21 @@ class PostgresStore:
     generation: Generation
     question: RequestId | None = None
 
-    def read_page(self, relation: Relation, span: Span, *, at: Epoch, limit: int) -> ArrowPage:
-        """Read at most `limit` rows of a span as of epoch `at`."""
-        query = statements.page_query(relation, span, at=at, limit=limit)
+    def read_page(self, relation: Relation, block: Block, *, at: Epoch, limit: int) -> ArrowPage:
+        """Read at most `limit` rows of each vnode of a block as of epoch `at`."""
+        query = statements.page_query(relation, block, at=at, limit=limit)
         schema = read_schema(relation)
         with adbc_connection(self.url, self._name, PAGES, autocommit=True) as connection:
             batches = tuple(_read(connection, query, schema))
-        return ArrowPage(batches, _rows_by_vnode(batches), _end(relation, batches))
+        return _page(relation, batches)
 
     @contextmanager
     def copying(self, upstream: Relation, target: Relation, query: Pushdown, *, at: Epoch) -> Generator[PageReader]:
         """Give a reader that copies pages into the target at epoch `at`; fence and commit when it ends."""
         with adbc_connection(self.url, self._name, COPYING, autocommit=False) as connection:
 
-            def copy(span: Span, limit: int) -> ArrowPage:
-                told = _fetch(connection, statements.copy_query(upstream, target, query, span, at=at, limit=limit))
+            def copy(block: Block, limit: int) -> ArrowPage:
+                told = _fetch(connection, statements.copy_query(upstream, target, query, block, at=at, limit=limit))
                 return _copied(upstream, told, limit)
 
             yield copy
@@ -188,26 +188,29 @@ def _copied(upstream: Relation, told: pa.Table, limit: int) -> ArrowPage:
     """Read what a copy told: by vnode its rows, those copied, and the key of the row at the limit."""
     columns: list[list[Any]] = [column.to_pylist() for column in told.columns]
     vnodes, rows, copied, *last = columns
-    end = None
-    if sum(rows) == limit:
-        end = vnodes[-1], tuple(key_text(part[-1], key.type) for part, key in zip(last, key_of(upstream), strict=True))
-    return ArrowPage((), dict(zip(vnodes, rows, strict=True)), end, sum(copied))
+    key = key_of(upstream)
+    ends = {
+        vnode: tuple(key_text(part[place], one.type) for part, one in zip(last, key, strict=True))
+        for place, vnode in enumerate(vnodes)
+        if rows[place] == limit
+    }
+    return ArrowPage((), dict(zip(vnodes, rows, strict=True)), ends, sum(copied))
 
 
-def _rows_by_vnode(batches: tuple[pa.RecordBatch, ...]) -> dict[int, int]:
+def _page(relation: Relation, batches: tuple[pa.RecordBatch, ...]) -> ArrowPage:
+    """Count what was read by vnode, and find each vnode's last key; its rows lie together."""
+    key = key_of(relation)
     rows: dict[int, int] = {}
+    ends: dict[int, Position] = {}
     for batch in batches:
-        for counted in pc.value_counts(batch.column(0)):
-            vnode = counted["values"].as_py()
-            rows[vnode] = rows.get(vnode, 0) + counted["counts"].as_py()
-    return rows
-
-
-def _end(relation: Relation, batches: tuple[pa.RecordBatch, ...]) -> tuple[int, Position] | None:
-    if not batches:
-        return None
-    last = batches[-1].slice(batches[-1].num_rows - 1).to_pylist()[0]
-    return last[VNODE], tuple(key_text(last[part.name], part.type) for part in key_of(relation))
+        began = 0
+        runs: Any = pc.run_end_encode(batch.column(0))  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
+        for vnode, ended in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+            rows[vnode] = rows.get(vnode, 0) + ended - began
+            (last,) = batch.slice(ended - 1, 1).select([part.name for part in key]).to_pylist()
+            ends[vnode] = tuple(key_text(last[part.name], part.type) for part in key)
+            began = ended
+    return ArrowPage(batches, rows, ends)
 
 
 def _split(rows: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]:

@@ -4,20 +4,17 @@ from service.protocol.ids import Epoch
 from service.protocol.plan import Pushdown
 from service.protocol.relation import ALIVE, Relation, state_table
 from service.protocol.vnodes import Runs
-from workers.backfill.order import after_postgres, key_of, quoted
-from workers.backfill.positions import Span
+from workers.backfill.order import KeyPart, after_postgres, key_of, quoted
+from workers.backfill.positions import Block, Span
 from workers.state_store.wire import read_postgres
 
 
-def page_query(relation: Relation, span: Span, *, at: Epoch, limit: int) -> str:
-    """Read a span as of an epoch, in storage order, by the storage index."""
-    return (
-        f"select _vnode, {_columns(relation)} from {state_table(relation.id)} where {_page(relation, span, at)}"
-        f" order by _vnode, {_order(relation)} limit {limit}"
-    )
+def page_query(relation: Relation, block: Block, *, at: Epoch, limit: int) -> str:
+    """Read a block as of an epoch, in storage order, by the storage index: `limit` rows of each vnode."""
+    return _page(relation, block, _columns(relation), at, limit)
 
 
-def copy_query(upstream: Relation, target: Relation, query: Pushdown, span: Span, *, at: Epoch, limit: int) -> str:
+def copy_query(upstream: Relation, target: Relation, query: Pushdown, block: Block, *, at: Epoch, limit: int) -> str:
     """Copy the rows of a page that satisfy the query, and tell of the page by vnode: its rows, the rows copied, and the
     key of the row at the limit (NULLs where there is none).
     """
@@ -25,15 +22,15 @@ def copy_query(upstream: Relation, target: Relation, query: Pushdown, span: Span
     # A condition may read any column; without one the page carries what is copied and its key.
     read = [column.name for column in upstream.columns if query.predicate is not None]
     wanted = dict.fromkeys((*query.columns, *(part.name for part in key), *read))
-    where = _page(upstream, span, at)
+    # Its row's place within its vnode goes by a name that no column has.
+    place = f"row_number() over (partition by _vnode order by {_order(upstream)}) as _to"
+    page = _page(upstream, block, ", ".join([*map(quoted, wanted), place]), at, limit)
     predicate = "true" if query.predicate is None else query.predicate
     last = ", ".join(
-        f"(select {read_postgres(part.name, part.type)} from page offset {limit - 1} limit 1) as {quoted(part.name)}"
-        for part in key
+        f"(array_agg({_value(part)}) filter (where _to = {limit}))[1] as {quoted(part.name)}" for part in key
     )
     return (
-        f"with page as materialized (select _vnode, {', '.join(map(quoted, wanted))} from {state_table(upstream.id)}"
-        f" where {where} order by _vnode, {_order(upstream)} limit {limit}),"
+        f"with page as materialized ({page}),"
         f" copied as (insert into {state_table(target.id)} ({', '.join(map(quoted, stored_columns(target)))})"
         f" select _vnode, {', '.join(map(quoted, query.columns))}, {at} from page where {predicate})"
         f" select _vnode, count(*) as rows, count(*) filter (where {predicate}) as copied, {last}"
@@ -81,12 +78,23 @@ def stored_columns(relation: Relation) -> list[str]:
     return ["_vnode", *(column.name for column in relation.columns), "_from"]
 
 
-def _page(relation: Relation, span: Span, at: Epoch) -> str:
-    where = [f"_vnode between {span.first} and {span.last}", f"_from <= {at}", f"_to > {at}"]
-    if span.after is not None:
-        where[0] = f"_vnode = {span.first}"
-        where.append(after_postgres(key_of(relation), span.after))
-    return " and ".join(where)
+def _page(relation: Relation, block: Block, columns: str, at: Epoch, limit: int) -> str:
+    # One after the other: without parallel workers Postgres appends what each vnode gives, in this order.
+    return " union all ".join(
+        f"(select _vnode, {columns} from {state_table(relation.id)} where {_rest(relation, span)}"
+        f" and _from <= {at} and _to > {at} order by _vnode, {_order(relation)} limit {limit})"
+        for span in block
+    )
+
+
+def _rest(relation: Relation, span: Span) -> str:
+    vnode = f"_vnode = {span.vnode}"
+    return vnode if span.after is None else f"{vnode} and {after_postgres(key_of(relation), span.after)}"
+
+
+def _value(part: KeyPart) -> str:
+    """A key's value as `read_schema` has it."""
+    return read_postgres(part.name, part.type).removesuffix(f" as {quoted(part.name)}")
 
 
 def _columns(relation: Relation) -> str:

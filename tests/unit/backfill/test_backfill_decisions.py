@@ -22,7 +22,7 @@ from workers.backfill.pace import (
     page_rows_after,
     share_of,
 )
-from workers.backfill.positions import Positions, Span, not_started, pages
+from workers.backfill.positions import Block, Positions, Span, pages
 from workers.backfill.scan import ScanState, report
 
 
@@ -31,7 +31,7 @@ class Counted:
     """A page of which only the counts matter."""
 
     rows: Mapping[int, int] = field(default_factory=dict[int, int])
-    end: tuple[int, Position] | None = None
+    ends: Mapping[int, Position] = field(default_factory=dict[int, Position])
 
 
 def completed(vnode: int, rows: int = 0) -> VnodePosition:
@@ -47,67 +47,63 @@ def at(*positions: VnodePosition, runs: tuple[tuple[int, int], ...] = ((0, 3), (
 
 
 @pytest.mark.parametrize(
-    ("positions", "span"),
+    ("positions", "block"),
     [
-        (at(), Span(0, 3)),
-        (at(completed(0)), Span(1, 3)),
-        (at(completed(0), completed(2)), Span(1, 1)),
-        (at(in_progress(0, "k", 1)), Span(0, 0, ("k",))),
-        (at(completed(0), in_progress(1, "k", 1)), Span(1, 1, ("k",))),
-        (at(*map(completed, range(4))), Span(8, 9)),
-        (at(*map(completed, (0, 1, 2, 3, 8))), Span(9, 9)),
-        (at(*map(completed, (0, 1, 2, 3, 8, 9))), None),
-        (at(in_progress(9, "k", 1), *map(completed, (0, 1, 2, 3))), Span(8, 8)),
+        (at(), [Span(0), Span(1), Span(2), Span(3), Span(8), Span(9)]),
+        (at(completed(0), in_progress(2, "k", 1)), [Span(1), Span(2, ("k",)), Span(3), Span(8), Span(9)]),
+        (at(*map(completed, range(4))), [Span(8), Span(9)]),
+        (at(*map(completed, (0, 1, 2, 3, 8, 9))), []),
+        (at(runs=((30, 33), (64, 64))), [Span(30), Span(31)]),
+        (at(completed(30), completed(31), runs=((30, 33), (64, 64))), [Span(32), Span(33)]),
+        (at(*map(completed, range(30, 34)), runs=((30, 33), (64, 64))), [Span(64)]),
     ],
 )
-def test_the_next_span(positions: Positions, span: Span | None) -> None:
-    assert positions.next_span() == span
-    assert positions.completed is (span is None)
+def test_the_next_block(positions: Positions, block: list[Span]) -> None:
+    assert positions.next_block() == block
+    assert positions.completed is (block == [])
 
 
-def test_a_full_page_completes_what_it_passed_and_stays_in_its_last_vnode() -> None:
+def test_a_vnode_is_completed_by_fewer_rows_than_were_asked_for() -> None:
     positions = at()
-    positions.record(Span(0, 3), Counted({1: 2, 2: 1}, (2, ("k",))), limit=3)
-    assert positions.take_changed() == (completed(0), completed(1, 2), in_progress(2, "k", 1))
+    positions.record([Span(0), Span(1), Span(3)], Counted({0: 2, 1: 3}, {0: ("j",), 1: ("k",)}), limit=3)
+    assert positions.take_changed() == (completed(0, 2), in_progress(1, "k", 3), completed(3))
     assert positions.take_changed() == ()
-    positions.record(Span(2, 2, ("k",)), Counted({2: 3}, (2, ("m",))), limit=3)
-    assert positions.take_changed() == (in_progress(2, "m", 4),)
-
-
-@pytest.mark.parametrize("page", [Counted(), Counted({1: 2}, (1, ("k",)))])
-def test_a_short_page_completes_its_whole_span(page: Counted) -> None:
-    positions = at()
-    positions.record(Span(0, 3), page, limit=3)
-    assert [p.state for p in positions.take_changed()] == [PositionState.COMPLETED] * 4
-    assert positions.rows == sum(page.rows.values())
+    positions.record([Span(1, ("k",))], Counted({1: 3}, {1: ("m",)}), limit=3)
+    assert positions.take_changed() == (in_progress(1, "m", 6),)
 
 
 def test_a_page_longer_than_its_limit_is_a_mistake() -> None:
     with pytest.raises(AssertionError):
-        at().record(Span(0, 3), Counted({0: 4}, (0, ("k",))), limit=3)
+        at().record([Span(0)], Counted({0: 4}, {0: ("k",)}), limit=3)
 
 
-@pytest.mark.parametrize(("permits", "limits"), [(None, [5, 5, 5]), (12, [5, 5, 2]), (5, [5]), (1, [1]), (0, [])])
-def test_pages_ask_for_no_more_than_is_permitted(permits: int | None, limits: list[int]) -> None:
-    asked: list[int] = []
+@pytest.mark.parametrize(
+    ("permits", "asked"),
+    [
+        (None, [(2, 2), (2, 2), (2, 2)]),
+        (9, [(2, 2), (2, 2), (1, 1)]),
+        (5, [(2, 2), (1, 1)]),
+        (4, [(2, 2)]),
+        (1, [(1, 1)]),
+        (0, []),
+    ],
+)
+def test_pages_ask_for_no_more_than_is_permitted(permits: int | None, asked: list[tuple[int, int]]) -> None:
+    """Of as many vnodes, and so many rows of each, that all of them together are within the permits."""
+    told: list[tuple[int, int]] = []
 
-    def full(span: Span, limit: int) -> Counted:
-        asked.append(limit)
-        return Counted({span.first: limit}, (span.first, (str(len(asked)),)))
+    def full(block: Block, limit: int) -> Counted:
+        told.append((len(block), limit))
+        return Counted({s.vnode: limit for s in block}, {s.vnode: (str(len(told)),) for s in block})
 
-    read = pages(at(), full, page_rows=5, permits=permits, more_time=lambda: len(asked) < 3)
-    assert [sum(page.rows.values()) for page in read] == asked == limits
+    read = pages(at(runs=((0, 1),)), full, page_rows=5, permits=permits, more_time=lambda: len(told) < 3)
+    assert [sum(page.rows.values()) for page in read] == [vnodes * limit for vnodes, limit in asked]
+    assert told == asked
 
 
 def test_one_page_is_read_without_any_time() -> None:
-    reads = list(pages(at(), lambda _span, _limit: Counted(), page_rows=5, permits=None, more_time=lambda: False))
+    reads = list(pages(at(), lambda _block, _limit: Counted(), page_rows=5, permits=None, more_time=lambda: False))
     assert reads == [Counted()]
-
-
-def test_an_actor_without_vnodes_is_a_mistake() -> None:
-    with pytest.raises(AssertionError):
-        not_started(())
-    assert not not_started(((0, 0),)).completed
 
 
 @settings(derandomize=True, max_examples=300)
