@@ -5,19 +5,22 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.support.service import ProblemError, Service, data_directory, running
+from tests.support.service import ProblemError, Service
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 KEY = {"Idempotency-Key": "once"}
 INSERT = {"sql": "INSERT INTO ledger VALUES (1), (2)"}
+WAITING = "select from tidefill.statement where finished_at is null"
 
 
-@pytest.fixture(scope="module")
-def killable() -> Iterator[Service]:
-    with data_directory() as directory, running(Service(directory)) as service:
-        yield service
+@pytest.fixture
+def killable(service: Service) -> Iterator[Service]:
+    """The shared service: it runs again afterwards, whatever becomes of the test."""
+    yield service
+    if service.process is not None and service.process.poll() is not None:
+        service.restart()
 
 
 def test_a_statement_that_was_accepted_before_the_kill_runs_once(killable: Service) -> None:
@@ -25,7 +28,7 @@ def test_a_statement_that_was_accepted_before_the_kill_runs_once(killable: Servi
     with killable.store() as connection, connection.transaction():
         connection.execute("select from state.fence where graph = 1 for update")  # no epoch can end
         call = killable.calls.submit(killable.post, "/v1/sql", INSERT, headers=KEY)
-        until(lambda: killable.stored("select 1 from tidefill.statement"), what="the statement is accepted")
+        until(lambda: killable.stored(WAITING) or None, what="the statement is accepted")
         killable.kill()
     with pytest.raises(httpx.TransportError):
         call.result()
