@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.helm import begin_building
 from tests.support.postgres import embedded_postgres, fresh_database
 
 if TYPE_CHECKING:
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
 def pytest_configure() -> None:
     """Say that there is no event loop yet: asked for one it was not given, asyncio 3.11 makes one nobody closes."""
     asyncio.set_event_loop(None)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What takes minutes to be built is built beside the tests that come before it."""
+    if any("helm" in item.path.parts for item in session.items):
+        begin_building()
 
 
 @pytest.fixture(scope="session")

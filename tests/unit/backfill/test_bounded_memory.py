@@ -7,7 +7,7 @@ from weakref import WeakSet
 import pytest
 
 from workers.backfill.order import Position
-from workers.backfill.positions import not_started, pages
+from workers.backfill.positions import Positions, pages
 
 LIMIT = 2
 PAGES = 9
@@ -18,7 +18,7 @@ class Held:
     """A page that can be seen to be let go of."""
 
     rows: Mapping[int, int]
-    end: tuple[int, Position] | None
+    ends: Mapping[int, Position]
 
 
 @pytest.mark.parametrize("permits", [None, LIMIT * PAGES])
@@ -27,14 +27,14 @@ def test_pages_are_held_one_at_a_time(permits: int | None) -> None:
     alive = WeakSet[Held]()
     held: list[int] = []
 
-    def read(_span: object, limit: int) -> Held:
+    def read(_block: object, limit: int) -> Held:
         held.append(len(alive))
         rows = limit if len(held) < PAGES else limit - 1
-        page = Held({0: rows}, (0, (str(len(held)),)))
+        page = Held({0: rows}, {0: (str(len(held)),)})
         alive.add(page)
         return page
 
-    read_pages = pages(not_started(((0, 0),)), read, page_rows=LIMIT, permits=permits, more_time=lambda: True)
+    read_pages = pages(Positions(((0, 0),)), read, page_rows=LIMIT, permits=permits, more_time=lambda: True)
     for taken, _page in enumerate(read_pages, start=1):
         assert len(held) == taken, "read ahead of who takes them"
     assert held == [0] + [1] * (PAGES - 1)
