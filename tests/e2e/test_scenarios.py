@@ -267,7 +267,7 @@ def test_an_early_recovery_tells_the_client_of_a_foreground_create(service: Serv
 def test_a_cancelled_job_is_answered_once_by_its_id_and_leaves_its_name(service: Service) -> None:
     """Scenario 49."""
     table(service, "t49", 500)
-    for _ in range(3):
+    for _ in range(5):
         job = view(service, "m49", "t49", rate=1)
         assert service.sql(f"CANCEL JOBS {job}") == [[job]]
         assert service.sql(f"CANCEL JOBS {job}") == []

@@ -34,6 +34,7 @@ from service.protocol.plan import (
     FragmentPlan,
     JobPlan,
     PositionState,
+    Pushdown,
     ScanType,
     Stateless,
     VnodePosition,
@@ -55,6 +56,7 @@ SCAN = FragmentId(2)
 VNODES = 6
 EPOCHS = 25
 SETTLED_WITHIN = 400
+PUSHED_ABOVE = 2
 Rows = dict[int, tuple[Key, Row]]
 """Alive rows by their `id`."""
 
@@ -67,6 +69,8 @@ class RealWorld:
     spark: SparkSession
     shape: KeyShape
     actors: int
+    pushed: bool = False
+    """Whether the view's query is one that the store answers itself."""
     rows: Rows = field(default_factory=dict[int, tuple[Key, Row]])
     committed_rows: Rows = field(default_factory=dict[int, tuple[Key, Row]])
     stored: dict[int, VnodePosition] = field(default_factory=dict[int, VnodePosition])
@@ -142,7 +146,7 @@ class RealWorld:
                 break
             await self.epoch(random, None)
         assert self.finished, "not finished"
-        expected = {number: out for number, (_, row) in self.rows.items() if (out := view(row)) is not None}
+        expected = {number: out for number, (_, row) in self.rows.items() if (out := self._view(row)) is not None}
         assert {number: (number, w) for number, w in await self._alive(self.target, "id, w")} == expected
 
     # Steps.
@@ -169,7 +173,7 @@ class RealWorld:
             kind=FragmentKind.STREAM_SCAN,
             actors=actors,
             upstream=self.upstream,
-            query=Stateless(projection=("id", "v * 10", *keys), predicate="v % 3 <> 0"),
+            query=_pushed(keys) if self.pushed else _computed(keys),
             scan_type=ScanType.ARRANGEMENT_BACKFILL,
             rate_limit=self.limit,
         )
@@ -256,7 +260,7 @@ class RealWorld:
         held = {int(number): int(v) for number, v in await self._alive(self.upstream, "id, v")}
         assert held == {number: row[1] for number, (_, row) in self.rows.items()}, "the upstream itself is wrong"
         expected = sorted(
-            out for key, row in self.rows.values() if (out := view(row)) is not None and self._backfilled(key)
+            out for key, row in self.rows.values() if (out := self._view(row)) is not None and self._backfilled(key)
         )
         assert sorted(await self._alive(self.target, "id, w")) == expected, "I1: the view is not Q of the prefix"
 
@@ -264,6 +268,11 @@ class RealWorld:
         at = f"_from <= {self.committed} and _to > {self.committed}"
         rows = await self.store.rows(f"select {columns} from {state_table(relation.id)} where {at}")
         return [(int(str(first)), int(str(second))) for first, second in rows]
+
+    def _view(self, row: Row) -> Row | None:
+        if self.pushed:
+            return row if row[1] > PUSHED_ABOVE else None
+        return view(row)
 
     def _backfilled(self, key: Key) -> bool:
         position = self.stored.get(self.model.vnode(key))
@@ -289,6 +298,18 @@ def target_of(upstream: Relation) -> Relation:
     )
 
 
+def _computed(keys: tuple[str, ...]) -> Stateless:
+    """The query of `view`."""
+    return Stateless(projection=("id", "v * 10", *keys), predicate="v % 3 <> 0")
+
+
+def _pushed(keys: tuple[str, ...]) -> Stateless:
+    """`select id, v from t where v > ..`."""
+    columns = ("id", "v", *keys)
+    pushdown = Pushdown(columns=columns, predicate=f'("v" > {PUSHED_ABOVE})')
+    return Stateless(projection=columns, predicate=f"v > {PUSHED_ABOVE}", pushdown=pushdown)
+
+
 def _literal(value: Value, kind: ColumnType) -> str:
     text = text_of(value)
     return "null" if text is None else f"cast('{text}' as {kind})"
@@ -297,7 +318,7 @@ def _literal(value: Value, kind: ColumnType) -> str:
 async def random_schedule(store: Store, spark: SparkSession, seed: int) -> RealWorld:
     """Live through one schedule in an empty store. Raises AssertionError where an invariant does not hold."""
     random = Random(seed)
-    world = RealWorld(store, spark, random.choice(SHAPES), actors=random.choice((1, 2)))
+    world = RealWorld(store, spark, random.choice(SHAPES), actors=random.choice((1, 2)), pushed=random.random() < 0.5)
     await world.prepare([random_dml(random, world.shape) for _ in range(random.choice((10, 40)))])
     mutations: Sequence[Mutation] = (
         Pause(),
