@@ -131,7 +131,7 @@ def test_a_throttled_empty_upstream_finishes_once_a_permit_is_there() -> None:
     world.barrier(page_rows=5, pages_max=1, elapsed=0.0)
     assert not world.scan.scan.finished
     for _ in range(2):
-        world.barrier(page_rows=5, pages_max=3, elapsed=1.0)
+        world.barrier(page_rows=5, pages_max=1, elapsed=1.0)
     assert world.created
 
 

@@ -116,10 +116,11 @@ def pages(
 ) -> Iterator[P]:
     """Read pages and move `positions` over them until history ends, the permits are used up, or the time is over.
 
-    `permits` is how many rows may be read (None: any number). At least one page is read where one permit is left,
-    however little time there is: otherwise a busy upstream could starve history for ever.
+    `permits` is how many rows may be read (None: any number). About a page of rows is read where there are permits,
+    however little time there is: otherwise a busy upstream could starve history for ever, and a tiny one take an epoch
+    for each of its blocks.
     """
-    left = permits
+    left, done = permits, 0
     while block := positions.next_block():
         allowed = page_rows if left is None else min(page_rows, left)
         if allowed <= 0:
@@ -128,8 +129,9 @@ def pages(
         limit = allowed // len(block)
         page = read(block, limit)
         positions.record(block, page, limit=limit)
-        if left is not None:
-            left -= sum(page.rows.values())
+        rows = sum(page.rows.values())
+        done += rows
+        left = None if left is None else left - rows
         yield page
-        if not more_time():
+        if done > page_rows // 2 and not more_time():
             return

@@ -1,5 +1,5 @@
-"""The arrangement backfill: one Spark job per fragment and epoch, one partition per actor, one transaction per
-partition.
+"""The arrangement backfill: one Spark job per fragment and epoch, one partition per actor, every transaction of it
+fenced.
 
 In epoch `(prev, curr]`, once every upstream fragment has written `curr`: **first** the changes in `(prev, curr]` are
 forwarded where their key is at or before the position stored at prev; **then** pages after that position are read *at
@@ -9,6 +9,7 @@ that is inserted, each marked by its own key, so a half-visible update becomes a
 
     task: reader (python, Arrow) -> marking, filter, projection (Spark SQL) -> writer (python, Arrow)
 
+A query that the store can answer itself is not read at all: its pages are copied inside the store, by the reader.
 The reader ends with one control row that carries, as JSON, what it did; the writer turns it into the actor's outcome.
 """
 

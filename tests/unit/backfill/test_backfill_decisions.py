@@ -101,9 +101,15 @@ def test_pages_ask_for_no_more_than_is_permitted(permits: int | None, asked: lis
     assert told == asked
 
 
-def test_one_page_is_read_without_any_time() -> None:
-    reads = list(pages(at(), lambda _block, _limit: Counted(), page_rows=5, permits=None, more_time=lambda: False))
-    assert reads == [Counted()]
+@pytest.mark.parametrize(("rows", "read"), [(0, 3), (2, 3), (3, 1)])
+def test_without_any_time_about_a_page_of_rows_is_read(rows: int, read: int) -> None:
+    """However many blocks it takes: of a tiny table all of them."""
+    every = at(runs=((0, 0), (32, 32), (64, 64)))
+
+    def first(block: Block, _limit: int) -> Counted:
+        return Counted({block[0].vnode: rows if block[0].vnode == 0 else 0})
+
+    assert len(list(pages(every, first, page_rows=5, permits=None, more_time=lambda: False))) == read
 
 
 @settings(derandomize=True, max_examples=300)
