@@ -52,6 +52,13 @@ with open(READY, "w") as ready:
 while True:
     signal.pause()
 """
+BROKEN = """
+import os
+print("broken", flush=True)
+with open(READY, "w") as ready:
+    ready.write(str(os.getpid()))
+raise SystemExit(3)
+"""
 SERVICE_THAT_IS_KILLED = """
 import asyncio, os, signal, sys
 sys.path.insert(0, {root!r})
@@ -220,16 +227,17 @@ async def test_a_new_worker_has_a_new_identity_and_waits_its_time(
 
 
 async def test_a_crash_loop_does_not_spin_and_keeps_few_logs(
-    launch: Callable[..., SubprocessLauncher], tmp_path: Path
+    launch: Callable[..., SubprocessLauncher], ready: Path, tmp_path: Path
 ) -> None:
     clock = HandClock()
-    launcher = launch(clock=clock, program="print('broken'); raise SystemExit(3)")
+    launcher = launch(clock=clock, program=BROKEN)
     started = 0
     for _ in range(100):
         await launcher.supervise(())
         if list((tmp_path / "data" / "workers").iterdir()):
             started += 1
-            await asyncio.to_thread(os.waitid, os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            pid = int(await asyncio.to_thread(ready.read_text))
+            await asyncio.to_thread(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         clock.seconds += 10
     # 1,000 s of it, a death being noticed 10 s later: a few starts until the wait has grown, then one in 40 s.
     assert 25 <= started <= 30
