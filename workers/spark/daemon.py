@@ -4,6 +4,7 @@ milliseconds.
 Named by the Spark setting `spark.python.daemon.module`.
 """
 
+import gc
 from importlib import import_module
 
 from pyspark import daemon
@@ -21,4 +22,7 @@ _LOADED = (
 if __name__ == "__main__":
     for module in _LOADED:
         import_module(module)
+    # A Python worker collects its garbage after each task: what was loaded here would be walked through every time.
+    gc.collect()
+    gc.freeze()
     daemon.manager()
