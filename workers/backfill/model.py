@@ -299,8 +299,11 @@ class Arrangement:
         def read(block: Block, limit: int) -> ModelPage:
             return self.upstream.page(at, block, limit)
 
+        def page_rows() -> int:
+            return reading.page_rows
+
         permits = actor.budget.permits
-        for page in pages(actor.positions, read, page_rows=reading.page_rows, permits=permits, more_time=more_time):
+        for page in pages(actor.positions, read, page_rows=page_rows, permits=permits, more_time=more_time):
             self._write(actor, page, curr)
             done += 1
 

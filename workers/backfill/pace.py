@@ -9,7 +9,7 @@ SLICE_SHARE_MIN: Final = 0.2
 """On a machine so busy that an epoch's overhead takes the whole interval, barriers become a fifth slower rather than
 history standing still.
 """
-COMMIT_SECONDS: Final = 0.1
+COMMIT_SECONDS: Final = 0.07
 """Left of the interval for what follows the worker's answer: collecting, committing and publishing."""
 FORGETTING: Final = 0.3
 """Weight of the newest measurement: three epochs after a change of load the estimate is about right."""
@@ -37,18 +37,20 @@ class Pace:
 
 PAGE_ROWS_FIRST: Final = 2_000
 PAGE_ROWS_MIN: Final = 100
-PAGE_ROWS_MAX: Final = 10_000
+PAGE_ROWS_MAX: Final = 40_000
 PAGE_BYTES: Final = 4 << 20
-"""A page lives in memory whole, once per actor (I8), and the slice is overrun by half a page on average."""
+"""A page lives in memory whole, once per actor (I8)."""
+PAGE_SECONDS: Final = 0.1
+"""The slice is overrun by half a page on average."""
 
 
-def page_rows_after(page_rows: int, *, rows: int, size_bytes: int) -> int:
-    """Return the page size that keeps a page near its bytes, given what the last epoch read; it at most quadruples at
-    once.
+def page_rows_after(page_rows: int, *, rows: int, size_bytes: int, seconds: float) -> int:
+    """Return the page size that keeps a page near its bytes and its time, given what the last one was; it at most
+    quadruples at once. A page that history or the permits cut short says nothing of either.
     """
-    if rows == 0:
+    if rows * 2 < page_rows:
         return page_rows
-    wanted = PAGE_BYTES * rows // max(size_bytes, 1)
+    wanted = min(PAGE_BYTES * rows // max(size_bytes, 1), int(PAGE_SECONDS * rows / max(seconds, 1e-6)))
     return max(PAGE_ROWS_MIN, min(wanted, PAGE_ROWS_MAX, page_rows * 4))
 
 

@@ -110,19 +110,20 @@ def pages(
     positions: Positions,
     read: Callable[[Block, int], P],
     *,
-    page_rows: int,
+    page_rows: Callable[[], int],
     permits: int | None,
     more_time: Callable[[], bool],
 ) -> Iterator[P]:
     """Read pages and move `positions` over them until history ends, the permits are used up, or the time is over.
 
-    `permits` is how many rows may be read (None: any number). About a page of rows is read where there are permits,
-    however little time there is: otherwise a busy upstream could starve history for ever, and a tiny one take an epoch
-    for each of its blocks.
+    `page_rows` says how large the next page may be, and `permits` how many rows may be read (None: any number). About
+    a page of rows is read where there are permits, however little time there is: otherwise a busy upstream could
+    starve history for ever, and a tiny one take an epoch for each of its blocks.
     """
     left, done = permits, 0
     while block := positions.next_block():
-        allowed = page_rows if left is None else min(page_rows, left)
+        wanted = page_rows()
+        allowed = wanted if left is None else min(wanted, left)
         if allowed <= 0:
             return
         block = block[:allowed]
@@ -133,5 +134,5 @@ def pages(
         done += rows
         left = None if left is None else left - rows
         yield page
-        if done > page_rows // 2 and not more_time():
+        if done > wanted // 2 and not more_time():
             return

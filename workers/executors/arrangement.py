@@ -30,11 +30,12 @@ from service.protocol.ids import EpochField
 from service.protocol.plan import Pushdown, VnodePosition
 from service.protocol.relation import Relation
 from service.protocol.vnodes import Runs
-from workers.backfill.positions import Positions, pages
+from workers.backfill.pace import page_rows_after
+from workers.backfill.positions import Block, Positions, pages
 from workers.executors.rows import PositionColumns, actor_indexes, input_schema, repeated, row_batch
 from workers.queries.stateless import REPORT, StatelessPlan
 from workers.spark.frames import spark_schema
-from workers.state_store.port import CONTROL, OPERATION, PAGE, PageReader, VersionedStore
+from workers.state_store.port import CONTROL, OPERATION, PAGE, ArrowPage, PageReader, VersionedStore
 
 OUTCOME = "outcome"
 PROPERTY = "tidefill.epoch"
@@ -77,12 +78,14 @@ class ScanTask:
 
 @dataclass(frozen=True, slots=True)
 class ActorOutcome:
-    """What one actor did. `positions` are those that changed; seconds are from the task's start."""
+    """What one actor did. `positions` are those that changed, `page_rows` is how large its next page may be; seconds
+    are from the task's start.
+    """
 
     actor: int
     positions: tuple[VnodePosition, ...]
     snapshot_rows: int
-    snapshot_bytes: int
+    page_rows: int
     upstream_rows: int
     inserted: int
     closed: int
@@ -143,12 +146,12 @@ def _read_actor(scan: ScanTask, task: EpochTask, index: int) -> Iterator[pa.Reco
         ):
             upstream_rows += batch.num_rows
             yield row_batch(schema, operation, batch, beside.of(batch))
-    snapshot_rows = snapshot_bytes = copied = 0
+    snapshot_rows = copied = 0
     more_time = partial(_more_time, began + task.slice_seconds)
     with _page_reader(scan, task, positions) as read_page:
-        for page in pages(positions, read_page, page_rows=task.page_rows, permits=actor.permits, more_time=more_time):
+        sized = _SizedPages(read_page, task.page_rows)
+        for page in pages(positions, sized.read, page_rows=sized.next_rows, permits=actor.permits, more_time=more_time):
             snapshot_rows += sum(page.rows.values())
-            snapshot_bytes += page.size_bytes
             copied += page.copied
             for batch in page.batches:
                 yield row_batch(schema, PAGE, batch, None)
@@ -156,7 +159,7 @@ def _read_actor(scan: ScanTask, task: EpochTask, index: int) -> Iterator[pa.Reco
         "actor": index,
         "positions": [position.model_dump(mode="json") for position in positions.take_changed()],
         "snapshot_rows": snapshot_rows,
-        "snapshot_bytes": snapshot_bytes,
+        "page_rows": sized.page_rows,
         "upstream_rows": upstream_rows,
         "copied": copied,
         "reading_seconds": time.monotonic() - began,  # noqa: TID251 - as above
@@ -170,6 +173,25 @@ def _page_reader(scan: ScanTask, task: EpochTask, positions: Positions) -> Abstr
     if scan.pushdown is None or not positions.next_block():
         return nullcontext(lambda block, limit: scan.store.read_page(scan.upstream, block, at=task.curr, limit=limit))
     return scan.store.copying(scan.upstream, scan.target, scan.pushdown, at=task.curr)
+
+
+@dataclass
+class _SizedPages:
+    """Reads pages and learns from each how large the next may be."""
+
+    page_reader: PageReader
+    page_rows: int
+
+    def next_rows(self) -> int:
+        return self.page_rows
+
+    def read(self, block: Block, limit: int) -> ArrowPage:
+        began = time.monotonic()  # noqa: TID251 - the task owns the clock of its slice
+        page = self.page_reader(block, limit)
+        seconds = time.monotonic() - began  # noqa: TID251 - as above
+        rows = sum(page.rows.values())
+        self.page_rows = page_rows_after(self.page_rows, rows=rows, size_bytes=page.size_bytes, seconds=seconds)
+        return page
 
 
 def _more_time(deadline: float) -> bool:

@@ -17,7 +17,7 @@ from service.protocol.mutation import Add, Pause, Resume, StartFragmentBackfill,
 from service.protocol.plan import FragmentKind, FragmentPlan, JobPlan, Pushdown
 from service.protocol.relation import Relation
 from service.protocol.report import ActorReport, Collected, RelationReport
-from workers.backfill.pace import PAGE_ROWS_FIRST, Pace, page_rows_after, share_of
+from workers.backfill.pace import PAGE_ROWS_FIRST, Pace, share_of
 from workers.backfill.scan import ActorState, ScanState, report
 from workers.executors.arrangement import ActorOutcome, ActorTask, EpochTask, ScanJob, ScanTask
 from workers.executors.failure import JobFailedError
@@ -226,11 +226,7 @@ class GraphExecutor:
             "slice": task.slice_seconds * 1000,
             "reading": reading_seconds * 1000,
         }
-        scan.page_rows = page_rows_after(
-            scan.page_rows,
-            rows=sum(outcome.snapshot_rows for outcome in outcomes),
-            size_bytes=sum(outcome.snapshot_bytes for outcome in outcomes),
-        )
+        scan.page_rows = min(outcome.page_rows for outcome in outcomes)
         for actor, outcome in zip(scan.state.actors, sorted(outcomes, key=lambda o: o.actor), strict=True):
             _advance(actor, outcome)
         return outcomes

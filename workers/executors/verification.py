@@ -99,7 +99,7 @@ def _read_blocks(side: _Side, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
             whole = pages(
                 Positions(side.blocks[block]),
                 lambda vnodes, limit: side.store.read_page(side.relation, vnodes, at=side.epoch, limit=limit),
-                page_rows=PAGE_ROWS,
+                page_rows=lambda: PAGE_ROWS,
                 permits=None,
                 more_time=lambda: True,
             )

@@ -82,6 +82,10 @@ class PostgresStore:
     def write(self, relation: Relation, epoch: Epoch, rows: Iterable[pa.RecordBatch]) -> Written:
         """Write rows at `epoch`: closes first, then versions as they arrive; fence; commit."""
         closes, rest = _split(iter(rows))
+        first = next(rest, None)
+        if first is None and not closes:
+            return Written(0, 0)
+        rest = iter(()) if first is None else _chain(first, rest)
         if writes_binary(relation):
             return self._write_binary(relation, epoch, closes, rest)
         return self._write_csv(relation, epoch, closes, rest)

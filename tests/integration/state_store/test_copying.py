@@ -76,7 +76,7 @@ def whole(read: PageReader, limit: int) -> list[tuple[Mapping[int, int], Mapping
         told.append((page.rows, ends, page.copied))
         return page
 
-    for _ in pages(Positions(VNODES), reader, page_rows=limit, permits=None, more_time=lambda: True):
+    for _ in pages(Positions(VNODES), reader, page_rows=lambda: limit, permits=None, more_time=lambda: True):
         pass
     return told
 

@@ -16,6 +16,7 @@ from workers.backfill.pace import (
     PAGE_BYTES,
     PAGE_ROWS_MAX,
     PAGE_ROWS_MIN,
+    PAGE_SECONDS,
     SLICE_MIN_SECONDS,
     SLICE_SHARE_MIN,
     Pace,
@@ -96,7 +97,7 @@ def test_pages_ask_for_no_more_than_is_permitted(permits: int | None, asked: lis
         told.append((len(block), limit))
         return Counted({s.vnode: limit for s in block}, {s.vnode: (str(len(told)),) for s in block})
 
-    read = pages(at(runs=((0, 1),)), full, page_rows=5, permits=permits, more_time=lambda: len(told) < 3)
+    read = pages(at(runs=((0, 1),)), full, page_rows=lambda: 5, permits=permits, more_time=lambda: len(told) < 3)
     assert [sum(page.rows.values()) for page in read] == [vnodes * limit for vnodes, limit in asked]
     assert told == asked
 
@@ -109,7 +110,7 @@ def test_without_any_time_about_a_page_of_rows_is_read(rows: int, read: int) -> 
     def first(block: Block, _limit: int) -> Counted:
         return Counted({block[0].vnode: rows if block[0].vnode == 0 else 0})
 
-    assert len(list(pages(every, first, page_rows=5, permits=None, more_time=lambda: False))) == read
+    assert len(list(pages(every, first, page_rows=lambda: 5, permits=None, more_time=lambda: False))) == read
 
 
 @settings(derandomize=True, max_examples=300)
@@ -173,18 +174,24 @@ def test_the_slice_is_what_the_epoch_leaves() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page_rows", "rows", "size_bytes", "expected"),
+    ("page_rows", "rows", "size_bytes", "seconds", "expected"),
     [
-        (2_000, 0, 0, 2_000),
-        (2_000, 2_000, 2_000 * 1024, PAGE_BYTES // 1024),
-        (2_000, 2_000, 0, 8_000),
-        (8_000, 8_000, 8_000, PAGE_ROWS_MAX),
-        (2_000, 2_000, 2_000 << 20, PAGE_ROWS_MIN),
+        (2_000, 0, 0, 0.0, 2_000),
+        (2_000, 999, 999 << 20, 60.0, 2_000),
+        (2_000, 2_000, 2_000 * 1024, 0.0, PAGE_BYTES // 1024),
+        (2_000, 2_000, 0, 0.0, 8_000),
+        (20_000, 20_000, 20_000, 0.0, PAGE_ROWS_MAX),
+        (2_000, 2_000, 2_000 << 20, 0.0, PAGE_ROWS_MIN),
+        (2_000, 1_000, 0, 2 * PAGE_SECONDS, 500),
+        (2_000, 2_000, 2_000 * 1024, 4 * PAGE_SECONDS, 500),
+        (2_000, 2_000, 0, 60.0, PAGE_ROWS_MIN),
     ],
 )
-def test_a_page_keeps_near_its_bytes(page_rows: int, rows: int, size_bytes: int, expected: int) -> None:
+def test_a_page_keeps_near_its_bytes_and_its_time(
+    page_rows: int, rows: int, size_bytes: int, seconds: float, expected: int
+) -> None:
     """I8."""
-    assert page_rows_after(page_rows, rows=rows, size_bytes=size_bytes) == expected
+    assert page_rows_after(page_rows, rows=rows, size_bytes=size_bytes, seconds=seconds) == expected
 
 
 def test_jobs_share_what_is_left_of_an_interval() -> None:

@@ -34,7 +34,7 @@ def test_pages_are_held_one_at_a_time(permits: int | None) -> None:
         alive.add(page)
         return page
 
-    read_pages = pages(Positions(((0, 0),)), read, page_rows=LIMIT, permits=permits, more_time=lambda: True)
+    read_pages = pages(Positions(((0, 0),)), read, page_rows=lambda: LIMIT, permits=permits, more_time=lambda: True)
     for taken, _page in enumerate(read_pages, start=1):
         assert len(held) == taken, "read ahead of who takes them"
     assert held == [0] + [1] * (PAGES - 1)
