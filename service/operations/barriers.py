@@ -59,7 +59,7 @@ async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
         parameters = SystemParameters.of(await tx.parameters.all())
         view = await tx.graphs.view(graph, now=now, lease=world.worker_lease)
         effect = decide(view, now=now, pace=_pace(world, parameters))
-        answers = await _record(tx, view, effect, parameters, now=now)
+        answers = await _record(world, tx, view, effect, parameters, now=now)
     # Counted only once the commit is certain.
     world.metrics.committed([actor for answer in answers for actor in answer.actors], barriers=len(answers))
     match effect:
@@ -79,12 +79,13 @@ async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
 
 
 async def _record(
-    tx: Transaction, view: GraphView, effect: Effect, parameters: SystemParameters, *, now: datetime
+    world: World, tx: Transaction, view: GraphView, effect: Effect, parameters: SystemParameters, *, now: datetime
 ) -> Sequence[Collected]:
     """Record the effect; return the answers that it committed."""
     match effect:
         case Inject():
-            await _inject(tx, view, effect, parameters, now=now)
+            overhead_ms = round(world.overhead.seconds * 1000)
+            await _inject(tx, view, effect, parameters, overhead_ms=overhead_ms, now=now)
         case Attach(epoch):
             await tx.barriers.attach(view.graph, epoch)
         case Commit(epoch):
@@ -99,7 +100,7 @@ async def _record(
 
 
 async def _inject(
-    tx: Transaction, view: GraphView, effect: Inject, parameters: SystemParameters, *, now: datetime
+    tx: Transaction, view: GraphView, effect: Inject, parameters: SystemParameters, *, overhead_ms: int, now: datetime
 ) -> None:
     waiting = await tx.commands.waiting(view.graph)
     if effect.kind is BarrierKind.INITIAL:
@@ -118,6 +119,7 @@ async def _inject(
         mutation=mutation,
         statements=statements,
         interval_ms=parameters.barrier_interval_ms,
+        overhead_ms=overhead_ms,
     )
     await tx.barriers.record(barrier, worker=effect.worker, now=now, commands=carried)
     log.debug(
@@ -212,7 +214,9 @@ async def _publish(world: World, graph: GraphId, epoch: Epoch, *, term: Term) ->
         await tx.graphs.set_published(graph, epoch, now=now)
         newest = await tx.barriers.history(graph, limit=1)
     for record in newest:
-        world.metrics.published(seconds=(now - record.injected_at).total_seconds())
+        seconds = (now - record.injected_at).total_seconds()
+        world.metrics.published(seconds=seconds)
+        world.overhead.measured(latency_seconds=seconds, epoch_seconds=record.timings_ms.get("epoch", 0) / 1000)
 
 
 def _pace(world: World, parameters: SystemParameters) -> Pace:

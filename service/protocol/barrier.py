@@ -23,8 +23,8 @@ class BarrierKind(StrEnum):
 class Barrier(BaseModel):
     """One barrier of one graph, with the DML that was accepted when it was injected.
 
-    `interval_ms` is the pace the leader keeps: a scan's time slice is derived from it. Invariants: `prev < curr`; an
-    initial barrier carries an `Add`.
+    `interval_ms` is the pace the leader keeps, and `overhead_ms` what barriers have lately taken outside the worker: a
+    scan's time slice is derived from both. Invariants: `prev < curr`; an initial barrier carries an `Add`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -37,6 +37,7 @@ class Barrier(BaseModel):
     mutation: Mutation | None = None
     statements: tuple[Statement, ...] = ()
     interval_ms: int = 1000
+    overhead_ms: int = 0
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

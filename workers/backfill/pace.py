@@ -9,8 +9,8 @@ SLICE_SHARE_MIN: Final = 0.2
 """On a machine so busy that an epoch's overhead takes the whole interval, barriers become a fifth slower rather than
 history standing still.
 """
-COMMIT_SECONDS: Final = 0.07
-"""Left of the interval for what follows the worker's answer: collecting, committing and publishing."""
+SPARE_SHARE: Final = 0.04
+"""Left of the interval: estimates are means, and half of the barriers shall still be published within it."""
 FORGETTING: Final = 0.3
 """Weight of the newest measurement: three epochs after a change of load the estimate is about right."""
 
@@ -55,5 +55,8 @@ def page_rows_after(page_rows: int, *, rows: int, size_bytes: int, seconds: floa
 
 
 def share_of(interval_seconds: float, *, elapsed_seconds: float, jobs: int) -> float:
-    """Return what is left of an interval for each of `jobs` jobs that still have to run in it, one after the other."""
-    return max(interval_seconds - COMMIT_SECONDS - elapsed_seconds, 0.0) / max(jobs, 1)
+    """Return what is left of an interval for each of `jobs` jobs that still have to run in it, one after the other.
+
+    `elapsed_seconds` is all that the barrier has taken so far and will take without them.
+    """
+    return max(interval_seconds * (1 - SPARE_SHARE) - elapsed_seconds, 0.0) / max(jobs, 1)

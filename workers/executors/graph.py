@@ -83,11 +83,11 @@ class GraphExecutor:
         changed: set[RelationId] = set() if dml is None else set(dml.changed)
         deltas = {} if dml is None else dict(dml.key_count_deltas)
         reports: list[ActorReport] = []
-        interval = barrier.interval_ms / 1000
+        interval, overhead = barrier.interval_ms / 1000, barrier.overhead_ms / 1000
         scans = self._ordered()
         reading = sum(self._may_read(scan) for scan in scans)
         for scan in scans:
-            available = share_of(interval, elapsed_seconds=_monotonic() - began, jobs=reading)
+            available = share_of(interval, elapsed_seconds=overhead + _monotonic() - began, jobs=reading)
             reading -= self._may_read(scan)
             reports += self._run_scan(scan, barrier, changed, deltas, available)
         self._keep_up(dml, scans)

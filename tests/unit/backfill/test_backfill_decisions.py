@@ -12,13 +12,13 @@ from service.protocol.plan import ActorPlan, FragmentKind, FragmentPlan, Positio
 from workers.backfill.budget import Budget
 from workers.backfill.order import Position
 from workers.backfill.pace import (
-    COMMIT_SECONDS,
     PAGE_BYTES,
     PAGE_ROWS_MAX,
     PAGE_ROWS_MIN,
     PAGE_SECONDS,
     SLICE_MIN_SECONDS,
     SLICE_SHARE_MIN,
+    SPARE_SHARE,
     Pace,
     page_rows_after,
     share_of,
@@ -195,9 +195,9 @@ def test_a_page_keeps_near_its_bytes_and_its_time(
 
 
 def test_jobs_share_what_is_left_of_an_interval() -> None:
-    assert share_of(1.0, elapsed_seconds=0.5, jobs=2) == pytest.approx((0.5 - COMMIT_SECONDS) / 2)
+    assert share_of(1.0, elapsed_seconds=0.5, jobs=2) == pytest.approx((0.5 - SPARE_SHARE) / 2)
     assert share_of(1.0, elapsed_seconds=3.0, jobs=2) == 0.0
-    assert share_of(1.0, elapsed_seconds=0.0, jobs=0) == pytest.approx(1.0 - COMMIT_SECONDS)
+    assert share_of(1.0, elapsed_seconds=0.0, jobs=0) == pytest.approx(1.0 - SPARE_SHARE)
 
 
 def test_a_scan_is_built_from_what_is_stored() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from service.domain.errors import Invalid, NotFound
 from service.domain.leadership import LEASE, MARGIN, RENEW_EVERY, Leadership
+from service.domain.overhead import Overhead
 from service.domain.parameters import (
     SESSION_DEFAULTS,
     SYSTEM,
@@ -150,3 +151,13 @@ def test_numbers_of_the_session_are_postgres_integers(name: str) -> None:
     assert parse_session_variable(name, str(2**31 - 1)) == str(2**31 - 1)
     with pytest.raises(Invalid, match=name):
         parse_session_variable(name, str(2**31))
+
+
+def test_the_overhead_follows_what_is_measured() -> None:
+    overhead = Overhead()
+    for _ in range(30):
+        overhead.measured(latency_seconds=1.1, epoch_seconds=0.8)
+    assert overhead.seconds == pytest.approx(0.3, abs=0.001)
+    for _ in range(30):
+        overhead.measured(latency_seconds=0.5, epoch_seconds=0.8)
+    assert 0 <= overhead.seconds < 0.01, "a clock that went back"
