@@ -16,7 +16,7 @@ from service.protocol.plan import FragmentKind, ScanType
 from service.protocol.relation import Relation, RelationKind
 from service.sql.statements import CreateMaterializedView, CreateTable
 from service.sql.tables import table_relation
-from service.sql.views import BoundView, bind_view, view_relation
+from service.sql.views import bind_view, view_relation
 
 SLOW_DDL_SECONDS: Final = 30
 _PARALLELISM_ORDER: Final = (
@@ -68,17 +68,20 @@ async def _plan(
     world: World, statement: CreateMaterializedView, session: Mapping[str, str], *, background: bool
 ) -> NewJob:
     bound = bind_view(statement, await readable(world))
-    columns = await requests.analyze(world, bound.upstream, bound.query, bound.names)
+    columns = [await requests.analyze(world, scan.upstream, scan.query, bound.names) for scan in bound.scans]
     relation = view_relation(bound, columns, statement.name)
-    scan = NewFragment(
-        FragmentKind.STREAM_SCAN,
-        blocks(relation.vnode_count, await _parallelism(world, bound, session)),
-        upstream=bound.upstream.id,
-        query=bound.query,
-        scan_type=ScanType.ARRANGEMENT_BACKFILL,
-        rate_limit=_rate_limit(statement, session),
-    )
-    return NewJob(relation, statement.text, background=background, fragments=(scan,))
+    scans = [
+        NewFragment(
+            FragmentKind.STREAM_SCAN,
+            blocks(scan.upstream.vnode_count, await _parallelism(world, scan.upstream.vnode_count, session)),
+            upstream=scan.upstream.id,
+            query=scan.query,
+            scan_type=ScanType.ARRANGEMENT_BACKFILL,
+            rate_limit=_rate_limit(statement, session),
+        )
+        for scan in bound.scans
+    ]
+    return NewJob(relation, statement.text, background=background, fragments=tuple(scans))
 
 
 async def _taken(world: World, statement: CreateMaterializedView) -> CatalogEntry | None:
@@ -110,7 +113,7 @@ async def _finished(world: World, job: JobId) -> Created:
     return Created((f"the statement took {seconds:.0f} s; SET background_ddl = true returns at once",))
 
 
-async def _parallelism(world: World, bound: BoundView, session: Mapping[str, str]) -> int:
+async def _parallelism(world: World, vnode_count: int, session: Mapping[str, str]) -> int:
     for name in _PARALLELISM_ORDER:
         asked = session.get(name, SESSION_DEFAULTS[name])
         if asked != "default":
@@ -118,7 +121,7 @@ async def _parallelism(world: World, bound: BoundView, session: Mapping[str, str
     async with world.stores.begin() as tx:
         known = await tx.workers.all(now=world.clock.now(), lease=world.worker_lease)
     alive = [record.parallelism for record in known if record.alive]
-    return min(max(alive, default=1), bound.upstream.vnode_count)
+    return min(max(alive, default=1), vnode_count)
 
 
 def _rate_limit(statement: CreateMaterializedView, session: Mapping[str, str]) -> int | None:

@@ -9,9 +9,9 @@ from service.operations.waiting import until
 from service.operations.world import World
 from service.protocol.columns import Column
 from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, RequestId
-from service.protocol.plan import FragmentPlan, Stateless, VnodePosition
+from service.protocol.plan import FragmentPlan, Stateless
 from service.protocol.relation import Relation
-from service.protocol.request import Analyze, Analyzed, Rejected, Request, Verified, Verify
+from service.protocol.request import Analyze, Analyzed, Rejected, Request, Verified, Verify, VerifyScan
 
 VERIFY_WAIT: timedelta = timedelta(minutes=30)
 _UNASSIGNED = RequestId(0)
@@ -27,7 +27,7 @@ async def analyze(world: World, upstream: Relation, query: Stateless, names: tup
 
 
 async def verify(world: World, job: JobId) -> Verified:
-    """Compare a view with its query over its upstream at a published epoch. Raises NotFound, Conflict, Unavailable."""
+    """Compare a view with its query over its upstreams at a published epoch. Raises NotFound, Conflict, Unavailable."""
     async with world.stores.begin() as tx:
         found = await tx.jobs.get(job)
         if found is None:
@@ -35,30 +35,29 @@ async def verify(world: World, job: JobId) -> Verified:
         if found.state not in {JobState.CREATING, JobState.CREATED}:
             raise Conflict(f"job {job} is {found.state} and cannot be verified")
         (plan,) = await tx.jobs.plans([job])
-        scans = [fragment for fragment in plan.fragments if fragment.upstream is not None]
+        whole = found.state is JobState.CREATED
+        scans = tuple(_scan(fragment, whole=whole) for fragment in plan.fragments if fragment.upstream is not None)
         if not scans:
             raise Conflict(f"job {job} is a {found.kind}: only what is built from an upstream can be verified")
         # A pin's holder is one reader, so each verification gets a name of its own.
         asked = await tx.statements.reserve()
         epoch = Epoch(int((await tx.graphs.state(DATABASE_GRAPH))["published"]))
-    (scan,) = scans
-    assert scan.upstream is not None
-    assert scan.query is not None
     async with world.pins.pin(DATABASE_GRAPH, epoch, holder=f"verify {asked}"):
         request = Verify(
             id=_UNASSIGNED,
             graph=DATABASE_GRAPH,
             epoch=epoch,
             relation=plan.relation,
-            upstream=scan.upstream,
-            query=scan.query,
-            positions=None if found.state is JobState.CREATED else _positions(scan),
+            scans=scans,
         )
         return await _ask(world, request, Verified, limit=VERIFY_WAIT)
 
 
-def _positions(scan: FragmentPlan) -> tuple[VnodePosition, ...]:
-    return tuple(position for actor in scan.actors for position in actor.positions)
+def _scan(fragment: FragmentPlan, *, whole: bool) -> VerifyScan:
+    assert fragment.upstream is not None
+    assert fragment.query is not None
+    positions = tuple(position for actor in fragment.actors for position in actor.positions)
+    return VerifyScan(upstream=fragment.upstream, query=fragment.query, positions=None if whole else positions)
 
 
 async def _ask(world: World, request: Request, expected: type[Answer], *, limit: timedelta) -> Answer:

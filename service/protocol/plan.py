@@ -64,11 +64,11 @@ class ActorPlan(_Value):
 class Pushdown(_Value):
     """A query in the state store's own SQL, where it means there what it means in Spark, to the last bit.
 
-    Pages of history are then copied inside the state store. `columns` names the upstream column of every column of the
-    target relation, in its order.
+    Pages of history are then copied inside the state store. `columns` says of every column of the target relation, in
+    its order, what goes there: the upstream's column of that name, a number (a union's branch), or NULL.
     """
 
-    columns: tuple[str, ...]
+    columns: tuple[str | int | None, ...]
     predicate: str | None = None
 
 

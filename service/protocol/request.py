@@ -28,20 +28,25 @@ class Analyze(_Value):
     """The names of the projection's columns, in order."""
 
 
-class Verify(_Value):
-    """Compare a view with its query over its upstream, both read at `epoch`. Answered by `Verified`.
-
-    While the job is being created only the backfilled prefix is compared: `positions` (None: every vnode is complete).
+class VerifyScan(_Value):
+    """One scan of a view. While the job is being created only the backfilled prefix is compared: `positions` (None:
+    every vnode is complete).
     """
+
+    upstream: Relation
+    query: Stateless
+    positions: tuple[VnodePosition, ...] | None = None
+
+
+class Verify(_Value):
+    """Compare a view with its query over its upstreams, all read at `epoch`. Answered by `Verified`."""
 
     type: Literal["verify"] = "verify"
     id: RequestId
     graph: GraphId
     epoch: EpochField
     relation: Relation
-    upstream: Relation
-    query: Stateless
-    positions: tuple[VnodePosition, ...] | None = None
+    scans: tuple[VerifyScan, ...]
     differing_keys_max: int = 20
 
 

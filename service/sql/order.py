@@ -25,9 +25,9 @@ def parse_order(tokens: Sequence[Token]) -> BackfillOrder:
     return BackfillOrder(tuple(edges))
 
 
-def bind_order(order: BackfillOrder, used: str, relations: Mapping[str, Relation]) -> None:
-    """Check an order over a query that scans `used` once. Raises in the reference's order: bind, used in query,
-    cycle.
+def bind_order(order: BackfillOrder, used: Sequence[str], relations: Mapping[str, Relation]) -> None:
+    """Check an order over a query that scans the relations `used`. Raises in the reference's order: bind, used in
+    query, cycle.
     """
     names = [name for edge in order.edges for name in edge]
     for name, position in names:
@@ -35,12 +35,14 @@ def bind_order(order: BackfillOrder, used: str, relations: Mapping[str, Relation
             what = "table or source" if "." in name else "table"
             raise NotFound(f'{what} "{name}" does not exist', kind="relation", position=position)
     for name, position in names:
-        if _bare(name) != used:
+        if _bare(name) not in used:
             message = f"Table or source '{name}' specified in backfill_order is not used in the query"
             raise Invalid(message, position=position)
+    for before, after in order.edges:
+        if _bare(before[0]) == _bare(after[0]):
+            raise Invalid("Backfill order strategy has a cycle", position=before[1])
     if order.edges:
-        # Both ends of every edge are the one relation of the query.
-        raise Invalid("Backfill order strategy has a cycle", position=names[0][1])
+        raise Invalid("backfill_order = FIXED is not supported for several relations yet", position=names[0][1])
 
 
 def _edge(cursor: Cursor) -> tuple[tuple[str, int], tuple[str, int]]:

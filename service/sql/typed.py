@@ -120,6 +120,30 @@ def coerced(value: Typed, to: ColumnType) -> Typed:
     return replace(value, sql=f"cast({value.sql} as {to.spark})", type=to, column=None)
 
 
+def common_type(one: ColumnType, other: ColumnType, *, position: int) -> ColumnType:
+    """Return the type that holds the values of both exactly, for the branches of a union. Raises Invalid."""
+    if one == other:
+        return one
+    names = {one.name, other.name}
+    if not (one.array or other.array):
+        if names <= set(INTEGERS):
+            return max(one, other, key=lambda kind: INTEGERS.index(kind.name))
+        if names == {TypeName.REAL, TypeName.DOUBLE}:
+            return DOUBLE
+        if TypeName.NUMERIC in names and names <= {TypeName.NUMERIC, *INTEGERS}:
+            whole, scale = (max(digits) for digits in zip(_digits(one), _digits(other), strict=True))
+            if whole + scale <= NUMERIC_PRECISION_MAX:
+                return ColumnType(TypeName.NUMERIC, whole + scale, scale)
+    raise Invalid(f"UNION types {one} and {other} cannot be matched: write a cast", position=position)
+
+
+def _digits(kind: ColumnType) -> tuple[int, int]:
+    """Return how many digits a number has at most before and behind the point."""
+    if kind.precision is None or kind.scale is None:
+        return _INTEGER_DIGITS[kind.name], 0
+    return kind.precision - kind.scale, kind.scale
+
+
 def fits(value: Typed, to: ColumnType) -> bool:
     """Whether `value` becomes a `to` without a cast."""
     if value.type is None or value.type == to:

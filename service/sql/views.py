@@ -1,38 +1,30 @@
-"""CREATE MATERIALIZED VIEW: its options, and what its query becomes: a projection and a filter over one relation.
-
-The view's key is its upstream's, in the same order: a key column that the query passes on unchanged is the view's key
-column, any other is appended to the projection under a name of its own, hidden. So every row of the view belongs to
-one row of the upstream, and a change of that row says which row of the view changes.
+"""CREATE MATERIALIZED VIEW: its options, and what its query becomes: scans, each a projection and a filter over one
+relation. A query without UNION ALL has one, a union one for each branch. Next: `service.sql.view_keys`.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from sqlglot import exp
 
 from service.domain.errors import Invalid, NotFound
-from service.protocol.columns import Column, ColumnType, KeyColumn, TypeName
-from service.protocol.plan import Stateless
+from service.protocol.columns import Column, ColumnType
 from service.protocol.relation import Relation, RelationKind
-from service.sql.audit import audit
 from service.sql.commands import RATE_LIMIT_MAX
-from service.sql.cursor import KEY_PREFIX, NAME_BYTES_MAX, SCHEMA, Cursor, checked_column
+from service.sql.cursor import SCHEMA, Cursor, checked_column
 from service.sql.expressions import Scope
 from service.sql.operators import truth
 from service.sql.options import Option, read_options
 from service.sql.order import bind_order, parse_order
-from service.sql.pushdown import push_down
 from service.sql.statements import BackfillOrder, CreateMaterializedView
 from service.sql.tables import UNBOUND
 from service.sql.tokens import fold, syntax_error
 from service.sql.tree import Tree, given, identifier, parse_tree
-from service.sql.typed import Typed, quoted_name, settled
+from service.sql.typed import Typed, common_type, quoted_name, settled
+from service.sql.view_keys import BoundScan, BoundView, Branch, Output, keyed, united
 
 OPTIONS: Final = frozenset({"backfill_rate_limit", "backfill_order"})
-
-# Spark keeps these as text, so only the binder knows what they are.
-_WITHOUT_TWIN: Final = frozenset({TypeName.TIME, TypeName.UUID, TypeName.JSONB, TypeName.INTERVAL})
 
 _CLAUSES: Final = {
     "joins": "a join",
@@ -53,23 +45,6 @@ _CLAUSES: Final = {
     "sample": "TABLESAMPLE",
     "pivots": "PIVOT",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class BoundView:
-    """A view's query over its upstream. `names` are the projection's, the last `hidden` of them hidden key columns.
-
-    `sources` has, per output, the upstream's column it passes on unchanged or None; `types` a type that Spark cannot
-    tell.
-    """
-
-    upstream: Relation
-    query: Stateless
-    names: tuple[str, ...]
-    hidden: int
-    key: tuple[KeyColumn, ...]
-    sources: tuple[Column | None, ...]
-    types: tuple[ColumnType | None, ...]
 
 
 def parse_create_view(cursor: Cursor) -> CreateMaterializedView:
@@ -103,17 +78,19 @@ def bind_view(statement: CreateMaterializedView, relations: Mapping[str, Relatio
         raise Invalid("the query is nested too deeply", position=statement.query.start + 1) from None
 
 
-def view_relation(bound: BoundView, columns: Sequence[Column], name: str) -> Relation:
-    """Return the view's relation, given its columns as Spark types them (hidden ones included, in order)."""
-    assert len(columns) == len(bound.names), (columns, bound.names)
+def view_relation(bound: BoundView, columns: Sequence[Sequence[Column]], name: str) -> Relation:
+    """Return the view's relation, given the columns of each scan as Spark types them (hidden ones included, in order).
+
+    Raises Invalid where the branches of a union do not agree.
+    """
     visible = len(bound.names) - bound.hidden
-    key = {part.name for part in bound.key}
     made: list[Column] = []
-    for place, (label, typed) in enumerate(zip(bound.names, columns, strict=True)):
-        source, known = bound.sources[place], bound.types[place]
-        kind = source.type if source is not None else known or typed.type
-        nullable = source.nullable if source is not None else typed.nullable
-        nullable = nullable and label not in key
+    for place, label in enumerate(bound.names):
+        given_types = [_type(scan, typed, place) for scan, typed in zip(bound.scans, columns, strict=True)]
+        kind = given_types[0]
+        for scan, other in zip(bound.scans[1:], given_types[1:], strict=True):
+            kind = common_type(kind, other, position=scan.places[place])
+        nullable = any(_nullable(scan, typed, place) for scan, typed in zip(bound.scans, columns, strict=True))
         made.append(Column(name=label, type=kind, nullable=nullable, hidden=place >= visible))
     return Relation(
         id=UNBOUND,
@@ -121,35 +98,62 @@ def view_relation(bound: BoundView, columns: Sequence[Column], name: str) -> Rel
         kind=RelationKind.MATERIALIZED_VIEW,
         columns=tuple(made),
         key=bound.key,
-        vnode_count=bound.upstream.vnode_count,
+        vnode_count=max(scan.upstream.vnode_count for scan in bound.scans),
     )
+
+
+def _type(scan: BoundScan, typed: Sequence[Column], place: int) -> ColumnType:
+    source = scan.sources[place]
+    return source.type if source is not None else scan.types[place] or typed[place].type
+
+
+def _nullable(scan: BoundScan, typed: Sequence[Column], place: int) -> bool:
+    source = scan.sources[place]
+    return source.nullable if source is not None else typed[place].nullable
 
 
 def _bind(statement: CreateMaterializedView, relations: Mapping[str, Relation]) -> BoundView:
     tree = statement.query
-    select = tree.root
-    if not isinstance(select, exp.Select):
-        what: dict[type[exp.Expr], str] = {
-            exp.Union: "UNION",
-            exp.Except: "EXCEPT",
-            exp.Intersect: "INTERSECT",
-            exp.Subquery: "a subquery",
-        }
-        called = what.get(type(select), type(select).__name__.upper())
-        raise Invalid(f"{called} is not supported in a view", position=tree.position(select))
-    _check_clauses(tree, select)
+    branches = [_branch(tree, select, relations) for select in _selects(tree, tree.root)]
+    bind_order(statement.order, [branch.scope.relation.name for branch in branches], relations)
+    return keyed(branches[0]) if len(branches) == 1 else united(branches)
+
+
+def _selects(tree: Tree, node: exp.Expr) -> Iterator[exp.Select]:
+    """Yield the queries that UNION ALL puts together, in order."""
+    match node:
+        case exp.Select():
+            yield node
+        case exp.Union() if not node.args.get("distinct"):
+            _check_clauses(tree, node, {"this", "expression"})
+            yield from _selects(tree, node.this)
+            yield from _selects(tree, node.expression)
+        case exp.Subquery() if node is not tree.root and given(node) == frozenset({"this"}):
+            yield from _selects(tree, node.this)
+        case _:
+            what: dict[type[exp.Expr], str] = {
+                exp.Union: "UNION without ALL",
+                exp.Except: "EXCEPT",
+                exp.Intersect: "INTERSECT",
+                exp.Subquery: "a subquery",
+            }
+            called = what.get(type(node), type(node).__name__.upper())
+            raise Invalid(f"{called} is not supported in a view", position=tree.position(node))
+
+
+def _branch(tree: Tree, select: exp.Select, relations: Mapping[str, Relation]) -> Branch:
+    _check_clauses(tree, select, {"expressions", "from_", "where"})
     scope = _from(tree, select.args.get("from_"), relations)
-    bind_order(statement.order, scope.relation.name, relations)
     outputs = _outputs(scope, select.expressions)
     if not outputs:
         raise Invalid("a view needs a column", position=tree.start + 1)
     where = select.args.get("where")
-    predicate = truth(scope.bind(where.this), "WHERE") if where is not None else None
-    return _keyed(scope, outputs, predicate, None if where is None else where.this)
+    condition = None if where is None else where.this
+    return Branch(scope, outputs, None if condition is None else truth(scope.bind(condition), "WHERE"), condition)
 
 
-def _check_clauses(tree: Tree, select: exp.Select) -> None:
-    for clause in sorted(given(select) - {"expressions", "from_", "where"}):
+def _check_clauses(tree: Tree, select: exp.Expr, known: AbstractSet[str]) -> None:
+    for clause in sorted(given(select) - known):
         part = select.args[clause]
         part = part[0] if isinstance(part, list) else part
         place = tree.position(part) if isinstance(part, exp.Expr) else tree.start + 1
@@ -177,14 +181,8 @@ def _from(tree: Tree, clause: exp.Expr | None, relations: Mapping[str, Relation]
     return Scope(tree, relations[name], frozenset({identifier(alias.this) if alias is not None else name}))
 
 
-@dataclass(frozen=True, slots=True)
-class _Output:
-    name: str
-    value: Typed
-
-
-def _outputs(scope: Scope, nodes: Sequence[exp.Expr]) -> list[_Output]:
-    outputs: list[_Output] = []
+def _outputs(scope: Scope, nodes: Sequence[exp.Expr]) -> list[Output]:
+    outputs: list[Output] = []
     seen: set[str] = set()
     for node in nodes:
         for output in _expanded(scope, node, len(outputs) + 1):
@@ -195,7 +193,7 @@ def _outputs(scope: Scope, nodes: Sequence[exp.Expr]) -> list[_Output]:
     return outputs
 
 
-def _expanded(scope: Scope, node: exp.Expr, number: int) -> list[_Output]:
+def _expanded(scope: Scope, node: exp.Expr, number: int) -> list[Output]:
     place = scope.tree.position(node)
     star = node.this if isinstance(node, exp.Column) else node
     if isinstance(star, exp.Star):
@@ -204,13 +202,13 @@ def _expanded(scope: Scope, node: exp.Expr, number: int) -> list[_Output]:
             scope.reads(node, "this", "table")
             scope.qualifier(node.args.get("table"))
         columns = scope.relation.visible
-        return [_Output(c.name, Typed(quoted_name(c.name, place), c.type, place, column=c)) for c in columns]
+        return [Output(c.name, Typed(quoted_name(c.name, place), c.type, place, column=c)) for c in columns]
     if isinstance(node, exp.Alias):
         scope.reads(node, "this", "alias")
         label = checked_column(identifier(node.args["alias"]), scope.tree.position(node.args["alias"]))
-        return [_Output(label, settled(scope.argument(node)))]
+        return [Output(label, settled(scope.argument(node)))]
     value = settled(scope.bind(node))
-    return [_Output(checked_column(_label(node) or f"column{number}", place), value)]
+    return [Output(checked_column(_label(node) or f"column{number}", place), value)]
 
 
 def _label(node: exp.Expr) -> str | None:
@@ -257,48 +255,6 @@ _TYPE_LABELS: Final[Mapping[str, str]] = {
     "varbinary": "bytea",
     "varchar": "varchar",
 }
-
-
-def _keyed(scope: Scope, outputs: list[_Output], predicate: str | None, where: exp.Expr | None) -> BoundView:
-    upstream = scope.relation
-    passed: dict[str, str] = {}
-    for output in outputs:
-        if output.value.column is not None:
-            passed.setdefault(output.value.column.name, output.name)
-    key: list[KeyColumn] = []
-    hidden: list[_Output] = []
-    for part in upstream.key:
-        label = passed.get(part.name)
-        if label is None:
-            column, label = upstream.column(part.name), _hidden_name(part.name, len(hidden))
-            hidden.append(_Output(label, Typed(quoted_name(part.name, 1), column.type, 1, column=column)))
-        key.append(KeyColumn(name=label, descending=part.descending))
-    every = [*outputs, *hidden]
-    for text in (*(output.value.sql for output in every), *filter(None, [predicate])):
-        audit(text, upstream)
-    return BoundView(
-        upstream=upstream,
-        query=Stateless(
-            projection=tuple(output.value.sql for output in every),
-            predicate=predicate,
-            pushdown=push_down(scope, [output.value for output in every], where),
-        ),
-        names=tuple(output.name for output in every),
-        hidden=len(hidden),
-        key=tuple(key),
-        sources=tuple(output.value.column for output in every),
-        types=tuple(_untold(output.value) for output in every),
-    )
-
-
-def _hidden_name(name: str, number: int) -> str:
-    """Return the name of a hidden key column; that of a view over a view does not grow with the depth."""
-    label = name if name.startswith(KEY_PREFIX) else KEY_PREFIX + name
-    return label if len(label.encode()) <= NAME_BYTES_MAX else f"{KEY_PREFIX}{number}"
-
-
-def _untold(value: Typed) -> ColumnType | None:
-    return value.type if value.type is not None and value.type.name in _WITHOUT_TWIN else None
 
 
 def _limit(option: Option | None) -> int | None:

@@ -31,7 +31,7 @@ def understood(text: str) -> Stateless | None:
     try:
         match parse(text):
             case CreateMaterializedView() as statement:
-                return bind_view(statement, RELATIONS).query
+                return bind_view(statement, RELATIONS).scans[0].query
             case Insert() as statement:
                 bind_insert(statement, RELATIONS)
             case Update() as statement:

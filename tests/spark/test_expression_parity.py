@@ -180,7 +180,7 @@ def in_spark(session: SparkSession, texts: list[str], condition: str = "true") -
     names = ", ".join(f"`{column.name}`" for column in relation.columns)
     frame = session.sql(f"select * from values {', '.join(rows)} as t({names}) where {condition} order by id")
     frame = frame.selectExpr(
-        *(f"{text} as c{place}" for place, text in enumerate(bound.query.projection[: len(texts)]))
+        *(f"{text} as c{place}" for place, text in enumerate(bound.scans[0].query.projection[: len(texts)]))
     )
     shown = [
         f"unix_micros({field.name}) as {field.name}" if isinstance(field.dataType, TimestampType) else field.name
@@ -251,7 +251,7 @@ def test_a_condition_that_is_pushed_down_keeps_the_same_rows(database_url: str, 
     for text in PUSHED:
         parsed = parse(f"create materialized view m as select id from t where {text}")
         assert isinstance(parsed, CreateMaterializedView)
-        query = bind_view(parsed, {"t": table_relation(_table())}).query
+        query = bind_view(parsed, {"t": table_relation(_table())}).scans[0].query
         assert query.pushdown is not None, text
         assert query.pushdown.predicate is not None
         wholes.append(query.pushdown.predicate)
@@ -339,5 +339,7 @@ def test_a_literal_and_a_name_reach_spark_as_they_are_written(spark: SparkSessio
     labels = ", ".join("`" + name.replace("`", "``") + "`" for name in names)
     values = ", ".join(f"'{place}'" for place in range(len(names)))
     frame = spark.sql(f"select * from values ({values}) as t({labels})")
-    [row] = frame.selectExpr(*(f"{text} as r{place}" for place, text in enumerate(bound.query.projection))).collect()
+    [row] = frame.selectExpr(
+        *(f"{text} as r{place}" for place, text in enumerate(bound.scans[0].query.projection))
+    ).collect()
     assert list(row) == [*(str(place) for place in range(len(names))), *texts]

@@ -8,7 +8,7 @@ backfill, at the pinned epoch.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from service.protocol.columns import TypeName
 from service.protocol.ids import Epoch, Vnode
 from service.protocol.plan import Stateless
 from service.protocol.relation import Relation
-from service.protocol.request import Verified, Verify, VnodeDifference
+from service.protocol.request import Verified, Verify, VerifyScan, VnodeDifference
 from service.protocol.vnodes import Runs, runs_of
 from workers.backfill.positions import Positions, pages
 from workers.executors.rows import PositionColumns, actor_indexes, input_schema, row_batch
@@ -70,17 +70,23 @@ def _both(
     spark: SparkSession, store: VersionedStore, request: Verify, *, blocks: tuple[Runs, ...]
 ) -> tuple[DataFrame, DataFrame]:
     """Return what the view should hold and what it holds."""
-    positions = None
-    if request.positions is not None:
-        runs = ((0, request.upstream.vnode_count - 1),)
-        positions = Positions(runs, {position.vnode: position for position in request.positions})
-    wanted = _Side(store, request.upstream, request.epoch, blocks, positions)
     held = _Side(store, request.relation, request.epoch, blocks, None)
     identity = Stateless(projection=tuple(ticked(column.name) for column in request.relation.columns))
     return (
-        _frame(spark, wanted, plan(request.query, request.upstream, request.relation)),
+        reduce(DataFrame.unionAll, (_wanted(spark, store, request, scan, blocks=blocks) for scan in request.scans)),
         _frame(spark, held, plan(identity, request.relation, request.relation)),
     )
+
+
+def _wanted(
+    spark: SparkSession, store: VersionedStore, request: Verify, scan: VerifyScan, *, blocks: tuple[Runs, ...]
+) -> DataFrame:
+    positions = None
+    if scan.positions is not None:
+        runs = ((0, scan.upstream.vnode_count - 1),)
+        positions = Positions(runs, {position.vnode: position for position in scan.positions})
+    side = _Side(store, scan.upstream, request.epoch, blocks, positions)
+    return _frame(spark, side, plan(scan.query, scan.upstream, request.relation))
 
 
 def _frame(spark: SparkSession, side: _Side, query: StatelessPlan) -> DataFrame:

@@ -21,7 +21,8 @@ def copy_query(upstream: Relation, target: Relation, query: Pushdown, block: Blo
     key = key_of(upstream)
     # A condition may read any column; without one the page carries what is copied and its key.
     read = [column.name for column in upstream.columns if query.predicate is not None]
-    wanted = dict.fromkeys((*query.columns, *(part.name for part in key), *read))
+    copied = [column for column in query.columns if isinstance(column, str)]
+    wanted = dict.fromkeys((*copied, *(part.name for part in key), *read))
     # Its row's place within its vnode goes by a name that no column has.
     place = f"row_number() over (partition by _vnode order by {_order(upstream)}) as _to"
     page = _page(upstream, block, ", ".join([*map(quoted, wanted), place]), at, limit)
@@ -32,7 +33,7 @@ def copy_query(upstream: Relation, target: Relation, query: Pushdown, block: Blo
     return (
         f"with page as materialized ({page}),"
         f" copied as (insert into {state_table(target.id)} ({', '.join(map(quoted, stored_columns(target)))})"
-        f" select _vnode, {', '.join(map(quoted, query.columns))}, {at} from page where {predicate})"
+        f" select _vnode, {', '.join(map(_pushed, query.columns))}, {at} from page where {predicate})"
         f" select _vnode, count(*) as rows, count(*) filter (where {predicate}) as copied, {last}"
         " from page group by _vnode order by _vnode"
     )
@@ -90,6 +91,16 @@ def _page(relation: Relation, block: Block, columns: str, at: Epoch, limit: int)
 def _rest(relation: Relation, span: Span) -> str:
     vnode = f"_vnode = {span.vnode}"
     return vnode if span.after is None else f"{vnode} and {after_postgres(key_of(relation), span.after)}"
+
+
+def _pushed(column: str | int | None) -> str:
+    match column:
+        case str():
+            return quoted(column)
+        case int():
+            return str(column)
+        case None:
+            return "null"
 
 
 def _value(part: KeyPart) -> str:

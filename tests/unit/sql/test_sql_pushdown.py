@@ -33,17 +33,17 @@ PUSHED = {
 
 @pytest.mark.parametrize(("condition", "pushed"), PUSHED.items())
 def test_a_condition_is_pushed_down_where_both_engines_must_agree(condition: str, pushed: str | None) -> None:
-    query = bound(f"select b, id from t where {condition}").query
+    query = bound(f"select b, id from t where {condition}").scans[0].query
     assert query.predicate is not None
     assert (None if query.pushdown is None else query.pushdown.predicate) == pushed
 
 
 def test_columns_are_pushed_down_with_the_hidden_key() -> None:
-    query = bound("select b as x, b as y from t").query
+    query = bound("select b as x, b as y from t").scans[0].query
     assert query.pushdown is not None
     assert (query.pushdown.columns, query.pushdown.predicate) == (("b", "b", "k", "id"), None)
 
 
 @pytest.mark.parametrize("output", ["a + 1", "upper(b)", "1", "a::bigint", "coalesce(a, 1)"])
 def test_a_computed_column_is_not_pushed_down(output: str) -> None:
-    assert bound(f"select {output} as x, b from t").query.pushdown is None
+    assert bound(f"select {output} as x, b from t").scans[0].query.pushdown is None

@@ -32,7 +32,7 @@ def bound(query: str) -> BoundView:
 
 
 def spark(query: str) -> str:
-    return bound(f"select {query} as x, id, k from t").query.projection[0]
+    return bound(f"select {query} as x, id, k from t").scans[0].query.projection[0]
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_an_expression_becomes_spark_sql(expression: str, text: str) -> None:
 
 def test_a_key_that_the_query_drops_is_kept_hidden_in_its_order() -> None:
     view = bound("select b as label, id from t where ok")
-    assert view.query.projection == ("`b`", "`id`", "`k`")
-    assert view.query.predicate == "`ok`"
+    assert view.scans[0].query.projection == ("`b`", "`id`", "`k`")
+    assert view.scans[0].query.predicate == "`ok`"
     assert (view.names, view.hidden) == (("label", "id", "_key_k"), 1)
     assert [(part.name, part.descending) for part in view.key] == [("_key_k", True), ("id", False)]
 
@@ -91,7 +91,7 @@ def test_star_gives_the_visible_columns_and_the_row_id_stays_hidden() -> None:
 def test_a_view_over_a_view_does_not_pile_up_prefixes() -> None:
     first = bound("select a from plain")
     columns = tuple(Column(name=name, type=ColumnType.parse("bigint")) for name in first.names)
-    relation = view_relation(first, columns, "v")
+    relation = view_relation(first, [columns], "v")
     statement = parse("create materialized view w as select a + 1 as b from v")
     assert isinstance(statement, CreateMaterializedView)
     assert bind_view(statement, {"v": relation}).names == ("b", "_key__row_id")
@@ -110,7 +110,7 @@ def test_columns_keep_their_postgres_types_and_expressions_take_sparks() -> None
         Column(name=name, type=ColumnType.parse(kind))
         for name, kind in zip(view.names, ("text", "text", "text", "bigint", "text", "bigint", "text"), strict=True)
     ]
-    relation = view_relation(view, typed, "m")
+    relation = view_relation(view, [typed], "m")
     assert [f"{c.name} {c.type}" for c in relation.columns] == [
         *("u uuid", "v uuid", "j jsonb", "w bigint", "b text", "id2 bigint", "_key_k text"),
     ]
@@ -195,7 +195,19 @@ REFUSED: list[tuple[str, str, str]] = [
     ("select a from t limit ^1", "Invalid", "LIMIT is not supported in a view"),
     ("select distinct ^a from t", "Invalid", "DISTINCT is not supported in a view"),
     ("with ^x as (select 1) select a from t", "Invalid", "WITH is not supported in a view"),
-    ("select ^a from t union all select a from t", "Invalid", "UNION is not supported in a view"),
+    ("select ^a from t union select a from t", "Invalid", "UNION without ALL is not supported in a view"),
+    ("select ^a from t union all select a from t union select a from t", "Invalid", "UNION without ALL is not"),
+    ("select ^a from t except select a from t", "Invalid", "EXCEPT is not supported in a view"),
+    ("select a from t union all (select ^a from t intersect select a from t)", "Invalid", "INTERSECT is not supported"),
+    (
+        "select a from t union all select ^a, b from t",
+        "Invalid",
+        "each UNION query must have the same number of",
+    ),
+    ("select a from t union all select ^nope from t", "NotFound", 'column "nope" does not exist'),
+    ("select a from t union all select a from ^nope", "NotFound", 'relation "nope" does not exist'),
+    ("select a from t union all select a from t order by ^a", "Invalid", "ORDER BY is not supported in a view"),
+    ("(select a from t) union all (select a from t limit ^1)", "Invalid", "LIMIT is not supported in a view"),
     ("select a from (select ^1) x", "Invalid", "a subquery in FROM is not supported in a view"),
     (
         "select a from ^generate_series(1, 2) x",

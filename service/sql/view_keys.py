@@ -1,0 +1,186 @@
+"""What identifies a row of a view, and the scans of a view with the columns that it takes.
+
+Every row of a view belongs to one row of one scan, and a change of that row says which row of the view changes: so a
+view's key is made of its upstreams'. With one scan it is the upstream's key in the same order: a key column that the
+query passes on unchanged is the view's key column, any other is appended to the projection under a name of its own,
+hidden. With several it is hidden altogether: the number of the branch, then columns that the branches' keys share where
+their types agree; a branch leaves NULL what only others need.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlglot import exp
+
+from service.domain.errors import Invalid
+from service.protocol.columns import Column, ColumnType, KeyColumn, TypeName
+from service.protocol.plan import Pushdown, Stateless
+from service.protocol.relation import Relation
+from service.sql.audit import audit
+from service.sql.cursor import KEY_PREFIX, NAME_BYTES_MAX
+from service.sql.expressions import Scope
+from service.sql.pushdown import push_down
+from service.sql.typed import SMALLINT, Typed, quoted_name
+
+# Spark keeps these as text, so only the binder knows what they are.
+_WITHOUT_TWIN: Final = frozenset({TypeName.TIME, TypeName.UUID, TypeName.JSONB, TypeName.INTERVAL})
+_BRANCH: Final = f"{KEY_PREFIX}branch"
+
+
+@dataclass(frozen=True, slots=True)
+class BoundScan:
+    """One upstream occurrence and what becomes of its rows.
+
+    Per output of the query: `sources` has the upstream's column it passes on unchanged or None, `types` a type that
+    Spark cannot tell, `places` where it stands in the statement.
+    """
+
+    upstream: Relation
+    query: Stateless
+    sources: tuple[Column | None, ...]
+    types: tuple[ColumnType | None, ...]
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundView:
+    """A view's query: its scans, whose projections all give the columns `names`, the last `hidden` of them hidden key
+    columns.
+    """
+
+    scans: tuple[BoundScan, ...]
+    names: tuple[str, ...]
+    hidden: int
+    key: tuple[KeyColumn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A column of a SELECT."""
+
+    name: str
+    value: Typed
+    number: int | None = None
+    """The branch of a union, in the column that tells it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One SELECT. `predicate` is `where` in Spark's words."""
+
+    scope: Scope
+    outputs: Sequence[Output]
+    predicate: str | None
+    where: exp.Expr | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """A hidden key column of a union."""
+
+    name: str
+    type: ColumnType
+    descending: bool
+
+
+def keyed(branch: Branch) -> BoundView:
+    """Return the view of one SELECT."""
+    upstream = branch.scope.relation
+    passed: dict[str, str] = {}
+    for output in branch.outputs:
+        if output.value.column is not None:
+            passed.setdefault(output.value.column.name, output.name)
+    key: list[KeyColumn] = []
+    hidden: list[Output] = []
+    for part in upstream.key:
+        label = passed.get(part.name)
+        if label is None:
+            column, label = upstream.column(part.name), _hidden_name(part.name, len(hidden))
+            hidden.append(Output(label, Typed(quoted_name(part.name, 1), column.type, 1, column=column)))
+        key.append(KeyColumn(name=label, descending=part.descending))
+    every = [*branch.outputs, *hidden]
+    return BoundView((_scan(branch, hidden),), tuple(output.name for output in every), len(hidden), tuple(key))
+
+
+def united(branches: Sequence[Branch]) -> BoundView:
+    """Return the view of several SELECTs put together by UNION ALL; the first names the columns. Raises Invalid."""
+    first = branches[0]
+    for branch in branches[1:]:
+        if len(branch.outputs) != len(first.outputs):
+            place = branch.outputs[0].value.position
+            raise Invalid("each UNION query must have the same number of columns", position=place)
+    slots: list[_Slot] = []
+    filled = [_fill(slots, branch.scope.relation) for branch in branches]
+    key = (KeyColumn(name=_BRANCH), *(KeyColumn(name=slot.name, descending=slot.descending) for slot in slots))
+    return BoundView(
+        tuple(
+            _scan(branch, _placed(number, slots, filled[number], branch.scope.relation))
+            for number, branch in enumerate(branches)
+        ),
+        (*(output.name for output in first.outputs), *(part.name for part in key)),
+        len(key),
+        key,
+    )
+
+
+def _fill(slots: list[_Slot], upstream: Relation) -> Mapping[_Slot, str]:
+    """Find a slot of its type and order for each column of the key, adding those that are missing."""
+    filled: dict[_Slot, str] = {}
+    for part in upstream.key:
+        kind = upstream.column(part.name).type
+        fitting = (
+            slot for slot in slots if slot not in filled and (slot.type, slot.descending) == (kind, part.descending)
+        )
+        slot = next(fitting, None)
+        if slot is None:
+            slot = _Slot(f"{KEY_PREFIX}{len(slots)}", kind, part.descending)
+            slots.append(slot)
+        filled[slot] = part.name
+    return filled
+
+
+def _placed(number: int, slots: Sequence[_Slot], filled: Mapping[_Slot, str], upstream: Relation) -> list[Output]:
+    """Return a branch's hidden outputs: its number, then its key in the slots."""
+    placed = [Output(_BRANCH, Typed(f"cast({number} as smallint)", SMALLINT, 1), number)]
+    for slot in slots:
+        column = upstream.column(filled[slot]) if slot in filled else None
+        text = f"cast(null as {slot.type.spark})" if column is None else quoted_name(column.name, 1)
+        placed.append(Output(slot.name, Typed(text, slot.type, 1, column=column)))
+    return placed
+
+
+def _scan(branch: Branch, hidden: Sequence[Output]) -> BoundScan:
+    upstream = branch.scope.relation
+    every = [output.value for output in (*branch.outputs, *hidden)]
+    for text in (*(value.sql for value in every), *filter(None, [branch.predicate])):
+        audit(text, upstream)
+    return BoundScan(
+        upstream=upstream,
+        query=Stateless(
+            projection=tuple(value.sql for value in every),
+            predicate=branch.predicate,
+            pushdown=_pushdown(branch, hidden),
+        ),
+        sources=tuple(value.column for value in every),
+        types=tuple(_untold(value) for value in every),
+        places=tuple(value.position for value in every),
+    )
+
+
+def _pushdown(branch: Branch, hidden: Sequence[Output]) -> Pushdown | None:
+    passed = push_down(branch.scope, [output.value for output in branch.outputs], branch.where)
+    if passed is None:
+        return None
+    made = (output.number if output.value.column is None else output.value.column.name for output in hidden)
+    return passed.model_copy(update={"columns": (*passed.columns, *made)})
+
+
+def _hidden_name(name: str, number: int) -> str:
+    """Return the name of a hidden key column; that of a view over a view does not grow with the depth."""
+    label = name if name.startswith(KEY_PREFIX) else KEY_PREFIX + name
+    return label if len(label.encode()) <= NAME_BYTES_MAX else f"{KEY_PREFIX}{number}"
+
+
+def _untold(value: Typed) -> ColumnType | None:
+    return value.type if value.type is not None and value.type.name in _WITHOUT_TWIN else None
