@@ -115,6 +115,7 @@ def _nullable(scan: BoundScan, typed: Sequence[Column], place: int) -> bool:
 def _bind(statement: CreateMaterializedView, relations: Mapping[str, Relation]) -> BoundView:
     tree = statement.query
     branches = [_branch(tree, select, relations) for select in _selects(tree, tree.root)]
+    _check_names(branches[0].outputs)
     bind_order(statement.order, [branch.scope.relation.name for branch in branches], relations)
     return keyed(branches[0]) if len(branches) == 1 else united(branches)
 
@@ -183,14 +184,17 @@ def _from(tree: Tree, clause: exp.Expr | None, relations: Mapping[str, Relation]
 
 def _outputs(scope: Scope, nodes: Sequence[exp.Expr]) -> list[Output]:
     outputs: list[Output] = []
-    seen: set[str] = set()
     for node in nodes:
-        for output in _expanded(scope, node, len(outputs) + 1):
-            if output.name in seen:
-                raise Invalid(f'column "{output.name}" specified more than once', position=output.value.position)
-            seen.add(output.name)
-            outputs.append(output)
+        outputs += _expanded(scope, node, len(outputs) + 1)
     return outputs
+
+
+def _check_names(outputs: Sequence[Output]) -> None:
+    seen: set[str] = set()
+    for output in outputs:
+        if output.name in seen:
+            raise Invalid(f'column "{output.name}" specified more than once', position=output.value.position)
+        seen.add(output.name)
 
 
 def _expanded(scope: Scope, node: exp.Expr, number: int) -> list[Output]:

@@ -49,8 +49,9 @@ def test_branches_come_in_order_however_they_are_grouped() -> None:
 
 def test_a_row_is_known_by_its_branch_and_its_key_there() -> None:
     """Keys that agree share a column, also where the query passes them on; NULL stands where a branch has none."""
+    # The first branch names the columns, so that the others may name one twice.
     passing = "select id, amount from orders union all select id, amount from named"
-    view = bound(f"{passing} union all select 1, 2 from loose")
+    view = bound(f"{passing} union all select 1 as x, 2 as x from loose")
     assert view.names == ("id", "amount", "_key_branch", "_key_0", "_key_1")
     assert view.hidden == 3
     assert [(part.name, part.descending) for part in view.key] == [
