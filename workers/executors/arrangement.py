@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 from pyspark import TaskContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from service.protocol.ids import EpochField
 from service.protocol.plan import Pushdown, VnodePosition
@@ -104,8 +104,7 @@ class ScanJob:
         read = spark.range(0, scan.actors, 1, scan.actors).mapInArrow(
             partial(_read_actors, scan), spark_schema(input_schema(scan.upstream))
         )
-        projected = read.selectExpr(*plan.typed).where(plan.kept).selectExpr(*plan.projected).selectExpr(*plan.written)
-        self._frame = projected.mapInArrow(partial(_write_actor, scan), f"{OUTCOME} string")
+        self._frame = project(read, plan).mapInArrow(partial(_write_actor, scan), f"{OUTCOME} string")
         self._context = spark.sparkContext
 
     def run(self, task: EpochTask) -> list[ActorOutcome]:
@@ -114,6 +113,11 @@ class ScanJob:
         outcomes = [_outcome(json.loads(row[0])) for row in self._frame.collect()]
         assert sorted(outcome.actor for outcome in outcomes) == list(range(len(task.actors))), outcomes
         return outcomes
+
+
+def project(read: DataFrame, plan: StatelessPlan) -> DataFrame:
+    """Return what the query makes of the rows that a reader gives."""
+    return read.selectExpr(*plan.typed).where(plan.kept).selectExpr(*plan.projected).selectExpr(*plan.written)
 
 
 # --- in the tasks -------------------------------------------------------------------------------------------------
@@ -131,10 +135,11 @@ def _read_actors(scan: ScanTask, batches: Iterator[pa.RecordBatch]) -> Iterator[
     task = _epoch_task()
     for batch in batches:
         for actor in actor_indexes(batch):
-            yield from _read_actor(scan, task, actor)
+            yield from read_rows(scan, task, actor)
 
 
-def _read_actor(scan: ScanTask, task: EpochTask, index: int) -> Iterator[pa.RecordBatch]:
+def read_rows(scan: ScanTask, task: EpochTask, index: int) -> Iterator[pa.RecordBatch]:
+    """Yield what one actor has to transform in an epoch: marked changes, then pages, then its control row."""
     began = time.monotonic()  # noqa: TID251 - the task owns the clock of its slice
     actor, schema = task.actors[index], input_schema(scan.upstream)
     positions = Positions(actor.runs, {position.vnode: position for position in actor.positions})

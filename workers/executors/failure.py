@@ -1,6 +1,7 @@
 """What went wrong in an epoch: a job's own fault, or the world's."""
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 from service.protocol.ids import JobId
@@ -14,13 +15,25 @@ _OWN_FAULT: Final = ("21", "22", "23", "42")
 
 
 class JobFailedError(Exception):
-    """One job's part of the epoch failed: what made `target` from `upstream`."""
+    """One job's part of the epoch failed: what made `target` from `upstream`. `find_key` gives the key of a row that
+    cannot be transformed; it is asked where the query or the values are to blame.
+    """
 
-    def __init__(self, job: JobId, error: BaseException, *, target: Relation, upstream: Relation) -> None:
+    def __init__(
+        self,
+        job: JobId,
+        error: BaseException,
+        *,
+        target: Relation,
+        upstream: Relation,
+        find_key: Callable[[], str | None] = lambda: None,
+    ) -> None:
         super().__init__(str(error))
         self.job = job
         self.deterministic, reason = explain(error)
-        self.reason = f'{target.kind} "{target.name}" (job {job}), reading "{upstream.name}": {reason}'
+        key = find_key() if self.deterministic else None
+        row = "" if key is None else f" at {key}"
+        self.reason = f'{target.kind} "{target.name}" (job {job}), reading "{upstream.name}"{row}: {reason}'
 
 
 def explain(error: BaseException) -> tuple[bool, str]:

@@ -8,6 +8,7 @@ downstream, each one Spark job; what nothing changed and what has no history to 
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -20,6 +21,7 @@ from service.protocol.report import ActorReport, Collected, RelationReport
 from workers.backfill.pace import PAGE_ROWS_FIRST, Pace, share_of
 from workers.backfill.scan import ActorState, ScanState, report
 from workers.executors.arrangement import ActorOutcome, ActorTask, EpochTask, ScanJob, ScanTask
+from workers.executors.culprit import find_culprit
 from workers.executors.failure import JobFailedError
 from workers.queries.stateless import StatelessPlan, plan
 from workers.state_store.dml import DmlOutcome, DmlStore
@@ -206,17 +208,25 @@ class GraphExecutor:
     def _job(self, scan: Scan) -> ScanJob:
         """Plan the scan's job when it first runs: an idle view costs nothing."""
         if scan.planned is None:
-            assert self.stores is not None
-            task = ScanTask(self.stores.versioned, scan.upstream, scan.target, len(scan.state.actors), scan.pushdown)
-            scan.planned = ScanJob(self.spark, task, scan.query)
+            scan.planned = ScanJob(self.spark, self._scan_task(scan), scan.query)
         return scan.planned
+
+    def _scan_task(self, scan: Scan) -> ScanTask:
+        assert self.stores is not None
+        return ScanTask(self.stores.versioned, scan.upstream, scan.target, len(scan.state.actors), scan.pushdown)
 
     def _run_job(self, scan: Scan, task: EpochTask) -> list[ActorOutcome]:
         began = _monotonic()
         try:
             outcomes = self._job(scan).run(task)
         except Exception as error:
-            raise JobFailedError(scan.job, error, target=scan.target, upstream=scan.upstream) from error
+            raise JobFailedError(
+                scan.job,
+                error,
+                target=scan.target,
+                upstream=scan.upstream,
+                find_key=partial(find_culprit, self.spark, self._scan_task(scan), scan.query, task),
+            ) from error
         job_seconds = _monotonic() - began
         if any(outcome.used_slice for outcome in outcomes):
             scan.pace = scan.pace.measured(job_seconds=job_seconds, slice_seconds=task.slice_seconds)

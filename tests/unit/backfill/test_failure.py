@@ -23,3 +23,14 @@ def test_a_failure_names_the_relation_the_job_and_the_upstream(text: str, determ
     error = JobFailedError(JobId(7), ValueError(text), target=relation(2, "m"), upstream=relation(1, "orders"))
     assert error.deterministic is deterministic
     assert error.reason == f'table "m" (job 7), reading "orders": {said}'
+
+
+def test_a_failure_that_would_come_again_names_the_row_and_another_does_not_look_for_one() -> None:
+    def failure(text: str) -> str:
+        error = ValueError(text)
+        return JobFailedError(
+            JobId(7), error, target=relation(2, "m"), upstream=relation(1, "orders"), find_key=lambda: "(id) = (5)"
+        ).reason
+
+    assert 'reading "orders" at (id) = (5): [DIVIDE_BY_ZERO]' in failure(SPARK)
+    assert failure("the connection broke").endswith('reading "orders": ValueError: the connection broke')

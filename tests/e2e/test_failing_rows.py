@@ -1,0 +1,38 @@
+"""A row that a view's query cannot transform: that job fails and names the row, and everything else goes on."""
+
+import pytest
+
+from tests.support.service import Service
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+QUOTIENT = "SELECT id, k, 10 / v AS q FROM t"
+
+
+def test_a_row_of_history_fails_its_job_and_is_named(service: Service) -> None:
+    service.run("CREATE TABLE t (id int, k text, v int, PRIMARY KEY (k DESC, id))")
+    service.run("INSERT INTO t SELECT g, 'k' || g % 3, 1 FROM generate_series(1, 3000) g")
+    service.run("UPDATE t SET v = 0 WHERE id = 777")
+    service.run("CREATE MATERIALIZED VIEW sound AS SELECT id, v FROM t")
+    refused = str(service.refused(f"CREATE MATERIALIZED VIEW broken AS {QUOTIENT}"))
+    assert 'reading \\"t\\" at (k, id) = (k0, 777): [DIVIDE_BY_ZERO]' in refused
+    service.run("UPDATE t SET v = 7 WHERE id = 777")
+    assert service.assert_equal("sound", "SELECT id, v FROM t") == 3000
+    # Nothing is left of the failed one, not even its name.
+    service.run(f"CREATE MATERIALIZED VIEW broken AS {QUOTIENT}")
+    assert service.assert_equal("broken", QUOTIENT) == 3000
+
+
+def test_a_live_change_fails_a_created_view_that_stays_readable(service: Service) -> None:
+    service.run("CREATE TABLE t (id int PRIMARY KEY, k text, v int)")
+    service.run("INSERT INTO t SELECT g, 'k', 1 FROM generate_series(1, 100) g")
+    service.run(f"CREATE MATERIALIZED VIEW broken AS {QUOTIENT}")
+    job = service.job("broken")
+    service.run("UPDATE t SET v = 0 WHERE id = 42")
+    until(lambda: service.state(job) == "Failed", what=lambda: service.detail(job))
+    assert "at (id) = (42): [DIVIDE_BY_ZERO]" in service.detail(job)["job"]["error"]
+    # As it was before the change that it could not follow.
+    assert service.sql("SELECT q FROM broken WHERE id = 42") == [[10]]
+    assert service.value("SELECT v FROM t WHERE id = 42") == 0
+    service.run("DROP MATERIALIZED VIEW broken")

@@ -1,0 +1,79 @@
+"""Which row a query cannot transform: Spark's errors tell the reason, never the row.
+
+The failed epoch's rows are read once more, outside any transaction, and halves of what fails are tried until one row
+is left. It takes seconds, once a job has failed for a reason of its own; a row that has gone meanwhile is not found.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+import structlog
+from pyspark.sql import SparkSession
+
+from service.protocol.relation import Relation
+from workers.executors.arrangement import EpochTask, ScanTask, project, read_rows
+from workers.executors.rows import input_schema
+from workers.queries.stateless import StatelessPlan
+from workers.spark.frames import spark_schema
+from workers.state_store.wire import key_text
+
+LIMIT_SECONDS: Final = 30.0
+
+log = structlog.get_logger(__name__)
+
+
+def find_culprit(spark: SparkSession, scan: ScanTask, plan: StatelessPlan, task: EpochTask) -> str | None:
+    """Return the key of a row that fails, as `(id) = (5)`, or None where none was found in time."""
+    try:
+        return _search(spark, scan, plan, task)
+    except Exception:
+        log.exception("culprit.search_failed", target=scan.target.name)
+        return None
+
+
+def _search(spark: SparkSession, scan: ScanTask, plan: StatelessPlan, task: EpochTask) -> str | None:
+    ends = _monotonic() + LIMIT_SECONDS
+
+    def fails(batch: pa.RecordBatch) -> bool:
+        def rows(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield batch
+
+        frame = spark.range(0, 1, 1, 1).mapInArrow(rows, spark_schema(input_schema(scan.upstream)))
+        try:
+            project(frame, plan).write.format("noop").mode("overwrite").save()
+        except Exception:  # noqa: BLE001 - whatever it is, these rows bring it about
+            return True
+        return False
+
+    for index in range(len(task.actors)):
+        # Nothing is copied in the store: that would be a write.
+        for batch in read_rows(replace(scan, pushdown=None), task, index):
+            if _monotonic() > ends:
+                return None
+            if batch.num_rows and fails(batch):
+                return shown_key(scan.upstream, smallest(batch, fails))
+    return None
+
+
+def smallest(batch: pa.RecordBatch, fails: Callable[[pa.RecordBatch], bool]) -> pa.RecordBatch:
+    """Return one row of a batch that fails; it fails by itself, too, unless several only fail together."""
+    while batch.num_rows > 1:
+        half = batch.num_rows // 2
+        first = batch.slice(0, half)
+        batch = first if fails(first) else batch.slice(half)
+    return batch
+
+
+def shown_key(upstream: Relation, row: pa.RecordBatch) -> str:
+    """Return the key of a batch of one row, as Postgres shows keys."""
+    names = [part.name for part in upstream.key]
+    values: dict[str, Any] = row.select(names).to_pylist()[0]
+    texts = [key_text(values[name], upstream.column(name).type) for name in names]
+    return f"({', '.join(names)}) = ({', '.join('NULL' if text is None else text for text in texts)})"
+
+
+def _monotonic() -> float:
+    return time.monotonic()  # noqa: TID251 - a search that nobody waits for any more is given up
