@@ -39,12 +39,26 @@ class Arrangement(RuleBasedStateMachine):
         vnode_count=st.sampled_from((1, 2, 6)),
         checkpoint_frequency=st.integers(1, 3),
         size=st.sampled_from((0, 1, 3, 20)),
+        waiting=st.booleans(),
     )
     def begin(
-        self, data: st.DataObject, shape: KeyShape, vnode_count: int, checkpoint_frequency: int, size: int
+        self,
+        data: st.DataObject,
+        shape: KeyShape,
+        vnode_count: int,
+        checkpoint_frequency: int,
+        size: int,
+        waiting: bool,
     ) -> None:
         preloaded = data.draw(st.lists(statements(shape), min_size=size, max_size=size))
-        self.world = World(shape, vnode_count, actors=1, checkpoint_frequency=checkpoint_frequency, preloaded=preloaded)
+        self.world = World(
+            shape,
+            vnode_count,
+            actors=1,
+            checkpoint_frequency=checkpoint_frequency,
+            preloaded=preloaded,
+            waiting=waiting,
+        )
 
     @rule(data=st.data())
     def write(self, data: st.DataObject) -> None:
@@ -72,7 +86,7 @@ class Arrangement(RuleBasedStateMachine):
         self.world.recover()
 
     @precondition(lambda self: len(self.world.pending) < 3)
-    @rule(verb=st.sampled_from(("pause", "resume")))
+    @rule(verb=st.sampled_from(("pause", "resume", "start")))
     def pause_or_resume(self, verb: str) -> None:
         self.world.ask(verb)
 
@@ -120,6 +134,19 @@ def test_an_empty_upstream_finishes_at_its_second_barrier(shape: KeyShape) -> No
     assert world.scan.scan.finished, "no history is left after the first barrier"
     world.barrier(page_rows=5, pages_max=1, elapsed=0.0)
     assert world.finished
+    assert world.created
+
+
+def test_a_scan_that_waits_reads_nothing_not_even_an_empty_upstream() -> None:
+    """I4: it finishes only once it was started, and a recovery does not start it."""
+    world = World(SHAPES[0], waiting=True)
+    for _ in range(3):
+        world.barrier(page_rows=5, pages_max=1, elapsed=1.0)
+        world.recover()
+    assert not world.scan.scan.finished
+    world.ask("start")
+    for _ in range(3):
+        world.barrier(page_rows=5, pages_max=1, elapsed=1.0)
     assert world.created
 
 

@@ -202,5 +202,22 @@ def test_a_limit_that_a_recovery_forgets_is_found() -> None:
     assert "I4" in (found(world=Forgets) or "")
 
 
+def test_a_place_in_the_order_that_a_recovery_forgets_is_found() -> None:
+    class Forgets(World):
+        def plan(self) -> FragmentPlan:
+            created = self.newest == 1
+            return super().plan().model_copy(update={} if created else {"waiting": False})
+
+    assert "I4" in (found(world=Forgets) or "")
+
+
+def test_a_scan_that_does_not_wait_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def eager(self: ScanState, *, paused: bool) -> bool:
+        return not paused and not self.finished
+
+    monkeypatch.setattr(ScanState, "may_read", eager)
+    assert "I4" in (found() or "")
+
+
 def test_the_walks_find_nothing_where_nothing_is_planted() -> None:
     assert found() is None

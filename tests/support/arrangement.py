@@ -71,6 +71,8 @@ class World:
     checkpoint_frequency: int = 1
     executor: type[Arrangement] = Arrangement
     preloaded: Sequence[Dml] = ()
+    waiting: bool = False
+    """The scan starts waiting for its place in a backfill order."""
 
     rows: Rows = field(default_factory=dict[tuple[Any, ...], tuple[Key, Row]])
     history: dict[int, Rows] = field(default_factory=dict[int, Rows])
@@ -99,6 +101,7 @@ class World:
     created: bool = False
 
     def __post_init__(self) -> None:
+        self.settings["waiting"] = int(self.waiting)
         key = key_of(self.shape.relation)
         self.upstream = VersionedTable(key, self.vnode_count)
         self.target = VersionedTable(key, self.vnode_count)
@@ -125,7 +128,8 @@ class World:
             self._carry()
             self._run_statements(curr)
         self.initial, self.history[curr] = False, dict(self.rows)
-        reading = None if self.running["paused"] else Reading(page_rows, pages_max, self.now, INTERVAL)
+        may_read = self.scan.scan.may_read(paused=bool(self.running["paused"]))
+        reading = Reading(page_rows, pages_max, self.now, INTERVAL) if may_read else None
         try:
             finished = self.scan.epoch(self.prev, curr, reading)
             self._pass(Passed("before_commit", ActorId(0)))
@@ -160,6 +164,7 @@ class World:
         """Faults stop: within so many epochs the view is whole (liveness)."""
         self.ask("resume")
         self.ask("throttle", None)
+        self.ask("start")
         rows_at_most = len(self.rows) + len(self.statements)
         for _ in range(rows_at_most + self.vnode_count + len(self.pending) + 2 * self.checkpoint_frequency + 4):
             if self.created and not self.statements and not self.pending:
@@ -180,6 +185,7 @@ class World:
             query=Stateless(projection=("id", "v * 10"), predicate="v % 3 <> 0"),
             scan_type=ScanType.ARRANGEMENT_BACKFILL,
             rate_limit=self.settings["limit"],
+            waiting=bool(self.settings["waiting"]),
         )
 
     def actor_plans(self) -> tuple[ActorPlan, ...]:
@@ -210,13 +216,13 @@ class World:
             return
         verb, limit = mutation = self.pending.popleft()
         self.carried.append(mutation)
+        self.running |= _changed(mutation)
         if verb == "throttle":
-            self.running["limit"] = limit
             self.scan.scan.throttle(limit, now=self.now)
             self.reads.clear()
             self._empty_buckets()
-        else:
-            self.running["paused"] = int(verb == "pause")
+        if verb == "start":
+            self.scan.scan.waiting = False
 
     def _run_statements(self, curr: int) -> None:
         for statement in self.statements:
@@ -257,6 +263,7 @@ class World:
     def _pass(self, passed: Passed) -> None:
         if passed.point == "page_read":
             assert not self.running["paused"], "I4: a page was read while paused"
+            assert not self.running["waiting"], "I4: a page was read before its place in the order"
             assert self.running["limit"] != 0 or passed.rows == 0, "I4: a row was read at limit 0"
             self.reads.append((passed.actor, self.now, passed.rows))
             self._check_permits(passed.actor)
@@ -282,8 +289,8 @@ class World:
     def _commit(self, curr: int) -> None:
         self.stored.update(self.collected)
         assert self.stored == self._positions(), "what is stored is not where the actors are"
-        for verb, limit in self.carried:
-            self.settings.update({"limit": limit} if verb == "throttle" else {"paused": int(verb == "pause")})
+        for mutation in self.carried:
+            self.settings |= _changed(mutation)
         self.committed, self.uncommitted = curr, 0
         self.carried, self.run_statements, self.collected = [], [], {}
         self.created = self.created or self.finished
@@ -364,6 +371,16 @@ class World:
         return {identity(version.key): (version.key, version.row) for version in table.at(epoch)}
 
 
+def _changed(mutation: Mutation) -> dict[str, int | None]:
+    match mutation:
+        case "throttle", limit:
+            return {"limit": limit}
+        case "start", _:
+            return {"waiting": 0}
+        case verb, _:
+            return {"paused": int(verb == "pause")}
+
+
 def random_walk(seed: int, *, world: type[World] = World, executor: type[Arrangement] = Arrangement) -> World:
     """Live through one schedule. Raises AssertionError where an invariant does not hold."""
     random = Random(seed)
@@ -375,6 +392,7 @@ def random_walk(seed: int, *, world: type[World] = World, executor: type[Arrange
         checkpoint_frequency=random.choice((1, 1, 2, 3)),
         executor=executor,
         preloaded=[random_dml(random, shape) for _ in range(random.choice((0, 3, 30, 60)))],
+        waiting=seed % 5 == 0,
     )
     steps: tuple[Callable[[], None], ...] = (
         lambda: here.ask("pause"),
@@ -387,7 +405,9 @@ def random_walk(seed: int, *, world: type[World] = World, executor: type[Arrange
     page_rows = random.choice((1, 2, 5))
     if not random.randrange(3):
         here.ask("throttle", random.choice((1, 3, 5)))
-    for _ in range(30):
+    for step in range(30):
+        if step == seed % 17:
+            here.ask("start")
         if not random.randrange(6):
             random.choice(steps)()
         for _ in range(random.choice((0, 1, 1, 4))):

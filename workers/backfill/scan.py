@@ -47,6 +47,13 @@ class ScanState:
         """Whether there is no history left to read."""
         return all(actor.positions.completed for actor in self.actors)
 
+    def may_read(self, *, paused: bool) -> bool:
+        """Whether history may be read in an epoch of a graph that is `paused` or not (I4).
+
+        A scan that waits does not even look whether its upstream is empty: it finishes once it was released.
+        """
+        return not (paused or self.waiting or self.finished)
+
 
 def _actor(plan: ActorPlan, limit: int | None, now: float) -> ActorState:
     positions = Positions(plan.vnodes, {position.vnode: position for position in plan.positions})

@@ -159,7 +159,7 @@ class GraphExecutor:
         return sorted(self.scans.values(), key=lambda scan: scan.target.id)
 
     def _may_read(self, scan: Scan) -> bool:
-        return not scan.state.finished and not self.paused and not scan.state.waiting
+        return scan.state.may_read(paused=self.paused)
 
     def _run_scan(
         self,
