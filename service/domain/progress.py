@@ -1,7 +1,7 @@
 """Progress as people read it: the reference's strings (its section 1.5) and, beside them, numbers (I6)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, localcontext
 from enum import StrEnum
@@ -31,6 +31,10 @@ class ScanProgress:
     finished: bool = False
     rate_limit: int | None = None
     at: datetime | None = None
+    waiting: bool = False
+    """It waits for its place in the backfill order."""
+    awaits: tuple[str, ...] = ()
+    """The relations it still waits for; none where it waits for the barrier that starts it."""
 
 
 ETA_MAX: Final = timedelta(days=1000)
@@ -60,13 +64,13 @@ class JobProgress:
     rate: float
     eta: timedelta | None
     waiting_for: str | None
-    """Why no history moves now: the pause, a limit of 0, the queue, the recovery; None while it moves."""
+    """Why no history moves now: the pause, a limit of 0, the order, the queue, the recovery; None while it moves."""
 
 
 def advanced(scan: ScanProgress, *, rows: int, total: int, finished: bool, at: datetime) -> ScanProgress:
     """Return the progress after a checkpoint that was committed at `at` with cumulative `rows`."""
     assert rows >= scan.rows, (rows, scan)
-    return ScanProgress(scan.fragment, scan.upstream, rows, total, _rate(scan, rows, at), finished, scan.rate_limit, at)
+    return replace(scan, rows=rows, total=total, rate=_rate(scan, rows, at), finished=finished, at=at)
 
 
 def of_job(
@@ -181,10 +185,14 @@ def _waiting_for(
     if paused:
         return "paused"
     open_scans = [scan for scan in scans if not scan.finished]
-    if open_scans and all(scan.rate_limit == 0 for scan in open_scans):
+    # What waits for its place waits for these: they say why.
+    free = [scan for scan in open_scans if not scan.waiting]
+    if open_scans and not free:
+        return "backfill_order"
+    if free and all(scan.rate_limit == 0 for scan in free):
         return "backfill_rate_limit is 0"
-    if any(scan.rate_limit is not None for scan in open_scans):
-        limits = ", ".join(str(scan.rate_limit) for scan in open_scans if scan.rate_limit is not None)
+    if any(scan.rate_limit is not None for scan in free):
+        limits = ", ".join(str(scan.rate_limit) for scan in free if scan.rate_limit is not None)
         return f"throttled to {limits} rows/s per actor"
     return None
 

@@ -5,21 +5,23 @@ A commit reads and writes the scans that are open and nothing else: created jobs
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, Select, select, update
+from sqlalchemy import Row, Select, and_, literal_column, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.job import JobState
+from service.domain.order import OrderedScan, awaited
 from service.domain.progress import ScanProgress, advanced
 from service.meta_store.documents import among, recordset
 from service.meta_store.models import OPEN, actor, backfill_position, job, relation, scan_progress
 from service.meta_store.models import fragment as fragment_table
 from service.meta_store.plans import read_actors, read_positions, runs_of_row
 from service.ports.records import Json, Receded
-from service.protocol.ids import FragmentId, JobId, Vnode
+from service.protocol.ids import FragmentId, GraphId, JobId, RelationId, Vnode
 from service.protocol.plan import FragmentKind, VnodePosition
 from service.protocol.report import ActorReport, Collected
 from service.protocol.vnodes import vnodes_of
@@ -41,6 +43,20 @@ class PostgresFragments:
         new = recordset(rows, fragment_table.c.id, fragment_table.c.rate_limit)
         changed = update(fragment_table).where(fragment_table.c.id == new.c.id, among(fragment_table.c.id, limits))
         await self._connection.execute(changed.values(rate_limit=new.c.rate_limit))
+
+    async def release(self, fragments: Collection[FragmentId]) -> None:
+        waiting = and_(among(fragment_table.c.id, fragments), fragment_table.c.waiting)
+        await self._connection.execute(update(fragment_table).where(waiting).values(waiting=False))
+
+    async def held(self, graph: GraphId) -> Sequence[JobId]:
+        creating = and_(job.c.graph == graph, job.c.state == literal_column("'Creating'"))
+        found = (
+            select(job.c.id)
+            .join(fragment_table, fragment_table.c.job == job.c.id)
+            .join(scan_progress, scan_progress.c.fragment == fragment_table.c.id)
+            .where(fragment_table.c.waiting, OPEN, creating)
+        )
+        return [JobId(one) for one in (await self._connection.execute(found.distinct().order_by(job.c.id))).scalars()]
 
     async def receded(self, reports: Sequence[ActorReport]) -> Receded | None:
         """As in `record`, finished scans do not matter."""
@@ -81,10 +97,10 @@ class PostgresFragments:
     async def scans(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ScanProgress]]:
         """Every job asked for is in the answer; one without scans has an empty sequence."""
         rows = await self._connection.execute(_SCANS.where(among(fragment_table.c.job, jobs)))
-        scans: dict[JobId, list[ScanProgress]] = {one: [] for one in jobs}
+        of_job: dict[JobId, list[Row[*tuple[Any, ...]]]] = {one: [] for one in jobs}
         for row in rows:
-            scans[JobId(row.job)].append(_scan(row))
-        return scans
+            of_job[JobId(row.job)].append(row)
+        return {one: _scans(scans) for one, scans in of_job.items()}
 
     async def detail(self, job: JobId) -> Sequence[Json]:
         rows = (await self._connection.execute(_DETAIL.where(fragment_table.c.job == job))).all()
@@ -177,8 +193,11 @@ _SCANS: Final[Select[*tuple[Any, ...]]] = (
         scan_progress.c.rate,
         scan_progress.c.finished,
         fragment_table.c.rate_limit,
+        fragment_table.c.waiting,
         scan_progress.c.at,
         job.c.state,
+        job.c.backfill_order,
+        relation.c.id.label("relation"),
     )
     .join(fragment_table, fragment_table.c.id == scan_progress.c.fragment)
     .join(relation, relation.c.id == fragment_table.c.upstream)
@@ -210,7 +229,24 @@ def _scan(row: Row[*tuple[Any, ...]]) -> ScanProgress:
         finished=row.finished,
         rate_limit=row.rate_limit,
         at=row.at,
+        waiting=row.waiting and not row.finished,
     )
+
+
+def _scans(rows: Sequence[Row[*tuple[Any, ...]]]) -> list[ScanProgress]:
+    """Return the scans of one job, each that waits with what it waits for."""
+    if not any(row.waiting for row in rows):
+        return [_scan(row) for row in rows]
+    names = {RelationId(row.relation): row.upstream for row in rows}
+    order = tuple((RelationId(before), RelationId(after)) for before, after in rows[0].backfill_order)
+    waits = awaited(
+        order, [OrderedScan(FragmentId(row.fragment), RelationId(row.relation), row.finished) for row in rows]
+    )
+    scans = [_scan(row) for row in rows]
+    return [
+        replace(scan, awaits=tuple(names[one] for one in waits.get(scan.fragment, ()))) if scan.waiting else scan
+        for scan in scans
+    ]
 
 
 def _advanced(row: Row[*tuple[Any, ...]], actors: Sequence[Row[*tuple[Any, ...]]], now: datetime) -> ScanProgress:

@@ -194,7 +194,7 @@ def _attached(graph: GraphId) -> ScalarSelect[int]:
 
 
 def _backfilling(graph: GraphId) -> Any:
-    moving = or_(fragment.c.rate_limit.is_(None), fragment.c.rate_limit > 0)
+    moving = and_(or_(fragment.c.rate_limit.is_(None), fragment.c.rate_limit > 0), not_(fragment.c.waiting))
     return exists(
         select(scan_progress.c.fragment)
         .join(fragment, fragment.c.id == scan_progress.c.fragment)

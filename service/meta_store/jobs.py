@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.errors import Conflict, NotFound
 from service.domain.job import CREATING, TERMINAL, Job, JobEvent, JobState, after
+from service.domain.order import dependents
 from service.meta_store.documents import among, printable, stored
 from service.meta_store.models import BLAMED, TAKEN, actor, fragment, scan_progress
 from service.meta_store.models import job as job_table
@@ -43,10 +44,12 @@ class PostgresJobs:
             state=JobState.INITIAL,
             background=new.background,
             initialized_at=now,
+            backfill_order=new.order,
         )
         job = JobId((await self._connection.execute(added.returning(job_table.c.id))).scalar_one())
+        late = dependents(new.order)
         for one in new.fragments:
-            await self._add_fragment(job, one)
+            await self._add_fragment(job, one, waiting=one.upstream in late)
         return Job(
             id=job,
             relation=relation,
@@ -141,7 +144,7 @@ class PostgresJobs:
             return f"{kind} named {relation.name} already exists and is still being created"
         return f'{kind} with name "{relation.name}" exists'
 
-    async def _add_fragment(self, job: JobId, new: NewFragment) -> None:
+    async def _add_fragment(self, job: JobId, new: NewFragment, *, waiting: bool) -> None:
         row = insert(fragment).values(
             job=job,
             kind=new.kind,
@@ -149,6 +152,7 @@ class PostgresJobs:
             query=None if new.query is None else stored(new.query),
             scan_type=new.scan_type,
             rate_limit=new.rate_limit,
+            waiting=waiting,
         )
         added = (await self._connection.execute(row.returning(fragment.c.id))).scalar_one()
         # One statement, whose rows get their ids in the order given.

@@ -191,6 +191,7 @@ job = Table(
     Column("recoveries", Integer, nullable=False, server_default=_ZERO),
     Column("progress_text", Text),
     Column("progress", JSONB(none_as_null=True)),
+    Column("backfill_order", JSONB, nullable=False, server_default=text("'[]'")),
     UniqueConstraint("relation", name="job_creates_one_relation"),
 )
 BLAMED: Final = job.c.failures > literal_column("0")
@@ -211,6 +212,7 @@ fragment = Table(
 )
 Index("fragment_job", fragment.c.job, fragment.c.id)
 Index("fragment_upstream", fragment.c.upstream, postgresql_where=fragment.c.upstream.is_not(None))
+Index("fragment_waiting", fragment.c.job, postgresql_where=fragment.c.waiting)
 
 actor = Table(
     "actor",

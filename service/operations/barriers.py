@@ -28,7 +28,7 @@ from service.domain.barrier import (
 from service.domain.job import IN_GRAPH
 from service.domain.parameters import SystemParameters
 from service.operations import recovery
-from service.operations.effects import apply_commands, finish_jobs, hasten_finish, store_progress
+from service.operations.effects import apply_commands, finish_jobs, hasten_finish, release_scans, store_progress
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
@@ -197,6 +197,7 @@ async def _commit(tx: Transaction, graph: GraphId, epoch: Epoch, *, now: datetim
         if answer.statements:
             await tx.statements.finish(answer.statements, epoch=barrier.curr, now=now)
     await apply_commands(tx, graph, await tx.commands.carried(graph, epoch), epoch=epoch, now=now)
+    await release_scans(tx, graph, now=now)
     await finish_jobs(tx, collected, now=now)
     await hasten_finish(tx, graph, collected, now=now)
     await tx.barriers.commit(graph, epoch, now=now)

@@ -55,13 +55,13 @@ async def applied(world: World, command: CommandId, *, limit: timedelta = APPLIE
 
 async def throttle_job(world: World, job: JobId, rate_limit: int | None, *, asked_by: str) -> CommandId:
     """Set the limit of every scan of a job. Raises NotFound; Invalid where it has no scan."""
-    async with world.stores.begin() as tx:
-        if await tx.jobs.get(job) is None:
-            raise NotFound(f"job {job} not found", kind="job")
-        scans = [scan.fragment for scan in (await tx.fragments.scans([job])).get(job, ())]
-    if not scans:
-        raise Invalid("stream scan node or source node not found")
-    return await inject(world, Throttle(fragments=dict.fromkeys(scans, rate_limit)), asked_by=asked_by)
+    limits = dict.fromkeys(await _scans(world, job), rate_limit)
+    return await inject(world, Throttle(fragments=limits), asked_by=asked_by)
+
+
+async def start_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
+    """Let every scan of a job read, whatever its backfill order says. Raises NotFound; Invalid where it has no scan."""
+    return await inject(world, StartFragmentBackfill(fragments=await _scans(world, job)), asked_by=asked_by)
 
 
 async def stop(world: World, jobs: Collection[JobId], *, asked_by: str) -> CommandId:
@@ -74,6 +74,16 @@ async def recover(world: World, reason: str = "adhoc recovery") -> None:
     async with world.stores.begin() as tx:
         await tx.graphs.ask_recovery(DATABASE_GRAPH, reason)
     world.signals.notify()
+
+
+async def _scans(world: World, job: JobId) -> tuple[FragmentId, ...]:
+    async with world.stores.begin() as tx:
+        if await tx.jobs.get(job) is None:
+            raise NotFound(f"job {job} not found", kind="job")
+        scans = tuple(scan.fragment for scan in (await tx.fragments.scans([job]))[job])
+    if not scans:
+        raise Invalid("stream scan node or source node not found")
+    return scans
 
 
 async def _check(tx: Transaction, mutation: Mutation) -> None:

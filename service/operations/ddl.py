@@ -67,7 +67,8 @@ async def readable(world: World) -> dict[str, Relation]:
 async def _plan(
     world: World, statement: CreateMaterializedView, session: Mapping[str, str], *, background: bool
 ) -> NewJob:
-    bound = bind_view(statement, await readable(world))
+    relations = await readable(world)
+    bound = bind_view(statement, relations)
     columns = [await requests.analyze(world, scan.upstream, scan.query, bound.names) for scan in bound.scans]
     relation = view_relation(bound, columns, statement.name)
     scans = [
@@ -81,7 +82,8 @@ async def _plan(
         )
         for scan in bound.scans
     ]
-    return NewJob(relation, statement.text, background=background, fragments=tuple(scans))
+    order = tuple((relations[before].id, relations[after].id) for before, after in bound.order)
+    return NewJob(relation, statement.text, background=background, fragments=tuple(scans), order=order)
 
 
 async def _taken(world: World, statement: CreateMaterializedView) -> CatalogEntry | None:

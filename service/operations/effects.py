@@ -46,9 +46,11 @@ async def _take_effect(tx: Transaction, graph: GraphId, mutation: Mutation | Non
             await tx.graphs.set_paused(graph, paused=isinstance(mutation, Pause))
         case Throttle(fragments=limits):
             await tx.fragments.set_rate_limits(limits)
+        case StartFragmentBackfill(fragments=fragments):
+            await tx.fragments.release(fragments)
         case Stop(jobs=jobs):
             await stop_jobs(tx, jobs, now=now)
-        case Add() | StartFragmentBackfill() | None:
+        case Add() | None:
             pass
 
 
@@ -58,6 +60,29 @@ async def stop_jobs(tx: Transaction, jobs: Collection[JobId], *, now: datetime) 
         stopped = await tx.jobs.move(job, JobEvent.STOPPED, now=now)
         await tx.catalog.remove(stopped.relation)
         await tx.events.append(f"job.{stopped.state.lower()}", {"job": job, "name": stopped.name}, now=now)
+
+
+async def release_scans(tx: Transaction, graph: GraphId, *, now: datetime) -> None:
+    """Ask for the start of every scan whose place in its job's backfill order has come.
+
+    What is due follows from what is stored, at every commit anew: a release that was lost, or given to a generation
+    that ended, is found again.
+    """
+    held = await tx.fragments.held(graph)
+    if not held:
+        return
+    scans = await tx.fragments.scans(held)
+    due = [scan.fragment for job in held for scan in scans[job] if scan.waiting and not scan.awaits]
+    if not due:
+        return
+    asked = {
+        fragment
+        for command in await tx.commands.waiting(graph)
+        if isinstance(command.mutation, StartFragmentBackfill)
+        for fragment in command.mutation.fragments
+    }
+    if starting := tuple(fragment for fragment in due if fragment not in asked):
+        await tx.commands.add(graph, StartFragmentBackfill(fragments=starting), asked_by="the backfill order", now=now)
 
 
 async def finish_jobs(tx: Transaction, collected: Sequence[tuple[Barrier, Collected]], *, now: datetime) -> None:

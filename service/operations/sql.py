@@ -28,8 +28,10 @@ from service.protocol.mutation import Throttle
 from service.protocol.relation import RelationKind
 from service.sql import statements as s
 from service.sql.dml import BoundInsert, bind_delete, bind_insert, bind_update
+from service.sql.order import dot
 from service.sql.parse import parse
 from service.sql.statements import wrong_kind
+from service.sql.views import bind_view
 
 WAIT_LIMIT: Final = timedelta(hours=2)
 _CATALOG: Final = re.compile(r"\brw_[a-z_]+", re.IGNORECASE)
@@ -82,8 +84,10 @@ class _Call:
                 return await self._define(statement)
             case s.SetVariable() | s.ShowVariable() | s.AlterSystem() | s.ShowParameters():
                 return await self._configure(statement)
-            case s.ShowRelations() | s.Describe() | s.ShowCreate() | s.ShowJobs() | s.Explain():
+            case s.ShowRelations() | s.Describe() | s.ShowCreate() | s.ShowJobs():
                 return await self._show(statement)
+            case s.Explain() | s.ExplainBackfill():
+                return await self._explain(statement)
             case _:
                 return await self._control(statement)
 
@@ -213,7 +217,7 @@ class _Call:
         if await until(self.world, look, limit=WAIT_LIMIT) is None:
             raise Unavailable("timeout while waiting for jobs to finish")
 
-    async def _show(self, statement: s.ShowRelations | s.Describe | s.ShowCreate | s.ShowJobs | s.Explain) -> Outcome:
+    async def _show(self, statement: s.ShowRelations | s.Describe | s.ShowCreate | s.ShowJobs) -> Outcome:
         match statement:
             case s.ShowJobs():
                 return await self._show_jobs()
@@ -228,8 +232,14 @@ class _Call:
                 entry = await self._existing(name, kind)
                 columns = (("Name", "text"), ("Create Sql", "text"))
                 return Outcome("SHOW", columns, ((f"public.{name}", entry.definition),))
+
+    async def _explain(self, statement: s.Explain | s.ExplainBackfill) -> Outcome:
+        match statement:
             case s.Explain():
                 raise Invalid("EXPLAIN is not supported yet", position=1)
+            case s.ExplainBackfill(view=view):
+                bound = bind_view(view, await ddl.readable(self.world))
+                return Outcome("EXPLAIN", (("QUERY PLAN", "text"),), tuple((line,) for line in dot(bound.order)))
 
     async def _show_jobs(self) -> Outcome:
         async with self.world.stores.begin() as tx:

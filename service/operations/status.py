@@ -164,7 +164,8 @@ def _fragment(owner: JobId, plan: FragmentPlan, scan: ScanProgress | None) -> Fr
         upstream=None if plan.upstream is None else plan.upstream.name,
         scan_type=plan.scan_type,
         rate_limit=plan.rate_limit,
-        waiting=plan.waiting,
+        waiting=scan is not None and scan.waiting,
+        waits_for=() if scan is None else scan.awaits,
         rows=0 if scan is None else scan.rows,
         total=None if scan is None else scan.total,
         rows_per_second=0.0 if scan is None or scan.finished else scan.rate,
@@ -253,6 +254,8 @@ def _fragment_progress(owner: Job, scan: ScanProgress) -> FragmentProgress:
         rows_per_second=0.0 if scan.finished else scan.rate,
         finished=scan.finished,
         rate_limit=scan.rate_limit,
+        waiting=scan.waiting,
+        waits_for=scan.awaits,
     )
 
 

@@ -81,7 +81,10 @@ class ActorView:
 
 @dataclass(frozen=True, slots=True)
 class FragmentView:
-    """One stage of a job. `rate_limit` is in rows per second and actor: null is unlimited, 0 is paused."""
+    """One stage of a job. `rate_limit` is in rows per second and actor: null is unlimited, 0 is paused. `waiting` says
+    that the fragment waits for its place in the backfill order, and `waits_for` names the relations before it that are
+    not finished.
+    """
 
     id: FragmentId
     job: JobId
@@ -90,6 +93,7 @@ class FragmentView:
     scan_type: ScanType | None
     rate_limit: int | None
     waiting: bool
+    waits_for: tuple[str, ...]
     rows: int
     total: int | None
     rows_per_second: float
@@ -133,7 +137,9 @@ class DdlProgress:
 
 @dataclass(frozen=True, slots=True)
 class FragmentProgress:
-    """The columns of `rw_fragment_backfill_progress`, and beside them numbers."""
+    """The columns of `rw_fragment_backfill_progress`, and beside them numbers; `waiting` and `waits_for` as in the
+    fragment.
+    """
 
     job_id: JobId
     fragment_id: FragmentId
@@ -145,6 +151,8 @@ class FragmentProgress:
     rows_per_second: float
     finished: bool
     rate_limit: int | None
+    waiting: bool
+    waits_for: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,6 +223,14 @@ class Fragments(Protocol):
 
     async def set_rate_limits(self, limits: Mapping[FragmentId, int | None]) -> None: ...
 
+    async def release(self, fragments: Collection[FragmentId]) -> None:
+        """These wait no longer for their place in the backfill order; those that are gone are ignored."""
+        ...
+
+    async def held(self, graph: GraphId) -> Sequence[JobId]:
+        """Return the creating jobs of which some scan waits for its place in the backfill order."""
+        ...
+
     async def receded(self, reports: Sequence[ActorReport]) -> Receded | None:
         """Return the first of these reports whose rows are fewer than those that its actor has committed (I6)."""
         ...

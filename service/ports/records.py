@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from service.domain.job import JobState
+from service.domain.order import Order
 from service.protocol.barrier import Barrier
 from service.protocol.dml import Statement, StatementResult
 from service.protocol.ids import CommandId, Epoch, GraphId, JobId, RelationId, StatementId, WorkerId
@@ -71,12 +72,19 @@ class NewFragment:
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job to be stored together with the relation it creates (whose id is ignored and assigned)."""
+    """A job to be stored together with the relation it creates (whose id is ignored and assigned). Scans of relations
+    that come after others in `order` start waiting.
+    """
 
     relation: Relation
     statement: str
     background: bool
     fragments: tuple[NewFragment, ...]
+    order: Order = ()
+
+    def __post_init__(self) -> None:
+        """What nobody scans would never be read, and nothing could come after it."""
+        assert {one for edge in self.order for one in edge} <= {one.upstream for one in self.fragments}, self.order
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,20 @@
-"""`backfill_order = DEFAULT | NONE | AUTO | FIXED(a -> b, ...)`: with one scan all but FIXED mean the same."""
+"""`backfill_order = DEFAULT | NONE | AUTO | FIXED(a -> b, ...)`, over the names of relations.
 
-from collections.abc import Mapping, Sequence
+AUTO reads the sides of a join before the left-most one. A query of scans and unions has no join, so that all but FIXED
+mean the same: no edges.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 from service.domain.errors import Invalid, NotFound
 from service.protocol.relation import Relation
-from service.sql.cursor import Cursor
-from service.sql.statements import BackfillOrder
+from service.sql.cursor import SCHEMA, Cursor
+from service.sql.statements import BackfillOrder, OrderedName
 from service.sql.tokens import Token, TokenKind, syntax_error
+
+Edges = tuple[tuple[str, str], ...]
+"""Names of relations, as (before, after); each edge once."""
 
 
 def parse_order(tokens: Sequence[Token]) -> BackfillOrder:
@@ -25,27 +33,49 @@ def parse_order(tokens: Sequence[Token]) -> BackfillOrder:
     return BackfillOrder(tuple(edges))
 
 
-def bind_order(order: BackfillOrder, used: Sequence[str], relations: Mapping[str, Relation]) -> None:
-    """Check an order over a query that scans the relations `used`. Raises in the reference's order: bind, used in
-    query, cycle.
+def bind_order(order: BackfillOrder, used: Collection[str], relations: Mapping[str, Relation]) -> Edges:
+    """Return the edges of an order over a query that scans the relations `used`. Raises NotFound and Invalid in the
+    reference's order: bind, used in query, cycle.
     """
     names = [name for edge in order.edges for name in edge]
-    for name, position in names:
-        if _bare(name) not in relations:
-            what = "table or source" if "." in name else "table"
-            raise NotFound(f'{what} "{name}" does not exist', kind="relation", position=position)
-    for name, position in names:
-        if _bare(name) not in used:
-            message = f"Table or source '{name}' specified in backfill_order is not used in the query"
-            raise Invalid(message, position=position)
-    for before, after in order.edges:
-        if _bare(before[0]) == _bare(after[0]):
-            raise Invalid("Backfill order strategy has a cycle", position=before[1])
-    if order.edges:
-        raise Invalid("backfill_order = FIXED is not supported for several relations yet", position=names[0][1])
+    for one in names:
+        if one.name not in relations:
+            shown = f"{SCHEMA}.{one.name}" if one.qualified else one.name
+            what = "table or source" if one.qualified else "table"
+            raise NotFound(f'{what} "{shown}" does not exist', kind="relation", position=one.position)
+    for one in names:
+        if one.name not in used:
+            message = f"Table or source '{one.typed}' specified in backfill_order is not used in the query"
+            raise Invalid(message, position=one.position)
+    edges = tuple(dict.fromkeys((before.name, after.name) for before, after in order.edges))
+    if not _acyclic(edges):
+        raise Invalid("Backfill order strategy has a cycle", position=names[0].position)
+    return edges
 
 
-def _edge(cursor: Cursor) -> tuple[tuple[str, int], tuple[str, int]]:
+def dot(edges: Edges) -> tuple[str, ...]:
+    """Return the order as lines of Graphviz's language, the same for the same edges however they were given."""
+    arrows = sorted(f"{_vertex(before)} -> {_vertex(after)};" for before, after in edges)
+    return ("digraph G {", *(f"  {arrow}" for arrow in arrows), "}")
+
+
+def _vertex(name: str) -> str:
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{SCHEMA}.{escaped}"'
+
+
+def _acyclic(edges: Edges) -> bool:
+    graph: TopologicalSorter[str] = TopologicalSorter()
+    for before, after in edges:
+        graph.add(after, before)
+    try:
+        graph.prepare()
+    except CycleError:
+        return False
+    return True
+
+
+def _edge(cursor: Cursor) -> tuple[OrderedName, OrderedName]:
     before = _name(cursor)
     dash = cursor.expect_symbol("-")
     arrow = cursor.expect_symbol(">")
@@ -54,12 +84,8 @@ def _edge(cursor: Cursor) -> tuple[tuple[str, int], tuple[str, int]]:
     return before, _name(cursor)
 
 
-def _name(cursor: Cursor) -> tuple[str, int]:
-    token = cursor.token
-    name = cursor.relation()
-    qualified = cursor.before is not token
-    return (f"public.{name}" if qualified else name), token.position
-
-
-def _bare(name: str) -> str:
-    return name.removeprefix("public.")
+def _name(cursor: Cursor) -> OrderedName:
+    first = cursor.token
+    name, last = cursor.relation(), cursor.before
+    typed = first.text if last is first else f"{first.text}.{last.text}"
+    return OrderedName(name, typed, first.position, qualified=last is not first)

@@ -21,7 +21,7 @@ from service.sql.commands import (
 from service.sql.cursor import Cursor
 from service.sql.dml import parse_delete, parse_insert, parse_update
 from service.sql.select import parse_select
-from service.sql.statements import Explain, Flush, Recover, Statement
+from service.sql.statements import CreateMaterializedView, Explain, ExplainBackfill, Flush, Recover, Statement
 from service.sql.tables import parse_create_table
 from service.sql.tokens import Token, TokenKind, syntax_error, tokenize
 from service.sql.views import parse_create_view
@@ -101,10 +101,30 @@ def _recover(cursor: Cursor) -> Statement:
 def _explain(cursor: Cursor) -> Statement:
     token = cursor.token
     if token.is_symbol("(") and not cursor.rest[1].is_word("select", "with", "values", "table"):
-        raise Invalid("options of EXPLAIN are not supported", position=token.position)
+        return _explain_backfill(cursor)
     if token.is_word("analyze", "verbose", "explain"):
         raise Invalid(f"EXPLAIN {token.text.upper()} is not supported", position=token.position)
     return Explain(_statement(cursor))
+
+
+def _explain_backfill(cursor: Cursor) -> Statement:
+    opening = cursor.advance()
+    asked: set[str] = set()
+    while True:
+        option = cursor.token
+        if not (cursor.accept("backfill") or cursor.accept("format", "dot")):
+            raise Invalid("EXPLAIN takes the options (backfill, format dot)", position=option.position)
+        asked.add(option.value)
+        if not cursor.accept_symbol(","):
+            break
+    cursor.expect_symbol(")")
+    if asked != {"backfill", "format"}:
+        raise Invalid("EXPLAIN takes the options (backfill, format dot)", position=opening.position)
+    place = cursor.token.position
+    explained = _statement(cursor)
+    if not isinstance(explained, CreateMaterializedView):
+        raise Invalid("EXPLAIN (backfill) is of CREATE MATERIALIZED VIEW", position=place)
+    return ExplainBackfill(explained)
 
 
 _READERS: Final[Mapping[str, Callable[[Cursor], Statement]]] = MappingProxyType(

@@ -24,10 +24,20 @@ class CreateTable:
 
 
 @dataclass(frozen=True, slots=True)
-class BackfillOrder:
-    """`FIXED(a -> b)`: the edges as (name as typed, 1-based position). Empty for DEFAULT, NONE and AUTO."""
+class OrderedName:
+    """A relation in a backfill order: `typed` as the user spelt it, at a 1-based `position`."""
 
-    edges: tuple[tuple[tuple[str, int], tuple[str, int]], ...] = ()
+    name: str
+    typed: str
+    position: int
+    qualified: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillOrder:
+    """`FIXED(a -> b)`: the edges as (before, after). Empty for DEFAULT, NONE and AUTO."""
+
+    edges: tuple[tuple[OrderedName, OrderedName], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +221,13 @@ class Explain:
     inner: "Statement"
 
 
+@dataclass(frozen=True, slots=True)
+class ExplainBackfill:
+    """EXPLAIN (backfill, format dot): the backfill order that the view would have."""
+
+    view: CreateMaterializedView
+
+
 Statement = (
     CreateTable
     | CreateMaterializedView
@@ -234,6 +251,7 @@ Statement = (
     | Describe
     | ShowCreate
     | Explain
+    | ExplainBackfill
 )
 
 

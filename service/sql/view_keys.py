@@ -20,6 +20,7 @@ from service.protocol.relation import Relation
 from service.sql.audit import audit
 from service.sql.cursor import KEY_PREFIX, NAME_BYTES_MAX
 from service.sql.expressions import Scope
+from service.sql.order import Edges
 from service.sql.pushdown import push_down
 from service.sql.typed import SMALLINT, Typed, quoted_name
 
@@ -46,13 +47,14 @@ class BoundScan:
 @dataclass(frozen=True, slots=True)
 class BoundView:
     """A view's query: its scans, whose projections all give the columns `names`, the last `hidden` of them hidden key
-    columns.
+    columns. `order` has the edges of its backfill order, between names of relations.
     """
 
     scans: tuple[BoundScan, ...]
     names: tuple[str, ...]
     hidden: int
     key: tuple[KeyColumn, ...]
+    order: Edges = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ relation. A query without UNION ALL has one, a union one for each branch. Next: 
 
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Final
 
 from sqlglot import exp
@@ -116,8 +117,8 @@ def _bind(statement: CreateMaterializedView, relations: Mapping[str, Relation]) 
     tree = statement.query
     branches = [_branch(tree, select, relations) for select in _selects(tree, tree.root)]
     _check_names(branches[0].outputs)
-    bind_order(statement.order, [branch.scope.relation.name for branch in branches], relations)
-    return keyed(branches[0]) if len(branches) == 1 else united(branches)
+    order = bind_order(statement.order, [branch.scope.relation.name for branch in branches], relations)
+    return replace(keyed(branches[0]) if len(branches) == 1 else united(branches), order=order)
 
 
 def _selects(tree: Tree, node: exp.Expr) -> Iterator[exp.Select]:

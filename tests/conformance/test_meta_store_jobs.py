@@ -328,6 +328,48 @@ async def test_rate_limits_reach_the_plan(stores: Stores) -> None:
         assert (await scan_of(stores, view.id)).rate_limit == progress.rate_limit == limit
 
 
+async def test_a_scan_behind_an_arrow_waits_until_it_is_released(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        a, b, c = [(await add_created(tx, new_table(name))).relation for name in "abc"]
+        view = await add_creating(tx, new_view("m", a, b, a, c, order=((a, b), (b, c))))
+        queued = await tx.jobs.add(new_view("later", a, b, order=((a, b),)), now=NOW)
+        await tx.fragments.record([collected(10)], now=NOW)
+        (plan,) = await tx.jobs.plans([view.id])
+        scans = (await tx.fragments.scans([view.id]))[view.id]
+        assert await tx.fragments.held(DATABASE_GRAPH) == [view.id], "a job that has not started holds nothing up"
+    assert [one.waiting for one in plan.fragments] == [False, True, False, True, False]
+    assert [(scan.waiting, scan.awaits) for scan in scans] == [
+        (False, ()),
+        (True, ("a",)),
+        (False, ()),
+        (True, ("b",)),
+    ]
+    first, second, third, fourth, _ = plan.fragments
+    async with stores.begin() as tx:
+        finished = [report(actor.id, one.id, 1, finished=True) for one in (first, third) for actor in one.actors]
+        await tx.fragments.record([collected(20, *finished)], now=NOW)
+        scans = (await tx.fragments.scans([view.id]))[view.id]
+        assert (scans[1].waiting, scans[1].awaits, scans[3].awaits) == (True, (), ("b",))
+        await tx.fragments.release([second.id, FragmentId(999)])
+        scans = (await tx.fragments.scans([view.id]))[view.id]
+        assert [scan.waiting for scan in scans] == [False, False, False, True]
+        await tx.fragments.release([fourth.id])
+        assert await tx.fragments.held(DATABASE_GRAPH) == []
+        (other,) = await tx.jobs.plans([queued.id])
+    assert [one.waiting for one in other.fragments] == [False, True, False], "the other job's scan still waits"
+
+
+async def test_a_scan_that_waits_does_not_make_statements_wait(stores: Stores) -> None:
+    """I5: only history that moves needs long slices."""
+    async with stores.begin() as tx:
+        a, b = [(await add_created(tx, new_table(name))).relation for name in "ab"]
+        view = await add_creating(tx, new_view("m", a, b, order=((a, b),)))
+        (plan,) = await tx.jobs.plans([view.id])
+        assert (await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)).backfilling
+        await tx.fragments.set_rate_limits({plan.fragments[0].id: 0})
+        assert not (await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)).backfilling
+
+
 async def test_a_fragment_knows_its_job(stores: Stores) -> None:
     _, view = await table_and_view(stores)
     scan = await scan_of(stores, view.id)

@@ -154,6 +154,7 @@ async def one_epoch(tx: Transaction, *, scan: Any, epoch: int) -> None:
     await tx.statements.finish([StatementResult(id=statement.id, affected=1)], epoch=Epoch(epoch), now=NOW)
     await tx.commands.carried(DATABASE_GRAPH, Epoch(epoch))
     await tx.commands.finish([command], epoch=Epoch(epoch))
+    await tx.fragments.held(DATABASE_GRAPH)
     await tx.barriers.commit(DATABASE_GRAPH, Epoch(epoch), now=NOW)
     jobs = [job.id for job in await tx.jobs.where(CREATING | {JobState.CANCELLING})]
     await tx.fragments.scans(jobs)

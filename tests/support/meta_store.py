@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service.domain.barrier import GraphStatus
 from service.domain.job import Job, JobEvent
+from service.domain.order import Order
 from service.domain.placement import blocks
 from service.meta_store.engine import connect
 from service.meta_store.migrate import migrate
@@ -76,7 +77,9 @@ def new_table(name: str) -> NewJob:
     return NewJob(relation(name), f"CREATE TABLE {name}", background=False, fragments=fragments)
 
 
-def new_view(name: str, *upstreams: RelationId, parallelism: int = 2, rate_limit: int | None = None) -> NewJob:
+def new_view(
+    name: str, *upstreams: RelationId, parallelism: int = 2, rate_limit: int | None = None, order: Order = ()
+) -> NewJob:
     """Return a view with one scan for each upstream."""
     actors = blocks(8, parallelism)
     scans = tuple(
@@ -85,7 +88,7 @@ def new_view(name: str, *upstreams: RelationId, parallelism: int = 2, rate_limit
     )
     fragments = (*scans, NewFragment(FragmentKind.MATERIALIZE, actors))
     target = relation(name, RelationKind.MATERIALIZED_VIEW)
-    return NewJob(target, f"CREATE MATERIALIZED VIEW {name}", background=True, fragments=fragments)
+    return NewJob(target, f"CREATE MATERIALIZED VIEW {name}", background=True, fragments=fragments, order=order)
 
 
 async def add_created(tx: Transaction, new: NewJob) -> Job:

@@ -14,7 +14,7 @@ from service.domain.job import CREATING, JobState
 from service.operations import commands, jobs, requests, status
 from service.operations.views import FragmentView, JobDetail, JobPage, JobView
 from service.protocol.ids import JobId
-from service.protocol.mutation import RateLimit, Throttle
+from service.protocol.mutation import RateLimit, StartFragmentBackfill, Throttle
 from service.protocol.request import Verified
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
@@ -81,6 +81,16 @@ async def resume(job: JobPath, call: Calling, body: Resumed | None = None, wait:
     return await _throttle(job, None if body is None else body.backfill_rate_limit, call, wait)
 
 
+@router.post("/jobs/{job}/start-backfill", response_model=Acknowledged)
+async def start_job(job: JobPath, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
+    """Start every scan of the job now, whatever its backfill order says."""
+
+    async def act() -> Acknowledged:
+        return await acknowledged(call.world, await commands.start_job(call.world, job, asked_by=call.asked_by), wait)
+
+    return await call.once(Acknowledged, act)
+
+
 @router.post("/jobs/{job}/cancel", response_model=Cancelled)
 async def cancel(job: JobPath, call: Calling) -> Mapping[str, Any]:
     """Cancel a job that is being created, and wait until nothing of it is left."""
@@ -128,6 +138,18 @@ async def limit_fragment(
 
     async def act() -> Acknowledged:
         mutation = Throttle(fragments={fragment: body.backfill_rate_limit})
+        command = await commands.inject(call.world, mutation, asked_by=call.asked_by)
+        return await acknowledged(call.world, command, wait)
+
+    return await call.once(Acknowledged, act)
+
+
+@router.post("/fragments/{fragment}/start-backfill", response_model=Acknowledged)
+async def start_fragment(fragment: FragmentPath, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
+    """Start one scan now, whatever the backfill order of its job says."""
+
+    async def act() -> Acknowledged:
+        mutation = StartFragmentBackfill(fragments=(fragment,))
         command = await commands.inject(call.world, mutation, asked_by=call.asked_by)
         return await acknowledged(call.world, command, wait)
 

@@ -12,7 +12,7 @@ from service.meta_store.stores import PostgresStores
 from service.operations import idempotency
 from service.ports.records import Claim
 from service.protocol.ids import DATABASE_GRAPH, Epoch
-from service.protocol.mutation import Pause, Throttle
+from service.protocol.mutation import Pause, StartFragmentBackfill, Throttle
 from tests.support.http import StillClock, doors, refused, world_of
 from tests.support.meta_store import (
     NOW,
@@ -166,6 +166,34 @@ async def test_a_throttle_reaches_the_scans_of_the_job(http: httpx.AsyncClient, 
     refused(await http.post(f"/v1/jobs/{table.id}/pause?wait=queued"), 422, "invalid")
     refused(await http.post("/v1/jobs/999/pause"), 404, "not-found")
     refused(await http.patch("/v1/fragments/999", json={"backfill_rate_limit": 1}), 404, "not-found")
+
+
+async def test_a_scan_says_for_which_relations_it_waits_and_is_started_by_hand(
+    http: httpx.AsyncClient, stores: PostgresStores
+) -> None:
+    async with stores.begin() as tx:
+        a, b, c = [(await add_created(tx, new_table(name))).relation for name in "abc"]
+        view = await add_creating(tx, new_view("m", a, b, c, order=((a, c), (b, c))))
+        table = await add_created(tx, new_table("t"))
+    *scans, materialize = (await http.get(f"/v1/jobs/{view.id}")).json()["fragments"]
+    assert [(scan["waiting"], scan["waits_for"]) for scan in scans] == [(False, []), (False, []), (True, ["a", "b"])]
+    shown = (await http.get("/v1/fragment-backfill-progress")).json()
+    assert [(scan["waiting"], scan["waits_for"]) for scan in shown] == [(False, []), (False, []), (True, ["a", "b"])]
+    last = scans[2]["id"]
+    answer = (await http.post(f"/v1/fragments/{last}/start-backfill?wait=queued")).json()
+    assert answer["epoch"] is None
+    await http.post(f"/v1/jobs/{view.id}/start-backfill?wait=queued")
+    async with stores.begin() as tx:
+        first, second = await tx.commands.waiting(DATABASE_GRAPH)
+    assert (first.id, first.mutation) == (answer["command"], StartFragmentBackfill(fragments=(last,)))
+    assert second.mutation == StartFragmentBackfill(fragments=tuple(scan["id"] for scan in scans))
+    for path, status, kind, detail in (
+        ("jobs/999", 404, "not-found", "job 999 not found"),
+        ("fragments/999", 404, "not-found", "fragment 999 not found"),
+        (f"fragments/{materialize['id']}", 422, "invalid", f"fragment {materialize['id']} is not a backfill node"),
+        (f"jobs/{table.id}", 422, "invalid", "stream scan node or source node not found"),
+    ):
+        assert refused(await http.post(f"/v1/{path}/start-backfill"), status, kind)["detail"] == detail
 
 
 async def test_waiting_for_a_job_ends_with_its_end(http: httpx.AsyncClient, stores: PostgresStores) -> None:

@@ -1,55 +1,25 @@
 """What a barrier carries when several commands wait: one mutation, which may add several jobs."""
 
 from collections.abc import AsyncGenerator
-from datetime import timedelta
-from typing import Any
 
 import pytest
 
-from service.domain.barrier import Commit, Inject, Publish, Wait
-from service.domain.leadership import LEASE
-from service.meta_store.stores import PostgresStores
-from service.operations.barriers import ADDED_TOGETHER, advance
-from service.operations.world import World
+from service.domain.barrier import Wait
+from service.operations.barriers import ADDED_TOGETHER
 from service.protocol.barrier import Barrier
-from service.protocol.ids import DATABASE_GRAPH, CommandId, JobId, Term
-from service.protocol.mutation import Add, Mutation, Pause, Resume
+from service.protocol.ids import CommandId, JobId
+from service.protocol.mutation import Add, Pause, Resume
 from service.protocol.plan import FragmentKind
 from service.protocol.report import ActorReport
-from tests.support.http import world_of
-from tests.support.meta_store import (
-    NOW,
-    WORKER,
-    add_created,
-    add_creating,
-    collected,
-    migrated,
-    new_table,
-    new_view,
-    running,
-)
+from tests.support.leading import Leader as Plain
+from tests.support.leading import leading
+from tests.support.meta_store import add_created, add_creating, new_table, new_view
 
 pytestmark = pytest.mark.postgres
 
 
-class Shown:
-    """A state store that shows whatever it is told to: the barriers under test write nothing."""
-
-    async def publish(self, *_: object, **__: object) -> None:
-        return
-
-
-class Leader:
-    """Advances the graph and answers for its worker."""
-
-    def __init__(self, stores: PostgresStores, term: Term) -> None:
-        self.stores, self.term = stores, term
-        ports: dict[str, Any] = {"tables": Shown()}
-        self.world: World = world_of(stores, **ports)
-
-    async def queue(self, mutation: Mutation | None) -> CommandId:
-        async with self.stores.begin() as tx:
-            return await tx.commands.add(DATABASE_GRAPH, mutation, asked_by="a test", now=NOW)
+class Leader(Plain):
+    """Also adds views."""
 
     async def add_views(self, count: int, *, named: str) -> tuple[list[JobId], list[CommandId]]:
         """Store creating views and queue the command that adds each."""
@@ -60,41 +30,11 @@ class Leader:
             plans = {plan.id: plan for plan in await tx.jobs.plans(jobs)}
         return jobs, [await self.queue(Add(jobs=(plans[job],))) for job in jobs]
 
-    async def barrier(self, *actors: ActorReport) -> Barrier:
-        """Have the next barrier injected, collected, committed and published; return it."""
-        assert isinstance(await self.look(), Inject)
-        async with self.stores.begin() as tx:
-            barrier = await tx.barriers.for_worker(WORKER, DATABASE_GRAPH)
-            assert barrier is not None
-            assert await tx.barriers.answer(collected(barrier.curr, *actors), now=NOW)
-        assert isinstance(await self.look(), Commit)
-        assert isinstance(await self.look(), Publish)
-        return barrier
-
-    async def epoch_of(self, command: CommandId) -> int | None:
-        async with self.stores.begin() as tx:
-            found = await tx.commands.get(command)
-        assert found is not None
-        return found.epoch if found.done else None
-
-    async def state_of(self, job: JobId) -> str:
-        async with self.stores.begin() as tx:
-            found = await tx.jobs.get(job)
-        assert found is not None
-        return found.state
-
-    async def look(self) -> object:
-        return await advance(self.world, DATABASE_GRAPH, term=self.term)
-
 
 @pytest.fixture
 async def leader(database_url: str) -> AsyncGenerator[Leader]:
-    async with migrated(database_url) as (stores, _):
-        await running(stores)
-        async with stores.begin() as tx:
-            term = await tx.leases.gain("a test", lease=max(LEASE, timedelta(minutes=5)))
-        assert term is not None
-        yield Leader(stores, term)
+    async with leading(database_url) as plain:
+        yield Leader(plain.stores, plain.term)
 
 
 def added(barrier: Barrier) -> list[JobId]:

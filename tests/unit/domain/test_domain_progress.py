@@ -161,6 +161,11 @@ def test_why_nothing_moves() -> None:
     assert why(stopped, done) == "backfill_rate_limit is 0"
     assert why(stopped, slow) == "throttled to 0, 7 rows/s per actor"
     assert why(done, paused=True) is None, "a finish waits for no permit"
+    later = replace(SCAN, waiting=True, awaits=("t",))
+    assert why(SCAN, later) is None, "what is before it moves"
+    assert why(stopped, later) == "backfill_rate_limit is 0", "what is before it says why"
+    assert why(slow, replace(later, rate_limit=7)) == "throttled to 7 rows/s per actor"
+    assert why(done, later) == "backfill_order"
 
 
 def run(rows: list[int], *, seconds: float = 1.0, scan: ScanProgress = SCAN) -> ScanProgress:

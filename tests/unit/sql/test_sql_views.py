@@ -237,26 +237,3 @@ def test_what_a_view_may_not_say_is_refused_at_its_place(query: str, kind: str, 
     assert isinstance(error.value, Invalid | NotFound)
     assert (type(error.value).__name__, error.value.position) == (kind, place), str(error.value)
     assert message in str(error.value)
-
-
-ORDER = "create materialized view m with (backfill_order = FIXED({})) as select * from t"
-
-
-@pytest.mark.parametrize(
-    ("edges", "kind", "message"),
-    [
-        ("nope -> t", NotFound, 'table "nope" does not exist'),
-        ("public.nope -> t", NotFound, 'table or source "public.nope" does not exist'),
-        ("t -> plain", Invalid, "Table or source 'plain' specified in backfill_order is not used in the query"),
-        ("t -> t", Invalid, "Backfill order strategy has a cycle"),
-        ("t -> public.t", Invalid, "Backfill order strategy has a cycle"),
-    ],
-)
-def test_a_wrong_order_is_refused_in_the_words_of_the_reference(
-    edges: str, kind: type[MetaError], message: str
-) -> None:
-    statement = parse(ORDER.format(edges))
-    assert isinstance(statement, CreateMaterializedView)
-    with pytest.raises(kind) as error:
-        bind_view(statement, RELATIONS)
-    assert str(error.value) == message

@@ -1,0 +1,94 @@
+"""A leader's looks at the database graph, one by one, and a worker that says what a test tells it to."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+from service.domain.barrier import Abandon, Commit, Inject, Publish, RollBack
+from service.domain.leadership import LEASE
+from service.meta_store.stores import PostgresStores
+from service.operations.barriers import advance
+from service.operations.world import World
+from service.protocol.barrier import Barrier
+from service.protocol.ids import DATABASE_GRAPH, CommandId, JobId, Term
+from service.protocol.mutation import Mutation
+from service.protocol.report import ActorReport
+from tests.support.http import world_of
+from tests.support.meta_store import NOW, WORKER, collected, migrated, running
+
+
+class Shown:
+    """A state store that shows whatever it is told to: the barriers under test write nothing."""
+
+    async def publish(self, *_: object, **__: object) -> None:
+        return
+
+    async def fence(self, *_: object, **__: object) -> None:
+        return
+
+    async def roll_back(self, *_: object, **__: object) -> None:
+        return
+
+
+class Leader:
+    """Advances the graph and answers for its worker."""
+
+    def __init__(self, stores: PostgresStores, term: Term) -> None:
+        self.stores, self.term = stores, term
+        ports: dict[str, Any] = {"tables": Shown()}
+        self.world: World = world_of(stores, **ports)
+
+    async def queue(self, mutation: Mutation | None) -> CommandId:
+        async with self.stores.begin() as tx:
+            return await tx.commands.add(DATABASE_GRAPH, mutation, asked_by="a test", now=NOW)
+
+    async def barrier(self, *actors: ActorReport) -> Barrier:
+        """Have the next barrier injected, collected, committed and published; return it."""
+        barrier = await self.injected(*actors)
+        assert isinstance(await self.look(), Commit)
+        assert isinstance(await self.look(), Publish)
+        return barrier
+
+    async def injected(self, *actors: ActorReport) -> Barrier:
+        """Have the next barrier injected and collected, and no more; return it."""
+        assert isinstance(await self.look(), Inject)
+        async with self.stores.begin() as tx:
+            barrier = await tx.barriers.for_worker(WORKER, DATABASE_GRAPH)
+            assert barrier is not None
+            answer = collected(barrier.curr, *actors, generation=barrier.generation)
+            assert await tx.barriers.answer(answer, now=NOW)
+        return barrier
+
+    async def recover(self) -> None:
+        """End the generation: what is not committed never was. The next barrier is the initial one."""
+        async with self.stores.begin() as tx:
+            await tx.graphs.ask_recovery(DATABASE_GRAPH, "a test")
+        assert isinstance(await self.look(), Abandon)
+        assert isinstance(await self.look(), RollBack)
+
+    async def epoch_of(self, command: CommandId) -> int | None:
+        async with self.stores.begin() as tx:
+            found = await tx.commands.get(command)
+        assert found is not None
+        return found.epoch if found.done else None
+
+    async def state_of(self, job: JobId) -> str:
+        async with self.stores.begin() as tx:
+            found = await tx.jobs.get(job)
+        assert found is not None
+        return found.state
+
+    async def look(self) -> object:
+        return await advance(self.world, DATABASE_GRAPH, term=self.term)
+
+
+@asynccontextmanager
+async def leading(database_url: str) -> AsyncGenerator[Leader]:
+    """Lead over a fresh meta store with one worker."""
+    async with migrated(database_url) as (stores, _):
+        await running(stores)
+        async with stores.begin() as tx:
+            term = await tx.leases.gain("a test", lease=max(LEASE, timedelta(minutes=5)))
+        assert term is not None
+        yield Leader(stores, term)
