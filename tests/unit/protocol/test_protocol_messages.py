@@ -35,6 +35,7 @@ from service.protocol.request import (
     Rejected,
     Verified,
     Verify,
+    VerifyScan,
     VnodeDifference,
 )
 
@@ -137,8 +138,8 @@ ANSWERS = st.one_of(
 REQUESTS = st.one_of(
     st.builds(Analyze, id=IDS, upstream=relations(), query=QUERIES, names=few(TEXTS)),
     st.builds(
-        Verify, id=IDS, graph=IDS, epoch=EPOCHS, relation=relations(), upstream=relations(), query=QUERIES,
-        positions=st.none() | POSITIONS,
+        Verify, id=IDS, graph=IDS, epoch=EPOCHS, relation=relations(),
+        scans=few(st.builds(VerifyScan, upstream=relations(), query=QUERIES, positions=st.none() | POSITIONS)),
     ),
 )  # fmt: skip
 DIFFERENCES = st.builds(
