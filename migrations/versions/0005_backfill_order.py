@@ -4,13 +4,13 @@ A leader of the previous release creates jobs without an order and releases noth
 waiting until the next leader.
 
 Revision ID: 0005
-Revises: 0003
+Revises: 0004
 """
 
 from alembic import op
 
 revision = "0005"
-down_revision = "0003"
+down_revision = "0004"
 branch_labels = None
 depends_on = None
 

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from service.domain.errors import Conflict
+from service.domain.parallelism import Parallelism
 from service.protocol.ids import JobId, RelationId
 from service.protocol.relation import RelationKind
 
@@ -117,7 +118,17 @@ class Job:
     started_at: datetime | None = None
     finished_at: datetime | None = None
     error: str | None = None
+    parallelism: Parallelism | None = None
+    """Once it is created; None where nothing was asked for, and its scans keep the actors they have."""
+    backfill_parallelism: Parallelism | None = None
+    """Until it is created; None where it is the same."""
     failures: int = 0
     """Consecutive recoveries that blamed this job."""
     recoveries: int = 0
     """Recoveries it lived through while being created."""
+
+    @property
+    def present_parallelism(self) -> Parallelism | None:
+        """What holds in the state that it is in."""
+        creating = self.state in CREATING
+        return self.backfill_parallelism or self.parallelism if creating else self.parallelism

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Final, Self
 
 from service.domain.errors import Invalid, NotFound
+from service.domain.parallelism import ACTORS_MAX, Fixed, parse_parallelism
 
 INTEGER_MAX: Final = (1 << 31) - 1
 """Every number here is an integer as Postgres has it."""
@@ -41,12 +42,15 @@ _RANGES: Final = {
     "max_concurrent_creating_streaming_jobs": (0, 100_000),
 }
 
+_KINDS: Final = ("index", "materialized_view", "sink", "source", "table")
+"""Kinds of relations with a parallelism of their own. Those that have no scan remember it, and it changes nothing."""
 SESSION_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "backfill_rate_limit": "default",
         "background_ddl": "false",
+        "streaming_max_parallelism": "default",
         "streaming_parallelism": "default",
-        "streaming_parallelism_for_materialized_view": "default",
+        **{f"streaming_parallelism_for_{kind}": "default" for kind in _KINDS},
         "streaming_parallelism_for_backfill": "default",
         "streaming_use_arrangement_backfill": "true",
         "streaming_use_snapshot_backfill": "false",
@@ -85,13 +89,34 @@ def parse_session_variable(name: str, text: str) -> str:
         if lowered not in {"utc", "etc/utc"}:
             raise Invalid('only "UTC" is supported as "timezone"', pointer=name)
         return "UTC"
+    if name.startswith("streaming_parallelism"):
+        return _parse_parallelism(name, lowered)
+    return _parse_number(name, lowered)
+
+
+def _parse_number(name: str, text: str) -> str:
+    value = _parse_int(name, text)
     if name == "backfill_rate_limit":
-        value = _parse_int(name, lowered)
         return "default" if value < 0 else str(value)
-    value = _parse_int(name, lowered)
     if value < 1:
         raise Invalid(f'"{name}" takes `default` or a positive integer, not {value}', pointer=name)
+    if name == "streaming_max_parallelism" and value > ACTORS_MAX:
+        raise Invalid(f'"{name}" takes at most {ACTORS_MAX}, not {value}', pointer=name)
     return str(value)
+
+
+def _parse_parallelism(name: str, text: str) -> str:
+    if name == "streaming_parallelism_for_backfill" and not text.lstrip("-").isdecimal():
+        raise Invalid(
+            "Only `default` or fixed backfill parallelism is supported here; adaptive backfill strategy is deferred to"
+            " a later change.",
+            pointer=name,
+        )
+    try:
+        parallelism = parse_parallelism(text)
+    except Invalid as error:
+        raise Invalid(f'"{name}": {error}', pointer=name) from None
+    return str(parallelism.actors) if isinstance(parallelism, Fixed) else str(parallelism)
 
 
 def parse_bool(name: str, text: str) -> bool:

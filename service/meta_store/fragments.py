@@ -59,19 +59,22 @@ class PostgresFragments:
         return [JobId(one) for one in (await self._connection.execute(found.distinct().order_by(job.c.id))).scalars()]
 
     async def receded(self, reports: Sequence[ActorReport]) -> Receded | None:
-        """As in `record`, finished scans do not matter."""
+        """As in `record`, finished scans do not matter. Actors that an Update brought are compared with those whose
+        vnodes they took over.
+        """
         rows = await self._connection.execute(
-            select(actor.c.id, actor.c.rows, fragment_table.c.job)
+            select(actor.c.id, actor.c.fragment, actor.c.rows, fragment_table.c.job)
             .join(fragment_table, fragment_table.c.id == actor.c.fragment)
             .join(scan_progress, scan_progress.c.fragment == actor.c.fragment)
-            .where(OPEN, among(actor.c.id, (report.actor for report in reports)))
+            .where(OPEN, among(actor.c.fragment, {report.fragment for report in reports}))
         )
         committed = {row.id: row for row in rows}
         for report in reports:
-            known = committed.get(report.actor)
-            if known is not None and report.rows < known.rows:
-                return Receded(report, JobId(known.job), known.rows)
-        return None
+            before = committed.get(report.actor)
+            if before is not None and report.rows < before.rows:
+                return Receded(str(report.actor), report.fragment, report.rows, JobId(before.job), before.rows)
+        known = {report.fragment for report in reports if report.actor in committed}
+        return _receded_in_a_rescale([one for one in reports if one.fragment not in known], committed.values())
 
     async def record(self, answers: Iterable[Collected], *, now: datetime) -> None:
         """Of what several answers say about one thing the newest counts. Reports of scans that are finished or gone are
@@ -217,6 +220,19 @@ _DETAIL: Final[Select[*tuple[Any, ...]]] = (
     .outerjoin(relation, relation.c.id == fragment_table.c.upstream)
     .order_by(fragment_table.c.id)
 )
+
+
+def _receded_in_a_rescale(
+    reports: Sequence[ActorReport], replaced: Collection[Row[*tuple[Any, ...]]]
+) -> Receded | None:
+    for fragment in {report.fragment for report in reports}:
+        mine = [report for report in reports if report.fragment == fragment]
+        before = [row for row in replaced if row.fragment == fragment]
+        told, had = sum(report.rows for report in mine), sum(row.rows for row in before)
+        if before and told < had:
+            actors = ", ".join(str(report.actor) for report in mine)
+            return Receded(actors, fragment, told, JobId(before[0].job), had)
+    return None
 
 
 def _scan(row: Row[*tuple[Any, ...]]) -> ScanProgress:

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.domain.errors import Conflict, NotFound
 from service.domain.job import CREATING, TERMINAL, Job, JobEvent, JobState, after
 from service.domain.order import dependents
+from service.domain.parallelism import Parallelism, parse_parallelism
 from service.meta_store.documents import among, printable, stored
 from service.meta_store.models import BLAMED, TAKEN, actor, fragment, scan_progress
 from service.meta_store.models import job as job_table
@@ -45,6 +46,10 @@ class PostgresJobs:
             background=new.background,
             initialized_at=now,
             backfill_order=new.order,
+            parallelism=parallelism_text(new.parallelism),
+            backfill_parallelism=parallelism_text(new.backfill_parallelism),
+            # The worker may have other slots by the time it runs.
+            rescale_due=new.parallelism is not None,
         )
         job = JobId((await self._connection.execute(added.returning(job_table.c.id))).scalar_one())
         late = dependents(new.order)
@@ -59,24 +64,28 @@ class PostgresJobs:
             state=JobState.INITIAL,
             background=new.background,
             initialized_at=now,
+            parallelism=new.parallelism,
+            backfill_parallelism=new.backfill_parallelism,
         )
 
     async def get(self, job: JobId) -> Job | None:
-        row = (await self._connection.execute(_JOBS.where(job_table.c.id == job))).first()
-        return None if row is None else _job(row)
+        row = (await self._connection.execute(JOBS.where(job_table.c.id == job))).first()
+        return None if row is None else job_of_row(row)
 
     async def where(self, states: Collection[JobState] | None = None) -> Sequence[Job]:
-        found = _JOBS if states is None else _JOBS.where(job_table.c.state.in_(states))
-        return [_job(row) for row in await self._connection.execute(found.order_by(job_table.c.id))]
+        found = JOBS if states is None else JOBS.where(job_table.c.state.in_(states))
+        return [job_of_row(row) for row in await self._connection.execute(found.order_by(job_table.c.id))]
 
     async def move(self, job: JobId, event: JobEvent, *, now: datetime, error: str | None = None) -> Job:
         """`finished_at` is when the creation ended, well or badly; a later drop does not change it."""
-        locked = _JOBS.where(job_table.c.id == job).with_for_update(of=job_table)
+        locked = JOBS.where(job_table.c.id == job).with_for_update(of=job_table)
         row = (await self._connection.execute(locked)).first()
         if row is None:
             raise NotFound(f"job {job} not found", kind="job")
         state = after(JobState(row.state), event)
         values: dict[str, Any] = {"state": state}
+        if event is JobEvent.FINISHED and row.backfill_parallelism is not None:
+            values["rescale_due"] = True
         if event is JobEvent.STARTED:
             values["started_at"] = now
         if state in _ENDS and row.finished_at is None:
@@ -162,7 +171,7 @@ class PostgresJobs:
             await self._connection.execute(insert(scan_progress).values(fragment=added))
 
 
-_JOBS: Final[Select[*tuple[Any, ...]]] = select(
+JOBS: Final[Select[*tuple[Any, ...]]] = select(
     job_table.c.id,
     job_table.c.relation,
     relations.c.name,
@@ -174,12 +183,15 @@ _JOBS: Final[Select[*tuple[Any, ...]]] = select(
     job_table.c.started_at,
     job_table.c.finished_at,
     job_table.c.error,
+    job_table.c.parallelism,
+    job_table.c.backfill_parallelism,
     job_table.c.failures,
     job_table.c.recoveries,
 ).join(relations, relations.c.id == job_table.c.relation)
 
 
-def _job(row: Row[*tuple[Any, ...]]) -> Job:
+def job_of_row(row: Row[*tuple[Any, ...]]) -> Job:
+    """Return the job of a row of `JOBS`."""
     return Job(
         id=JobId(row.id),
         relation=RelationId(row.relation),
@@ -192,6 +204,17 @@ def _job(row: Row[*tuple[Any, ...]]) -> Job:
         started_at=row.started_at,
         finished_at=row.finished_at,
         error=row.error,
+        parallelism=_parallelism(row.parallelism),
+        backfill_parallelism=_parallelism(row.backfill_parallelism),
         failures=row.failures,
         recoveries=row.recoveries,
     )
+
+
+def parallelism_text(parallelism: Parallelism | None) -> str | None:
+    """Return how a parallelism is stored."""
+    return None if parallelism is None else str(parallelism)
+
+
+def _parallelism(text: str | None) -> Parallelism | None:
+    return None if text is None else parse_parallelism(text)

@@ -192,11 +192,17 @@ job = Table(
     Column("progress_text", Text),
     Column("progress", JSONB(none_as_null=True)),
     Column("backfill_order", JSONB, nullable=False, server_default=text("'[]'")),
+    Column("parallelism", Text),
+    Column("backfill_parallelism", Text),
+    Column("rescale_due", Boolean, nullable=False, server_default=_FALSE),
     UniqueConstraint("relation", name="job_creates_one_relation"),
 )
 BLAMED: Final = job.c.failures > literal_column("0")
 Index("job_state", job.c.state, job.c.id)
 Index("job_blamed", job.c.id, postgresql_where=BLAMED)
+RESCALE_DUE: Final = and_(job.c.rescale_due, job.c.state.in_(_literals("Creating", "Created")))
+"""Running jobs whose scans may have another number of actors than is asked for."""
+Index("job_rescale_due", job.c.id, postgresql_where=RESCALE_DUE)
 
 fragment = Table(
     "fragment",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from service.meta_store.actors import PostgresActors
 from service.meta_store.barriers import PostgresBarriers
 from service.meta_store.catalog import PostgresCatalog
 from service.meta_store.commands import PostgresCommands
@@ -35,6 +36,7 @@ class PostgresTransaction:
     catalog: PostgresCatalog
     jobs: PostgresJobs
     fragments: PostgresFragments
+    actors: PostgresActors
     statements: PostgresStatements
     workers: PostgresWorkers
     requests: PostgresRequests
@@ -53,6 +55,7 @@ class PostgresTransaction:
             catalog=PostgresCatalog(connection),
             jobs=PostgresJobs(connection),
             fragments=PostgresFragments(connection),
+            actors=PostgresActors(connection),
             statements=PostgresStatements(connection),
             workers=PostgresWorkers(connection),
             requests=PostgresRequests(connection),

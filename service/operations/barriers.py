@@ -29,6 +29,7 @@ from service.domain.job import IN_GRAPH
 from service.domain.parameters import SystemParameters
 from service.operations import recovery
 from service.operations.effects import apply_commands, finish_jobs, hasten_finish, release_scans, store_progress
+from service.operations.rescaling import settle
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
@@ -36,7 +37,7 @@ from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.dml import InsertStaged, Statement
 from service.protocol.epoch import following
 from service.protocol.ids import CommandId, Epoch, GraphId, Term
-from service.protocol.mutation import Add, Mutation
+from service.protocol.mutation import Add, Mutation, Update
 from service.protocol.report import Collected
 from service.telemetry.log import logger
 
@@ -89,7 +90,7 @@ async def _record(
         case Attach(epoch):
             await tx.barriers.attach(view.graph, epoch)
         case Commit(epoch):
-            return await _commit(tx, view.graph, epoch, now=now)
+            return await _commit(tx, view.graph, epoch, lease=world.worker_lease, now=now)
         case Abandon():
             await recovery.abandon(tx, view, effect, now=now)
         case ApplyStops():
@@ -189,9 +190,15 @@ async def _statements(tx: Transaction) -> tuple[Statement, ...]:
     return tuple(taken)
 
 
-async def _commit(tx: Transaction, graph: GraphId, epoch: Epoch, *, now: datetime) -> Sequence[Collected]:
+async def _commit(
+    tx: Transaction, graph: GraphId, epoch: Epoch, *, lease: timedelta, now: datetime
+) -> Sequence[Collected]:
     collected = await tx.barriers.collected(graph, epoch)
     answers = [answer for _, answer in collected]
+    for barrier, _ in collected:
+        # First, for what they report is of the actors that an Update brought.
+        if isinstance(barrier.mutation, Update):
+            await tx.actors.replace(barrier.mutation.fragments)
     await tx.fragments.record(answers, now=now)
     for barrier, answer in collected:
         if answer.statements:
@@ -200,6 +207,9 @@ async def _commit(tx: Transaction, graph: GraphId, epoch: Epoch, *, now: datetim
     await release_scans(tx, graph, now=now)
     await finish_jobs(tx, collected, now=now)
     await hasten_finish(tx, graph, collected, now=now)
+    if any(barrier.kind is BarrierKind.INITIAL for barrier, _ in collected):
+        await tx.actors.all_due(graph)
+    await settle(tx, graph, now=now, lease=lease)
     await tx.barriers.commit(graph, epoch, now=now)
     await store_progress(tx, graph)
     log.debug("barrier.committed", epoch=epoch, barriers=len(collected))

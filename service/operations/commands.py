@@ -10,7 +10,7 @@ from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, FragmentId, JobId
-from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle
+from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle, Update
 from service.protocol.plan import FragmentKind
 
 APPLIED_WAIT: timedelta = timedelta(minutes=2)
@@ -23,7 +23,9 @@ async def flush(world: World, *, asked_by: str) -> Epoch:
 
 
 async def inject(world: World, mutation: Mutation | None, *, asked_by: str) -> CommandId:
-    """Queue a mutation for the next free barrier. Raises NotFound for unknown jobs and fragments, Invalid for Add."""
+    """Queue a mutation for the next free barrier. Raises NotFound for unknown jobs and fragments, Invalid for Add
+    and Update.
+    """
     async with world.stores.begin() as tx:
         if mutation is not None:
             await _check(tx, mutation)
@@ -92,6 +94,10 @@ async def _check(tx: Transaction, mutation: Mutation) -> None:
             return
         case Add():
             raise Invalid("an Add belongs to a CREATE statement and cannot be injected", pointer="/type")
+        case Update():
+            raise Invalid(
+                "an Update belongs to the parallelism of a job, and is made where that changes", pointer="/type"
+            )
         case Throttle(fragments=limits):
             await _check_scans(tx, limits)
         case StartFragmentBackfill(fragments=fragments):

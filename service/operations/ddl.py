@@ -1,14 +1,15 @@
 """CREATE TABLE and CREATE MATERIALIZED VIEW: from a bound statement to a job, and the wait its session asks for."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from service.domain.errors import Conflict
 from service.domain.job import JobState
-from service.domain.parameters import SESSION_DEFAULTS
+from service.domain.parallelism import check_vnodes, for_backfill, normal, resolved
 from service.domain.placement import blocks
 from service.operations import jobs, requests
+from service.operations.rescaling import slots
 from service.operations.world import World
 from service.ports.records import CatalogEntry, NewFragment, NewJob
 from service.protocol.ids import JobId
@@ -19,12 +20,6 @@ from service.sql.tables import table_relation
 from service.sql.views import bind_view, view_relation
 
 SLOW_DDL_SECONDS: Final = 30
-_PARALLELISM_ORDER: Final = (
-    "streaming_parallelism_for_backfill",
-    "streaming_parallelism_for_materialized_view",
-    "streaming_parallelism",
-)
-"""The most specific variable that is set decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +29,15 @@ class Created:
     notices: tuple[str, ...] = ()
 
 
-async def create_table(world: World, statement: CreateTable, text: str) -> Created:
-    """Create a table and wait for it. Raises Conflict."""
+async def create_table(world: World, statement: CreateTable, text: str, session: Mapping[str, str]) -> Created:
+    """Create a table and wait for it. The statement's own vnode count wins over the session's. Raises Conflict."""
+    asked = session.get("streaming_max_parallelism", "default")
+    if statement.vnode_count is None and asked != "default":
+        statement = replace(statement, vnode_count=int(asked))
     new = jobs.table_job(table_relation(statement), text)
-    asked = await jobs.create(world, new, if_not_exists=statement.if_not_exists)
-    await jobs.created(world, asked.job)
-    return _existing(RelationKind.TABLE, statement.name) if asked.existed else Created()
+    made = await jobs.create(world, new, if_not_exists=statement.if_not_exists)
+    await jobs.created(world, made.job)
+    return _existing(RelationKind.TABLE, statement.name) if made.existed else Created()
 
 
 async def create_view(world: World, statement: CreateMaterializedView, session: Mapping[str, str]) -> Created:
@@ -71,19 +69,27 @@ async def _plan(
     bound = bind_view(statement, relations)
     columns = [await requests.analyze(world, scan.upstream, scan.query, bound.names) for scan in bound.scans]
     relation = view_relation(bound, columns, statement.name)
-    scans = [
-        NewFragment(
-            FragmentKind.STREAM_SCAN,
-            blocks(scan.upstream.vnode_count, await _parallelism(world, scan.upstream.vnode_count, session)),
-            upstream=scan.upstream.id,
-            query=scan.query,
-            scan_type=ScanType.ARRANGEMENT_BACKFILL,
-            rate_limit=_rate_limit(statement, session),
+    parallelism, backfill = normal(session, relation.kind), for_backfill(session)
+    async with world.stores.begin() as tx:
+        available = await slots(tx, now=world.clock.now(), lease=world.worker_lease)
+    scans: list[NewFragment] = []
+    for scan in bound.scans:
+        vnode_count = scan.upstream.vnode_count
+        check_vnodes(parallelism, vnode_count)
+        check_vnodes(backfill, vnode_count, backfill=True)
+        actors = resolved(backfill or parallelism, slots=available or 1, vnode_count=vnode_count)
+        scans.append(
+            NewFragment(
+                FragmentKind.STREAM_SCAN,
+                blocks(vnode_count, actors),
+                upstream=scan.upstream.id,
+                query=scan.query,
+                scan_type=ScanType.ARRANGEMENT_BACKFILL,
+                rate_limit=_rate_limit(statement, session),
+            )
         )
-        for scan in bound.scans
-    ]
     order = tuple((relations[before].id, relations[after].id) for before, after in bound.order)
-    return NewJob(relation, statement.text, background=background, fragments=tuple(scans), order=order)
+    return NewJob(relation, statement.text, background, tuple(scans), parallelism, backfill, order)
 
 
 async def _taken(world: World, statement: CreateMaterializedView) -> CatalogEntry | None:
@@ -113,17 +119,6 @@ async def _finished(world: World, job: JobId) -> Created:
     if seconds < SLOW_DDL_SECONDS:
         return Created()
     return Created((f"the statement took {seconds:.0f} s; SET background_ddl = true returns at once",))
-
-
-async def _parallelism(world: World, vnode_count: int, session: Mapping[str, str]) -> int:
-    for name in _PARALLELISM_ORDER:
-        asked = session.get(name, SESSION_DEFAULTS[name])
-        if asked != "default":
-            return int(asked)
-    async with world.stores.begin() as tx:
-        known = await tx.workers.all(now=world.clock.now(), lease=world.worker_lease)
-    alive = [record.parallelism for record in known if record.alive]
-    return min(max(alive, default=1), vnode_count)
 
 
 def _rate_limit(statement: CreateMaterializedView, session: Mapping[str, str]) -> int | None:

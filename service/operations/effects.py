@@ -12,7 +12,7 @@ from service.ports.meta_store import Transaction
 from service.ports.records import Command
 from service.protocol.barrier import Barrier
 from service.protocol.ids import CommandId, Epoch, FragmentId, GraphId, JobId
-from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle
+from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle, Update
 from service.protocol.plan import FragmentKind
 from service.protocol.report import Collected
 
@@ -50,7 +50,7 @@ async def _take_effect(tx: Transaction, graph: GraphId, mutation: Mutation | Non
             await tx.fragments.release(fragments)
         case Stop(jobs=jobs):
             await stop_jobs(tx, jobs, now=now)
-        case Add() | None:
+        case Add() | Update() | None:
             pass
 
 

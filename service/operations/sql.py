@@ -11,13 +11,14 @@ from typing import Any, Final, assert_never
 
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from service.domain.job import CREATING, JobState
+from service.domain.parallelism import DEFAULT
 from service.domain.parameters import (
     SESSION_DEFAULTS,
     SystemParameters,
     parse_session_variable,
     parse_system_parameter,
 )
-from service.operations import commands, ddl, dml, jobs
+from service.operations import commands, ddl, dml, jobs, rescaling
 from service.operations.effects import progress_of
 from service.operations.waiting import until
 from service.operations.world import World
@@ -137,7 +138,7 @@ class _Call:
     async def _define(self, statement: s.CreateTable | s.CreateMaterializedView | s.Drop) -> Outcome:
         match statement:
             case s.CreateTable():
-                created = await ddl.create_table(self.world, statement, self.text)
+                created = await ddl.create_table(self.world, statement, self.text, self.session)
                 return Outcome("CREATE_TABLE", notices=created.notices)
             case s.CreateMaterializedView():
                 created = await ddl.create_view(self.world, statement, self.session)
@@ -171,11 +172,19 @@ class _Call:
 
     async def _control(
         self,
-        statement: s.AlterRateLimit | s.AlterFragmentRateLimit | s.CancelJobs | s.Flush | s.Wait | s.Recover,
+        statement: s.AlterRateLimit
+        | s.AlterParallelism
+        | s.AlterFragmentRateLimit
+        | s.CancelJobs
+        | s.Flush
+        | s.Wait
+        | s.Recover,
     ) -> Outcome:
         match statement:
             case s.AlterRateLimit():
                 return await self._alter_rate_limit(statement)
+            case s.AlterParallelism():
+                return await self._alter_parallelism(statement)
             case s.AlterFragmentRateLimit(fragment=fragment, limit=limit):
                 mutation = Throttle(fragments={fragment: limit})
                 command = await commands.inject(self.world, mutation, asked_by=self.asked_by)
@@ -203,6 +212,21 @@ class _Call:
         command = await commands.throttle_job(self.world, entry.job, statement.limit, asked_by=self.asked_by)
         await commands.applied(self.world, command)
         return Outcome(f"ALTER_{statement.kind.upper().replace(' ', '_')}")
+
+    async def _alter_parallelism(self, statement: s.AlterParallelism) -> Outcome:
+        entry = await self._existing(statement.name, statement.kind)
+        if statement.backfill:
+            changes = {"backfill_parallelism": statement.parallelism}
+        else:
+            changes = {"parallelism": statement.parallelism or DEFAULT}
+        command = await rescaling.alter(self.world, entry.job, changes, asked_by=self.asked_by)
+        tag = f"ALTER_{statement.kind.upper().replace(' ', '_')}"
+        if statement.deferred:
+            return Outcome(tag)
+        if await rescaling.recovering(self.world):
+            return Outcome(tag, notices=("the cluster is under recovery: the change is deferred until it is over",))
+        await commands.applied(self.world, command)
+        return Outcome(tag)
 
     async def _wait(self, kind: RelationKind | None, name: str | None) -> None:
         only = None if kind is None or name is None else (await self._existing(name, kind)).job

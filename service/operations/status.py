@@ -201,6 +201,8 @@ def _job(found: Job, progress: JobProgress) -> JobView:
         started_at=found.started_at,
         finished_at=found.finished_at,
         error=found.error,
+        parallelism=None if found.parallelism is None else str(found.parallelism),
+        backfill_parallelism=None if found.backfill_parallelism is None else str(found.backfill_parallelism),
         failures=found.failures,
         recoveries=found.recoveries,
         progress=ProgressView(

@@ -47,6 +47,10 @@ class JobView:
     started_at: datetime | None
     finished_at: datetime | None
     error: str | None
+    parallelism: str | None
+    """What was asked for once it is created, null for a table."""
+    backfill_parallelism: str | None
+    """What was asked for until then, null where it is the same."""
     failures: int
     recoveries: int
     progress: ProgressView

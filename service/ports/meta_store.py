@@ -14,6 +14,7 @@ from typing import Protocol
 from service.domain.barrier import GraphStatus, GraphView
 from service.domain.job import Job, JobEvent, JobState
 from service.domain.progress import ScanProgress
+from service.ports.actors import Actors
 from service.ports.records import (
     BarrierRecord,
     CatalogEntry,
@@ -375,6 +376,8 @@ class Transaction(Protocol):
     def jobs(self) -> Jobs: ...
     @property
     def fragments(self) -> Fragments: ...
+    @property
+    def actors(self) -> Actors: ...
     @property
     def statements(self) -> Statements: ...
     @property

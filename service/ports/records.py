@@ -7,13 +7,13 @@ from typing import Any
 
 from service.domain.job import JobState
 from service.domain.order import Order
+from service.domain.parallelism import Parallelism
 from service.protocol.barrier import Barrier
 from service.protocol.dml import Statement, StatementResult
-from service.protocol.ids import CommandId, Epoch, GraphId, JobId, RelationId, StatementId, WorkerId
+from service.protocol.ids import CommandId, Epoch, FragmentId, GraphId, JobId, RelationId, StatementId, WorkerId
 from service.protocol.mutation import Mutation
 from service.protocol.plan import FragmentKind, ScanType, Stateless
 from service.protocol.relation import Relation
-from service.protocol.report import ActorReport
 from service.protocol.vnodes import Runs
 
 Json = Mapping[str, Any]
@@ -47,15 +47,18 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Receded:
-    """A report of an actor of `job` that takes back rows that were committed."""
+    """A report of an actor of `job` that takes back rows that were committed; or of all those that an Update brought,
+    together.
+    """
 
-    report: ActorReport
+    actor: str
+    fragment: FragmentId
+    rows: int
     job: JobId
     committed: int
 
     def __str__(self) -> str:
-        of = f"actor {self.report.actor} of fragment {self.report.fragment}"
-        return f"{of} reports {self.report.rows} rows after {self.committed}"
+        return f"actor {self.actor} of fragment {self.fragment} reports {self.rows} rows after {self.committed}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,8 @@ class NewJob:
     statement: str
     background: bool
     fragments: tuple[NewFragment, ...]
+    parallelism: Parallelism | None = None
+    backfill_parallelism: Parallelism | None = None
     order: Order = ()
 
     def __post_init__(self) -> None:

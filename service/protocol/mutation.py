@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from service.protocol.ids import BIGINT_MAX, FragmentId, JobId
-from service.protocol.plan import JobPlan
+from service.protocol.plan import ActorPlan, JobPlan
 
 RATE_LIMIT_MAX: Final = 2_147_483_647
 """A limit is a Postgres integer, as in the reference; no worker reads that fast."""
@@ -61,5 +61,17 @@ class Stop(_Mutation):
     jobs: tuple[Annotated[JobId, _ID], ...]
 
 
-Mutation = Annotated[Pause | Resume | Throttle | StartFragmentBackfill | Add | Stop, Field(discriminator="type")]
-MUTATION: TypeAdapter[Pause | Resume | Throttle | StartFragmentBackfill | Add | Stop] = TypeAdapter(Mutation)
+class Update(_Mutation):
+    """Replace the actors of fragments: fragment -> its new actors, which own the vnodes that its old ones owned (I11).
+
+    Positions are not in it: the worker holds newer ones than are stored, and moves them with their vnodes.
+    """
+
+    type: Literal["update"] = "update"
+    fragments: dict[Annotated[FragmentId, _ID], tuple[ActorPlan, ...]]
+
+
+Mutation = Annotated[
+    Pause | Resume | Throttle | StartFragmentBackfill | Add | Stop | Update, Field(discriminator="type")
+]
+MUTATION: TypeAdapter[Pause | Resume | Throttle | StartFragmentBackfill | Add | Stop | Update] = TypeAdapter(Mutation)

@@ -3,11 +3,13 @@
 from typing import Final
 
 from service.domain.errors import Invalid
+from service.domain.parallelism import Parallelism, parse_parallelism
 from service.protocol.ids import FragmentId, JobId
 from service.protocol.relation import RelationKind
 from service.sql.cursor import Cursor
 from service.sql.statements import (
     AlterFragmentRateLimit,
+    AlterParallelism,
     AlterRateLimit,
     AlterSystem,
     CancelJobs,
@@ -43,7 +45,7 @@ def parse_drop(cursor: Cursor) -> Drop:
     return Drop(kind, name, if_exists, cascade)
 
 
-def parse_alter(cursor: Cursor) -> AlterSystem | AlterRateLimit | AlterFragmentRateLimit:
+def parse_alter(cursor: Cursor) -> AlterSystem | AlterRateLimit | AlterParallelism | AlterFragmentRateLimit:
     """Read what follows ALTER."""
     if cursor.accept("system"):
         cursor.expect("set")
@@ -56,6 +58,12 @@ def parse_alter(cursor: Cursor) -> AlterSystem | AlterRateLimit | AlterFragmentR
         return AlterFragmentRateLimit(fragment, _limit(cursor, "rate_limit", "backfill_rate_limit"))
     kind = _kind(cursor, "ALTER")
     name = cursor.relation()
+    for word in ("parallelism", "backfill_parallelism"):
+        if cursor.accept("set", word):
+            parallelism = _parallelism(cursor)
+            deferred = cursor.accept("deferred")
+            cursor.expect_end()
+            return AlterParallelism(kind, name, parallelism, word == "backfill_parallelism", deferred)
     return AlterRateLimit(kind, name, _limit(cursor, "backfill_rate_limit"))
 
 
@@ -160,6 +168,26 @@ def _value(cursor: Cursor) -> str:
         raise syntax_error(token)
     cursor.expect_end()
     return sign + token.value
+
+
+def _parallelism(cursor: Cursor) -> Parallelism | None:
+    """Read a number, `adaptive`, `bounded(n)`, `ratio(r)` or DEFAULT, which may be written as a string."""
+    if not cursor.accept("to"):
+        cursor.expect_symbol("=")
+    token = cursor.token
+    if token.kind not in {TokenKind.NAME, TokenKind.NUMBER, TokenKind.STRING}:
+        raise syntax_error(token)
+    text = cursor.advance().value
+    if token.kind is TokenKind.NAME and cursor.accept_symbol("("):
+        text += f"({cursor.advance().text}"
+        cursor.expect_symbol(")")
+        text += ")"
+    if text.lower() == "default":
+        return None
+    try:
+        return parse_parallelism(text)
+    except Invalid as error:
+        raise Invalid(str(error), position=token.position) from None
 
 
 def _limit(cursor: Cursor, *names: str) -> int | None:

@@ -6,9 +6,10 @@ Names are as Postgres would store them (unquoted ones folded) and without their 
 from dataclasses import dataclass, field
 
 from service.domain.errors import Invalid
+from service.domain.parallelism import Parallelism
 from service.protocol.columns import Column, KeyColumn
 from service.protocol.ids import FragmentId, JobId
-from service.protocol.relation import VNODE_COUNT_DEFAULT, RelationKind
+from service.protocol.relation import RelationKind
 from service.sql.tree import Tree
 
 
@@ -20,7 +21,8 @@ class CreateTable:
     columns: tuple[Column, ...]
     key: tuple[KeyColumn, ...] = ()
     if_not_exists: bool = False
-    vnode_count: int = VNODE_COUNT_DEFAULT
+    vnode_count: int | None = None
+    """None where none was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,19 @@ class AlterRateLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class AlterParallelism:
+    """ALTER .. SET PARALLELISM, or (`backfill`) SET BACKFILL_PARALLELISM; None is DEFAULT. With `deferred` nobody waits
+    until the new actors run.
+    """
+
+    kind: RelationKind
+    name: str
+    parallelism: Parallelism | None
+    backfill: bool = False
+    deferred: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class AlterFragmentRateLimit:
     """ALTER FRAGMENT .. SET RATE_LIMIT; a limit of None is unlimited and 0 is paused."""
 
@@ -241,6 +256,7 @@ Statement = (
     | AlterSystem
     | ShowParameters
     | AlterRateLimit
+    | AlterParallelism
     | AlterFragmentRateLimit
     | ShowJobs
     | CancelJobs

@@ -73,7 +73,7 @@ def table_relation(statement: CreateTable) -> Relation:
         kind=RelationKind.TABLE,
         columns=columns,
         key=key,
-        vnode_count=statement.vnode_count,
+        vnode_count=statement.vnode_count or VNODE_COUNT_DEFAULT,
     )
 
 
@@ -177,12 +177,12 @@ def _refuse(cursor: Cursor) -> None:
         raise Invalid(reason, position=cursor.token.position)
 
 
-def _vnode_count(cursor: Cursor) -> int:
+def _vnode_count(cursor: Cursor) -> int | None:
     if not cursor.accept("with"):
-        return VNODE_COUNT_DEFAULT
+        return None
     options = read_options(cursor, known=frozenset({"vnode_count"}))
     if "vnode_count" not in options:
-        return VNODE_COUNT_DEFAULT
+        return None
     count = options["vnode_count"].integer()
     if not 1 <= count <= VNODE_COUNT_MAX:
         raise Invalid(f"vnode_count is 1 to {VNODE_COUNT_MAX}", position=options["vnode_count"].position)

@@ -149,10 +149,12 @@ async def one_epoch(tx: Transaction, *, scan: Any, epoch: int) -> None:
     moving = report(first.id, scan.id, rows, at(0, "x", "1", rows=rows))
     ending = report(second.id, scan.id, 1, done(7, rows=1))
     await tx.barriers.answer(collected(epoch, moving, ending, keys={scan.upstream.id: 1}), now=NOW)
+    assert await tx.fragments.receded([moving, ending]) is None
     answers = [answer for _, answer in await tx.barriers.collected(DATABASE_GRAPH, Epoch(epoch))]
     await tx.fragments.record(answers, now=NOW)
     await tx.statements.finish([StatementResult(id=statement.id, affected=1)], epoch=Epoch(epoch), now=NOW)
     await tx.commands.carried(DATABASE_GRAPH, Epoch(epoch))
+    assert await tx.actors.due(DATABASE_GRAPH) == []
     await tx.commands.finish([command], epoch=Epoch(epoch))
     await tx.fragments.held(DATABASE_GRAPH)
     await tx.barriers.commit(DATABASE_GRAPH, Epoch(epoch), now=NOW)

@@ -95,9 +95,10 @@ class Arrangement(RuleBasedStateMachine):
     def throttle(self, limit: int | None) -> None:
         self.world.ask("throttle", limit)
 
+    @precondition(lambda self: len(self.world.pending) < 3)
     @rule(actors=st.integers(1, 6))
     def rescale(self, actors: int) -> None:
-        self.world.rescale(min(actors, self.world.vnode_count))
+        self.world.ask("rescale", min(actors, self.world.vnode_count))
 
     @invariant()
     def holds(self) -> None:

@@ -3,16 +3,17 @@
 Seeds are fixed, so a mutant is found at the same walk every time; a check that got weaker shows here first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
 from service.protocol.plan import ActorPlan, FragmentPlan, PositionState, VnodePosition
+from service.protocol.vnodes import Runs
 from tests.support.arrangement import INTERVAL, World, random_walk
 from workers.backfill.budget import Budget
 from workers.backfill.model import Arrangement, Half, Key, Marks, Passed, Reading, VersionedTable, order_python
-from workers.backfill.positions import Block, Page, Positions
+from workers.backfill.positions import Block, Page, Positions, redistributed
 from workers.backfill.scan import ActorState, ScanState
 
 WALKS = 300
@@ -95,10 +96,10 @@ def test_a_broken_executor_is_found(executor: type[Arrangement]) -> None:
 
 
 class LosesAVnode(World):
-    """The last vnode belongs to nobody after a rescale."""
+    """The last vnode belongs to nobody after a rescale or a recovery."""
 
-    def actor_plans(self) -> tuple[ActorPlan, ...]:
-        plans = super().actor_plans()
+    def actor_plans(self, actors: int) -> tuple[ActorPlan, ...]:
+        plans = super().actor_plans(actors)
         (first, last), *_ = plans[-1].vnodes
         if len(plans) == 1 or first == last:
             return plans
@@ -106,18 +107,18 @@ class LosesAVnode(World):
 
 
 class ForgetsPositions(World):
-    """The last actor starts from nothing after a rescale."""
+    """The last actor starts from nothing after a recovery."""
 
-    def actor_plans(self) -> tuple[ActorPlan, ...]:
-        plans = super().actor_plans()
+    def actor_plans(self, actors: int) -> tuple[ActorPlan, ...]:
+        plans = super().actor_plans(actors)
         return (*plans[:-1], plans[-1].model_copy(update={"positions": ()}))
 
 
 class SharesAVnode(World):
-    """Two actors own one vnode after a rescale."""
+    """Two actors own one vnode after a rescale or a recovery."""
 
-    def actor_plans(self) -> tuple[ActorPlan, ...]:
-        plans = super().actor_plans()
+    def actor_plans(self, actors: int) -> tuple[ActorPlan, ...]:
+        plans = super().actor_plans(actors)
         if len(plans) == 1:
             return plans
         (first, last), *_ = plans[0].vnodes
@@ -128,6 +129,63 @@ class SharesAVnode(World):
 @pytest.mark.parametrize("world", [LosesAVnode, ForgetsPositions, SharesAVnode])
 def test_a_broken_rescale_is_found(world: type[World]) -> None:
     assert found(world=world) is not None
+
+
+def loses_a_position(held: Sequence[Positions], owned: Sequence[Runs]) -> list[Positions]:
+    """The last vnode that has a position starts again."""
+    dealt = redistributed(held, owned)
+    moved = [positions for positions in dealt if positions.by_vnode]
+    if moved:
+        del moved[-1].by_vnode[max(moved[-1].by_vnode)]
+    return dealt
+
+
+def forgets_rows(held: Sequence[Positions], owned: Sequence[Runs]) -> list[Positions]:
+    """Positions move, their rows do not."""
+    dealt = redistributed(held, owned)
+    for positions in dealt:
+        moved = {vnode: one.model_copy(update={"rows": 0}) for vnode, one in positions.by_vnode.items()}
+        positions.by_vnode.update(moved)
+    return dealt
+
+
+def goes_by_the_actors_order(held: Sequence[Positions], owned: Sequence[Runs]) -> list[Positions]:
+    """Each new actor takes the positions of the old one in its place, whatever its vnodes are."""
+    dealt = redistributed(held, owned)
+    for old, new in zip(held, dealt, strict=False):
+        new.by_vnode = dict(old.by_vnode)
+    return dealt
+
+
+@pytest.mark.parametrize("broken", [loses_a_position, forgets_rows, goes_by_the_actors_order])
+def test_a_broken_redistribution_is_found(broken: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """I11."""
+    monkeypatch.setattr("workers.backfill.scan.redistributed", broken)
+    assert found() is not None
+
+
+def test_a_rescale_that_fills_the_buckets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    rescaled = ScanState.rescale
+
+    def full(self: ScanState, plans: Sequence[ActorPlan], *, now: float) -> None:
+        rescaled(self, plans, now=now)
+        for actor in self.actors:
+            if actor.budget.limit:
+                actor.budget = replace(actor.budget, tokens=max(1.0, actor.budget.limit * INTERVAL))
+
+    monkeypatch.setattr(ScanState, "rescale", full)
+    assert "I4" in (found() or "")
+
+
+def test_a_rescale_that_lifts_the_limit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    rescaled = ScanState.rescale
+
+    def unlimited(self: ScanState, plans: Sequence[ActorPlan], *, now: float) -> None:
+        rescaled(self, plans, now=now)
+        self.throttle(None, now=now)
+
+    monkeypatch.setattr(ScanState, "rescale", unlimited)
+    assert "I4" in (found() or "")
 
 
 def test_a_skipped_roll_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

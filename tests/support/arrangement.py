@@ -78,7 +78,7 @@ class World:
     history: dict[int, Rows] = field(default_factory=dict[int, Rows])
     stored: dict[int, VnodePosition] = field(default_factory=dict[int, VnodePosition])
     collected: dict[int, VnodePosition] = field(default_factory=dict[int, VnodePosition])
-    settings: dict[str, int | None] = field(default_factory=lambda: {"paused": 0, "limit": None})
+    settings: dict[str, int | None] = field(default_factory=dict[str, int | None])
     pending: deque[Mutation] = field(default_factory=deque[Mutation])
     carried: list[Mutation] = field(default_factory=list[Mutation])
     statements: list[Dml] = field(default_factory=list[Dml])
@@ -101,7 +101,7 @@ class World:
     created: bool = False
 
     def __post_init__(self) -> None:
-        self.settings["waiting"] = int(self.waiting)
+        self.settings = {"paused": 0, "limit": None, "actors": self.actors, "waiting": int(self.waiting)}
         key = key_of(self.shape.relation)
         self.upstream = VersionedTable(key, self.vnode_count)
         self.target = VersionedTable(key, self.vnode_count)
@@ -115,8 +115,8 @@ class World:
     def queue(self, statement: Dml) -> None:
         self.statements.append(statement)
 
-    def ask(self, verb: str, limit: int | None = None) -> None:
-        self.pending.append((verb, limit))
+    def ask(self, verb: str, value: int | None = None) -> None:
+        self.pending.append((verb, value))
 
     def barrier(self, *, page_rows: int, pages_max: int, elapsed: float, kill: Kill | None = None) -> None:
         """Run one epoch; with `kill` the process may die in it, and is recovered."""
@@ -150,16 +150,6 @@ class World:
         self._start()
         self.check(self.committed)
 
-    def rescale(self, actors: int) -> None:
-        """Rebuild with another number of actors; only between checkpoints, as positions are."""
-        if self.uncommitted:
-            return
-        before = self._positions()
-        self.actors = actors
-        self.reads.clear()
-        self._start()
-        assert self._positions() == before, "I11: a rescale changed positions"
-
     def settle(self) -> None:
         """Faults stop: within so many epochs the view is whole (liveness)."""
         self.ask("resume")
@@ -180,7 +170,7 @@ class World:
         return FragmentPlan(
             id=FragmentId(1),
             kind=FragmentKind.STREAM_SCAN,
-            actors=self.actor_plans(),
+            actors=self.actor_plans(self.settings["actors"] or 1),
             upstream=self.shape.relation,
             query=Stateless(projection=("id", "v * 10"), predicate="v % 3 <> 0"),
             scan_type=ScanType.ARRANGEMENT_BACKFILL,
@@ -188,9 +178,9 @@ class World:
             waiting=bool(self.settings["waiting"]),
         )
 
-    def actor_plans(self) -> tuple[ActorPlan, ...]:
+    def actor_plans(self, actors: int) -> tuple[ActorPlan, ...]:
         plans: list[ActorPlan] = []
-        for runs in blocks(self.vnode_count, self.actors):
+        for runs in blocks(self.vnode_count, actors):
             self.next_actor += 1
             owned = tuple(self.stored[vnode] for vnode in vnodes_of(runs) if vnode in self.stored)
             plans.append(ActorPlan(id=ActorId(self.next_actor), vnodes=runs, positions=owned))
@@ -214,11 +204,18 @@ class World:
         """A barrier carries one mutation at most; it acts before anything else of the epoch (I4)."""
         if not self.pending:
             return
-        verb, limit = mutation = self.pending.popleft()
+        verb, value = mutation = self.pending.popleft()
         self.carried.append(mutation)
         self.running |= _changed(mutation)
         if verb == "throttle":
-            self.scan.scan.throttle(limit, now=self.now)
+            self.scan.scan.throttle(value, now=self.now)
+            self.reads.clear()
+            self._empty_buckets()
+        elif verb == "rescale":
+            assert value is not None
+            before = self._positions()
+            self.scan.scan.rescale(self.actor_plans(value), now=self.now)
+            assert self._positions() == before, "I11: a rescale changed positions"
             self.reads.clear()
             self._empty_buckets()
         if verb == "start":
@@ -375,6 +372,8 @@ def _changed(mutation: Mutation) -> dict[str, int | None]:
     match mutation:
         case "throttle", limit:
             return {"limit": limit}
+        case "rescale", actors:
+            return {"actors": actors}
         case "start", _:
             return {"waiting": 0}
         case verb, _:
@@ -398,7 +397,7 @@ def random_walk(seed: int, *, world: type[World] = World, executor: type[Arrange
         lambda: here.ask("pause"),
         lambda: here.ask("resume"),
         lambda: here.ask("throttle", random.choice((None, 0, 1, 3, 5))),
-        lambda: here.rescale(random.randint(1, here.vnode_count)),
+        lambda: here.ask("rescale", random.randint(1, here.vnode_count)),
     )
     kill_every = random.choice((2, 4, 16))
     hasty = random.choice((0.1, 1.0))

@@ -1,6 +1,6 @@
 """A leader's looks at the database graph, one by one, and a worker that says what a test tells it to."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -11,11 +11,21 @@ from service.meta_store.stores import PostgresStores
 from service.operations.barriers import advance
 from service.operations.world import World
 from service.protocol.barrier import Barrier
-from service.protocol.ids import DATABASE_GRAPH, CommandId, JobId, Term
-from service.protocol.mutation import Mutation
+from service.protocol.ids import DATABASE_GRAPH, CommandId, JobId, Term, WorkerId
+from service.protocol.mutation import Add, Mutation
 from service.protocol.report import ActorReport
 from tests.support.http import world_of
-from tests.support.meta_store import NOW, WORKER, collected, migrated, running
+from tests.support.meta_store import (
+    NOW,
+    WORKER,
+    add_created,
+    add_creating,
+    collected,
+    migrated,
+    new_table,
+    new_view,
+    running,
+)
 
 
 class Shown:
@@ -43,9 +53,23 @@ class Leader:
         async with self.stores.begin() as tx:
             return await tx.commands.add(DATABASE_GRAPH, mutation, asked_by="a test", now=NOW)
 
-    async def barrier(self, *actors: ActorReport) -> Barrier:
+    async def add_views(self, count: int, *, named: str) -> tuple[list[JobId], list[CommandId]]:
+        """Store creating views and queue the command that adds each."""
+        async with self.stores.begin() as tx:
+            table = await tx.catalog.named("t")
+            upstream = (await add_created(tx, new_table("t"))).relation if table is None else table.relation.id
+            jobs = [(await add_creating(tx, new_view(f"{named}{n}", upstream))).id for n in range(count)]
+            plans = {plan.id: plan for plan in await tx.jobs.plans(jobs)}
+        return jobs, [await self.queue(Add(jobs=(plans[job],))) for job in jobs]
+
+    async def barrier(self, *actors: ActorReport, worker: WorkerId = WORKER) -> Barrier:
         """Have the next barrier injected, collected, committed and published; return it."""
-        barrier = await self.injected(*actors)
+        assert isinstance(await self.look(), Inject)
+        return await self.answered(*actors, worker=worker)
+
+    async def answered(self, *actors: ActorReport, worker: WorkerId = WORKER) -> Barrier:
+        """Have the barrier in flight collected, committed and published; return it."""
+        barrier = await self._collected(actors, worker)
         assert isinstance(await self.look(), Commit)
         assert isinstance(await self.look(), Publish)
         return barrier
@@ -53,12 +77,7 @@ class Leader:
     async def injected(self, *actors: ActorReport) -> Barrier:
         """Have the next barrier injected and collected, and no more; return it."""
         assert isinstance(await self.look(), Inject)
-        async with self.stores.begin() as tx:
-            barrier = await tx.barriers.for_worker(WORKER, DATABASE_GRAPH)
-            assert barrier is not None
-            answer = collected(barrier.curr, *actors, generation=barrier.generation)
-            assert await tx.barriers.answer(answer, now=NOW)
-        return barrier
+        return await self._collected(actors, WORKER)
 
     async def recover(self) -> None:
         """End the generation: what is not committed never was. The next barrier is the initial one."""
@@ -78,6 +97,14 @@ class Leader:
             found = await tx.jobs.get(job)
         assert found is not None
         return found.state
+
+    async def _collected(self, actors: Sequence[ActorReport], worker: WorkerId) -> Barrier:
+        async with self.stores.begin() as tx:
+            barrier = await tx.barriers.for_worker(worker, DATABASE_GRAPH)
+            assert barrier is not None
+            answer = collected(barrier.curr, *actors, generation=barrier.generation, worker=worker)
+            assert await tx.barriers.answer(answer, now=NOW)
+        return barrier
 
     async def look(self) -> object:
         return await advance(self.world, DATABASE_GRAPH, term=self.term)

@@ -12,6 +12,7 @@ from random import Random
 from pyspark.sql import SparkSession
 
 from service.domain.placement import blocks
+from service.protocol import mutation as mutations
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.columns import Column, ColumnType
 from service.protocol.dml import Delete, InsertValues, Statement, Update
@@ -86,6 +87,8 @@ class RealWorld:
     finished: bool = False
     read: int = 0
     """Rows of history that committed epochs have read."""
+    rescaled: int = 0
+    """Committed epochs in which the actors changed while history was left."""
 
     def __post_init__(self) -> None:
         self.upstream = self.shape.relation.model_copy(update={"vnode_count": VNODES})
@@ -203,6 +206,8 @@ class RealWorld:
                 self.paused = isinstance(mutation, Pause)
             case Throttle(fragments=limits):
                 self.limit = limits[SCAN]
+            case mutations.Update(fragments=fragments):
+                self.actors, self.rescaled = len(fragments[SCAN]), self.rescaled + (not self.finished)
             case _:
                 pass
         read = sum(report.snapshot_rows for report in collected.actors)
@@ -310,6 +315,11 @@ def _pushed(keys: tuple[str, ...]) -> Stateless:
     return Stateless(projection=columns, predicate=f"v > {PUSHED_ABOVE}", pushdown=pushdown)
 
 
+def _rescaled(actors: int) -> mutations.Update:
+    plans = (ActorPlan(id=ActorId(n), vnodes=runs) for n, runs in enumerate(blocks(VNODES, actors), start=1))
+    return mutations.Update(fragments={SCAN: tuple(plans)})
+
+
 def _literal(value: Value, kind: ColumnType) -> str:
     text = text_of(value)
     return "null" if text is None else f"cast('{text}' as {kind})"
@@ -319,16 +329,22 @@ async def random_schedule(store: Store, spark: SparkSession, seed: int) -> RealW
     """Live through one schedule in an empty store. Raises AssertionError where an invariant does not hold."""
     random = Random(seed)
     world = RealWorld(store, spark, random.choice(SHAPES), actors=random.choice((1, 2)), pushed=random.random() < 0.5)
+    # Without a limit so small a table is read in the first epoch: then nothing is left to happen.
+    world.limit = 0
     await world.prepare([random_dml(random, world.shape) for _ in range(random.choice((10, 40)))])
-    mutations: Sequence[Mutation] = (
+    world.pending = [Throttle(fragments={SCAN: 1_000}), Resume(), _rescaled(3 - world.actors)]
+    for _ in range(len(world.pending)):
+        await world.epoch(random, None)
+    offered: Sequence[Mutation] = (
         Pause(),
         Resume(),
         Resume(),
         *(Throttle(fragments={SCAN: limit}) for limit in (None, 0, 3, 50)),
+        *(_rescaled(actors) for actors in (1, 2, 3)),
     )
     for _ in range(EPOCHS):
         if not random.randrange(5):
-            world.pending.append(random.choice(mutations))
+            world.pending.append(random.choice(offered))
         world.waiting += [random_dml(random, world.shape) for _ in range(random.choice((0, 1, 1, 4)))]
         kill = random.choice(("after_dml", "before_commit")) if not random.randrange(6) else None
         await world.epoch(random, kill)

@@ -106,6 +106,27 @@ class Positions:
         self.changed.add(position.vnode)
 
 
+def redistributed(held: Sequence[Positions], owned: Sequence[Runs]) -> list[Positions]:
+    """Deal the vnodes of some actors out to others: each takes its position along, and its rows (I11).
+
+    The vnodes stay the same, each owned once.
+    """
+    before = sorted(vnode for positions in held for vnode in vnodes_of(positions.runs))
+    after = sorted(vnode for runs in owned for vnode in vnodes_of(runs))
+    assert before == after, "a rescale loses vnodes, or makes them"
+    assert len(after) == len(set(after)), "a vnode with two owners"
+    by_vnode = {vnode: position for positions in held for vnode, position in positions.by_vnode.items()}
+    changed = {vnode for positions in held for vnode in positions.changed}
+    return [
+        Positions(
+            runs,
+            {vnode: by_vnode[vnode] for vnode in vnodes_of(runs) if vnode in by_vnode},
+            changed.intersection(vnodes_of(runs)),
+        )
+        for runs in owned
+    ]
+
+
 def pages(
     positions: Positions,
     read: Callable[[Block, int], P],

@@ -1,13 +1,13 @@
 """One scan fragment as its worker holds it: what a mutation changes, what an epoch may do, when it is finished."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from service.protocol.ids import ActorId, FragmentId
 from service.protocol.plan import ActorPlan, FragmentPlan, VnodePosition
 from service.protocol.report import ActorReport
 from workers.backfill.budget import Budget
-from workers.backfill.positions import Positions
+from workers.backfill.positions import Positions, redistributed
 
 
 @dataclass
@@ -41,6 +41,14 @@ class ScanState:
         """Replace the limit of every actor."""
         for actor in self.actors:
             actor.budget = actor.budget.throttled(limit, now=now)
+
+    def rescale(self, plans: Sequence[ActorPlan], *, now: float) -> None:
+        """Replace the actors. The limit is per actor, and stays; buckets start empty."""
+        limit = self.actors[0].budget.limit
+        dealt = redistributed([actor.positions for actor in self.actors], [plan.vnodes for plan in plans])
+        self.actors = [
+            ActorState(plan.id, positions, Budget(limit, now)) for plan, positions in zip(plans, dealt, strict=True)
+        ]
 
     @property
     def finished(self) -> bool:

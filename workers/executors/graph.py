@@ -6,7 +6,7 @@ downstream, each one Spark job; what nothing changed and what has no history to 
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.ids import FragmentId, Generation, JobId, RelationId, WorkerId
-from service.protocol.mutation import Add, Pause, Resume, StartFragmentBackfill, Stop, Throttle
-from service.protocol.plan import FragmentKind, FragmentPlan, JobPlan, Pushdown
+from service.protocol.mutation import Add, Pause, Resume, StartFragmentBackfill, Stop, Throttle, Update
+from service.protocol.plan import ActorPlan, FragmentKind, FragmentPlan, JobPlan, Pushdown
 from service.protocol.relation import Relation
 from service.protocol.report import ActorReport, Collected, RelationReport
 from workers.backfill.pace import PAGE_ROWS_FIRST, Pace, share_of
@@ -133,6 +133,8 @@ class GraphExecutor:
                 self._add(jobs, now)
             case Stop(jobs=jobs):
                 self.scans = {id_: scan for id_, scan in self.scans.items() if scan.job not in jobs}
+            case Update(fragments=fragments):
+                self._rescale(fragments, now)
             case None:
                 pass
 
@@ -143,6 +145,12 @@ class GraphExecutor:
     def _release(self, fragments: Iterable[FragmentId]) -> None:
         for scan in self._named(fragments):
             scan.state.waiting = False
+
+    def _rescale(self, fragments: Mapping[FragmentId, Sequence[ActorPlan]], now: float) -> None:
+        for scan in self._named(fragments):
+            scan.state.rescale(fragments[scan.state.id], now=now)
+            # Its job has a partition for each actor; and the new ones have told nothing yet.
+            scan.planned, scan.told_finished = None, False
 
     def _named(self, fragments: Iterable[FragmentId]) -> list[Scan]:
         """Return the scans among `fragments` that this graph has: a job may have been stopped meanwhile."""

@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from service.api.calling import Calling, Cursor, FragmentPath, Here, JobPath, Limit
 from service.api.routes.mutations import Acknowledged, Wait, acknowledged
-from service.domain.errors import Conflict
+from service.domain.errors import Conflict, Invalid
 from service.domain.job import CREATING, JobState
-from service.operations import commands, jobs, requests, status
+from service.domain.parallelism import ACTORS_MAX, DEFAULT, Parallelism, parse_parallelism
+from service.operations import commands, jobs, requests, rescaling, status
 from service.operations.views import FragmentView, JobDetail, JobPage, JobView
 from service.protocol.ids import JobId
 from service.protocol.mutation import RateLimit, StartFragmentBackfill, Throttle
@@ -23,12 +24,47 @@ WAIT_MAX_SECONDS = 7200
 """The reference's limit of WAIT: two hours."""
 
 
+ActorCount = Annotated[int, Field(ge=1, le=ACTORS_MAX)]
+ParallelismText = Annotated[
+    str, Field(pattern=r"^(default|adaptive|bounded\([1-9][0-9]{0,4}\)|ratio\((0\.[0-9]{0,8}[1-9]|1)\))$")
+]
+
+
 class Limited(BaseModel):
     """A limit in rows per second and actor: null is unlimited, 0 pauses."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     backfill_rate_limit: RateLimit | None
+
+
+class Altered(BaseModel):
+    """What of a job changes: what is left out stays. A parallelism is a number of actors per scan, `adaptive` (an actor
+    for each slot of the worker), `bounded(n)`, `ratio(r)`, or null for the default: `adaptive`, and for the backfill
+    what holds afterwards. A limit is in rows per second and actor: null is unlimited, 0 pauses.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"minProperties": 1})
+
+    backfill_rate_limit: RateLimit | None = None
+    parallelism: ActorCount | ParallelismText | None = None
+    backfill_parallelism: ActorCount | ParallelismText | None = None
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("nothing is to be changed")
+        return self
+
+    def parallelisms(self) -> dict[str, Parallelism | None]:
+        """Return what was given of them. Raises Invalid."""
+        given = self.model_fields_set
+        changes: dict[str, Parallelism | None] = {}
+        if "parallelism" in given:
+            changes["parallelism"] = _parallelism("parallelism", self.parallelism) or DEFAULT
+        if "backfill_parallelism" in given:
+            changes["backfill_parallelism"] = _parallelism("backfill_parallelism", self.backfill_parallelism)
+        return changes
 
 
 class Resumed(BaseModel):
@@ -64,9 +100,22 @@ async def detail(world: Here, job: JobPath) -> JobDetail:
 
 
 @router.patch("/jobs/{job}", response_model=Acknowledged)
-async def limit_job(job: JobPath, body: Limited, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
-    """Set the rate limit of every scan of the job."""
-    return await _throttle(job, body.backfill_rate_limit, call, wait)
+async def alter_job(job: JobPath, body: Altered, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
+    """Set the parallelism of the job, or the rate limit of every scan of it. The acknowledgement is of the last
+    change.
+    """
+
+    async def act() -> Acknowledged:
+        changes, command = body.parallelisms(), None
+        if changes:
+            command = await rescaling.alter(call.world, job, changes, asked_by=call.asked_by)
+        if "backfill_rate_limit" in body.model_fields_set:
+            limit = body.backfill_rate_limit
+            command = await commands.throttle_job(call.world, job, limit, asked_by=call.asked_by)
+        assert command is not None, "an empty body is refused"
+        return await acknowledged(call.world, command, wait)
+
+    return await call.once(Acknowledged, act)
 
 
 @router.post("/jobs/{job}/pause", response_model=Acknowledged)
@@ -162,3 +211,12 @@ async def _throttle(job: JobId, limit: int | None, call: Calling, wait: Wait) ->
         return await acknowledged(call.world, command, wait)
 
     return await call.once(Acknowledged, act)
+
+
+def _parallelism(name: str, given: int | str | None) -> Parallelism | None:
+    if given is None or given == "default":
+        return None
+    try:
+        return parse_parallelism(str(given))
+    except Invalid as error:
+        raise Invalid(str(error), pointer=f"/{name}") from None

@@ -12,7 +12,7 @@ from service.meta_store.stores import PostgresStores
 from service.operations import idempotency
 from service.ports.records import Claim
 from service.protocol.ids import DATABASE_GRAPH, Epoch
-from service.protocol.mutation import Pause, StartFragmentBackfill, Throttle
+from service.protocol.mutation import Pause, StartFragmentBackfill, Throttle, Update
 from tests.support.http import StillClock, doors, refused, world_of
 from tests.support.meta_store import (
     NOW,
@@ -194,6 +194,57 @@ async def test_a_scan_says_for_which_relations_it_waits_and_is_started_by_hand(
         (f"jobs/{table.id}", 422, "invalid", "stream scan node or source node not found"),
     ):
         assert refused(await http.post(f"/v1/{path}/start-backfill"), status, kind)["detail"] == detail
+
+
+async def test_a_job_is_altered_in_one_call(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    """What is left out stays; the acknowledgement is of the last change."""
+    _, view = await table_and_view(stores)
+    scan = await scan_of(stores, view.id)
+    path = f"/v1/jobs/{view.id}"
+    both = {"backfill_parallelism": 3, "backfill_rate_limit": 9}
+    answer = (await http.patch(f"{path}?wait=queued", json=both)).json()
+    async with stores.begin() as tx:
+        update, throttle = await tx.commands.waiting(DATABASE_GRAPH)
+    assert isinstance(update.mutation, Update)
+    assert len(update.mutation.fragments[scan.id]) == 3
+    assert (throttle.id, throttle.mutation) == (answer["command"], Throttle(fragments={scan.id: 9}))
+    await http.patch(f"{path}?wait=queued", json={"parallelism": "bounded(4)"})
+    job = (await http.get(path)).json()["job"]
+    assert (job["parallelism"], job["backfill_parallelism"]) == ("bounded(4)", "fixed(3)")
+    await http.patch(f"{path}?wait=queued", json={"parallelism": None, "backfill_parallelism": "default"})
+    job = (await http.get(path)).json()["job"]
+    assert (job["parallelism"], job["backfill_parallelism"]) == ("adaptive", None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"parallelism": 0},
+        {"parallelism": 9},
+        {"parallelism": 32769},
+        {"parallelism": "many"},
+        {"parallelism": "bounded(0)"},
+        {"parallelism": 1.0},
+        {"backfill_parallelism": 9},
+        {"parallelism": 1, "more": 1},
+    ],
+    ids=str,
+)
+async def test_a_parallelism_that_cannot_be_is_refused(
+    http: httpx.AsyncClient, stores: PostgresStores, body: dict[str, object]
+) -> None:
+    _, view = await table_and_view(stores)
+    refused(await http.patch(f"/v1/jobs/{view.id}?wait=queued", json=body), 422, "invalid")
+    async with stores.begin() as tx:
+        assert await tx.commands.waiting(DATABASE_GRAPH) == []
+
+
+async def test_an_update_is_made_by_the_service_alone(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    _, view = await table_and_view(stores)
+    scan = await scan_of(stores, view.id)
+    lossy = {"type": "update", "fragments": {str(scan.id): [{"id": 99, "vnodes": [[0, 6]]}]}}
+    refused(await http.post("/v1/mutations", json=lossy), 422, "invalid")
 
 
 async def test_waiting_for_a_job_ends_with_its_end(http: httpx.AsyncClient, stores: PostgresStores) -> None:

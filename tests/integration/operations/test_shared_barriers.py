@@ -7,34 +7,19 @@ import pytest
 from service.domain.barrier import Wait
 from service.operations.barriers import ADDED_TOGETHER
 from service.protocol.barrier import Barrier
-from service.protocol.ids import CommandId, JobId
+from service.protocol.ids import JobId
 from service.protocol.mutation import Add, Pause, Resume
 from service.protocol.plan import FragmentKind
 from service.protocol.report import ActorReport
-from tests.support.leading import Leader as Plain
-from tests.support.leading import leading
-from tests.support.meta_store import add_created, add_creating, new_table, new_view
+from tests.support.leading import Leader, leading
 
 pytestmark = pytest.mark.postgres
 
 
-class Leader(Plain):
-    """Also adds views."""
-
-    async def add_views(self, count: int, *, named: str) -> tuple[list[JobId], list[CommandId]]:
-        """Store creating views and queue the command that adds each."""
-        async with self.stores.begin() as tx:
-            table = await tx.catalog.named("t")
-            upstream = (await add_created(tx, new_table("t"))).relation if table is None else table.relation.id
-            jobs = [(await add_creating(tx, new_view(f"{named}{n}", upstream))).id for n in range(count)]
-            plans = {plan.id: plan for plan in await tx.jobs.plans(jobs)}
-        return jobs, [await self.queue(Add(jobs=(plans[job],))) for job in jobs]
-
-
 @pytest.fixture
 async def leader(database_url: str) -> AsyncGenerator[Leader]:
-    async with leading(database_url) as plain:
-        yield Leader(plain.stores, plain.term)
+    async with leading(database_url) as made:
+        yield made
 
 
 def added(barrier: Barrier) -> list[JobId]:

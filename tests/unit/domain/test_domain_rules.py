@@ -146,7 +146,7 @@ def test_defaults_are_normal_texts(name: str) -> None:
     assert parse_session_variable(name, default) == default
 
 
-@pytest.mark.parametrize("name", ["backfill_rate_limit", "row_limit", "streaming_parallelism"])
+@pytest.mark.parametrize("name", ["backfill_rate_limit", "row_limit", "statement_timeout"])
 def test_numbers_of_the_session_are_postgres_integers(name: str) -> None:
     assert parse_session_variable(name, str(2**31 - 1)) == str(2**31 - 1)
     with pytest.raises(Invalid, match=name):

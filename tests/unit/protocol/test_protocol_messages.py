@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from service.protocol import mutation
 from service.protocol.api import Registered, Registration
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.columns import Column, ColumnType, KeyColumn
@@ -102,6 +103,7 @@ MUTATIONS = st.one_of(
     st.builds(StartFragmentBackfill, fragments=few(IDS)),
     st.builds(Add, jobs=JOBS, paused=st.booleans()),
     st.builds(Stop, jobs=few(IDS)),
+    st.builds(mutation.Update, fragments=st.dictionaries(IDS, ACTORS, max_size=2)),
 )
 STATEMENTS = st.one_of(
     st.builds(InsertValues, id=IDS, relation=relations(), columns=few(TEXTS), source=TEXTS),

@@ -1,11 +1,15 @@
+from decimal import Decimal
+
 import pytest
 
 from service.domain.errors import Invalid
+from service.domain.parallelism import Adaptive, Bounded, Fixed, Ratio
 from service.protocol.ids import FragmentId, JobId
 from service.protocol.relation import RelationKind
 from service.sql.parse import parse
 from service.sql.statements import (
     AlterFragmentRateLimit,
+    AlterParallelism,
     AlterRateLimit,
     AlterSystem,
     CancelJobs,
@@ -64,6 +68,18 @@ COMMANDS: list[tuple[str, Statement]] = [
     ("ALTER MATERIALIZED VIEW m SET BACKFILL_RATE_LIMIT TO -1", AlterRateLimit(VIEW, "m", None)),
     ("ALTER MATERIALIZED VIEW m SET BACKFILL_RATE_LIMIT = DEFAULT", AlterRateLimit(VIEW, "m", None)),
     ("ALTER TABLE t SET BACKFILL_RATE_LIMIT = 1", AlterRateLimit(TABLE, "t", 1)),
+    ("ALTER MATERIALIZED VIEW m SET PARALLELISM = 4", AlterParallelism(VIEW, "m", Fixed(4))),
+    ("ALTER MATERIALIZED VIEW m SET PARALLELISM TO adaptive", AlterParallelism(VIEW, "m", Adaptive())),
+    ("ALTER MATERIALIZED VIEW m SET PARALLELISM TO Bounded (4)", AlterParallelism(VIEW, "m", Bounded(4))),
+    ("ALTER MATERIALIZED VIEW m SET PARALLELISM TO default", AlterParallelism(VIEW, "m", None)),
+    (
+        "ALTER MATERIALIZED VIEW m SET BACKFILL_PARALLELISM = 'ratio(0.5)' DEFERRED",
+        AlterParallelism(VIEW, "m", Ratio(Decimal("0.5")), backfill=True, deferred=True),
+    ),
+    (
+        "ALTER MATERIALIZED VIEW m SET BACKFILL_PARALLELISM TO DEFAULT",
+        AlterParallelism(VIEW, "m", None, backfill=True),
+    ),
     ("ALTER FRAGMENT 7 SET RATE_LIMIT = 5", AlterFragmentRateLimit(FragmentId(7), 5)),
     ("ALTER FRAGMENT 7 SET BACKFILL_RATE_LIMIT TO DEFAULT", AlterFragmentRateLimit(FragmentId(7), None)),
     ("CANCEL JOBS 3, 1, 3", CancelJobs((JobId(3), JobId(1)))),
@@ -113,7 +129,10 @@ REFUSED = [
     ("CANCEL JOBS", "syntax error at end of input", 12),
     ("CANCEL JOBS x", 'syntax error at or near "x"', 13),
     ("CANCEL JOBS 99999999999999999999", "99999999999999999999 is out of range: at most 9223372036854775807", 13),
-    ("ALTER MATERIALIZED VIEW m SET PARALLELISM = 2", "ALTER ... SET PARALLELISM is not supported", 31),
+    ("ALTER MATERIALIZED VIEW m SET PARALLEL = 2", "ALTER ... SET PARALLEL is not supported", 31),
+    ("ALTER MATERIALIZED VIEW m SET PARALLELISM 2", 'syntax error at or near "2"', 43),
+    ("ALTER MATERIALIZED VIEW m SET PARALLELISM = 2 LATER", 'syntax error at or near "LATER"', 47),
+    ("ALTER MATERIALIZED VIEW m SET PARALLELISM = bounded(2", "syntax error at end of input", 54),
     ("ALTER MATERIALIZED VIEW m SET BACKFILL_RATE_LIMIT = 1.5", "1.5 is not a whole number", 53),
     ("ALTER FRAGMENT 1, 2 SET RATE_LIMIT = 1", "ALTER FRAGMENT takes one fragment", 17),
     ("ALTER SOURCE s SET SOURCE_RATE_LIMIT = 1", "ALTER SOURCE is not supported", 7),

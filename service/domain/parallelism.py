@@ -1,0 +1,117 @@
+"""How many actors the scans of a job have: what was asked for, and what it comes to where the job runs.
+
+A job that is not created has its backfill parallelism, if it was given one, and its normal one from then on.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+
+from service.domain.errors import Invalid
+
+ACTORS_MAX: Final = 1 << 15
+"""No relation has more vnodes, and no actor goes without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """So many actors."""
+
+    actors: int
+
+    def __str__(self) -> str:
+        return f"fixed({self.actors})"
+
+
+@dataclass(frozen=True, slots=True)
+class Adaptive:
+    """An actor for each slot of the worker."""
+
+    def __str__(self) -> str:
+        return "adaptive"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """An actor for each slot of the worker, and no more than so many."""
+
+    most: int
+
+    def __str__(self) -> str:
+        return f"bounded({self.most})"
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Actors for this share of the worker's slots."""
+
+    share: Decimal
+
+    def __str__(self) -> str:
+        return f"ratio({self.share:f})"
+
+
+Parallelism = Fixed | Adaptive | Bounded | Ratio
+
+DEFAULT: Final = Adaptive()
+"""What nobody asked for otherwise."""
+_CALL: Final = re.compile(r"(fixed|bounded|ratio) ?\( ?([0-9]{1,5}(?:\.[0-9]{1,9})?) ?\)")
+
+
+def parse_parallelism(text: str) -> Parallelism:
+    """Read `4`, `fixed(4)`, `adaptive`, `bounded(4)` or `ratio(0.5)`. Raises Invalid."""
+    lowered = " ".join(text.lower().split())
+    if lowered == "adaptive":
+        return Adaptive()
+    if re.fullmatch("[0-9]{1,5}", lowered) and 1 <= int(lowered) <= ACTORS_MAX:
+        return Fixed(int(lowered))
+    called = _CALL.fullmatch(lowered)
+    if called is not None:
+        name, number = called[1], Decimal(called[2])
+        if name == "ratio" and 0 < number <= 1:
+            return Ratio(number)
+        if name == "bounded" and "." not in called[2] and number >= 1:
+            return Bounded(int(number))
+        if name == "fixed" and "." not in called[2] and 1 <= number <= ACTORS_MAX:
+            return Fixed(int(number))
+    raise Invalid(
+        f"a parallelism is a number from 1 to {ACTORS_MAX}, adaptive, bounded(n), ratio(r) with r from above 0 to 1, or"
+        f" default; not {text[:40]}"
+    )
+
+
+def resolved(parallelism: Parallelism, *, slots: int, vnode_count: int) -> int:
+    """Return how many actors a scan has on a worker with so many slots. No actor goes without a vnode."""
+    match parallelism:
+        case Fixed(actors):
+            wanted = actors
+        case Adaptive():
+            wanted = slots
+        case Bounded(most):
+            wanted = min(slots, most)
+        case Ratio(share):
+            wanted = int(slots * share)
+    return max(1, min(wanted, vnode_count))
+
+
+def check_vnodes(parallelism: Parallelism | None, vnode_count: int, *, backfill: bool = False) -> None:
+    """Raise Invalid, in the reference's words, where more actors are asked for than there are vnodes."""
+    if isinstance(parallelism, Fixed) and parallelism.actors > vnode_count:
+        of = "backfill parallelism" if backfill else "parallelism"
+        raise Invalid(f"specified {of} {parallelism.actors} should not exceed max parallelism {vnode_count}")
+
+
+def normal(session: Mapping[str, str], kind: str) -> Parallelism:
+    """Return what a session asks for a kind of relation once it is created: the variable of the kind wins."""
+    for name in (f"streaming_parallelism_for_{kind.replace(' ', '_')}", "streaming_parallelism"):
+        if (asked := session.get(name, "default")) != "default":
+            return parse_parallelism(asked)
+    return DEFAULT
+
+
+def for_backfill(session: Mapping[str, str]) -> Parallelism | None:
+    """Return what a session asks for while a job is being created, None where it is what it asks for afterwards."""
+    asked = session.get("streaming_parallelism_for_backfill", "default")
+    return None if asked == "default" else parse_parallelism(asked)
