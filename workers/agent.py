@@ -1,4 +1,5 @@
-"""The worker's loop: take a barrier, run the epoch, answer; and beside it, on a thread of its own, answer questions.
+"""The worker's loop: take barriers, have each run in its graph's lane, answer; and beside it, on a thread of its own,
+answer questions.
 
 It knows no Spark: an `Executor` runs epochs, and a `Responder` answers questions. Every call is a heartbeat; the
 questions' long poll goes on while an epoch runs, so a long epoch is not taken for a dead worker. A worker that is
@@ -7,7 +8,9 @@ told it is of the past stops at once (I7). Next: `workers.executors.graph`.
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -15,11 +18,14 @@ import structlog
 
 from service.protocol.api import Registered, Registration
 from service.protocol.barrier import Barrier
-from service.protocol.ids import Epoch, Generation
+from service.protocol.epoch import NEVER, instant_of
+from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId
 from service.protocol.report import Collected, Failed
 from service.protocol.request import Analyzed, Rejected, Request, Verified
 from workers.meta_client import MetaClient, ServiceAwayError, StaleWorkerError
 
+LANE_IDLE = timedelta(minutes=10)
+"""A graph that lives has a barrier every interval, also while it is paused."""
 TRIES_MAX = 300
 """About ten minutes: a worker whose service never comes back must not stay for ever (I9)."""
 
@@ -36,6 +42,28 @@ class Executor(Protocol):
 
 
 @dataclass
+class _Lane:
+    """The epochs of one graph, one after the other on a thread of their own."""
+
+    executor: Executor
+    graph: GraphId
+    taken: Epoch = NEVER
+    """The last barrier that it was given."""
+    ended: "Future[None] | None" = None
+    thread: ThreadPoolExecutor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.thread = ThreadPoolExecutor(1, f"graph-{self.graph}")
+
+    @property
+    def over(self) -> bool:
+        """Whether it stands still for so long that its graph may well be gone. If not, a recovery rebuilds it."""
+        done = self.ended is not None and self.ended.done()
+        age = datetime.now(UTC) - instant_of(self.taken)  # noqa: TID251 - the agent owns the clock of its lanes
+        return done and self.graph != DATABASE_GRAPH and age > LANE_IDLE
+
+
+@dataclass
 class Agent:
     """One worker. `explain` turns an epoch's error into an answer. It and `respond` give None when this worker can run
     nothing any more: it ends without a word, and is replaced as if it had been killed.
@@ -43,7 +71,8 @@ class Agent:
 
     registration: Registration
     client: MetaClient
-    executor: Executor
+    executor_of: Callable[[GraphId], Executor]
+    """Makes the executor of a graph, when its first barrier comes."""
     respond: Callable[[Request], Analyzed | Verified | Rejected | None]
     explain: Callable[[Barrier, Exception], Failed | None]
     stop: threading.Event = field(default_factory=threading.Event)
@@ -55,34 +84,45 @@ class Agent:
         self.registered = self._keep_trying(lambda: self.client.register(self.registration))
         questions = threading.Thread(target=self._guarded, args=(self._answer_questions,), daemon=True)
         questions.start()
-        self._guarded(self._run_epochs)
+        self._guarded(self._hand_out)
         self.stop.set()
 
-    def _guarded(self, loop: Callable[[], None]) -> None:
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Run `work`; whatever ends it badly ends the worker."""
         try:
-            loop()
+            work()
         except StaleWorkerError:
             log.warning("worker.stale", worker=self.registration.worker)
-        finally:
             self.stop.set()
+        except BaseException:
+            self.stop.set()
+            raise
 
-    def _run_epochs(self) -> None:
-        answered: tuple[Generation, Epoch] | None = None
+    def _hand_out(self) -> None:
+        """Give each barrier to its graph's lane: one graph's epoch may take as long as it likes, others go on (I10)."""
+        lanes: dict[GraphId, _Lane] = {}
         while not self.stop.is_set():
-            barrier = self._keep_trying(
-                lambda: self.client.next_barrier(self.registration.worker, self.registration.graph)
-            )
-            if barrier is None or (barrier.generation, barrier.curr) == answered:
+            taken = {graph: lane.taken for graph, lane in lanes.items()}
+            barrier = self._keep_trying(partial(self.client.next_barrier, self.registration.worker, taken))
+            if barrier is None:
+                lanes = {graph: lane for graph, lane in lanes.items() if not lane.over}
                 continue
-            answer = self._run_epoch(barrier)
-            if answer is None:
-                return
-            self._keep_trying(partial(self.client.answer, answer))
-            answered = (barrier.generation, barrier.curr)
+            lane = lanes.get(barrier.graph)
+            if lane is None:
+                lane = lanes[barrier.graph] = _Lane(self.executor_of(barrier.graph), barrier.graph)
+            lane.taken = barrier.curr
+            lane.ended = lane.thread.submit(self._guarded, partial(self._run_barrier, lane.executor, barrier))
 
-    def _run_epoch(self, barrier: Barrier) -> Collected | Failed | None:
+    def _run_barrier(self, executor: Executor, barrier: Barrier) -> None:
+        answer = self._run_epoch(executor, barrier)
+        if answer is None:
+            self.stop.set()
+        elif not self._keep_trying(partial(self.client.answer, answer)):
+            log.info("answer.late", graph=barrier.graph, epoch=barrier.curr, generation=barrier.generation)
+
+    def _run_epoch(self, executor: Executor, barrier: Barrier) -> Collected | Failed | None:
         try:
-            collected = self.executor.run(barrier)
+            collected = executor.run(barrier)
         except Exception as error:
             log.exception("epoch.failed", epoch=barrier.curr, generation=barrier.generation)
             return self.explain(barrier, error)

@@ -6,6 +6,8 @@ import socket
 import sys
 import threading
 import uuid
+from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -13,7 +15,7 @@ import structlog
 
 from service.protocol.api import Registration
 from service.protocol.barrier import Barrier
-from service.protocol.ids import Generation, GraphId, WorkerId
+from service.protocol.ids import DATABASE_GRAPH, Generation, GraphId, WorkerId
 from service.protocol.report import Failed
 from service.protocol.request import Analyzed, Rejected, Request, Verified, Verify
 from workers.agent import Agent
@@ -97,11 +99,24 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
             parallelism=session.parallelism,
         ),
         MetaClient.of(settings.service_url, settings.worker_token.get_secret_value()),
-        GraphExecutor(worker, session.spark, connect, Upkeep(url)),
+        partial(_executor, worker, session, connect, url, threading.Lock()),
         respond,
         failed,
     )
     return agent
+
+
+def _executor(
+    worker: WorkerId,
+    session: Session,
+    connect: Callable[[Barrier], Stores],
+    url: str,
+    history: threading.Lock,
+    graph: GraphId,
+) -> GraphExecutor:
+    """The graphs of snapshot jobs take turns with their Spark jobs; the database graph waits for none of them (I10)."""
+    turn = nullcontext() if graph == DATABASE_GRAPH else history
+    return GraphExecutor(worker, session.spark, connect, Upkeep(url), turn, pool=f"graph-{graph}")
 
 
 def _failure(worker: WorkerId, barrier: Barrier, error: Exception) -> Failed:

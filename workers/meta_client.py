@@ -1,5 +1,6 @@
 """The service over HTTP, as a worker calls it (routes in `service.protocol.api`)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +9,7 @@ from pydantic import TypeAdapter
 
 from service.protocol.api import Registered, Registration
 from service.protocol.barrier import Barrier
-from service.protocol.ids import GraphId, WorkerId
+from service.protocol.ids import Epoch, GraphId, WorkerId
 from service.protocol.report import Collected, Failed
 from service.protocol.request import REQUEST, Analyzed, Rejected, Request, Verified
 
@@ -42,14 +43,22 @@ class MetaClient:
         answer = self._call("POST", "/workers", registration.model_dump_json())
         return Registered.model_validate_json(answer.content)
 
-    def next_barrier(self, worker: WorkerId, graph: GraphId) -> Barrier | None:
-        """Wait for the next barrier; None when there was none in the service's waiting time."""
-        answer = self._call("GET", f"/workers/{worker}/barrier?graph={graph}")
+    def next_barrier(self, worker: WorkerId, taken: Mapping[GraphId, Epoch]) -> Barrier | None:
+        """Wait for the next barrier of any graph besides those that were taken; None when there was none in the
+        service's waiting time.
+        """
+        known = "&".join(f"taken={graph}:{epoch}" for graph, epoch in taken.items())
+        answer = self._call("GET", f"/workers/{worker}/barrier?{known}")
         return Barrier.model_validate_json(answer.content) if answer.content else None
 
-    def answer(self, answer: Collected | Failed) -> None:
-        """Answer a barrier; may be repeated."""
-        self._call("POST", f"/workers/{answer.worker}/answers", answer.model_dump_json())
+    def answer(self, answer: Collected | Failed) -> bool:
+        """Answer a barrier; may be repeated. False when its generation is over: then the answer counts for nothing."""
+        try:
+            self._call("POST", f"/workers/{answer.worker}/answers", answer.model_dump_json())
+        except StaleWorkerError:
+            # Whether the worker is of the past as well is what its next poll is told.
+            return False
+        return True
 
     def next_request(self, worker: WorkerId, graph: GraphId) -> Request | None:
         """Wait for the next question; None when there was none."""

@@ -8,6 +8,7 @@ leader that reads the same view continues where the old one stopped (publishing 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Final
 
 from service.domain.retry import backoff
 from service.protocol.barrier import BarrierKind
@@ -34,6 +35,18 @@ class InFlight:
     injected_at: datetime
     collected: bool = False
     failure: Failed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decoupled:
+    """What the graph of a snapshot job adds: its job ends, or goes on in the database graph, before it does."""
+
+    over: bool = False
+    """The job was created, cancelled or failed: nothing needs the graph any more."""
+    merged: bool = False
+    """The job goes on in the database graph; what was committed here stays known until it is created."""
+    unindexed: bool = False
+    """The snapshot is loaded, and its table lacks the index that the change log's rows are found by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +81,8 @@ class GraphView:
     """Why an operator wants a recovery, or None."""
     cleanups_waiting: bool = False
     """Something dropped or cancelled has yet to be removed from the state store."""
+    decoupled: Decoupled | None = None
+    """None for the database graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +157,45 @@ class Wait:
     reason: str
 
 
-Effect = Publish | CleanUp | Abandon | RollBack | ApplyStops | Inject | Attach | Commit | Wait
+@dataclass(frozen=True, slots=True)
+class BuildIndex:
+    """Build the index of a snapshot job's table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """Forget a snapshot job's graph, in the state store first: nothing may write in its name any more."""
+
+
+STOPPED: Final = "the job is no longer to be created"
+
+Effect = Publish | CleanUp | Abandon | RollBack | ApplyStops | Inject | Attach | Commit | Wait | BuildIndex | Retire
 
 
 def decide(view: GraphView, *, now: datetime, pace: Pace) -> Effect:
     """Return the one thing to do next for the graph."""
+    if view.decoupled is not None:
+        return _decoupled(view, view.decoupled) or _next(view, now, pace)
     if view.published < view.committed:
         return Publish(view.committed)
     effect = _next(view, now, pace)
     # Only where nothing else is due: a drop may wait long for the lock of a reader or of a worker that hangs, and what
     # ends such a worker, or keeps the others going, must not wait for it. Before the roll back it would not be fenced.
     return CleanUp() if view.cleanups_waiting and isinstance(effect, Wait) else effect
+
+
+def _decoupled(view: GraphView, decoupled: Decoupled) -> Effect | None:
+    """Return what only the graph of a snapshot job does. It publishes nothing: nobody can read its job yet."""
+    if decoupled.over:
+        return Retire()
+    if decoupled.merged:
+        return Wait(None, "its job goes on in the database graph")
+    if view.status is not GraphStatus.RUNNING:
+        return None
+    if view.stops_waiting:
+        # Without a barrier, which might not be collected for long: nothing of what it writes is wanted.
+        return Abandon(STOPPED)
+    return BuildIndex() if decoupled.unindexed and view.in_flight is None else None
 
 
 def _next(view: GraphView, now: datetime, pace: Pace) -> Effect:

@@ -15,7 +15,7 @@ from typing import Final
 
 from service.domain.errors import Conflict
 from service.domain.parallelism import Parallelism
-from service.protocol.ids import JobId, RelationId
+from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, RelationId
 from service.protocol.relation import RelationKind
 
 
@@ -126,6 +126,8 @@ class Job:
     """Consecutive recoveries that blamed this job."""
     recoveries: int = 0
     """Recoveries it lived through while being created."""
+    graph: GraphId = DATABASE_GRAPH
+    """Where its barriers come from."""
 
     @property
     def present_parallelism(self) -> Parallelism | None:

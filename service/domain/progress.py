@@ -47,9 +47,22 @@ class Phase(StrEnum):
     QUEUED = "queued"
     STARTING = "starting"
     BACKFILLING = "backfilling"
+    REPLAYING = "replaying"
+    """A snapshot job reads what changed since its snapshot."""
     FINISHING = "finishing"
     CREATED = "created"
     STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotProgress:
+    """How far a snapshot job is besides its scans. `lag` is how far it is behind what is committed, None while its
+    snapshot is read; `merged` says that the database graph's next epochs finish it.
+    """
+
+    actors: int
+    lag: timedelta | None = None
+    merged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +94,18 @@ def of_job(
     queue_place: int | None = None,
     paused: bool = False,
     recovering: str | None = None,
+    snapshot: SnapshotProgress | None = None,
 ) -> JobProgress:
     """Return what to show. `started` says whether the job's first barrier was collected."""
     rows = sum(scan.rows for scan in scans)
     totals = [scan.total for scan in scans]
     total = None if None in totals else sum(value for value in totals if value is not None)
     rate = sum(scan.rate for scan in scans if not scan.finished)
-    phase = _phase(state, scans, started=started)
+    phase = _phase(state, scans, snapshot, started=started)
+    text = _text(state, scans, rows, total, started=started)
     left = None if total is None else max(total - rows, 0)
     return JobProgress(
-        text=_text(state, scans, rows, total, started=started),
+        text=text if snapshot is None else _snapshot_text(phase, text, scans, snapshot),
         phase=phase,
         rows=rows,
         total=total,
@@ -140,6 +155,31 @@ def _text(state: JobState, scans: Sequence[ScanProgress], rows: int, total: int 
     return f"{share * 100:.2f}% ({rows}/{total})"
 
 
+def _snapshot_text(phase: Phase, text: str, scans: Sequence[ScanProgress], snapshot: SnapshotProgress) -> str:
+    match phase:
+        case Phase.BACKFILLING:
+            return "Snapshot finished" if all(scan.finished for scan in scans) else f"Snapshot [{text}]"
+        case Phase.REPLAYING:
+            # The scans of a job replay the same span together: all of them are behind, or the job merges.
+            lag = duration_text(snapshot.lag or timedelta(0))
+            return f"LogStore [actor: 0/{snapshot.actors}, avg lag {lag}]"
+        case Phase.FINISHING:
+            return f"Finishing [epoch lag: {duration_text(snapshot.lag or timedelta(0))}]"
+        case _:
+            return text
+
+
+def duration_text(duration: timedelta) -> str:
+    """Return a duration as the reference prints one, which is Rust's way: `1.5s`, `250ms`, `40µs`, `0ns`."""
+    microseconds = duration // timedelta(microseconds=1)
+    for unit, size in (("s", 1_000_000), ("ms", 1_000), ("µs", 1)):
+        if microseconds >= size:
+            whole, rest = divmod(microseconds, size)
+            fraction = str(rest).rjust(len(str(size)) - 1, "0").rstrip("0") if rest else ""
+            return f"{whole}.{fraction}{unit}" if fraction else f"{whole}{unit}"
+    return "0ns"
+
+
 def _percent(phase: Phase, rows: int, total: int | None) -> float | None:
     if phase is Phase.CREATED:
         return 100.0
@@ -157,7 +197,9 @@ def _eta(left: int | None, rate: float) -> timedelta | None:
     return timedelta(seconds=left / rate) if left else timedelta(0)
 
 
-def _phase(state: JobState, scans: Sequence[ScanProgress], *, started: bool) -> Phase:
+def _phase(
+    state: JobState, scans: Sequence[ScanProgress], snapshot: SnapshotProgress | None, *, started: bool
+) -> Phase:
     match state:
         case JobState.CREATED:
             return Phase.CREATED
@@ -168,6 +210,9 @@ def _phase(state: JobState, scans: Sequence[ScanProgress], *, started: bool) -> 
         case JobState.CREATING:
             if not started:
                 return Phase.STARTING
+            if snapshot is not None:
+                replaying = Phase.BACKFILLING if snapshot.lag is None else Phase.REPLAYING
+                return Phase.FINISHING if snapshot.merged else replaying
             return Phase.FINISHING if all(scan.finished for scan in scans) else Phase.BACKFILLING
         case _:
             return Phase.STOPPED
@@ -178,12 +223,19 @@ def _waiting_for(
 ) -> str | None:
     if phase is Phase.QUEUED:
         return f"queued at place {queue_place}: max_concurrent_creating_streaming_jobs is reached"
-    if phase not in {Phase.STARTING, Phase.BACKFILLING}:
+    if phase not in {Phase.STARTING, Phase.BACKFILLING, Phase.REPLAYING}:
         return None
     if recovering is not None:
         return f"cluster under recovery[{recovering}]"
     if paused:
         return "paused"
+    if phase is Phase.REPLAYING:
+        # A limit is one on history; only 0 holds the job as a whole.
+        return "backfill_rate_limit is 0" if any(scan.rate_limit == 0 for scan in scans) else None
+    return _history_waits_for(scans)
+
+
+def _history_waits_for(scans: Sequence[ScanProgress]) -> str | None:
     open_scans = [scan for scan in scans if not scan.finished]
     # What waits for its place waits for these: they say why.
     free = [scan for scan in open_scans if not scan.waiting]

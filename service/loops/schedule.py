@@ -1,4 +1,5 @@
-"""Which loops a service runs: one that holds the lease, one that makes barriers while it does, and the chores.
+"""Which loops a service runs: one that holds the lease, those that make each graph's barriers while it does, and the
+chores.
 
 Next: `service.operations.barriers`.
 """
@@ -6,15 +7,16 @@ Next: `service.operations.barriers`.
 import asyncio
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 
-from service.domain.barrier import Wait
-from service.domain.errors import Deposed
+from service.domain.barrier import Effect, Retire, Wait
+from service.domain.errors import Deposed, NotFound
 from service.domain.leadership import RENEW_EVERY, Leadership
 from service.loops.periodic import Pauses, run_periodically
 from service.operations import barriers, idempotency, leadership, maintenance, queue, workers
 from service.operations.world import World
 from service.ports.launcher import Launcher
-from service.protocol.ids import DATABASE_GRAPH, Term
+from service.protocol.ids import DATABASE_GRAPH, GraphId, Term
 
 _IDLE_SECONDS = 0.5
 """The longest wait between two looks at the graph when nothing is due; a signal ends it."""
@@ -29,12 +31,16 @@ class Schedule:
     launcher: Launcher | None
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     leading: Leadership | None = None
+    attended: dict[GraphId, asyncio.Event] = field(default_factory=dict[GraphId, asyncio.Event])
+    """The graphs of snapshot jobs that have a loop here, each with what ends it."""
+    attending: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     async def run(self) -> None:
         """Run every loop until `stop` is set."""
         loops = [
             run_periodically(self.elect, Pauses(RENEW_EVERY), self.stop, name="elector"),
             run_periodically(self.pulse, Pauses(timedelta(0)), self.stop, name="barriers"),
+            run_periodically(self.attend, Pauses(timedelta(0)), self.stop, name="graphs"),
             run_periodically(self.renew, Pauses(idempotency.RENEW_EVERY), self.stop, name="claims"),
             run_periodically(self.tidy, Pauses(timedelta(seconds=5)), self.stop, name="maintenance"),
         ]
@@ -45,6 +51,9 @@ class Schedule:
         try:
             await asyncio.gather(*loops)
         finally:
+            for over in self.attended.values():
+                over.set()
+            await asyncio.gather(*self.attending)
             if self.leading is not None:
                 await leadership.resign(self.world, self.holder)
 
@@ -54,14 +63,50 @@ class Schedule:
         self.world.signals.notify()
 
     async def pulse(self) -> None:
-        """Look at the database graph once, and wait for what is due."""
+        """Start what waits for it, look at the database graph once, and wait for what is due."""
         term = self._term()
         if term is None:
             await self.world.signals.wait(_IDLE_SECONDS)
             return
         try:
             await queue.start_jobs(self.world, term=term)
-            effect = await barriers.advance(self.world, DATABASE_GRAPH, term=term)
+        except Deposed:
+            self.leading = None
+            raise
+        await self.look(DATABASE_GRAPH, term=term)
+
+    async def attend(self) -> None:
+        """Give every graph besides the database graph a loop of its own: none waits for another (I10)."""
+        if self._term() is not None:
+            async with self.world.stores.begin() as tx:
+                graphs = await tx.snapshots.graphs()
+            for graph in set(graphs) - self.attended.keys():
+                over = self.attended[graph] = asyncio.Event()
+                loop = run_periodically(
+                    partial(self.pulse_decoupled, graph), Pauses(timedelta(0)), over, name=f"graph {graph}"
+                )
+                task = asyncio.create_task(loop)
+                self.attending.add(task)
+                task.add_done_callback(self.attending.discard)
+        await self.world.signals.wait(_IDLE_SECONDS)
+
+    async def pulse_decoupled(self, graph: GraphId) -> None:
+        """Look at the graph of a snapshot job once, and wait for what is due; end its loop with it."""
+        term = self._term()
+        if term is None:
+            await self.world.signals.wait(_IDLE_SECONDS)
+            return
+        try:
+            effect = await self.look(graph, term=term)
+        except NotFound:
+            effect = Retire()  # by another leader
+        if isinstance(effect, Retire):
+            self.attended.pop(graph).set()
+
+    async def look(self, graph: GraphId, *, term: Term) -> Effect:
+        """Look at a graph once, and wait for what is due."""
+        try:
+            effect = await barriers.advance(self.world, graph, term=term)
         except Deposed:
             self.leading = None
             raise
@@ -71,6 +116,7 @@ class Schedule:
                 seconds = min(seconds, (effect.until - self.world.clock.now()).total_seconds())
             if seconds > 0:
                 await self.world.signals.wait(seconds)
+        return effect
 
     async def renew(self) -> None:
         """Keep the idempotency keys of the calls that run here."""

@@ -4,11 +4,11 @@ State: INJECTED -> COLLECTED | FAILED; COLLECTED -> COMMITTED, or -> ATTACHED ->
 Next: `workers.agent`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, and_, delete, exists, insert, select, update
+from sqlalchemy import Row, and_, delete, exists, insert, not_, select, update
 from sqlalchemy import case as case_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -25,6 +25,9 @@ from service.protocol.report import Collected, Failed
 
 KEPT: Final = 1_000
 """How many of a graph's newest barriers stay readable: a quarter of an hour at one a second."""
+
+
+_NONE: Final[Mapping[GraphId, Epoch]] = {}
 
 
 class PostgresBarriers:
@@ -46,9 +49,11 @@ class PostgresBarriers:
             await self._connection.execute(carried)
         await self._carry(barrier)
 
-    async def for_worker(self, worker: WorkerId, graph: GraphId) -> Barrier | None:
-        mine = and_(barriers.c.graph == graph, barriers.c.worker == worker, barriers.c.state == "INJECTED", IN_FLIGHT)
-        payload = (await self._connection.execute(select(text_of(barriers.c.payload)).where(mine))).scalar()
+    async def for_worker(self, worker: WorkerId, taken: Mapping[GraphId, Epoch] = _NONE) -> Barrier | None:
+        mine = and_(barriers.c.worker == worker, barriers.c.state == "INJECTED", IN_FLIGHT)
+        known = [not_(and_(barriers.c.graph == one, barriers.c.epoch == epoch)) for one, epoch in taken.items()]
+        oldest = select(text_of(barriers.c.payload)).where(mine, *known).order_by(barriers.c.epoch).limit(1)
+        payload = (await self._connection.execute(oldest)).scalar()
         return None if payload is None else Barrier.model_validate_json(payload)
 
     async def answer(self, answer: Collected | Failed, *, now: datetime) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, Select, delete, insert, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, delete, exists, insert, not_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.meta_store.documents import among, printable, stored, text_of
@@ -24,13 +24,22 @@ class PostgresCommands:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def add(self, graph: GraphId, mutation: Mutation | None, *, asked_by: str, now: datetime) -> CommandId:
+    async def add(
+        self,
+        graph: GraphId,
+        mutation: Mutation | None,
+        *,
+        asked_by: str,
+        now: datetime,
+        part_of: CommandId | None = None,
+    ) -> CommandId:
         new = insert(command_table).values(
             graph=graph,
             mutation=None if mutation is None else stored(mutation),
             stops=isinstance(mutation, Stop),
             asked_by=asked_by,
             asked_at=now,
+            part_of=part_of,
         )
         return CommandId((await self._connection.execute(new.returning(command_table.c.id))).scalar_one())
 
@@ -57,13 +66,16 @@ class PostgresCommands:
         return [_command(row) for row in await self._connection.execute(_COMMANDS.where(*conditions))]
 
 
+_PART: Final = command_table.alias("part")
 _COMMANDS: Final[Select[*tuple[Any, ...]]] = select(
     command_table.c.id,
     command_table.c.graph,
     text_of(command_table.c.mutation).label("mutation"),
     command_table.c.asked_by,
     command_table.c.epoch,
-    command_table.c.done,
+    and_(command_table.c.done, not_(exists().where(_PART.c.part_of == command_table.c.id, not_(_PART.c.done)))).label(
+        "done"
+    ),
     command_table.c.error,
 ).order_by(command_table.c.id)
 

@@ -82,7 +82,8 @@ class PostgresFragments:
         """
         kept = tuple(answers)
         await self._count_keys(kept)
-        open_scans = {row.fragment: row for row in await self._connection.execute(_OPEN_SCANS)}
+        mine = _OPEN_SCANS.where(among(job.c.graph, {answer.graph for answer in kept}))
+        open_scans = {row.fragment: row for row in await self._connection.execute(mine)}
         reports = [report for answer in kept for report in answer.actors if report.fragment in open_scans]
         await self._store_positions(reports)
         await self._store_actors(reports)

@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
+    ColumnElement,
     Row,
     ScalarSelect,
     Select,
@@ -20,8 +21,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.domain.barrier import GraphStatus, GraphView, InFlight
+from service.domain.barrier import Decoupled, GraphStatus, GraphView, InFlight
 from service.domain.errors import NotFound
+from service.domain.job import JobState
 from service.meta_store.documents import among, printable, text_of
 from service.meta_store.models import (
     IN_FLIGHT,
@@ -38,6 +40,7 @@ from service.meta_store.models import (
     job,
     relation,
     scan_progress,
+    snapshot_backfill,
     statement,
 )
 from service.meta_store.models import graph as graphs
@@ -122,7 +125,7 @@ class PostgresGraphs:
     async def _forget(self, graph: GraphId, reason: str | None) -> None:
         """End the uncommitted barriers; what they carried waits again."""
         # A worker's answer locks its worker, then its barrier: so does this, or the two could wait for each other.
-        held = select(workers.c.id).where(workers.c.graph == graph, not_(workers.c.given_up)).order_by(workers.c.id)
+        held = select(workers.c.id).where(_serves(graph), not_(workers.c.given_up)).order_by(workers.c.id)
         await self._connection.execute(held.with_for_update(key_share=True))
         ended = (
             update(barrier)
@@ -171,20 +174,39 @@ def _view(graph: GraphId, alive_after: datetime) -> Select[*tuple[Any, ...]]:
             exists().where(waiting, command.c.stops).label("stops_waiting"),
             exists().where(statements).label("statements_waiting"),
             _backfilling(graph).label("backfilling"),
-            exists().select_from(cleanup).label("cleanups_waiting"),
+            and_(literal(graph == DATABASE_GRAPH), exists().select_from(cleanup)).label("cleanups_waiting"),
+            snapshot_backfill.c.merged,
+            snapshot_backfill.c.indexed,
+            _loaded().label("loaded"),
+            job.c.state.label("job_state"),
             barrier.c.epoch,
             barrier.c.kind,
             barrier.c.state,
             barrier.c.injected_at,
             case((barrier.c.state == "FAILED", text_of(barrier.c.answer))).label("failed"),
         )
-        .select_from(graphs.outerjoin(barrier, in_flight))
+        .select_from(
+            graphs.outerjoin(barrier, in_flight)
+            .outerjoin(snapshot_backfill, snapshot_backfill.c.graph == graphs.c.id)
+            .outerjoin(job, job.c.id == snapshot_backfill.c.job)
+        )
         .where(graphs.c.id == graph)
     )
 
 
+def _serves(graph: GraphId) -> ColumnElement[bool]:
+    """Whether a worker runs the graph's epochs: those of snapshot jobs run beside the database graph's."""
+    return workers.c.graph.in_({graph, DATABASE_GRAPH})
+
+
+def _loaded() -> ColumnElement[bool]:
+    """Whether the scans of a graph's own job have read all history."""
+    left = and_(fragment.c.job == snapshot_backfill.c.job, scan_progress.c.fragment == fragment.c.id, OPEN)
+    return not_(exists(select(fragment.c.id).where(left)))
+
+
 def _alive(graph: GraphId, after: datetime) -> Any:
-    alive = and_(workers.c.graph == graph, not_(workers.c.given_up), workers.c.seen_at > after)
+    alive = and_(_serves(graph), not_(workers.c.given_up), workers.c.seen_at > after)
     return func.array(select(workers.c.id).where(alive).correlate(None).scalar_subquery())
 
 
@@ -224,6 +246,17 @@ def _graph_view(row: Row[*tuple[Any, ...]]) -> GraphView:
         backfilling=row.backfilling,
         recover_asked=row.recover_asked,
         cleanups_waiting=row.cleanups_waiting,
+        decoupled=_decoupled(row),
+    )
+
+
+def _decoupled(row: Row[*tuple[Any, ...]]) -> Decoupled | None:
+    if row.id == DATABASE_GRAPH:
+        return None
+    return Decoupled(
+        over=row.job_state not in {JobState.CREATING, JobState.CANCELLING},
+        merged=bool(row.merged),
+        unindexed=bool(row.loaded) and not row.indexed,
     )
 
 

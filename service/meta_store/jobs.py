@@ -72,8 +72,9 @@ class PostgresJobs:
         row = (await self._connection.execute(JOBS.where(job_table.c.id == job))).first()
         return None if row is None else job_of_row(row)
 
-    async def where(self, states: Collection[JobState] | None = None) -> Sequence[Job]:
+    async def where(self, states: Collection[JobState] | None = None, *, graph: GraphId | None = None) -> Sequence[Job]:
         found = JOBS if states is None else JOBS.where(job_table.c.state.in_(states))
+        found = found if graph is None else found.where(job_table.c.graph == graph)
         return [job_of_row(row) for row in await self._connection.execute(found.order_by(job_table.c.id))]
 
     async def move(self, job: JobId, event: JobEvent, *, now: datetime, error: str | None = None) -> Job:
@@ -187,6 +188,7 @@ JOBS: Final[Select[*tuple[Any, ...]]] = select(
     job_table.c.backfill_parallelism,
     job_table.c.failures,
     job_table.c.recoveries,
+    job_table.c.graph,
 ).join(relations, relations.c.id == job_table.c.relation)
 
 
@@ -208,6 +210,7 @@ def job_of_row(row: Row[*tuple[Any, ...]]) -> Job:
         backfill_parallelism=_parallelism(row.backfill_parallelism),
         failures=row.failures,
         recoveries=row.recoveries,
+        graph=GraphId(row.graph),
     )
 
 

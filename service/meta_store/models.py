@@ -131,8 +131,10 @@ command = Table(
     Column("epoch", BigInteger),
     Column("done", Boolean, nullable=False, server_default=_FALSE),
     Column("error", Text),
+    Column("part_of", BigInteger),
 )
 UNFINISHED: Final = not_(command.c.done)
+Index("command_part", command.c.part_of, postgresql_where=command.c.part_of.is_not(None))
 Index("command_unfinished", command.c.graph, command.c.id, postgresql_where=UNFINISHED)
 
 relation = Table(
@@ -195,6 +197,7 @@ job = Table(
     Column("parallelism", Text),
     Column("backfill_parallelism", Text),
     Column("rescale_due", Boolean, nullable=False, server_default=_FALSE),
+    Column("snapshot_epoch", BigInteger),
     UniqueConstraint("relation", name="job_creates_one_relation"),
 )
 BLAMED: Final = job.c.failures > literal_column("0")
@@ -203,6 +206,17 @@ Index("job_blamed", job.c.id, postgresql_where=BLAMED)
 RESCALE_DUE: Final = and_(job.c.rescale_due, job.c.state.in_(_literals("Creating", "Created")))
 """Running jobs whose scans may have another number of actors than is asked for."""
 Index("job_rescale_due", job.c.id, postgresql_where=RESCALE_DUE)
+
+GRAPH_ID: Final = Sequence("graph_id", start=2, metadata=METADATA)
+snapshot_backfill = Table(
+    "snapshot_backfill",
+    METADATA,
+    Column("job", BigInteger, _reference("job", cascade=True), primary_key=True, autoincrement=False),
+    Column("graph", BigInteger, _reference("graph"), nullable=False, unique=True),
+    Column("consumed", BigInteger),
+    Column("indexed", Boolean, nullable=False),
+    Column("merged", Boolean, nullable=False, server_default=_FALSE),
+)
 
 fragment = Table(
     "fragment",

@@ -5,19 +5,38 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import TypeAdapter
-from sqlalchemy import Row, Text, cast, func, select
+from sqlalchemy import Row, Select, Text, cast, func, select
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from service.domain.job import JobState
 from service.meta_store.documents import among, text_of
-from service.meta_store.models import actor, backfill_position, fragment, job
+from service.meta_store.models import actor, backfill_position, fragment, job, snapshot_backfill
 from service.meta_store.relations import read_relations
 from service.protocol.ids import ActorId, FragmentId, JobId, Vnode
-from service.protocol.plan import ActorPlan, FragmentKind, FragmentPlan, JobPlan, ScanType, Stateless, VnodePosition
+from service.protocol.plan import (
+    ActorPlan,
+    FragmentKind,
+    FragmentPlan,
+    JobPlan,
+    ScanType,
+    SnapshotPlan,
+    Stateless,
+    VnodePosition,
+)
 from service.protocol.relation import Relation
 from service.protocol.vnodes import Runs, vnodes_of
 
 _POSITIONS: Final = TypeAdapter(list[VnodePosition])
+
+_JOBS: Final[Select[*tuple[Any, ...]]] = select(
+    job.c.id,
+    job.c.relation,
+    job.c.state,
+    job.c.snapshot_epoch,
+    snapshot_backfill.c.graph,
+    snapshot_backfill.c.consumed,
+).outerjoin(snapshot_backfill, snapshot_backfill.c.job == job.c.id)
 
 Positions = Mapping[int, Mapping[Vnode, VnodePosition]]
 """Fragment -> vnode -> position."""
@@ -25,7 +44,8 @@ Positions = Mapping[int, Mapping[Vnode, VnodePosition]]
 
 async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Sequence[JobPlan]:
     """Return plans in order of job id; a job whose relation was removed has none."""
-    targets = dict((await connection.execute(select(job.c.id, job.c.relation).where(among(job.c.id, jobs)))).all())
+    found = (await connection.execute(_JOBS.where(among(job.c.id, jobs)))).all()
+    targets = {row.id: row.relation for row in found}
     rows = (
         await connection.execute(
             select(
@@ -50,11 +70,24 @@ async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Se
     plans: dict[int, list[FragmentPlan]] = defaultdict(list)
     for row in rows:
         plans[row.job].append(_fragment(row, actors[row.id], positions.get(row.id, {}), relations))
+    snapshots = {row.id: _snapshot(row) for row in found}
     return [
-        JobPlan(id=JobId(one), relation=relations[targets[one]], fragments=tuple(plans[one]))
+        JobPlan(
+            id=JobId(one),
+            relation=relations[targets[one]],
+            fragments=tuple(plans[one]),
+            snapshot=snapshots[one],
+        )
         for one in sorted(targets)
         if targets[one] in relations
     ]
+
+
+def _snapshot(row: Row[*tuple[Any, ...]]) -> SnapshotPlan | None:
+    """Return where a creating snapshot job stands; one that is created goes on as any other."""
+    if row.graph is None or row.state == JobState.CREATED:
+        return None
+    return SnapshotPlan(epoch=row.snapshot_epoch, consumed=row.consumed)
 
 
 async def read_actors(

@@ -19,6 +19,7 @@ from service.meta_store.keys import PostgresKeys
 from service.meta_store.leases import PostgresLeases, assert_term
 from service.meta_store.parameters import PostgresParameters
 from service.meta_store.requests import PostgresRequests
+from service.meta_store.snapshots import PostgresSnapshots
 from service.meta_store.statements import PostgresStatements
 from service.meta_store.workers import PostgresWorkers
 from service.ports.meta_store import Transaction
@@ -37,6 +38,7 @@ class PostgresTransaction:
     jobs: PostgresJobs
     fragments: PostgresFragments
     actors: PostgresActors
+    snapshots: PostgresSnapshots
     statements: PostgresStatements
     workers: PostgresWorkers
     requests: PostgresRequests
@@ -56,6 +58,7 @@ class PostgresTransaction:
             jobs=PostgresJobs(connection),
             fragments=PostgresFragments(connection),
             actors=PostgresActors(connection),
+            snapshots=PostgresSnapshots(connection),
             statements=PostgresStatements(connection),
             workers=PostgresWorkers(connection),
             requests=PostgresRequests(connection),

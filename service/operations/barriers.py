@@ -13,6 +13,7 @@ from service.domain.barrier import (
     Abandon,
     ApplyStops,
     Attach,
+    BuildIndex,
     CleanUp,
     Commit,
     Effect,
@@ -21,13 +22,14 @@ from service.domain.barrier import (
     Inject,
     Pace,
     Publish,
+    Retire,
     RollBack,
     Wait,
     decide,
 )
 from service.domain.job import IN_GRAPH
 from service.domain.parameters import SystemParameters
-from service.operations import recovery
+from service.operations import recovery, snapshots
 from service.operations.effects import apply_commands, finish_jobs, hasten_finish, release_scans, store_progress
 from service.operations.rescaling import settle
 from service.operations.world import World
@@ -35,8 +37,7 @@ from service.ports.meta_store import Transaction
 from service.ports.records import Command
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.dml import InsertStaged, Statement
-from service.protocol.epoch import following
-from service.protocol.ids import CommandId, Epoch, GraphId, Term
+from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId, Term
 from service.protocol.mutation import Add, Mutation, Update
 from service.protocol.report import Collected
 from service.telemetry.log import logger
@@ -59,7 +60,7 @@ async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
     async with world.stores.begin(term) as tx:
         parameters = SystemParameters.of(await tx.parameters.all())
         view = await tx.graphs.view(graph, now=now, lease=world.worker_lease)
-        effect = decide(view, now=now, pace=_pace(world, parameters))
+        effect = decide(view, now=now, pace=_pace(world, graph, parameters))
         answers = await _record(world, tx, view, effect, parameters, now=now)
     # Counted only once the commit is certain.
     world.metrics.committed([actor for answer in answers for actor in answer.actors], barriers=len(answers))
@@ -72,6 +73,10 @@ async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
                 effect = Wait(None, "something dropped is still in use")
         case RollBack():
             await recovery.roll_back(world, view, term=term)
+        case BuildIndex():
+            await snapshots.build_index(world, graph, term=term)
+        case Retire():
+            await snapshots.retire(world, view, term=term)
         case _:
             pass
     if not isinstance(effect, Wait):
@@ -85,42 +90,43 @@ async def _record(
     """Record the effect; return the answers that it committed."""
     match effect:
         case Inject():
-            overhead_ms = round(world.overhead.seconds * 1000)
-            await _inject(tx, view, effect, parameters, overhead_ms=overhead_ms, now=now)
+            await _inject(world, tx, view, effect, parameters, now=now)
         case Attach(epoch):
             await tx.barriers.attach(view.graph, epoch)
         case Commit(epoch):
-            return await _commit(tx, view.graph, epoch, lease=world.worker_lease, now=now)
+            return await _commit(tx, view.graph, epoch, parameters, lease=world.worker_lease, now=now)
         case Abandon():
             await recovery.abandon(tx, view, effect, now=now)
         case ApplyStops():
             await recovery.apply_stops(tx, view, now=now)
-        case Publish() | CleanUp() | RollBack() | Wait():
+        case Publish() | CleanUp() | RollBack() | Wait() | BuildIndex() | Retire():
             pass
     return ()
 
 
 async def _inject(
-    tx: Transaction, view: GraphView, effect: Inject, parameters: SystemParameters, *, overhead_ms: int, now: datetime
+    world: World, tx: Transaction, view: GraphView, effect: Inject, parameters: SystemParameters, *, now: datetime
 ) -> None:
     waiting = await tx.commands.waiting(view.graph)
     if effect.kind is BarrierKind.INITIAL:
-        mutation, carried = await _initial(tx, view, waiting, parameters)
+        mutation, carried = await _initial(tx, view, waiting, parameters, now=now)
         await tx.graphs.set_status(view.graph, GraphStatus.RUNNING, now=now, worker=effect.worker)
         statements: tuple[Statement, ...] = ()
     else:
         mutation, carried = await _mutation(tx, waiting)
-        statements = await _statements(tx)
+        # DML belongs to the database graph: every table does.
+        statements = await _statements(tx) if view.decoupled is None else ()
     barrier = Barrier(
         graph=view.graph,
         generation=view.generation,
         prev=view.newest if view.uncommitted else view.committed,
-        curr=following(view.newest, now=now),
+        curr=world.epochs.next(view.newest, now=now),
         kind=effect.kind,
         mutation=mutation,
         statements=statements,
         interval_ms=parameters.barrier_interval_ms,
-        overhead_ms=overhead_ms,
+        overhead_ms=round(world.overhead.seconds * 1000),
+        replay_upto=None if view.decoupled is None else await snapshots.replay_upto(tx, view.graph),
     )
     await tx.barriers.record(barrier, worker=effect.worker, now=now, commands=carried)
     log.debug(
@@ -133,18 +139,19 @@ async def _inject(
 
 
 async def _initial(
-    tx: Transaction, view: GraphView, waiting: Sequence[Command], parameters: SystemParameters
+    tx: Transaction, view: GraphView, waiting: Sequence[Command], parameters: SystemParameters, *, now: datetime
 ) -> tuple[Add, list[CommandId]]:
     """Rebuild every job of the graph. Waiting Adds are answered by it; other commands follow on barriers of their
     own.
     """
-    jobs = await tx.jobs.where(IN_GRAPH)
+    jobs = await tx.jobs.where(IN_GRAPH, graph=view.graph)
     plans = await tx.jobs.plans([job.id for job in jobs])
     paused = bool((await tx.graphs.state(view.graph))["paused"])
-    if parameters.pause_on_next_bootstrap:
+    if parameters.pause_on_next_bootstrap and view.decoupled is None:
         paused = True
         await tx.graphs.set_paused(view.graph, paused=True)
         await tx.parameters.set("pause_on_next_bootstrap", "false")
+        await snapshots.pause_all(tx, now=now)
     carried = [command.id for command in waiting if isinstance(command.mutation, Add)]
     return Add(jobs=tuple(plans), paused=paused), carried
 
@@ -191,7 +198,7 @@ async def _statements(tx: Transaction) -> tuple[Statement, ...]:
 
 
 async def _commit(
-    tx: Transaction, graph: GraphId, epoch: Epoch, *, lease: timedelta, now: datetime
+    tx: Transaction, graph: GraphId, epoch: Epoch, parameters: SystemParameters, *, lease: timedelta, now: datetime
 ) -> Sequence[Collected]:
     collected = await tx.barriers.collected(graph, epoch)
     answers = [answer for _, answer in collected]
@@ -205,12 +212,17 @@ async def _commit(
             await tx.statements.finish(answer.statements, epoch=barrier.curr, now=now)
     await apply_commands(tx, graph, await tx.commands.carried(graph, epoch), epoch=epoch, now=now)
     await release_scans(tx, graph, now=now)
-    await finish_jobs(tx, collected, now=now)
     await hasten_finish(tx, graph, collected, now=now)
-    if any(barrier.kind is BarrierKind.INITIAL for barrier, _ in collected):
-        await tx.actors.all_due(graph)
-    await settle(tx, graph, now=now, lease=lease)
     await tx.barriers.commit(graph, epoch, now=now)
+    if graph == DATABASE_GRAPH:
+        await finish_jobs(tx, collected, now=now)
+        if any(barrier.kind is BarrierKind.INITIAL for barrier, _ in collected):
+            await tx.actors.all_due(graph)
+        await settle(tx, graph, now=now, lease=lease)
+    else:
+        # Nobody reads it before it is created: what is committed is all there is to show.
+        await tx.graphs.set_published(graph, epoch, now=now)
+        await snapshots.follow(tx, graph, answers, lag_max=snapshots.lag_max(parameters), now=now)
     await store_progress(tx, graph)
     log.debug("barrier.committed", epoch=epoch, barriers=len(collected))
     return answers
@@ -230,9 +242,10 @@ async def _publish(world: World, graph: GraphId, epoch: Epoch, *, term: Term) ->
         world.overhead.measured(latency_seconds=seconds, epoch_seconds=record.timings_ms.get("epoch", 0) / 1000)
 
 
-def _pace(world: World, parameters: SystemParameters) -> Pace:
+def _pace(world: World, graph: GraphId, parameters: SystemParameters) -> Pace:
     return Pace(
         interval=timedelta(milliseconds=parameters.barrier_interval_ms),
-        checkpoint_frequency=parameters.checkpoint_frequency,
+        # Of a graph that publishes nothing every barrier may as well be kept.
+        checkpoint_frequency=parameters.checkpoint_frequency if graph == DATABASE_GRAPH else 1,
         deadline=world.barrier_deadline,
     )

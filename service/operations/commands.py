@@ -1,7 +1,9 @@
 """Mutations and flushes: queued durably, carried by a barrier, answered with its epoch (I4)."""
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import timedelta
+from typing import TypeVar
 
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable, UnderRecovery
 from service.domain.job import JobState
@@ -9,9 +11,11 @@ from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
-from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, FragmentId, JobId
+from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, FragmentId, GraphId, JobId
 from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle, Update
 from service.protocol.plan import FragmentKind
+
+T = TypeVar("T")
 
 APPLIED_WAIT: timedelta = timedelta(minutes=2)
 """How long a caller is kept before it is told that no barrier has carried its command yet. The command stays queued."""
@@ -29,7 +33,11 @@ async def inject(world: World, mutation: Mutation | None, *, asked_by: str) -> C
     async with world.stores.begin() as tx:
         if mutation is not None:
             await _check(tx, mutation)
-        command = await tx.commands.add(DATABASE_GRAPH, mutation, asked_by=asked_by, now=world.clock.now())
+        command: CommandId | None = None
+        async for graph, part in _by_graph(tx, mutation):
+            added = await tx.commands.add(graph, part, asked_by=asked_by, now=world.clock.now(), part_of=command)
+            command = added if command is None else command
+    assert command is not None
     world.signals.notify()
     return command
 
@@ -74,8 +82,45 @@ async def stop(world: World, jobs: Collection[JobId], *, asked_by: str) -> Comma
 async def recover(world: World, reason: str = "adhoc recovery") -> None:
     """End the present generation and start the next one from the last committed epoch."""
     async with world.stores.begin() as tx:
-        await tx.graphs.ask_recovery(DATABASE_GRAPH, reason)
+        for graph in (DATABASE_GRAPH, *await tx.snapshots.unmerged()):
+            await tx.graphs.ask_recovery(graph, reason)
     world.signals.notify()
+
+
+async def _by_graph(tx: Transaction, mutation: Mutation | None) -> AsyncIterator[tuple[GraphId, Mutation | None]]:
+    """Yield what each graph has to carry, so that a mutation reaches jobs wherever they are created (I4)."""
+    match mutation:
+        case Throttle(fragments=limits):
+            shares = await _graphs(tx, limits)
+            parts = {graph: Throttle(fragments={one: limits[one] for one in share}) for graph, share in shares.items()}
+        case StartFragmentBackfill(fragments=starting):
+            shares = await _graphs(tx, starting)
+            parts = {graph: StartFragmentBackfill(fragments=tuple(share)) for graph, share in shares.items()}
+        case Stop(jobs=jobs):
+            stopping = grouped(await tx.snapshots.graphs_of(jobs))
+            parts = {graph: Stop(jobs=tuple(sorted(share))) for graph, share in stopping.items()}
+        case _:
+            parts = {DATABASE_GRAPH: mutation}
+    for graph, part in parts.items():
+        yield graph, part
+    if isinstance(mutation, Pause | Resume):
+        # Read after the database graph's was queued: a job that starts from then on is paused as that one will be.
+        for graph in await tx.snapshots.unmerged():
+            yield graph, mutation
+
+
+async def _graphs(tx: Transaction, fragments: Collection[FragmentId]) -> Mapping[GraphId, Sequence[FragmentId]]:
+    owners = {fragment: job for fragment, (job, _) in (await tx.fragments.job_of(fragments)).items()}
+    graphs = await tx.snapshots.graphs_of(set(owners.values()))
+    return grouped({fragment: graphs[job] for fragment, job in owners.items()}) or {DATABASE_GRAPH: ()}
+
+
+def grouped(graphs: Mapping[T, GraphId]) -> Mapping[GraphId, Sequence[T]]:
+    """Return what is in each graph."""
+    found: dict[GraphId, list[T]] = defaultdict(list)
+    for one, graph in graphs.items():
+        found[graph].append(one)
+    return found
 
 
 async def _scans(world: World, job: JobId) -> tuple[FragmentId, ...]:

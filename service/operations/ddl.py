@@ -84,7 +84,7 @@ async def _plan(
                 blocks(vnode_count, actors),
                 upstream=scan.upstream.id,
                 query=scan.query,
-                scan_type=ScanType.ARRANGEMENT_BACKFILL,
+                scan_type=_scan_type(session),
                 rate_limit=_rate_limit(statement, session),
             )
         )
@@ -119,6 +119,11 @@ async def _finished(world: World, job: JobId) -> Created:
     if seconds < SLOW_DDL_SECONDS:
         return Created()
     return Created((f"the statement took {seconds:.0f} s; SET background_ddl = true returns at once",))
+
+
+def _scan_type(session: Mapping[str, str]) -> ScanType:
+    decoupled = session.get("streaming_use_snapshot_backfill", "false") == "true"
+    return ScanType.SNAPSHOT_BACKFILL if decoupled else ScanType.ARRANGEMENT_BACKFILL
 
 
 def _rate_limit(statement: CreateMaterializedView, session: Mapping[str, str]) -> int | None:

@@ -1,20 +1,23 @@
 """What a committed epoch changes in the meta store: commands take effect, jobs finish, progress is written down."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from service.domain.barrier import GraphStatus
 from service.domain.job import CREATING, Job, JobEvent, JobState
-from service.domain.progress import JobProgress, of_job
+from service.domain.progress import JobProgress, SnapshotProgress, of_job
 from service.ports.meta_store import Transaction
-from service.ports.records import Command
+from service.ports.records import Command, Json
+from service.ports.snapshots import Snapshot
 from service.protocol.barrier import Barrier
-from service.protocol.ids import CommandId, Epoch, FragmentId, GraphId, JobId
+from service.protocol.epoch import instant_of
+from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, FragmentId, GraphId, JobId
 from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle, Update
 from service.protocol.plan import FragmentKind
 from service.protocol.report import Collected
+from service.protocol.vnodes import Runs
 
 
 async def apply_commands(
@@ -90,7 +93,7 @@ async def finish_jobs(tx: Transaction, collected: Sequence[tuple[Barrier, Collec
     touched = await _finishing(tx, collected)
     if not touched:
         return
-    creating = [job for job in await tx.jobs.where({JobState.CREATING}) if job.id in touched]
+    creating = [job for job in await tx.jobs.where({JobState.CREATING}, graph=DATABASE_GRAPH) if job.id in touched]
     scans = await tx.fragments.scans([job.id for job in creating])
     for job in creating:
         if all(scan.finished for scan in scans.get(job.id, ())):
@@ -125,18 +128,20 @@ async def _finishing(tx: Transaction, collected: Sequence[tuple[Barrier, Collect
 
 async def store_progress(tx: Transaction, graph: GraphId) -> None:
     """Write down what `rw_ddl_progress` shows of every creating job."""
-    shown = await progress_of(tx, graph, await tx.jobs.where(CREATING | {JobState.CANCELLING}))
+    shown = await progress_of(tx, await tx.jobs.where(CREATING | {JobState.CANCELLING}, graph=graph))
     if shown:
         await tx.fragments.store_texts({job: _json(progress) for job, progress in shown.items()})
 
 
-async def progress_of(tx: Transaction, graph: GraphId, jobs: Sequence[Job]) -> dict[JobId, JobProgress]:
+async def progress_of(tx: Transaction, jobs: Sequence[Job]) -> dict[JobId, JobProgress]:
     """Return the progress of these jobs as of the committed epoch."""
     if not jobs:
         return {}
     scans = await tx.fragments.scans([job.id for job in jobs])
-    state = await tx.graphs.state(graph)
-    running = state["status"] == GraphStatus.RUNNING
+    states = {graph: await tx.graphs.state(graph) for graph in {DATABASE_GRAPH, *(job.graph for job in jobs)}}
+    snapshots = await tx.snapshots.of_jobs([job.id for job in jobs])
+    layouts = await tx.actors.layouts(snapshots) if snapshots else {}
+    committed = Epoch(int(states[DATABASE_GRAPH]["committed"]))
     places = {job.id: place for place, job in enumerate((j for j in jobs if j.state is JobState.QUEUED), start=1)}
     return {
         job.id: of_job(
@@ -144,11 +149,24 @@ async def progress_of(tx: Transaction, graph: GraphId, jobs: Sequence[Job]) -> d
             scans.get(job.id, ()),
             started=any(scan.at is not None for scan in scans.get(job.id, ())),
             queue_place=places.get(job.id),
-            paused=bool(state["paused"]),
-            recovering=None if running else str(state["last_error"] or "starting"),
+            paused=bool(states[job.graph]["paused"]),
+            recovering=_recovering(states[job.graph]),
+            snapshot=None if job.id not in snapshots else _snapshot(snapshots[job.id], layouts[job.id], committed),
         )
         for job in jobs
     }
+
+
+def _recovering(state: Json) -> str | None:
+    return None if state["status"] == GraphStatus.RUNNING else str(state["last_error"] or "starting")
+
+
+def _snapshot(snapshot: Snapshot, layouts: Mapping[FragmentId, Sequence[Runs]], committed: Epoch) -> SnapshotProgress:
+    actors = sum(len(layout) for layout in layouts.values())
+    if snapshot.consumed is None:
+        return SnapshotProgress(actors, merged=snapshot.merged)
+    lag = max(instant_of(committed) - instant_of(snapshot.consumed), timedelta(0))
+    return SnapshotProgress(actors, lag, merged=snapshot.merged)
 
 
 def _json(progress: JobProgress) -> dict[str, Any]:

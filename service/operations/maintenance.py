@@ -8,9 +8,12 @@ from service.protocol.ids import DATABASE_GRAPH, Epoch, StatementId, Term
 async def vacuum(world: World, *, term: Term) -> int:
     """Delete row versions that no reader can need any more; return how many."""
     async with world.stores.begin(term) as tx:
-        jobs = await tx.jobs.where(IN_GRAPH)
+        jobs = await tx.jobs.where(IN_GRAPH, graph=DATABASE_GRAPH)
         published = Epoch(int((await tx.graphs.state(DATABASE_GRAPH))["published"]))
-    return await world.tables.vacuum([job.relation for job in jobs], DATABASE_GRAPH, published, term=term)
+        # Read after what is published: a job that starts in between pins a later epoch.
+        pinned = await tx.snapshots.pinned()
+    epoch = published if pinned is None else min(published, pinned)
+    return await world.tables.vacuum([job.relation for job in jobs], DATABASE_GRAPH, epoch, term=term)
 
 
 async def unstage(world: World, *, term: Term) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from service.domain.errors import Refused
 from service.domain.job import HOLDS_PERMIT, Job, JobEvent, JobState
 from service.domain.parameters import SystemParameters
+from service.operations.snapshots import is_snapshot, many_rows
 from service.operations.world import World
 from service.protocol.ids import DATABASE_GRAPH, Term
 from service.protocol.mutation import Add
@@ -53,8 +54,9 @@ async def _start(world: World, job: Job, *, term: Term) -> None:
     """Create the state table, then ask for the barrier that adds the job. Repeatable until the second step commits."""
     async with world.stores.begin(term) as tx:
         (plan,) = await tx.jobs.plans([job.id])
+        loading = is_snapshot(plan) and await many_rows(tx, plan)
     try:
-        await world.tables.create(plan.relation, term=term)
+        await world.tables.create(plan.relation, term=term, loading=loading)
     except Refused as error:
         await _refuse(world, job, str(error), term=term)
         return
@@ -63,7 +65,10 @@ async def _start(world: World, job: Job, *, term: Term) -> None:
         if current is None or current.state not in {JobState.INITIAL, JobState.QUEUED}:
             return  # cancelled meanwhile: its removal queued the clean-up of the table
         await tx.jobs.move(job.id, JobEvent.STARTED, now=world.clock.now())
-        await tx.commands.add(DATABASE_GRAPH, Add(jobs=(plan,)), asked_by=f"job {job.id}", now=world.clock.now())
+        if is_snapshot(plan):
+            await tx.snapshots.begin(job.id, indexed=not loading)
+        else:
+            await tx.commands.add(DATABASE_GRAPH, Add(jobs=(plan,)), asked_by=f"job {job.id}", now=world.clock.now())
         await tx.events.append("job.started", {"job": job.id, "name": job.name}, now=world.clock.now())
 
 

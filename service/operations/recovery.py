@@ -15,6 +15,7 @@ from service.domain.retry import gives_up
 from service.operations.effects import apply_commands
 from service.operations.world import World
 from service.ports.meta_store import Transaction
+from service.protocol.epoch import NEVER
 from service.protocol.ids import JobId, Term
 from service.protocol.mutation import Stop
 from service.telemetry.log import logger
@@ -27,7 +28,8 @@ async def abandon(tx: Transaction, view: GraphView, effect: Abandon, *, now: dat
     blamed = None if effect.failure is None else effect.failure.job
     failures = await tx.jobs.blame(blamed, graph=view.graph)
     generation = await tx.graphs.set_status(view.graph, GraphStatus.RECOVERING, now=now, reason=effect.reason)
-    if view.worker is not None and (view.worker not in view.alive or _hung(view, effect)):
+    if view.worker is not None and (view.worker not in view.alive or (_hung(view, effect) and view.decoupled is None)):
+        # One that hangs in a snapshot job's epoch may well run those of the database graph (I10).
         await tx.workers.give_up(view.worker)
     if (
         blamed is not None
@@ -63,8 +65,12 @@ async def roll_back(world: World, view: GraphView, *, term: Term) -> None:
     await world.tables.fence(view.graph, view.generation, term=term)
     async with world.stores.begin(term) as tx:
         # A view that failed after it was created is still read: what its last epoch wrote must go as well.
-        jobs = await tx.jobs.where(IN_GRAPH | {JobState.FAILED})
-    await world.tables.roll_back([job.relation for job in jobs], view.committed, term=term)
+        jobs = await tx.jobs.where(IN_GRAPH | {JobState.FAILED}, graph=view.graph)
+        settled = await tx.snapshots.settled()
+    # What a job's own graph committed before it merged is not the database graph's to take back.
+    reached = {job.relation: max(view.committed, settled.get(job.relation, NEVER)) for job in jobs}
+    for epoch in sorted(set(reached.values())):
+        await world.tables.roll_back([one for one, upto in reached.items() if upto == epoch], epoch, term=term)
     async with world.stores.begin(term) as tx:
         await tx.graphs.set_status(view.graph, GraphStatus.WAITING, now=world.clock.now())
     log.info("graph.rolled_back", graph=view.graph, generation=view.generation, epoch=view.committed)

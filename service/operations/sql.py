@@ -24,7 +24,6 @@ from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.records import CatalogEntry, Claim
 from service.protocol.dml import Delete, InsertValues, Update
-from service.protocol.ids import DATABASE_GRAPH
 from service.protocol.mutation import Throttle
 from service.protocol.relation import RelationKind
 from service.sql import statements as s
@@ -268,7 +267,7 @@ class _Call:
     async def _show_jobs(self) -> Outcome:
         async with self.world.stores.begin() as tx:
             creating = await tx.jobs.where(CREATING | {JobState.CANCELLING})
-            progress = await progress_of(tx, DATABASE_GRAPH, creating)
+            progress = await progress_of(tx, creating)
         rows = tuple(
             (job.id, job.statement, "BACKGROUND" if job.background else "FOREGROUND", progress[job.id].text)
             for job in creating

@@ -73,7 +73,7 @@ async def ddl_progress(world: World) -> list[DdlProgress]:
     """Return what `rw_ddl_progress` shows, with numbers beside the strings."""
     async with world.stores.begin() as tx:
         found = await tx.jobs.where(LISTED)
-        progress = await progress_of(tx, DATABASE_GRAPH, found)
+        progress = await progress_of(tx, found)
         last_error = (await tx.graphs.state(DATABASE_GRAPH))["last_error"]
     queue = [job.id for job in found if job.state is JobState.QUEUED]
     places = {queued: place for place, queued in enumerate(queue, start=1)}
@@ -141,7 +141,7 @@ async def _progress(tx: Transaction, chosen: Sequence[Job]) -> Mapping[JobId, Jo
     """Return the progress of `chosen`; a place in the queue is counted among everything that is queued."""
     queued = await tx.jobs.where({JobState.QUEUED}) if any(job.state is JobState.QUEUED for job in chosen) else ()
     waiting = {job.id for job in queued}
-    return await progress_of(tx, DATABASE_GRAPH, [*queued, *(job for job in chosen if job.id not in waiting)])
+    return await progress_of(tx, [*queued, *(job for job in chosen if job.id not in waiting)])
 
 
 async def _fragments(tx: Transaction, owner: Job) -> tuple[FragmentView, ...]:

@@ -2,13 +2,15 @@
 heartbeat.
 """
 
+from collections.abc import Mapping
+
 from service.domain.errors import Conflict
 from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.protocol.api import VERSION, Registered, Registration
 from service.protocol.barrier import Barrier
-from service.protocol.ids import GraphId, WorkerId
+from service.protocol.ids import Epoch, GraphId, WorkerId
 from service.protocol.report import Collected, Failed
 from service.protocol.request import Analyzed, Rejected, Request, Verified
 
@@ -29,13 +31,15 @@ async def register(world: World, registration: Registration) -> Registered:
     )
 
 
-async def next_barrier(world: World, worker: WorkerId, graph: GraphId) -> Barrier | None:
-    """Return the barrier that `worker` has yet to answer, once there is one; None after the wait. Raises Stale."""
+async def next_barrier(world: World, worker: WorkerId, taken: Mapping[GraphId, Epoch]) -> Barrier | None:
+    """Return a barrier that `worker` has yet to answer, besides those it has taken, once there is one; None after the
+    wait. Raises Stale.
+    """
     await _beat(world, worker)
 
     async def look() -> Barrier | None:
         async with world.stores.begin() as tx:
-            return await tx.barriers.for_worker(worker, graph)
+            return await tx.barriers.for_worker(worker, taken)
 
     return await until(world, look, limit=world.poll_wait)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from service.domain.barrier import Pace
+from service.domain.epochs import Epochs
 from service.domain.overhead import Overhead
 from service.ports.clock import Clock
 from service.ports.meta_store import Stores
@@ -37,5 +38,7 @@ class World:
     """Idempotency keys whose calls this process is carrying out."""
     metrics: Metrics = field(default_factory=Metrics)
     """Counts what this process commits and publishes while it leads."""
+    epochs: Epochs = field(default_factory=Epochs)
+    """Given to the barriers that this process makes while it leads."""
     overhead: Overhead = field(default_factory=Overhead)
     """What barriers take outside the worker, as this process sees it while it leads."""

@@ -15,10 +15,10 @@ from service.domain.barrier import GraphStatus, GraphView
 from service.domain.job import Job, JobEvent, JobState
 from service.domain.progress import ScanProgress
 from service.ports.actors import Actors
+from service.ports.keys import Keys
 from service.ports.records import (
     BarrierRecord,
     CatalogEntry,
-    Claim,
     Cleanup,
     Command,
     Event,
@@ -28,6 +28,7 @@ from service.ports.records import (
     StoredStatement,
     WorkerRecord,
 )
+from service.ports.snapshots import Snapshots
 from service.protocol.api import Registration
 from service.protocol.barrier import Barrier
 from service.protocol.dml import Statement, StatementResult
@@ -115,8 +116,8 @@ class Barriers(Protocol):
         """Store an injected barrier: it carries these commands and its `statements`."""
         ...
 
-    async def for_worker(self, worker: WorkerId, graph: GraphId) -> Barrier | None:
-        """Return the in-flight barrier that `worker` has yet to answer."""
+    async def for_worker(self, worker: WorkerId, taken: Mapping[GraphId, Epoch] = ...) -> Barrier | None:
+        """Return an in-flight barrier that `worker` has yet to answer, besides those it has taken."""
         ...
 
     async def answer(self, answer: Collected | Failed, *, now: datetime) -> bool:
@@ -146,7 +147,17 @@ class Barriers(Protocol):
 class Commands(Protocol):
     """Durable requests for barriers, first in, first out."""
 
-    async def add(self, graph: GraphId, mutation: Mutation | None, *, asked_by: str, now: datetime) -> CommandId: ...
+    async def add(
+        self,
+        graph: GraphId,
+        mutation: Mutation | None,
+        *,
+        asked_by: str,
+        now: datetime,
+        part_of: CommandId | None = None,
+    ) -> CommandId:
+        """Queue a command, or one graph's part of a command: the whole is done when all its parts are."""
+        ...
 
     async def get(self, command: CommandId) -> Command | None: ...
 
@@ -196,8 +207,10 @@ class Jobs(Protocol):
 
     async def get(self, job: JobId) -> Job | None: ...
 
-    async def where(self, states: Collection[JobState] | None = None) -> Sequence[Job]:
-        """Return jobs in these states (None: all, finished ones included), oldest first: the order of the queue."""
+    async def where(self, states: Collection[JobState] | None = None, *, graph: GraphId | None = None) -> Sequence[Job]:
+        """Return jobs in these states (None: all, finished ones included) and in this graph (None: in any), oldest
+        first: the order of the queue.
+        """
         ...
 
     async def move(self, job: JobId, event: JobEvent, *, now: datetime, error: str | None = None) -> Job:
@@ -331,34 +344,6 @@ class Parameters(Protocol):
     async def set(self, name: str, text: str) -> None: ...
 
 
-class Keys(Protocol):
-    """Idempotency keys: the stored response of a mutating call, or the claim of the one that will give it."""
-
-    async def claim(self, key: str, fingerprint: str, *, now: datetime, hold: timedelta) -> Claim | Json:
-        """Take the key until `hold` after `now`, or return the response stored with it. Raises Conflict when it was
-        used with another fingerprint, or while the claim of an earlier call is held.
-        """
-        ...
-
-    async def renew(self, claims: Collection[Claim], *, now: datetime, hold: timedelta) -> None:
-        """Hold these claims until `hold` after `now`; one that was taken over stays so."""
-        ...
-
-    async def accepted(self, claim: Claim, statement: StatementId) -> None:
-        """Record, in the transaction that accepts the statement, that it is what the call does. Raises Conflict when
-        the claim was taken over: then nothing may be accepted under it.
-        """
-        ...
-
-    async def store(self, claim: Claim, response: Json) -> None: ...
-
-    async def release(self, claim: Claim, *, now: datetime) -> None:
-        """End the claim of a call that failed. The key is free again, unless a statement was accepted that may still
-        take effect: then the next claim of the key inherits it.
-        """
-        ...
-
-
 class Transaction(Protocol):
     """One transaction and its aggregates."""
 
@@ -378,6 +363,8 @@ class Transaction(Protocol):
     def fragments(self) -> Fragments: ...
     @property
     def actors(self) -> Actors: ...
+    @property
+    def snapshots(self) -> Snapshots: ...
     @property
     def statements(self) -> Statements: ...
     @property

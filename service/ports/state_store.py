@@ -24,8 +24,14 @@ class VersionedTables(Protocol):
         """A new leader takes the store over: older terms are refused from now on."""
         ...
 
-    async def create(self, relation: Relation, *, term: Term) -> None:
-        """Create the versioned table with its indexes, and the `live` view that DML reads."""
+    async def create(self, relation: Relation, *, term: Term, loading: bool = False) -> None:
+        """Create the versioned table with its indexes, and the `live` view that DML reads. While it is `loading`, it
+        lacks the index of its storage order: rows can be inserted, and rolled back, and nothing else.
+        """
+        ...
+
+    async def index(self, relation: Relation, *, term: Term) -> None:
+        """Build the index of storage order where it is missing."""
         ...
 
     async def publish(self, graph: GraphId, epoch: Epoch, *, term: Term, created: Sequence[Relation]) -> None:
@@ -36,6 +42,12 @@ class VersionedTables(Protocol):
 
     async def fence(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
         """Refuse every older generation, and end its sessions (named `tidefill:<graph>:<generation>`)."""
+        ...
+
+    async def retire(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
+        """Refuse every generation before this one, end their sessions, and forget the graph: nothing is written in its
+        name any more.
+        """
         ...
 
     async def roll_back(self, relations: Collection[RelationId], epoch: Epoch, *, term: Term) -> None:

@@ -4,7 +4,7 @@ The service is the server; a worker long-polls. Every call is a heartbeat. All n
 token>`.
 
     POST /internal/v1/workers                  Registration -> Registered
-    GET  /internal/v1/workers/{id}/barrier     the next barrier of ?graph=, or 204 after the wait
+    GET  /internal/v1/workers/{id}/barrier     its next barrier of any graph, none of ?taken=<graph>:<epoch>, or 204
     POST /internal/v1/workers/{id}/answers     Answer -> 204; 410 when the worker or its generation is of the past
     GET  /internal/v1/workers/{id}/request     the next Request for ?graph=, or 204 after the wait
     POST /internal/v1/workers/{id}/responses   Response -> 204

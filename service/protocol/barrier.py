@@ -24,7 +24,9 @@ class Barrier(BaseModel):
     """One barrier of one graph, with the DML that was accepted when it was injected.
 
     `interval_ms` is the pace the leader keeps, and `overhead_ms` what barriers have lately taken outside the worker: a
-    scan's time slice is derived from both. Invariants: `prev < curr`; an initial barrier carries an `Add`.
+    scan's time slice is derived from both. `replay_upto` is set in the graph of a snapshot job whose snapshot is read:
+    the upstreams' change log may be replayed up to that epoch, which the database graph has committed. Invariants:
+    `prev < curr`; an initial barrier carries an `Add`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -38,6 +40,7 @@ class Barrier(BaseModel):
     statements: tuple[Statement, ...] = ()
     interval_ms: int = 1000
     overhead_ms: int = 0
+    replay_upto: EpochField | None = None
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from service.protocol.ids import ActorId, FragmentId, JobId, Vnode
+from service.protocol.ids import ActorId, EpochField, FragmentId, JobId, Vnode
 from service.protocol.relation import Relation
 from service.protocol.vnodes import Runs
 
@@ -26,6 +26,7 @@ class ScanType(StrEnum):
     """How a scan merges its upstream's history with its live changes."""
 
     ARRANGEMENT_BACKFILL = "ARRANGEMENT_BACKFILL"
+    SNAPSHOT_BACKFILL = "SNAPSHOT_BACKFILL"
 
 
 class PositionState(StrEnum):
@@ -107,9 +108,23 @@ class FragmentPlan(_Value):
         return self
 
 
+class SnapshotPlan(_Value):
+    """Where a snapshot job stands while it is being created.
+
+    Its history is the upstreams at `epoch`, which the database graph has committed. `consumed` is the epoch up to which
+    their change log was replayed as well, None while the snapshot is still read. Invariant: `epoch <= consumed`.
+    """
+
+    epoch: EpochField
+    consumed: EpochField | None = None
+
+
 class JobPlan(_Value):
-    """A job: the relation it creates or maintains and its fragments, upstream first."""
+    """A job: the relation it creates or maintains and its fragments, upstream first. `snapshot` is None for a job that
+    is maintained in the database graph from its first epoch on, and once it is created.
+    """
 
     id: JobId
     relation: Relation
     fragments: tuple[FragmentPlan, ...]
+    snapshot: SnapshotPlan | None = None

@@ -52,13 +52,16 @@ class _Answer(_Value):
 
 
 class Collected(_Answer):
-    """Every actor passed the barrier. Timings are milliseconds by stage, for people and metrics."""
+    """Every actor passed the barrier. Timings are milliseconds by stage, for people and metrics. `consumed` is set by
+    the graph of a snapshot job that has read its snapshot: the epoch up to which the change log was replayed.
+    """
 
     type: Literal["collected"] = "collected"
     actors: tuple[ActorReport, ...] = ()
     relations: tuple[RelationReport, ...] = ()
     statements: tuple[StatementResult, ...] = ()
     timings_ms: dict[str, float] = Field(default_factory=dict)
+    consumed: EpochField | None = None
 
 
 class Failed(_Answer):

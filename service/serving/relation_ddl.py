@@ -64,13 +64,17 @@ def create_table(relation: Relation) -> sql.Composed:
     )
 
 
-def create_indexes(relation: Relation) -> Iterator[sql.Composed]:
-    """Yield the statements that make the indexes: storage order, what ended, what began."""
-    name = f"t_{relation.id}"
+def create_storage_index(relation: Relation) -> sql.Composed:
+    """Return the statement that makes the index of storage order, where it is missing."""
     key = sql.SQL(", ").join([_key_part(part) for part in relation.key])
-    yield sql.SQL("create unique index {} on {} (_vnode, {}, _from) nulls not distinct").format(
-        sql.Identifier(f"{name}_key"), table(relation.id), key
+    return sql.SQL("create unique index if not exists {} on {} (_vnode, {}, _from) nulls not distinct").format(
+        sql.Identifier(f"t_{relation.id}_key"), table(relation.id), key
     )
+
+
+def create_indexes(relation: Relation) -> Iterator[sql.Composed]:
+    """Yield the statements that make the other indexes: what ended, what began."""
+    name = f"t_{relation.id}"
     yield sql.SQL("create index {} on {} (_to) where _to <> {}").format(
         sql.Identifier(f"{name}_to"), table(relation.id), sql.Literal(ALIVE)
     )

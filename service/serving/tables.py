@@ -19,6 +19,8 @@ from service.serving.roles import role_names
 
 VACUUM_BATCH: Final = 10_000
 """Row versions deleted per transaction: short enough that nobody waits for their locks."""
+INDEX_MEMORY: Final = "256MB"
+"""What Postgres may sort in when an index is built: a few million keys."""
 ASKED_TOGETHER: Final = 100
 """Tables asked about in one statement; beyond some hundreds its planning costs more than round trips save."""
 
@@ -40,7 +42,14 @@ class PostgresTables:
     async def fence(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
         await fencing.fence(self._pool, graph, generation, term)
 
-    async def create(self, relation: Relation, *, term: Term) -> None:
+    async def retire(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
+        await fencing.fence(self._pool, graph, generation, term)
+        async with writing(self._pool, term) as conn:
+            for table in ("fence", "published", "horizon", "pin"):
+                forget = sql.SQL("delete from {} where graph = {}")
+                await conn.execute(forget.format(sql.Identifier("state", table), graph))
+
+    async def create(self, relation: Relation, *, term: Term, loading: bool = False) -> None:
         async with writing(self._pool, term) as conn:
             await _refuse_foreign_view(conn, relation)
             if not await _exists(conn, relation):
@@ -48,12 +57,19 @@ class PostgresTables:
                 for statement in relation_ddl.create_indexes(relation):
                     await conn.execute(statement)
                 await _mark(conn, "table", relation_ddl.table(relation.id), _layout_mark(relation))
+            if not loading:
+                await conn.execute(relation_ddl.create_storage_index(relation))
             writer = sql.Identifier((await role_names(conn)).writer)
             grant = sql.SQL("grant select, insert, update, delete on {} to {}")
             await conn.execute(grant.format(relation_ddl.table(relation.id), writer))
             if await _make_view(conn, "live", relation, relation_ddl.create_live_view(relation)):
                 view = sql.Identifier("live", relation.name)
                 await conn.execute(sql.SQL("grant select on {} to {}").format(view, writer))
+
+    async def index(self, relation: Relation, *, term: Term) -> None:
+        async with writing(self._pool, term) as conn:
+            await conn.execute(sql.SQL("set local maintenance_work_mem = {}").format(INDEX_MEMORY))
+            await conn.execute(relation_ddl.create_storage_index(relation))
 
     async def publish(self, graph: GraphId, epoch: Epoch, *, term: Term, created: Sequence[Relation]) -> None:
         async with writing(self._pool, term) as conn:

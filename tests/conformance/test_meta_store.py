@@ -224,10 +224,10 @@ async def test_a_barrier_reaches_its_worker_whole_until_it_is_answered(stores: S
     statement = Delete(id=StatementId(1), relation=relation("t"), predicate="id < 3")
     sent = await inject(stores, barrier(10, mutation=Throttle(fragments={}), statements=(statement,)))
     async with stores.begin() as tx:
-        assert await tx.barriers.for_worker(WORKER, DATABASE_GRAPH) == sent
-        assert await tx.barriers.for_worker(WorkerId("other"), DATABASE_GRAPH) is None
+        assert await tx.barriers.for_worker(WORKER) == sent
+        assert await tx.barriers.for_worker(WorkerId("other")) is None
         await tx.barriers.answer(collected(10), now=NOW)
-        assert await tx.barriers.for_worker(WORKER, DATABASE_GRAPH) is None
+        assert await tx.barriers.for_worker(WORKER) is None
         assert await tx.barriers.collected(DATABASE_GRAPH, Epoch(10)) == [(sent, collected(10))]
         assert await tx.barriers.collected(DATABASE_GRAPH, Epoch(9)) == []
 

@@ -142,7 +142,7 @@ async def one_epoch(tx: Transaction, *, scan: Any, epoch: int) -> None:
     await tx.statements.waiting(limit=5_000)
     one = barrier(epoch, epoch - 1, statements=(statement,))
     await tx.barriers.record(one, worker=WORKER, now=NOW, commands=[command])
-    await tx.barriers.for_worker(WORKER, DATABASE_GRAPH)
+    await tx.barriers.for_worker(WORKER)
     await tx.workers.seen(WORKER, now=NOW)
     first, second = scan.actors
     rows = epoch - 1_000

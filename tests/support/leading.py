@@ -100,7 +100,7 @@ class Leader:
 
     async def _collected(self, actors: Sequence[ActorReport], worker: WorkerId) -> Barrier:
         async with self.stores.begin() as tx:
-            barrier = await tx.barriers.for_worker(worker, DATABASE_GRAPH)
+            barrier = await tx.barriers.for_worker(worker)
             assert barrier is not None
             answer = collected(barrier.curr, *actors, generation=barrier.generation, worker=worker)
             assert await tx.barriers.answer(answer, now=NOW)

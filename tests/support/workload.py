@@ -4,7 +4,7 @@ The writers run over HTTP and outlive every kill: a statement whose answer was l
 twice; one that was answered has run once.
 """
 
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -16,19 +16,23 @@ from tests.support.waiting import Repeating, until
 ROWS = 20_000
 MOVED = 10_000_000
 QUERY = "SELECT id, v * 2 AS doubled, upper(note) AS note FROM orders WHERE v % 3 <> 0"
-SLOW = 400
+SLOW = 200
 """Rows per second and actor: the backfill outlasts what a test does to it."""
+ARRANGEMENT, SNAPSHOT = "doubled", "decoupled"
+STRATEGIES = {ARRANGEMENT: "false", SNAPSHOT: "true"}
+"""Each view, and whether the session that creates it asks for a snapshot backfill."""
 
 
 @dataclass
 class Workload:
-    """`orders` and `ledger` change; `doubled` is built from `orders`, at first slowly."""
+    """`orders` and `ledger` change; views of `strategies` are built from `orders` side by side, at first slowly."""
 
     service: Service
+    strategies: Collection[str] = (ARRANGEMENT,)
     answered: set[int] = field(default_factory=set[int])
     seen: int = 0
     """The most rows of history that were ever reported."""
-    job: int = 0
+    jobs: dict[str, int] = field(default_factory=dict[str, int])
     threads: tuple[Repeating, ...] = ()
 
     def prepare(self) -> None:
@@ -37,9 +41,16 @@ class Workload:
         service.run("CREATE TABLE orders (id bigint PRIMARY KEY, v int, note text)")
         service.run("CREATE TABLE ledger (n bigint)")
         service.run(f"INSERT INTO orders SELECT g, g % 1000, 'note ' || g FROM generate_series(1, {ROWS}) g")
-        create = f"CREATE MATERIALIZED VIEW doubled WITH (backfill_rate_limit = {SLOW}) AS {QUERY}"
-        service.run(create, background_ddl="true")
-        self.job = service.job("doubled")
+        service.run("ALTER SYSTEM SET max_concurrent_creating_streaming_jobs = 0")
+        for view in self.strategies:
+            create = f"CREATE MATERIALIZED VIEW {view} WITH (backfill_rate_limit = {SLOW}) AS {QUERY}"
+            service.run(create, background_ddl="true", streaming_use_snapshot_backfill=STRATEGIES[view])
+            self.jobs[view] = service.job(view)
+
+    @property
+    def job(self) -> int:
+        """The job that is watched."""
+        return next(iter(self.jobs.values()))
 
     @contextmanager
     def running(self) -> Generator[None]:
@@ -56,10 +67,13 @@ class Workload:
     def finish(self) -> None:
         """Let the backfill end and check everything; the writers have stopped."""
         service = self.service
-        service.limit(self.job, None)
-        service.until_created("doubled")
+        for job in self.jobs.values():
+            service.limit(job, None)
+        for view in self.strategies:
+            service.until_created(view)
         service.flush()
-        assert service.assert_equal("doubled", QUERY) > 0
+        for view in self.strategies:
+            assert service.assert_equal(view, QUERY) > 0
         counted = dict(service.sql("SELECT n, count(*) FROM ledger GROUP BY n"))
         assert set(counted.values()) <= {1}, "a statement ran twice"
         assert self.answered, "no statement was answered"

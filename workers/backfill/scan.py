@@ -55,6 +55,11 @@ class ScanState:
         """Whether there is no history left to read."""
         return all(actor.positions.completed for actor in self.actors)
 
+    @property
+    def held(self) -> bool:
+        """Whether a limit of 0 holds it."""
+        return any(actor.budget.limit == 0 for actor in self.actors)
+
     def may_read(self, *, paused: bool) -> bool:
         """Whether history may be read in an epoch of a graph that is `paused` or not (I4).
 

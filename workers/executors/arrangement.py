@@ -32,6 +32,7 @@ from service.protocol.relation import Relation
 from service.protocol.vnodes import Runs
 from workers.backfill.pace import page_rows_after
 from workers.backfill.positions import Block, Positions, pages
+from workers.backfill.reading import Reading
 from workers.executors.rows import PositionColumns, actor_indexes, input_schema, repeated, row_batch
 from workers.queries.stateless import REPORT, StatelessPlan
 from workers.spark.frames import spark_schema
@@ -56,11 +57,10 @@ class EpochTask(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    prev: EpochField
     curr: EpochField
+    """What it writes is of this epoch."""
+    reading: Reading
     actors: tuple[ActorTask, ...]
-    changed: bool
-    """Whether the upstream changed in the epoch at all."""
     slice_seconds: float
     page_rows: int
 
@@ -144,10 +144,11 @@ def read_rows(scan: ScanTask, task: EpochTask, index: int) -> Iterator[pa.Record
     actor, schema = task.actors[index], input_schema(scan.upstream)
     positions = Positions(actor.runs, {position.vnode: position for position in actor.positions})
     upstream_rows = 0
-    if task.changed:
+    reading = task.reading
+    if reading.changes:
         beside = PositionColumns(positions, len(scan.upstream.key))
         for operation, batch in scan.store.read_changes(
-            scan.upstream, after=task.prev, upto=task.curr, runs=actor.runs
+            scan.upstream, after=reading.after, upto=reading.upto, runs=actor.runs
         ):
             upstream_rows += batch.num_rows
             yield row_batch(schema, operation, batch, beside.of(batch))
@@ -176,8 +177,9 @@ def read_rows(scan: ScanTask, task: EpochTask, index: int) -> Iterator[pa.Record
 def _page_reader(scan: ScanTask, task: EpochTask, positions: Positions) -> AbstractContextManager[PageReader]:
     """A query that the store can answer is copied inside it: its rows meet Spark only when they change."""
     if scan.pushdown is None or not positions.next_block():
-        return nullcontext(lambda block, limit: scan.store.read_page(scan.upstream, block, at=task.curr, limit=limit))
-    return scan.store.copying(scan.upstream, scan.target, scan.pushdown, at=task.curr)
+        at = task.reading.at
+        return nullcontext(lambda block, limit: scan.store.read_page(scan.upstream, block, at=at, limit=limit))
+    return scan.store.copying(scan.upstream, scan.target, scan.pushdown, at=task.reading.at, epoch=task.curr)
 
 
 @dataclass

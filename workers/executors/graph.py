@@ -6,19 +6,22 @@ downstream, each one Spark job; what nothing changed and what has no history to 
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from service.protocol.barrier import Barrier, BarrierKind
-from service.protocol.ids import FragmentId, Generation, JobId, RelationId, WorkerId
+from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, Generation, GraphId, JobId, RelationId, WorkerId
 from service.protocol.mutation import Add, Pause, Resume, StartFragmentBackfill, Stop, Throttle, Update
 from service.protocol.plan import ActorPlan, FragmentKind, FragmentPlan, JobPlan, Pushdown
 from service.protocol.relation import Relation
 from service.protocol.report import ActorReport, Collected, RelationReport
 from workers.backfill.pace import PAGE_ROWS_FIRST, Pace, share_of
+from workers.backfill.reading import Reading, Replay, interleaved
 from workers.backfill.scan import ActorState, ScanState, report
 from workers.executors.arrangement import ActorOutcome, ActorTask, EpochTask, ScanJob, ScanTask
 from workers.executors.culprit import find_culprit
@@ -38,6 +41,8 @@ class Scan:
     target: Relation
     state: ScanState
     query: StatelessPlan
+    consumed: Epoch | None = None
+    """Up to where a snapshot job has come that goes on in the database graph: its first epoch there reads the rest."""
     pushdown: Pushdown | None = None
     page_rows: int = PAGE_ROWS_FIRST
     pace: Pace = field(default_factory=Pace)
@@ -59,16 +64,25 @@ class Stores:
 
 @dataclass
 class GraphExecutor:
-    """Runs a graph's epochs. A new generation is a fresh start from the plan of its initial barrier."""
+    """Runs a graph's epochs. A new generation is a fresh start from the plan of its initial barrier.
+
+    `turn` is held while a Spark job runs: the graphs of snapshot jobs share one, so that however many there are, they
+    leave the database graph as many task slots as it uses (I10).
+    """
 
     worker: WorkerId
     spark: SparkSession
     connect: Callable[[Barrier], Stores]
     upkeep: Upkeep | None = None
+    turn: AbstractContextManager[Any] = field(default_factory=nullcontext[None])
+    pool: str = "default"
+    """Spark shares its task slots out evenly between the jobs of different pools."""
     generation: Generation | None = None
     stores: Stores | None = None
     paused: bool = False
     scans: dict[FragmentId, Scan] = field(default_factory=dict)
+    replays: dict[JobId, Replay] = field(default_factory=dict)
+    """Of the jobs that do not interleave: those of a graph of their own."""
 
     def run(self, barrier: Barrier) -> Collected:
         """Run one epoch; when it returns, everything it wrote is durable. Raises JobFailedError where one job is to
@@ -76,7 +90,8 @@ class GraphExecutor:
         """
         began = _monotonic()
         if barrier.kind is BarrierKind.INITIAL:
-            self.scans, self.generation, self.stores = {}, barrier.generation, self.connect(barrier)
+            self.scans, self.replays = {}, {}
+            self.generation, self.stores = barrier.generation, self.connect(barrier)
         assert barrier.generation == self.generation, "a barrier of another generation"
         assert self.stores is not None
         self._mutate(barrier)
@@ -84,14 +99,8 @@ class GraphExecutor:
         dml_ended = _monotonic()
         changed: set[RelationId] = set() if dml is None else set(dml.changed)
         deltas = {} if dml is None else dict(dml.key_count_deltas)
-        reports: list[ActorReport] = []
-        interval, overhead = barrier.interval_ms / 1000, barrier.overhead_ms / 1000
         scans = self._ordered()
-        reading = sum(self._may_read(scan) for scan in scans)
-        for scan in scans:
-            available = share_of(interval, elapsed_seconds=overhead + _monotonic() - began, jobs=reading)
-            reading -= self._may_read(scan)
-            reports += self._run_scan(scan, barrier, changed, deltas, available)
+        reports, consumed = self._run_scans(scans, barrier, changed, deltas, began)
         self._keep_up(dml, scans)
         return Collected(
             worker=self.worker,
@@ -108,7 +117,41 @@ class GraphExecutor:
                 "epoch": (_monotonic() - began) * 1000,
                 **{f"{name}_{scan.state.id}": took for scan in scans for name, took in scan.timings_ms.items()},
             },
+            consumed=consumed,
         )
+
+    def _run_scans(
+        self,
+        scans: Sequence[Scan],
+        barrier: Barrier,
+        changed: set[RelationId],
+        deltas: dict[RelationId, int],
+        began: float,
+    ) -> tuple[list[ActorReport], Epoch | None]:
+        """Run each scan once, in what is left of the interval; return what they tell, and how far a replay came."""
+        reports: list[ActorReport] = []
+        interval, overhead = barrier.interval_ms / 1000, barrier.overhead_ms / 1000
+        upto = self._replay_upto(barrier)
+        readings = {job: replay.reading(upto) for job, replay in self.replays.items()}
+        backfilling = sum(self._may_read(scan) for scan in scans)
+        for scan in scans:
+            available = share_of(interval, elapsed_seconds=overhead + _monotonic() - began, jobs=backfilling)
+            backfilling -= self._may_read(scan)
+            reading = readings.get(scan.job) or _interleaved(scan, barrier, changed)
+            reports += self._run_scan(scan, barrier, reading, changed, deltas, available)
+        if upto is None:
+            return reports, None
+        for job, reading in readings.items():
+            self.replays[job].replayed(reading, upto)
+        return reports, max((reading.upto for reading in readings.values()), default=None)
+
+    def _replay_upto(self, barrier: Barrier) -> Epoch | None:
+        """Return how far the change log may be replayed now: only once the snapshot is read, and not while a pause or
+        a limit of 0 holds the job.
+        """
+        scans = [scan.state for scan in self.scans.values()]
+        held = self.paused or any(scan.held or not scan.finished for scan in scans)
+        return None if held else barrier.replay_upto
 
     def _keep_up(self, dml: DmlOutcome | None, scans: Iterable[Scan]) -> None:
         if self.upkeep is None:
@@ -130,7 +173,7 @@ class GraphExecutor:
                 self._release(fragments)
             case Add(jobs=jobs, paused=paused):
                 self.paused = paused if barrier.kind is BarrierKind.INITIAL else self.paused
-                self._add(jobs, now)
+                self._add(jobs, barrier.graph, now)
             case Stop(jobs=jobs):
                 self.scans = {id_: scan for id_, scan in self.scans.items() if scan.job not in jobs}
             case Update(fragments=fragments):
@@ -156,8 +199,10 @@ class GraphExecutor:
         """Return the scans among `fragments` that this graph has: a job may have been stopped meanwhile."""
         return [self.scans[fragment] for fragment in fragments if fragment in self.scans]
 
-    def _add(self, jobs: Iterable[JobPlan], now: float) -> None:
+    def _add(self, jobs: Iterable[JobPlan], graph: GraphId, now: float) -> None:
         for job in jobs:
+            if job.snapshot is not None and graph != DATABASE_GRAPH:
+                self.replays[job.id] = Replay(job.snapshot.epoch, job.snapshot.consumed)
             for fragment in job.fragments:
                 if fragment.kind is FragmentKind.STREAM_SCAN:
                     self.scans[fragment.id] = _scan(job, fragment, now)
@@ -173,6 +218,7 @@ class GraphExecutor:
         self,
         scan: Scan,
         barrier: Barrier,
+        reading: Reading,
         changed: set[RelationId],
         deltas: dict[RelationId, int],
         available_seconds: float,
@@ -183,35 +229,16 @@ class GraphExecutor:
         permits = [actor.budget.permits if may_read else 0 for actor in scan.state.actors]
         outcomes: list[ActorOutcome] | None = None
         scan.inserted, scan.timings_ms = 0, {}
-        if scan.upstream.id in changed or any(allowed != 0 for allowed in permits):
+        if reading.changes or any(allowed != 0 for allowed in permits):
             slice_seconds = scan.pace.slice_seconds(available_seconds)
-            task = self._task(scan, barrier, permits, changed=scan.upstream.id in changed, slice_seconds=slice_seconds)
-            outcomes = self._run_job(scan, task)
+            outcomes = self._run_job(scan, _task(scan, barrier.curr, reading, permits, slice_seconds=slice_seconds))
+            scan.consumed = None
             scan.inserted = sum(outcome.inserted for outcome in outcomes)
             closed = sum(outcome.closed for outcome in outcomes)
             if scan.inserted or closed:
                 changed.add(scan.target.id)
                 deltas[scan.target.id] = deltas.get(scan.target.id, 0) + scan.inserted - closed
         return _reports(scan, outcomes, finishing=finishing)
-
-    def _task(
-        self, scan: Scan, barrier: Barrier, permits: list[int | None], *, changed: bool, slice_seconds: float
-    ) -> EpochTask:
-        return EpochTask(
-            prev=barrier.prev,
-            curr=barrier.curr,
-            actors=tuple(
-                ActorTask(
-                    runs=actor.positions.runs,
-                    positions=tuple(actor.positions.by_vnode.values()),
-                    permits=allowed,
-                )
-                for actor, allowed in zip(scan.state.actors, permits, strict=True)
-            ),
-            changed=changed,
-            slice_seconds=slice_seconds,
-            page_rows=scan.page_rows,
-        )
 
     def _job(self, scan: Scan) -> ScanJob:
         """Plan the scan's job when it first runs: an idle view costs nothing."""
@@ -226,7 +253,9 @@ class GraphExecutor:
     def _run_job(self, scan: Scan, task: EpochTask) -> list[ActorOutcome]:
         began = _monotonic()
         try:
-            outcomes = self._job(scan).run(task)
+            with self.turn:
+                self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.pool)
+                outcomes = self._job(scan).run(task)
         except Exception as error:
             raise JobFailedError(
                 scan.job,
@@ -250,6 +279,26 @@ class GraphExecutor:
         return outcomes
 
 
+def _interleaved(scan: Scan, barrier: Barrier, changed: Collection[RelationId]) -> Reading:
+    since = barrier.prev if scan.upstream.id in changed else barrier.curr
+    return interleaved(since=since if scan.consumed is None else scan.consumed, curr=barrier.curr)
+
+
+def _task(
+    scan: Scan, curr: Epoch, reading: Reading, permits: Iterable[int | None], *, slice_seconds: float
+) -> EpochTask:
+    return EpochTask(
+        curr=curr,
+        reading=reading,
+        actors=tuple(
+            ActorTask(runs=actor.positions.runs, positions=tuple(actor.positions.by_vnode.values()), permits=allowed)
+            for actor, allowed in zip(scan.state.actors, permits, strict=True)
+        ),
+        slice_seconds=slice_seconds,
+        page_rows=scan.page_rows,
+    )
+
+
 def _scan(job: JobPlan, fragment: FragmentPlan, now: float) -> Scan:
     assert fragment.upstream is not None
     assert fragment.query is not None
@@ -259,6 +308,7 @@ def _scan(job: JobPlan, fragment: FragmentPlan, now: float) -> Scan:
         target=job.relation,
         state=ScanState.of(fragment, now=now),
         query=plan(fragment.query, fragment.upstream, job.relation),
+        consumed=None if job.snapshot is None else job.snapshot.consumed,
         pushdown=fragment.query.pushdown,
     )
 

@@ -17,6 +17,7 @@ from service.protocol.plan import PositionState, Pushdown, Stateless, VnodePosit
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.vnodes import Runs
 from workers.backfill.positions import Block
+from workers.backfill.reading import interleaved
 from workers.executors.arrangement import ActorTask, EpochTask, ScanJob, ScanTask
 from workers.queries.stateless import plan
 from workers.state_store.port import CLOSE, LIVE, ArrowPage, PageReader, VersionedStore, Written
@@ -51,7 +52,9 @@ class _Handful(VersionedStore):
 
     @override
     @contextmanager
-    def copying(self, upstream: Relation, target: Relation, query: Pushdown, *, at: Epoch) -> Generator[PageReader]:
+    def copying(
+        self, upstream: Relation, target: Relation, query: Pushdown, *, at: Epoch, epoch: Epoch
+    ) -> Generator[PageReader]:
         yield lambda _block, _limit: ArrowPage((), {}, {})
 
     @override
@@ -75,10 +78,9 @@ def warm(spark: SparkSession, parallelism: int) -> None:
     for turn in range(1, _TURNS + 1):
         job.run(
             EpochTask(
-                prev=Epoch(turn),
                 curr=Epoch(turn + 1),
+                reading=interleaved(since=Epoch(turn), curr=Epoch(turn + 1)),
                 actors=(actor,) * parallelism,
-                changed=True,
                 slice_seconds=0,
                 page_rows=1,
             )

@@ -5,6 +5,7 @@ always adds it; there the gateway is started here, without the flag, and PySpark
 """
 
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -49,6 +50,8 @@ CONF: Final[Mapping[str, str]] = {
     "spark.scheduler.mode": "FAIR",
 }
 
+_LOCAL: Final = re.compile(r"local\[(?P<threads>\*|\d+)\]")
+
 
 @dataclass
 class Session:
@@ -85,7 +88,8 @@ def start(master: str, extra: Mapping[str, str]) -> Session:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     root = str(Path(__file__).resolve().parents[2])
     os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    conf = {**CONF, "spark.sql.warehouse.dir": tempfile.mkdtemp(prefix="tidefill-warehouse-"), **extra}
+    master, slots = _with_room(master)
+    conf = {**CONF, **slots, "spark.sql.warehouse.dir": tempfile.mkdtemp(prefix="tidefill-warehouse-"), **extra}
     gateway = None if _has_vector_module() else _start_gateway(conf)
     builder = SparkSession.builder.master(master).appName("tidefill")
     for name, value in conf.items():
@@ -93,6 +97,17 @@ def start(master: str, extra: Mapping[str, str]) -> Session:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return Session(spark, gateway)
+
+
+def _with_room(master: str) -> tuple[str, Mapping[str, str]]:
+    """Give a local Spark twice the task slots of its parallelism: the database graph never waits for the slots of
+    snapshot jobs; on what processors there are the system shares the threads out (I10). A cluster has its own ways.
+    """
+    found = _LOCAL.fullmatch(master)
+    if found is None:
+        return master, {}
+    parallelism = os.cpu_count() or 1 if found["threads"] == "*" else int(found["threads"])
+    return f"local[{2 * parallelism}]", {"spark.default.parallelism": str(parallelism)}
 
 
 def _java() -> str:

@@ -31,7 +31,11 @@ _BOUNDED: Final = ("set idle_in_transaction_session_timeout = '60s'", "set lock_
 WRITING: Final = (*_READING, *_BOUNDED)
 COPYING: Final = (*_READING, "set enable_bitmapscan = off", *_BOUNDED)
 
-_open: dict[tuple[int, str, tuple[str, ...]], tuple[str, Any]] = {}
+KEPT: Final = 12
+"""Connections kept by one process: the four purposes, of the database graph and of a few beside it."""
+
+_open: dict[tuple[int, str, str, tuple[str, ...]], tuple[str, Any]] = {}
+"""By process, driver and server, graph, and purpose; the least recently used first."""
 
 
 def application_name(graph: GraphId, generation: Generation) -> str:
@@ -79,7 +83,7 @@ def psycopg_connection(url: str, name: str, setup: Sequence[str]) -> Generator[p
 
 @contextmanager
 def _cached(driver: str, url: str, name: str, setup: tuple[str, ...], connect: Any) -> Generator[Any]:
-    key = (os.getpid(), f"{driver}:{url}", setup)
+    key = (os.getpid(), f"{driver}:{url}", name.rpartition(":")[0], setup)
     known = _open.pop(key, None)
     if known is not None and known[0] != name:
         known[1].close()
@@ -91,6 +95,9 @@ def _cached(driver: str, url: str, name: str, setup: tuple[str, ...], connect: A
         connection.close()
         raise
     _open[key] = (name, connection)
+    mine = [known for known in _open if known[0] == key[0]]
+    if len(mine) > KEPT:
+        _open.pop(mine[0])[1].close()
 
 
 def _named(url: str, name: str) -> str:

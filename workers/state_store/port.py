@@ -67,9 +67,9 @@ class VersionedStore(Protocol):
         ...
 
     def copying(
-        self, upstream: Relation, target: Relation, query: Pushdown, *, at: Epoch
+        self, upstream: Relation, target: Relation, query: Pushdown, *, at: Epoch, epoch: Epoch
     ) -> AbstractContextManager[PageReader]:
-        """Give a reader that copies pages, as of epoch `at`, into the target at that epoch, inside the store; when it
+        """Give a reader that copies pages, as of epoch `at`, into the target at `epoch`, inside the store; when it
         ends, fence and commit them all in one transaction.
         """
         ...

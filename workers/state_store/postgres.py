@@ -55,13 +55,15 @@ class PostgresStore:
         return _page(relation, batches)
 
     @contextmanager
-    def copying(self, upstream: Relation, target: Relation, query: Pushdown, *, at: Epoch) -> Generator[PageReader]:
-        """Give a reader that copies pages into the target at epoch `at`; fence and commit when it ends."""
+    def copying(
+        self, upstream: Relation, target: Relation, query: Pushdown, *, at: Epoch, epoch: Epoch
+    ) -> Generator[PageReader]:
+        """Give a reader that copies pages as of `at` into the target at `epoch`; fence and commit when it ends."""
         with adbc_connection(self.url, self._name, COPYING, autocommit=False) as connection:
 
             def copy(block: Block, limit: int) -> ArrowPage:
-                told = _fetch(connection, statements.copy_query(upstream, target, query, block, at=at, limit=limit))
-                return _copied(upstream, told, limit)
+                text = statements.copy_query(upstream, target, query, block, at=at, epoch=epoch, limit=limit)
+                return _copied(upstream, _fetch(connection, text), limit)
 
             yield copy
             _select(connection, self._hold)

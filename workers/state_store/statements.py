@@ -14,9 +14,11 @@ def page_query(relation: Relation, block: Block, *, at: Epoch, limit: int) -> st
     return _page(relation, block, _columns(relation), at, limit)
 
 
-def copy_query(upstream: Relation, target: Relation, query: Pushdown, block: Block, *, at: Epoch, limit: int) -> str:
-    """Copy the rows of a page that satisfy the query, and tell of the page by vnode: its rows, the rows copied, and the
-    key of the row at the limit (NULLs where there is none).
+def copy_query(
+    upstream: Relation, target: Relation, query: Pushdown, block: Block, *, at: Epoch, epoch: Epoch, limit: int
+) -> str:
+    """Copy the rows of a page as of `at` that satisfy the query, as versions of `epoch`, and tell of the page by vnode:
+    its rows, the rows copied, and the key of the row at the limit (NULLs where there is none).
     """
     key = key_of(upstream)
     # A condition may read any column; without one the page carries what is copied and its key.
@@ -33,7 +35,7 @@ def copy_query(upstream: Relation, target: Relation, query: Pushdown, block: Blo
     return (
         f"with page as materialized ({page}),"
         f" copied as (insert into {state_table(target.id)} ({', '.join(map(quoted, stored_columns(target)))})"
-        f" select _vnode, {', '.join(map(_pushed, query.columns))}, {at} from page where {predicate})"
+        f" select _vnode, {', '.join(map(_pushed, query.columns))}, {epoch} from page where {predicate})"
         f" select _vnode, count(*) as rows, count(*) filter (where {predicate}) as copied, {last}"
         " from page group by _vnode order by _vnode"
     )

@@ -1,16 +1,17 @@
 """`/internal/v1`: the worker's calls, as `service.protocol.api` describes them. 410 tells a worker to stop."""
 
+from collections.abc import Sequence
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import TypeAdapter, ValidationError
+from pydantic import StringConstraints, TypeAdapter, ValidationError
 
 from service.api.calling import Here
 from service.domain.errors import Conflict
 from service.operations import workers
 from service.protocol.api import Registered, Registration
-from service.protocol.ids import BIGINT_MAX, DATABASE_GRAPH, GraphId, WorkerId
+from service.protocol.ids import BIGINT_MAX, DATABASE_GRAPH, Epoch, GraphId, WorkerId
 from service.protocol.report import ANSWER
 from service.protocol.request import RESPONSE
 
@@ -20,6 +21,8 @@ T = TypeVar("T")
 _NO_CONTENT = 204
 _REGISTRATION: TypeAdapter[Registration] = TypeAdapter(Registration)
 Graph = Annotated[int, Query(ge=0, le=BIGINT_MAX)]
+Taken = Annotated[Sequence[Annotated[str, StringConstraints(pattern=r"^\d{1,18}:\d{1,19}$")]], Query()]
+"""The barriers that a worker has in hand, as `<graph>:<epoch>`."""
 
 
 @router.post("/workers")
@@ -29,9 +32,10 @@ async def register(world: Here, request: Request) -> Registered:
 
 
 @router.get("/workers/{worker}/barrier")
-async def next_barrier(world: Here, worker: WorkerId, graph: Graph = DATABASE_GRAPH) -> Response:
-    """Hand out the barrier that the worker has yet to answer, or 204 after the wait."""
-    barrier = await workers.next_barrier(world, worker, GraphId(graph))
+async def next_barrier(world: Here, worker: WorkerId, taken: Taken = ()) -> Response:
+    """Hand out a barrier that the worker has yet to answer, besides those it has taken, or 204 after the wait."""
+    known = {GraphId(int(graph)): Epoch(int(epoch)) for graph, epoch in (one.split(":") for one in taken)}
+    barrier = await workers.next_barrier(world, worker, known)
     return Response(status_code=_NO_CONTENT) if barrier is None else _json(barrier.model_dump_json())
 
 

@@ -160,7 +160,7 @@ async def test_new_actors_that_have_lost_rows_fail_the_epoch(leader: Leader) -> 
     (new,) = (await waiting(leader))[scan.id]
     await leader.look()
     async with leader.stores.begin() as tx:
-        barrier = await tx.barriers.for_worker(WORKER, DATABASE_GRAPH)
+        barrier = await tx.barriers.for_worker(WORKER)
     assert barrier is not None
     await workers.answer(leader.world, collected(barrier.curr, report(new, scan.id, 51)))
     async with leader.stores.begin() as tx:

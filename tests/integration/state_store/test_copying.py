@@ -94,7 +94,7 @@ async def test_a_copied_page_is_the_page_that_is_read(
         return worker.read_page(upstream, block, at=AT, limit=limit)
 
     read = whole(page, limit)
-    with worker.copying(upstream, view_of(upstream), query_of(upstream, predicate), at=AT) as copy:
+    with worker.copying(upstream, view_of(upstream), query_of(upstream, predicate), at=AT, epoch=AT) as copy:
         copied = whole(copy, limit)
     assert [page[:2] for page in copied] == [page[:2] for page in read]
     names = ", ".join(f'"{column.name}"' for column in upstream.columns)
@@ -111,7 +111,7 @@ async def test_an_old_generation_copies_nothing(store: Store) -> None:
     worker = await fill(store, upstream)
 
     def copy() -> None:
-        with worker.copying(upstream, view_of(upstream), query_of(upstream, None), at=AT) as reader:
+        with worker.copying(upstream, view_of(upstream), query_of(upstream, None), at=AT, epoch=AT) as reader:
             whole(reader, 5)
 
     await store.tables.fence(DATABASE_GRAPH, Generation(6), term=TERM)

@@ -1,0 +1,102 @@
+"""Snapshot jobs between their start and their place in the database graph: index, replay, merge, retire.
+
+A job's own graph commits how far the log was replayed. When little is left the job *merges*, in the transaction of such
+a commit: an Add in the database graph carries it with the epoch that it has consumed, the first epoch there reads the
+changes since then, and with that epoch the job is created. Nothing of its graph is in flight at that instant, so no
+one else writes its table. Next: `workers.backfill.reading`.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from service.domain.barrier import GraphView
+from service.domain.job import JobState
+from service.domain.parameters import SystemParameters
+from service.operations.world import World
+from service.ports.meta_store import Transaction
+from service.protocol.epoch import instant_of
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, Term
+from service.protocol.mutation import Add, Pause
+from service.protocol.plan import JobPlan, ScanType
+from service.protocol.report import Collected
+from service.telemetry.log import logger
+
+LAG_MAX: Final = timedelta(seconds=3)
+"""With less than this left to replay (or three barriers) a job merges: the database graph's epoch reads the rest."""
+INDEX_LATER_ROWS: Final = 100_000
+"""Building the index of storage order after so many rows were loaded is faster than keeping it while they are."""
+
+log = logger("snapshots")
+
+
+def is_snapshot(plan: JobPlan) -> bool:
+    """Whether a job is created in a graph of its own."""
+    return any(fragment.scan_type is ScanType.SNAPSHOT_BACKFILL for fragment in plan.fragments)
+
+
+def lag_max(parameters: SystemParameters) -> timedelta:
+    """Return how much may be left to replay when a job merges."""
+    return max(LAG_MAX, 3 * timedelta(milliseconds=parameters.barrier_interval_ms))
+
+
+async def many_rows(tx: Transaction, plan: JobPlan) -> bool:
+    """Whether a job loads so much that its index is better built afterwards."""
+    entries = [await tx.catalog.get(one.upstream.id) for one in plan.fragments if one.upstream is not None]
+    return sum(entry.key_count for entry in entries if entry is not None) > INDEX_LATER_ROWS
+
+
+async def replay_upto(tx: Transaction, graph: GraphId) -> Epoch | None:
+    """Return the epoch up to which the log may be replayed: none while the table lacks the index that it needs."""
+    snapshot = await tx.snapshots.of_graph(graph)
+    return await _committed(tx) if snapshot is not None and snapshot.indexed else None
+
+
+async def follow(
+    tx: Transaction, graph: GraphId, answers: Sequence[Collected], *, lag_max: timedelta, now: datetime
+) -> None:
+    """Record how far the log was replayed by what has just been committed, and merge once little is left."""
+    consumed = max((answer.consumed for answer in answers if answer.consumed is not None), default=None)
+    if consumed is None:
+        return
+    await tx.snapshots.replayed(graph, consumed)
+    snapshot = await tx.snapshots.of_graph(graph)
+    assert snapshot is not None
+    lag = instant_of(await _committed(tx)) - instant_of(consumed)
+    job = await tx.actors.hold(snapshot.job)
+    if lag > lag_max or job is None or job.state is not JobState.CREATING:
+        return
+    await tx.snapshots.merge(graph)
+    (plan,) = await tx.jobs.plans([job.id])
+    await tx.commands.add(DATABASE_GRAPH, Add(jobs=(plan,)), asked_by=f"job {job.id}", now=now)
+    facts = {"job": job.id, "name": job.name, "consumed": str(consumed), "lag_seconds": lag.total_seconds()}
+    await tx.events.append("job.merging", facts, now=now)
+
+
+async def pause_all(tx: Transaction, *, now: datetime) -> None:
+    """Ask every snapshot job's graph for a pause."""
+    for graph in await tx.snapshots.unmerged():
+        await tx.commands.add(graph, Pause(), asked_by="pause_on_next_bootstrap", now=now)
+
+
+async def build_index(world: World, graph: GraphId, *, term: Term) -> None:
+    """Build the index of the job's table; nothing writes it meanwhile. Repeatable."""
+    async with world.stores.begin(term) as tx:
+        snapshot = await tx.snapshots.of_graph(graph)
+        plans = [] if snapshot is None else await tx.jobs.plans([snapshot.job])
+    for plan in plans:
+        await world.tables.index(plan.relation, term=term)
+    async with world.stores.begin(term) as tx:
+        await tx.snapshots.index_built(graph)
+
+
+async def retire(world: World, view: GraphView, *, term: Term) -> None:
+    """Forget a graph whose job needs it no more. The state store comes first: it refuses its writers from then on."""
+    await world.tables.retire(view.graph, Generation(view.generation + 1), term=term)
+    async with world.stores.begin(term) as tx:
+        await tx.snapshots.retire(view.graph)
+    log.info("graph.retired", graph=view.graph)
+
+
+async def _committed(tx: Transaction) -> Epoch:
+    return Epoch(int((await tx.graphs.state(DATABASE_GRAPH))["committed"]))
