@@ -129,7 +129,7 @@ KILLS: dict[str, tuple[Callable[[Service], None], ...]] = {
 }
 
 
-@pytest.mark.parametrize("kills", KILLS.values(), ids=KILLS.keys())
+@pytest.mark.parametrize("kills", list(KILLS.values()), ids=list(KILLS))
 def test_nothing_is_lost_nor_twice(workload: Workload, kills: Sequence[Callable[[Service], None]]) -> None:
     """I1, I3, I6: the views equal their query in Postgres and verify; statements ran once."""
     service, abandoned = workload.service, set[int]()
