@@ -53,7 +53,7 @@ SESSION_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
         **{f"streaming_parallelism_for_{kind}": "default" for kind in _KINDS},
         "streaming_parallelism_for_backfill": "default",
         "streaming_use_arrangement_backfill": "true",
-        "streaming_use_snapshot_backfill": "false",
+        "streaming_use_snapshot_backfill": "true",
         "statement_timeout": "60000",
         "row_limit": "10000",
         "timezone": "UTC",

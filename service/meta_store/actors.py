@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from sqlalchemy import and_, delete, func, insert, select, update
+from sqlalchemy import and_, delete, func, insert, select, union, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.domain.job import Job, JobState
+from service.domain.job import CREATING, Job, JobState
 from service.domain.parallelism import Parallelism
 from service.meta_store.documents import among
 from service.meta_store.jobs import JOBS, job_of_row, parallelism_text
@@ -13,7 +13,7 @@ from service.meta_store.models import RESCALE_DUE, SCHEMA, actor, backfill_posit
 from service.meta_store.models import job as job_table
 from service.meta_store.plans import read_actors, runs_of_row
 from service.protocol.ids import ActorId, FragmentId, GraphId, JobId
-from service.protocol.plan import ActorPlan, FragmentKind
+from service.protocol.plan import ActorPlan, FragmentKind, ScanType
 from service.protocol.vnodes import Runs, vnodes_of
 
 
@@ -61,6 +61,21 @@ class PostgresActors:
         for scan, owner in owners.items():
             layouts[JobId(owner)][FragmentId(scan)] = [runs_of_row(row) for row in actors[scan]]
         return layouts
+
+    async def tied(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[Job]]:
+        maker, scan = job_table.alias(), fragment.c
+        itself = select(scan.job.label("tied"), scan.job.label("one"))
+        readers = select(scan.job, maker.c.id).join(maker, maker.c.relation == scan.upstream)
+        pairs = union(
+            itself.where(scan.scan_type == ScanType.BACKFILL, among(scan.job, jobs)),
+            readers.where(scan.scan_type == ScanType.BACKFILL, among(maker.c.id, jobs)),
+        ).subquery()
+        alive = job_table.c.state.in_(CREATING | {JobState.CREATED})
+        found = JOBS.add_columns(pairs.c.one).join(pairs, pairs.c.tied == job_table.c.id).where(alive)
+        tied: dict[JobId, list[Job]] = {one: [] for one in jobs}
+        for row in await self._connection.execute(found.order_by(job_table.c.id)):
+            tied[JobId(row.one)].append(job_of_row(row))
+        return tied
 
     async def reserve(self, number: int) -> Sequence[ActorId]:
         sequence = func.pg_get_serial_sequence(f"{SCHEMA}.{actor.name}", "id")

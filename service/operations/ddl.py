@@ -6,17 +6,20 @@ from typing import Final
 
 from service.domain.errors import Conflict
 from service.domain.job import JobState
-from service.domain.parallelism import check_vnodes, for_backfill, normal, resolved
+from service.domain.parallelism import Parallelism, check_vnodes, for_backfill, normal, resolved
 from service.domain.placement import blocks
+from service.domain.strategy import Strategy, check_tied, chosen
 from service.operations import jobs, requests
-from service.operations.rescaling import slots
+from service.operations.rescaling import actors_beside, slots
 from service.operations.world import World
 from service.ports.records import CatalogEntry, NewFragment, NewJob
 from service.protocol.ids import JobId
 from service.protocol.plan import FragmentKind, ScanType
 from service.protocol.relation import Relation, RelationKind
+from service.sql.explain import PlannedScan, plan_text
 from service.sql.statements import CreateMaterializedView, CreateTable
 from service.sql.tables import table_relation
+from service.sql.view_keys import BoundView
 from service.sql.views import bind_view, view_relation
 
 SLOW_DDL_SECONDS: Final = 30
@@ -27,6 +30,15 @@ class Created:
     """What a CREATE answers besides its tag."""
 
     notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A materialized view as it would be created."""
+
+    new: NewJob
+    bound: BoundView
+    strategy: Strategy
 
 
 async def create_table(world: World, statement: CreateTable, text: str, session: Mapping[str, str]) -> Created:
@@ -51,9 +63,21 @@ async def create_view(world: World, statement: CreateMaterializedView, session: 
         if not background:
             await jobs.created(world, taken.job)
         return _existing(RelationKind.MATERIALIZED_VIEW, statement.name)
-    new = await _plan(world, statement, session, background=background)
-    asked = await jobs.create(world, new, if_not_exists=statement.if_not_exists)
+    planned = await _plan(world, statement, session, background=background)
+    asked = await jobs.create(world, planned.new, if_not_exists=statement.if_not_exists)
     return await (_started if background else _finished)(world, asked.job)
+
+
+async def explain_view(world: World, statement: CreateMaterializedView, session: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the plan of a materialized view as lines of text; nothing is created. Raises what `create_view` does."""
+    if await _taken(world, statement) is not None:
+        return _existing(RelationKind.MATERIALIZED_VIEW, statement.name).notices
+    planned = await _plan(world, statement, session, background=False)
+    scans = [
+        PlannedScan(scan.upstream.name, scan.query, len(fragment.actors), fragment.rate_limit)
+        for scan, fragment in zip(planned.bound.scans, planned.new.fragments, strict=True)
+    ]
+    return plan_text(planned.new.relation, scans, planned.strategy, planned.bound.order)
 
 
 async def readable(world: World) -> dict[str, Relation]:
@@ -64,32 +88,50 @@ async def readable(world: World) -> dict[str, Relation]:
 
 async def _plan(
     world: World, statement: CreateMaterializedView, session: Mapping[str, str], *, background: bool
-) -> NewJob:
+) -> Planned:
     relations = await readable(world)
     bound = bind_view(statement, relations)
     columns = [await requests.analyze(world, scan.upstream, scan.query, bound.names) for scan in bound.scans]
     relation = view_relation(bound, columns, statement.name)
+    strategy = chosen(session)
+    tied = strategy.scan_type is ScanType.BACKFILL
     parallelism, backfill = normal(session, relation.kind), for_backfill(session)
     async with world.stores.begin() as tx:
-        available = await slots(tx, now=world.clock.now(), lease=world.worker_lease)
-    scans: list[NewFragment] = []
-    for scan in bound.scans:
-        vnode_count = scan.upstream.vnode_count
-        check_vnodes(parallelism, vnode_count)
-        check_vnodes(backfill, vnode_count, backfill=True)
-        actors = resolved(backfill or parallelism, slots=available or 1, vnode_count=vnode_count)
-        scans.append(
-            NewFragment(
-                FragmentKind.STREAM_SCAN,
-                blocks(vnode_count, actors),
-                upstream=scan.upstream.id,
-                query=scan.query,
-                scan_type=_scan_type(session),
-                rate_limit=_rate_limit(statement, session),
-            )
+        available = await slots(tx, now=world.clock.now(), lease=world.worker_lease) or 1
+        beside = [await actors_beside(tx, scan.upstream) if tied else None for scan in bound.scans]
+    scans = tuple(
+        NewFragment(
+            FragmentKind.STREAM_SCAN,
+            blocks(
+                scan.upstream.vnode_count,
+                _actors(scan.upstream, parallelism, backfill, slots=available, beside=tied_to),
+            ),
+            upstream=scan.upstream.id,
+            query=scan.query,
+            scan_type=strategy.scan_type,
+            rate_limit=_rate_limit(statement, session),
         )
+        for scan, tied_to in zip(bound.scans, beside, strict=True)
+    )
     order = tuple((relations[before].id, relations[after].id) for before, after in bound.order)
-    return NewJob(relation, statement.text, background, tuple(scans), parallelism, backfill, order)
+    # What is tied keeps the actors it has: nothing is asked for.
+    asked = (None, None) if tied else (parallelism, backfill)
+    new = NewJob(relation, statement.text, background, scans, *asked, order)
+    return Planned(new, bound, strategy)
+
+
+def _actors(
+    upstream: Relation, parallelism: Parallelism, backfill: Parallelism | None, *, slots: int, beside: int | None
+) -> int:
+    """Return how many actors a scan begins with: those of its upstream, if it is tied to them. Raises Invalid."""
+    vnode_count = upstream.vnode_count
+    check_vnodes(parallelism, vnode_count)
+    check_vnodes(backfill, vnode_count, backfill=True)
+    if beside is None:
+        return resolved(backfill or parallelism, slots=slots, vnode_count=vnode_count)
+    for asked in (parallelism, backfill):
+        check_tied(asked, beside, slots=slots, vnode_count=vnode_count, upstream=upstream.name)
+    return beside
 
 
 async def _taken(world: World, statement: CreateMaterializedView) -> CatalogEntry | None:
@@ -119,11 +161,6 @@ async def _finished(world: World, job: JobId) -> Created:
     if seconds < SLOW_DDL_SECONDS:
         return Created()
     return Created((f"the statement took {seconds:.0f} s; SET background_ddl = true returns at once",))
-
-
-def _scan_type(session: Mapping[str, str]) -> ScanType:
-    decoupled = session.get("streaming_use_snapshot_backfill", "false") == "true"
-    return ScanType.SNAPSHOT_BACKFILL if decoupled else ScanType.ARRANGEMENT_BACKFILL
 
 
 def _rate_limit(statement: CreateMaterializedView, session: Mapping[str, str]) -> int | None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from service.domain.errors import Conflict, NotFound, Refused, UnderRecovery
 from service.domain.job import CREATING, Job, JobEvent, JobState
-from service.operations import commands
+from service.operations import commands, rescaling
 from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
@@ -36,6 +36,8 @@ async def create(world: World, new: NewJob, *, if_not_exists: bool) -> Asked:
         if taken is not None and if_not_exists and taken.relation.kind is new.relation.kind:
             return Asked(taken.job, existed=True)
         job = await tx.jobs.add(new, now=world.clock.now())
+        # What it reads is held by now.
+        await rescaling.check_beside(tx, new)
         await tx.events.append(
             "job.asked", {"job": job.id, "name": job.name, "statement": new.statement}, now=world.clock.now()
         )

@@ -16,11 +16,14 @@ from service.domain.errors import Conflict, Invalid, NotFound
 from service.domain.job import CREATING, Job, JobState
 from service.domain.parallelism import Fixed, Parallelism, check_vnodes, resolved
 from service.domain.placement import blocks
+from service.domain.strategy import tied_actors
 from service.operations.world import World
 from service.ports.meta_store import Transaction
+from service.ports.records import NewJob
 from service.protocol.ids import BIGINT_MAX, DATABASE_GRAPH, CommandId, Epoch, FragmentId, GraphId, JobId
 from service.protocol.mutation import Update
-from service.protocol.plan import ActorPlan
+from service.protocol.plan import ActorPlan, ScanType
+from service.protocol.relation import Relation
 from service.protocol.vnodes import Runs, vnodes_of
 
 Layouts = Mapping[FragmentId, Sequence[Runs]]
@@ -47,6 +50,9 @@ async def alter(world: World, wanted: JobId, changes: Mapping[str, Parallelism |
         layouts = (await tx.actors.layouts([wanted]))[wanted]
         if not layouts:
             raise Invalid("stream scan node or source node not found")
+        # What reads one epoch of its upstreams in a graph of its own has its actors until it merges.
+        decoupled = [held] if held.graph != DATABASE_GRAPH else []
+        _check_untied(wanted, [*decoupled, *(await tx.actors.tied([wanted]))[wanted]])
         for name, parallelism in changes.items():
             for layout in layouts.values():
                 check_vnodes(parallelism, _vnodes(layout), backfill=name == "backfill_parallelism")
@@ -68,6 +74,26 @@ async def alter(world: World, wanted: JobId, changes: Mapping[str, Parallelism |
     return command
 
 
+async def actors_beside(tx: Transaction, upstream: Relation) -> int:
+    """Return how many actors a NoShuffle scan of a relation has: as many as write it, once what was asked for runs."""
+    entry = await tx.catalog.get(upstream.id)
+    if entry is None:
+        return tied_actors((), upstream.vnode_count)  # it was dropped, which whoever adds the scan will be told
+    layouts = (await tx.actors.layouts([entry.job]))[entry.job]
+    asked = await _asked(tx, DATABASE_GRAPH)
+    return tied_actors([len(asked.get(one, layout)) for one, layout in layouts.items()], upstream.vnode_count)
+
+
+async def check_beside(tx: Transaction, new: NewJob) -> None:
+    """Raise Conflict where the upstream of a NoShuffle scan has other actors by now than when the job was planned."""
+    for scan in new.fragments:
+        if scan.scan_type is not ScanType.BACKFILL or scan.upstream is None:
+            continue
+        entry = await tx.catalog.get(scan.upstream)
+        if entry is not None and await actors_beside(tx, entry.relation) != len(scan.actors):
+            raise Conflict(f"the parallelism of {entry.relation.name} has just been changed: try again")
+
+
 async def recovering(world: World) -> bool:
     """Whether no barrier can carry a change just now."""
     async with world.stores.begin() as tx:
@@ -81,10 +107,12 @@ async def settle(tx: Transaction, graph: GraphId, *, now: datetime, lease: timed
         return
     layouts = await tx.actors.layouts([job.id for job in due])
     available = await slots(tx, now=now, lease=lease)
-    asked = await _asked(tx, graph)
+    asked, tied = await _asked(tx, graph), await tx.actors.tied([job.id for job in due])
     resized: dict[FragmentId, Sequence[Runs]] = {}
     settled: list[JobId] = []
     for job in due:
+        if tied[job.id]:
+            continue  # to be looked at again when nobody's actors are beside its own any more
         if not asked.keys().isdisjoint(layouts[job.id]):
             continue  # to be looked at again when its Update has committed
         changed = _resized(job, layouts[job.id], available)
@@ -107,6 +135,15 @@ async def _asked(tx: Transaction, graph: GraphId) -> dict[FragmentId, Sequence[R
         if isinstance(command.mutation, Update)
         for fragment, actors in command.mutation.fragments.items()
     }
+
+
+def _check_untied(job: JobId, tied: Sequence[Job]) -> None:
+    """Raise Conflict, in the reference's words where it has them, where actors cannot change alone."""
+    if any(one.state in CREATING for one in tied):
+        raise Conflict(f"Cannot alter the job {job} because it is blocked by creating unreschedulable backfill jobs")
+    if tied:
+        names = ", ".join(one.name for one in tied)
+        raise Conflict(f"Cannot alter the job {job} because NoShuffle backfill has tied its actors: {names}")
 
 
 def _resized(job: Job, layouts: Layouts, available: int | None) -> Layouts:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, assert_never
 
-from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
+from service.domain.errors import Conflict, NotFound, Unavailable
 from service.domain.job import CREATING, JobState
 from service.domain.parallelism import DEFAULT
 from service.domain.parameters import (
@@ -258,11 +258,11 @@ class _Call:
 
     async def _explain(self, statement: s.Explain | s.ExplainBackfill) -> Outcome:
         match statement:
-            case s.Explain():
-                raise Invalid("EXPLAIN is not supported yet", position=1)
+            case s.Explain(view=view):
+                lines = await ddl.explain_view(self.world, view, self.session)
             case s.ExplainBackfill(view=view):
-                bound = bind_view(view, await ddl.readable(self.world))
-                return Outcome("EXPLAIN", (("QUERY PLAN", "text"),), tuple((line,) for line in dot(bound.order)))
+                lines = dot(bind_view(view, await ddl.readable(self.world)).order)
+        return Outcome("EXPLAIN", (("QUERY PLAN", "text"),), tuple((line,) for line in lines))
 
     async def _show_jobs(self) -> Outcome:
         async with self.world.stores.begin() as tx:

@@ -37,6 +37,12 @@ class Actors(Protocol):
         """Return what the actors of each scan own. Every job asked for is in the answer."""
         ...
 
+    async def tied(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[Job]]:
+        """Return the NoShuffle jobs, created or being created, whose actors are beside those of each of these jobs: the
+        job itself where it is one, and those that read what it creates. Every job asked for is in the answer.
+        """
+        ...
+
     async def reserve(self, number: int) -> Sequence[ActorId]:
         """Return ids that no actor has or will have."""
         ...

@@ -23,10 +23,15 @@ class FragmentKind(StrEnum):
 
 
 class ScanType(StrEnum):
-    """How a scan merges its upstream's history with its live changes."""
+    """How a scan merges its upstream's history with its live changes.
+
+    Arrangement has actors of its own number, each with a position for each of its vnodes. `BACKFILL` is NoShuffle: as
+    many actors as the upstream has, over the same vnodes, each with one position.
+    """
 
     ARRANGEMENT_BACKFILL = "ARRANGEMENT_BACKFILL"
     SNAPSHOT_BACKFILL = "SNAPSHOT_BACKFILL"
+    BACKFILL = "BACKFILL"
 
 
 class PositionState(StrEnum):

@@ -104,7 +104,7 @@ def _explain(cursor: Cursor) -> Statement:
         return _explain_backfill(cursor)
     if token.is_word("analyze", "verbose", "explain"):
         raise Invalid(f"EXPLAIN {token.text.upper()} is not supported", position=token.position)
-    return Explain(_statement(cursor))
+    return Explain(_explained(cursor, "EXPLAIN"))
 
 
 def _explain_backfill(cursor: Cursor) -> Statement:
@@ -120,11 +120,15 @@ def _explain_backfill(cursor: Cursor) -> Statement:
     cursor.expect_symbol(")")
     if asked != {"backfill", "format"}:
         raise Invalid("EXPLAIN takes the options (backfill, format dot)", position=opening.position)
+    return ExplainBackfill(_explained(cursor, "EXPLAIN (backfill)"))
+
+
+def _explained(cursor: Cursor, command: str) -> CreateMaterializedView:
     place = cursor.token.position
     explained = _statement(cursor)
     if not isinstance(explained, CreateMaterializedView):
-        raise Invalid("EXPLAIN (backfill) is of CREATE MATERIALIZED VIEW", position=place)
-    return ExplainBackfill(explained)
+        raise Invalid(f"{command} is of CREATE MATERIALIZED VIEW", position=place)
+    return explained
 
 
 _READERS: Final[Mapping[str, Callable[[Cursor], Statement]]] = MappingProxyType(

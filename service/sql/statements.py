@@ -231,9 +231,9 @@ class ShowCreate:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """EXPLAIN of another statement."""
+    """EXPLAIN: the plan that the view would have."""
 
-    inner: "Statement"
+    view: CreateMaterializedView
 
 
 @dataclass(frozen=True, slots=True)

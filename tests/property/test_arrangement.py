@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from service.protocol.plan import ScanType
 from tests.support.arrangement import POINTS, Kill, World, random_walk
 from tests.support.key_shapes import SHAPES, Dml, KeyShape
 from workers.backfill.model import identity, order_python
@@ -40,6 +41,7 @@ class Arrangement(RuleBasedStateMachine):
         checkpoint_frequency=st.integers(1, 3),
         size=st.sampled_from((0, 1, 3, 20)),
         waiting=st.booleans(),
+        scan_type=st.sampled_from(ScanType),
     )
     def begin(
         self,
@@ -49,15 +51,18 @@ class Arrangement(RuleBasedStateMachine):
         checkpoint_frequency: int,
         size: int,
         waiting: bool,
+        scan_type: ScanType,
     ) -> None:
         preloaded = data.draw(st.lists(statements(shape), min_size=size, max_size=size))
+        actors = data.draw(st.integers(1, vnode_count)) if scan_type is ScanType.BACKFILL else 1
         self.world = World(
             shape,
             vnode_count,
-            actors=1,
+            actors=actors,
             checkpoint_frequency=checkpoint_frequency,
             preloaded=preloaded,
             waiting=waiting,
+            scan_type=scan_type,
         )
 
     @rule(data=st.data())
@@ -95,7 +100,7 @@ class Arrangement(RuleBasedStateMachine):
     def throttle(self, limit: int | None) -> None:
         self.world.ask("throttle", limit)
 
-    @precondition(lambda self: len(self.world.pending) < 3)
+    @precondition(lambda self: len(self.world.pending) < 3 and self.world.scan_type is not ScanType.BACKFILL)
     @rule(actors=st.integers(1, 6))
     def rescale(self, actors: int) -> None:
         self.world.ask("rescale", min(actors, self.world.vnode_count))
@@ -120,11 +125,12 @@ Arrangement.TestCase.settings = settings(
 TestArrangement = Arrangement.TestCase
 
 
+@pytest.mark.parametrize("scan_type", ScanType)
 @pytest.mark.parametrize("seeds", [range(start, start + 100) for start in range(0, 400, 100)], ids=str)
-def test_random_walks(seeds: Sequence[int]) -> None:
+def test_random_walks(seeds: Sequence[int], scan_type: ScanType) -> None:
     """I1, I3, I4, I6, I11 over long schedules; the same walks find every planted bug of `test_mutants`."""
     for seed in seeds:
-        random_walk(seed)
+        random_walk(seed, scan_type=scan_type)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -184,6 +190,42 @@ def test_a_kill_resumes_from_the_committed_position() -> None:
     world.barrier(page_rows=2, pages_max=1, elapsed=0.0, kill=Kill("page_written"))
     position = world.scan.scan.actors[0].positions.by_vnode[0]
     assert (position.key, position.rows) == (("1",), 2)
+
+
+@pytest.mark.parametrize("page_rows", [1, 2, 5])
+@pytest.mark.parametrize("scan_type", ScanType)
+def test_a_page_that_reaches_the_end_loses_no_change_of_its_epoch(scan_type: ScanType, page_rows: int) -> None:
+    """Reference 2.1, step 9: rows beyond the position that arrive in the epoch that ends it, and none of them twice."""
+    rows = [Dml("put", (key,), value=1) for key in (1, 2, 3)]
+    world = World(SHAPES[0], vnode_count=1, actors=1, preloaded=rows, scan_type=scan_type)
+    world.barrier(page_rows=2, pages_max=1, elapsed=0.0)
+    assert world.scan.scan.actors[0].positions.by_vnode[0].key == ("2",)
+    for key in (0, 7, 8, 9):
+        world.queue(Dml("put", (key,), value=1))
+    world.queue(Dml("delete", pick=3))
+    world.barrier(page_rows=page_rows, pages_max=99, elapsed=0.0)
+    assert world.scan.scan.finished
+    assert sorted(key for key, _ in world.alive_at(world.target, world.committed).values()) == [
+        (0,), (1,), (2,), (7,), (8,), (9,)
+    ]  # fmt: skip
+    world.settle()
+
+
+def test_an_actor_with_one_position_reads_its_vnodes_one_after_the_other() -> None:
+    """NoShuffle: at every epoch one vnode at most is in progress; also after a kill."""
+    rows = [Dml("put", (key,), value=1) for key in range(20)]
+    world = World(SHAPES[0], vnode_count=6, actors=2, preloaded=rows, scan_type=ScanType.BACKFILL)
+    started: list[list[int]] = []
+    while not world.created:
+        world.barrier(page_rows=2, pages_max=1, elapsed=0.0)
+        world.recover()
+        started.append(sorted(world.stored))
+    assert len({len(vnodes) for vnodes in started}) > 2, "little by little"
+    for vnodes in started:
+        first, second = [[vnode for vnode in vnodes if vnode in owned] for owned in (range(3), range(3, 6))]
+        assert first == list(range(len(first)))
+        assert second == list(range(3, 3 + len(second)))
+    assert started[-1] == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_key_that_moves_over_the_position_is_neither_lost_nor_doubled() -> None:

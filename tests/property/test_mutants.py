@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from service.protocol.plan import ActorPlan, FragmentPlan, PositionState, VnodePosition
+from service.protocol.plan import ActorPlan, FragmentPlan, PositionState, ScanType, VnodePosition
 from service.protocol.vnodes import Runs
 from tests.support.arrangement import INTERVAL, World, random_walk
 from workers.backfill.budget import Budget
@@ -19,11 +19,16 @@ from workers.backfill.scan import ActorState, ScanState
 WALKS = 300
 
 
-def found(*, world: type[World] = World, executor: type[Arrangement] = Arrangement) -> str | None:
+def found(
+    *,
+    world: type[World] = World,
+    executor: type[Arrangement] = Arrangement,
+    scan_type: ScanType = ScanType.ARRANGEMENT_BACKFILL,
+) -> str | None:
     """Return what the first failing walk says, or None."""
     for seed in range(WALKS):
         try:
-            random_walk(seed, world=world, executor=executor)
+            random_walk(seed, world=world, executor=executor, scan_type=scan_type)
         except AssertionError as failure:
             return str(failure) or "an assertion"
     return None
@@ -80,6 +85,7 @@ class ForgetsHalfVisibleUpdates(Arrangement):
         return [half for half in visible if half.row[0] not in hidden_rows]
 
 
+@pytest.mark.parametrize("scan_type", ScanType)
 @pytest.mark.parametrize(
     "executor",
     [
@@ -91,8 +97,13 @@ class ForgetsHalfVisibleUpdates(Arrangement):
         ForgetsHalfVisibleUpdates,
     ],
 )
-def test_a_broken_executor_is_found(executor: type[Arrangement]) -> None:
-    assert found(executor=executor) is not None
+def test_a_broken_executor_is_found(executor: type[Arrangement], scan_type: ScanType) -> None:
+    assert found(executor=executor, scan_type=scan_type) is not None
+
+
+def test_actors_of_no_shuffle_with_several_positions_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.backfill.scan.ONE_VNODE", 2)
+    assert (found(scan_type=ScanType.BACKFILL) or "").startswith("an actor with")
 
 
 class LosesAVnode(World):

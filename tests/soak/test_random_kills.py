@@ -9,7 +9,9 @@ import pytest
 from tests.e2e.test_kills import KILLS
 from tests.support.service import Service
 from tests.support.soaking import seeds
-from tests.support.workload import Workload, until_reading
+from tests.support.workload import STRATEGIES, Workload, until_reading
+
+ANY = [kill for kills in KILLS.values() for kill in kills]
 
 pytestmark = [pytest.mark.soak, pytest.mark.e2e]
 
@@ -19,13 +21,13 @@ def test_nothing_is_lost_nor_twice_however_often_anything_is_killed(service: Ser
         random = Random(seed)
         service.reset()
         service.run(f"ALTER SYSTEM SET barrier_interval_ms = {random.choice((250, 500, 1000))}")
-        work = Workload(service)
+        work = Workload(service, STRATEGIES)
         work.prepare()
         with work.running():
             rows = until_reading(work, 0)
             for _ in range(random.randint(1, 5)):
                 rows = service.until_rows(work.job, rows + random.randrange(600))
-                kill, generation = random.choice(KILLS), service.graph()["generation"]
+                kill, generation = random.choice(ANY), service.graph()["generation"]
                 kill(service)
                 service.wait_ready()
                 service.until_recovered(generation)

@@ -73,6 +73,7 @@ class World:
     preloaded: Sequence[Dml] = ()
     waiting: bool = False
     """The scan starts waiting for its place in a backfill order."""
+    scan_type: ScanType = ScanType.ARRANGEMENT_BACKFILL
 
     rows: Rows = field(default_factory=dict[tuple[Any, ...], tuple[Key, Row]])
     history: dict[int, Rows] = field(default_factory=dict[int, Rows])
@@ -173,7 +174,7 @@ class World:
             actors=self.actor_plans(self.settings["actors"] or 1),
             upstream=self.shape.relation,
             query=Stateless(projection=("id", "v * 10"), predicate="v % 3 <> 0"),
-            scan_type=ScanType.ARRANGEMENT_BACKFILL,
+            scan_type=self.scan_type,
             rate_limit=self.settings["limit"],
             waiting=bool(self.settings["waiting"]),
         )
@@ -279,6 +280,7 @@ class World:
         self.uncommitted += 1
         self.finished = len(finished) == len(self.scan.scan.actors)
         self._check_progress(before)
+        self._check_one_position()
         self.check(curr)
         if self.uncommitted >= self.checkpoint_frequency:
             self._commit(curr)
@@ -335,6 +337,16 @@ class World:
                 values = self.upstream.values
                 assert order_python(self.upstream.key, values(old.key), values(new.key)) <= 0, "a position went back"
 
+    def _check_one_position(self) -> None:
+        """An actor of NoShuffle stands at one place: all before it is completed, and nothing after it has started."""
+        if self.scan_type is not ScanType.BACKFILL:
+            return
+        for actor in self.scan.scan.actors:
+            held = [actor.positions.by_vnode.get(vnode) for vnode in vnodes_of(actor.positions.runs)]
+            passed = [2 if one is None else int(one.state is PositionState.IN_PROGRESS) for one in held]
+            assert passed == sorted(passed), "an actor with a hole behind its position"
+            assert passed.count(1) <= 1, "an actor with more than one position"
+
     def _check_permits(self, actor: ActorId) -> None:
         """I4: in any window of w seconds an actor reads at most n * w rows and one bucket (what may be saved up); since
         the bucket was made, by a start or a throttle, not even that.
@@ -380,24 +392,33 @@ def _changed(mutation: Mutation) -> dict[str, int | None]:
             return {"paused": int(verb == "pause")}
 
 
-def random_walk(seed: int, *, world: type[World] = World, executor: type[Arrangement] = Arrangement) -> World:
+def random_walk(
+    seed: int,
+    *,
+    world: type[World] = World,
+    executor: type[Arrangement] = Arrangement,
+    scan_type: ScanType = ScanType.ARRANGEMENT_BACKFILL,
+) -> World:
     """Live through one schedule. Raises AssertionError where an invariant does not hold."""
     random = Random(seed)
     shape = random.choice(SHAPES)
+    vnode_count = random.choice((1, 2, 6))
+    tied = scan_type is ScanType.BACKFILL
     here = world(
         shape,
-        vnode_count=random.choice((1, 2, 6)),
-        actors=1,
+        vnode_count=vnode_count,
+        actors=min(1 + seed % 3, vnode_count) if tied else 1,
         checkpoint_frequency=random.choice((1, 1, 2, 3)),
         executor=executor,
         preloaded=[random_dml(random, shape) for _ in range(random.choice((0, 3, 30, 60)))],
         waiting=seed % 5 == 0,
+        scan_type=scan_type,
     )
     steps: tuple[Callable[[], None], ...] = (
         lambda: here.ask("pause"),
         lambda: here.ask("resume"),
         lambda: here.ask("throttle", random.choice((None, 0, 1, 3, 5))),
-        lambda: here.ask("rescale", random.randint(1, here.vnode_count)),
+        lambda: None if tied else here.ask("rescale", random.randint(1, here.vnode_count)),
     )
     kill_every = random.choice((2, 4, 16))
     hasty = random.choice((0.1, 1.0))

@@ -72,6 +72,7 @@ class RealWorld:
     actors: int
     pushed: bool = False
     """Whether the view's query is one that the store answers itself."""
+    scan_type: ScanType = ScanType.ARRANGEMENT_BACKFILL
     rows: Rows = field(default_factory=dict[int, tuple[Key, Row]])
     committed_rows: Rows = field(default_factory=dict[int, tuple[Key, Row]])
     stored: dict[int, VnodePosition] = field(default_factory=dict[int, VnodePosition])
@@ -177,7 +178,7 @@ class RealWorld:
             actors=actors,
             upstream=self.upstream,
             query=_pushed(keys) if self.pushed else _computed(keys),
-            scan_type=ScanType.ARRANGEMENT_BACKFILL,
+            scan_type=self.scan_type,
             rate_limit=self.limit,
         )
         return JobPlan(id=JobId(2), relation=self.target, fragments=(scan,))
@@ -268,6 +269,8 @@ class RealWorld:
             out for key, row in self.rows.values() if (out := self._view(row)) is not None and self._backfilled(key)
         )
         assert sorted(await self._alive(self.target, "id, w")) == expected, "I1: the view is not Q of the prefix"
+        reading = sum(position.key is not None for position in self.stored.values())
+        assert reading <= self.actors or self.scan_type is not ScanType.BACKFILL, "an actor with several positions"
 
     async def _alive(self, relation: Relation, columns: str) -> list[tuple[int, int]]:
         at = f"_from <= {self.committed} and _to > {self.committed}"
@@ -325,14 +328,16 @@ def _literal(value: Value, kind: ColumnType) -> str:
     return "null" if text is None else f"cast('{text}' as {kind})"
 
 
-async def random_schedule(store: Store, spark: SparkSession, seed: int) -> RealWorld:
+async def random_schedule(store: Store, spark: SparkSession, seed: int, scan_type: ScanType) -> RealWorld:
     """Live through one schedule in an empty store. Raises AssertionError where an invariant does not hold."""
     random = Random(seed)
-    world = RealWorld(store, spark, random.choice(SHAPES), actors=random.choice((1, 2)), pushed=random.random() < 0.5)
+    shape, actors, pushed = random.choice(SHAPES), random.choice((1, 2)), random.random() < 0.5
+    world = RealWorld(store, spark, shape, actors=actors, pushed=pushed, scan_type=scan_type)
     # Without a limit so small a table is read in the first epoch: then nothing is left to happen.
     world.limit = 0
     await world.prepare([random_dml(random, world.shape) for _ in range(random.choice((10, 40)))])
-    world.pending = [Throttle(fragments={SCAN: 1_000}), Resume(), _rescaled(3 - world.actors)]
+    rescales = () if scan_type is ScanType.BACKFILL else tuple(_rescaled(actors) for actors in (1, 2, 3))
+    world.pending = [Throttle(fragments={SCAN: 1_000}), Resume(), *rescales[2 - world.actors : 3 - world.actors]]
     for _ in range(len(world.pending)):
         await world.epoch(random, None)
     offered: Sequence[Mutation] = (
@@ -340,7 +345,7 @@ async def random_schedule(store: Store, spark: SparkSession, seed: int) -> RealW
         Resume(),
         Resume(),
         *(Throttle(fragments={SCAN: limit}) for limit in (None, 0, 3, 50)),
-        *(_rescaled(actors) for actors in (1, 2, 3)),
+        *rescales,
     )
     for _ in range(EPOCHS):
         if not random.randrange(5):

@@ -5,6 +5,9 @@ side, so many rows of each: keys are spread over the vnodes by their hash, so th
 keys at about the same time. Where rows lie in the order of their key, as most do, the pages of the table are then read
 once per block, not once per vnode. A vnode that gives fewer rows than were asked for has met its end, and is completed
 in the epoch that read it.
+
+With blocks of one vnode the positions of an actor are *one* position, the pair (vnode, key) in storage order: what
+comes before that vnode is completed, and what comes after it has not started.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +23,8 @@ BLOCK_VNODES: Final = 32
 """How many neighbours are read side by side. More would read the table fewer times over; fewer leave fewer positions
 to be stored in an epoch.
 """
+ONE_VNODE: Final = 1
+"""The block of an actor with one position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,7 @@ class Positions:
     runs: Runs
     by_vnode: dict[int, VnodePosition] = field(default_factory=dict)
     changed: set[int] = field(default_factory=set)
+    block_vnodes: int = BLOCK_VNODES
 
     @property
     def rows(self) -> int:
@@ -69,7 +75,7 @@ class Positions:
         """Return what to read next: what is not completed of the first block that is not; nothing when all is read."""
         block: list[Span] = []
         for vnode in vnodes_of(self.runs):
-            if block and vnode // BLOCK_VNODES != block[0].vnode // BLOCK_VNODES:
+            if block and vnode // self.block_vnodes != block[0].vnode // self.block_vnodes:
                 break
             position = self.by_vnode.get(vnode)
             if position is None:
@@ -122,6 +128,7 @@ def redistributed(held: Sequence[Positions], owned: Sequence[Runs]) -> list[Posi
             runs,
             {vnode: by_vnode[vnode] for vnode in vnodes_of(runs) if vnode in by_vnode},
             changed.intersection(vnodes_of(runs)),
+            held[0].block_vnodes,
         )
         for runs in owned
     ]

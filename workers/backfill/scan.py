@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from service.protocol.ids import ActorId, FragmentId
-from service.protocol.plan import ActorPlan, FragmentPlan, VnodePosition
+from service.protocol.plan import ActorPlan, FragmentPlan, ScanType, VnodePosition
 from service.protocol.report import ActorReport
 from workers.backfill.budget import Budget
-from workers.backfill.positions import Positions, redistributed
+from workers.backfill.positions import BLOCK_VNODES, ONE_VNODE, Positions, redistributed
 
 
 @dataclass
@@ -32,10 +32,16 @@ class ScanState:
     actors: list[ActorState] = field(default_factory=list)
     waiting: bool = False
 
+    @property
+    def block_vnodes(self) -> int:
+        """How many vnodes a page reads side by side."""
+        return self.actors[0].positions.block_vnodes
+
     @classmethod
     def of(cls, plan: FragmentPlan, *, now: float) -> "ScanState":
         """Build the state from stored positions; buckets start empty."""
-        return cls(plan.id, [_actor(actor, plan.rate_limit, now) for actor in plan.actors], plan.waiting)
+        block_vnodes = ONE_VNODE if plan.scan_type is ScanType.BACKFILL else BLOCK_VNODES
+        return cls(plan.id, [_actor(actor, plan.rate_limit, block_vnodes, now) for actor in plan.actors], plan.waiting)
 
     def throttle(self, limit: int | None, *, now: float) -> None:
         """Replace the limit of every actor."""
@@ -68,8 +74,10 @@ class ScanState:
         return not (paused or self.waiting or self.finished)
 
 
-def _actor(plan: ActorPlan, limit: int | None, now: float) -> ActorState:
-    positions = Positions(plan.vnodes, {position.vnode: position for position in plan.positions})
+def _actor(plan: ActorPlan, limit: int | None, block_vnodes: int, now: float) -> ActorState:
+    positions = Positions(
+        plan.vnodes, {position.vnode: position for position in plan.positions}, block_vnodes=block_vnodes
+    )
     return ActorState(plan.id, positions, Budget(limit, now))
 
 

@@ -1,5 +1,5 @@
-"""The arrangement backfill: one Spark job per fragment and epoch, one partition per actor, every transaction of it
-fenced.
+"""The interleaving backfills: one Spark job per fragment and epoch, one partition per actor, every transaction of it
+fenced. Arrangement and NoShuffle differ in who the actors are and in how many vnodes a page of theirs reads.
 
 In epoch `(prev, curr]`, once every upstream fragment has written `curr`: **first** the changes in `(prev, curr]` are
 forwarded where their key is at or before the position stored at prev; **then** pages after that position are read *at
@@ -31,7 +31,7 @@ from service.protocol.plan import Pushdown, VnodePosition
 from service.protocol.relation import Relation
 from service.protocol.vnodes import Runs
 from workers.backfill.pace import page_rows_after
-from workers.backfill.positions import Block, Positions, pages
+from workers.backfill.positions import BLOCK_VNODES, Block, Positions, pages
 from workers.backfill.reading import Reading
 from workers.executors.rows import PositionColumns, actor_indexes, input_schema, repeated, row_batch
 from workers.queries.stateless import REPORT, StatelessPlan
@@ -74,6 +74,7 @@ class ScanTask:
     target: Relation
     actors: int
     pushdown: Pushdown | None = None
+    block_vnodes: int = BLOCK_VNODES
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +102,7 @@ class ScanJob:
     """
 
     def __init__(self, spark: SparkSession, scan: ScanTask, plan: StatelessPlan) -> None:
-        read = spark.range(0, scan.actors, 1, scan.actors).mapInArrow(
-            partial(_read_actors, scan), spark_schema(input_schema(scan.upstream))
-        )
-        self._frame = project(read, plan).mapInArrow(partial(_write_actor, scan), f"{OUTCOME} string")
+        self._frame = frame(spark, scan, plan)
         self._context = spark.sparkContext
 
     def run(self, task: EpochTask) -> list[ActorOutcome]:
@@ -113,6 +111,14 @@ class ScanJob:
         outcomes = [_outcome(json.loads(row[0])) for row in self._frame.collect()]
         assert sorted(outcome.actor for outcome in outcomes) == list(range(len(task.actors))), outcomes
         return outcomes
+
+
+def frame(spark: SparkSession, scan: ScanTask, plan: StatelessPlan) -> DataFrame:
+    """Return the job's frame: each actor's rows are read, made into the query's and written by one task."""
+    read = spark.range(0, scan.actors, 1, scan.actors).mapInArrow(
+        partial(_read_actors, scan), spark_schema(input_schema(scan.upstream))
+    )
+    return project(read, plan).mapInArrow(partial(_write_actor, scan), f"{OUTCOME} string")
 
 
 def project(read: DataFrame, plan: StatelessPlan) -> DataFrame:
@@ -142,7 +148,9 @@ def read_rows(scan: ScanTask, task: EpochTask, index: int) -> Iterator[pa.Record
     """Yield what one actor has to transform in an epoch: marked changes, then pages, then its control row."""
     began = time.monotonic()  # noqa: TID251 - the task owns the clock of its slice
     actor, schema = task.actors[index], input_schema(scan.upstream)
-    positions = Positions(actor.runs, {position.vnode: position for position in actor.positions})
+    positions = Positions(
+        actor.runs, {position.vnode: position for position in actor.positions}, block_vnodes=scan.block_vnodes
+    )
     upstream_rows = 0
     reading = task.reading
     if reading.changes:

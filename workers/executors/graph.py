@@ -248,7 +248,8 @@ class GraphExecutor:
 
     def _scan_task(self, scan: Scan) -> ScanTask:
         assert self.stores is not None
-        return ScanTask(self.stores.versioned, scan.upstream, scan.target, len(scan.state.actors), scan.pushdown)
+        state, store = scan.state, self.stores.versioned
+        return ScanTask(store, scan.upstream, scan.target, len(state.actors), scan.pushdown, state.block_vnodes)
 
     def _run_job(self, scan: Scan, task: EpochTask) -> list[ActorOutcome]:
         began = _monotonic()

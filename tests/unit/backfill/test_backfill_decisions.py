@@ -43,8 +43,8 @@ def in_progress(vnode: int, key: str, rows: int) -> VnodePosition:
     return VnodePosition(vnode=Vnode(vnode), state=PositionState.IN_PROGRESS, key=(key,), rows=rows)
 
 
-def at(*positions: VnodePosition, runs: tuple[tuple[int, int], ...] = ((0, 3), (8, 9))) -> Positions:
-    return Positions(runs, {position.vnode: position for position in positions})
+def at(*positions: VnodePosition, runs: tuple[tuple[int, int], ...] = ((0, 3), (8, 9)), block: int = 32) -> Positions:
+    return Positions(runs, {position.vnode: position for position in positions}, block_vnodes=block)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,11 @@ def at(*positions: VnodePosition, runs: tuple[tuple[int, int], ...] = ((0, 3), (
         (at(runs=((30, 33), (64, 64))), [Span(30), Span(31)]),
         (at(completed(30), completed(31), runs=((30, 33), (64, 64))), [Span(32), Span(33)]),
         (at(*map(completed, range(30, 34)), runs=((30, 33), (64, 64))), [Span(64)]),
+        (at(block=1), [Span(0)]),
+        (at(in_progress(0, "k", 1), block=1), [Span(0, ("k",))]),
+        (at(completed(0), block=1), [Span(1)]),
+        (at(*map(completed, range(4)), in_progress(8, "k", 1), block=1), [Span(8, ("k",))]),
+        (at(*map(completed, (0, 1, 2, 3, 8, 9)), block=1), []),
     ],
 )
 def test_the_next_block(positions: Positions, block: list[Span]) -> None:

@@ -1,0 +1,56 @@
+"""Which strategy backfills the scans of a job, and why; and how many actors a scan has that is tied to its upstream.
+
+A NoShuffle scan has an actor beside each actor of its upstream, over the same vnodes, so that no row of it ever goes
+from one to another. Vnodes are dealt out in one way (`service.domain.placement`), so that as many actors own the same
+ones.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from service.domain.errors import Invalid
+from service.domain.parallelism import Adaptive, Parallelism, resolved
+from service.domain.parameters import SESSION_DEFAULTS
+from service.protocol.plan import ScanType
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """How the scans of a job are backfilled. `why` is a clause that goes on from "because"."""
+
+    scan_type: ScanType
+    why: str
+
+
+def chosen(session: Mapping[str, str]) -> Strategy:
+    """Return the strategy for a job that a session creates."""
+    if _on(session, "streaming_use_snapshot_backfill"):
+        return Strategy(ScanType.SNAPSHOT_BACKFILL, "it is the default, and no session variable turns it off")
+    if _on(session, "streaming_use_arrangement_backfill"):
+        return Strategy(ScanType.ARRANGEMENT_BACKFILL, "streaming_use_snapshot_backfill is off")
+    off = "streaming_use_snapshot_backfill and streaming_use_arrangement_backfill are off"
+    return Strategy(ScanType.BACKFILL, off)
+
+
+def tied_actors(scans: Collection[int], vnode_count: int) -> int:
+    """Return how many actors a NoShuffle scan has: those of its upstream, which has `scans` with so many each.
+
+    A table is written by one. A union of scans that differ has no actors of its own: what they deal out are the vnodes
+    of what they read, not those of the union, and it is read by as many as the widest of them.
+    """
+    return min(max(scans, default=1), vnode_count)
+
+
+def check_tied(asked: Parallelism | None, actors: int, *, slots: int, vnode_count: int, upstream: str) -> None:
+    """Raise Invalid where another number of actors is asked for than the upstream has. `adaptive` leaves it open."""
+    if asked is None or isinstance(asked, Adaptive):
+        return
+    wanted = resolved(asked, slots=slots, vnode_count=vnode_count)
+    if wanted != actors:
+        raise Invalid(
+            f"a NoShuffle backfill has the parallelism of its upstream: that of {upstream} is {actors}, not {wanted}"
+        )
+
+
+def _on(session: Mapping[str, str], variable: str) -> bool:
+    return session.get(variable, SESSION_DEFAULTS[variable]) == "true"

@@ -1,0 +1,61 @@
+"""What a task of a NoShuffle scan asks of the store: one vnode at a time, from where the actor stands."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from service.protocol.ids import Epoch, Vnode
+from service.protocol.plan import PositionState, VnodePosition
+from tests.support.key_shapes import SHAPES
+from workers.backfill.positions import BLOCK_VNODES, ONE_VNODE, Block
+from workers.backfill.reading import interleaved
+from workers.executors.arrangement import ActorTask, EpochTask, ScanTask, read_rows
+from workers.queries.stateless import REPORT
+from workers.state_store.port import ArrowPage, VersionedStore
+
+UPSTREAM = SHAPES[0].relation
+ROWS = 5
+"""So many of each vnode are left."""
+
+
+@dataclass
+class Counted:
+    """A store whose pages are only counted."""
+
+    blocks: list[list[int]] = field(default_factory=list[list[int]])
+    left: dict[int, int] = field(default_factory=dict[int, int])
+
+    def read_page(self, _relation: object, block: Block, *, at: Epoch, limit: int) -> ArrowPage:
+        assert at == Epoch(2)
+        self.blocks.append([span.vnode for span in block])
+        rows = {span.vnode: min(limit, self.left.get(span.vnode, ROWS)) for span in block}
+        for vnode, count in rows.items():
+            self.left[vnode] = self.left.get(vnode, ROWS) - count
+        return ArrowPage((), rows, {vnode: (str(self.left[vnode]),) for vnode in rows})
+
+
+@pytest.mark.parametrize(
+    ("block_vnodes", "blocks", "in_progress"),
+    [(ONE_VNODE, [[1], [1], [2]], [2]), (BLOCK_VNODES, [[1, 2, 7], [1, 2, 7]], [1, 2, 7])],
+)
+def test_an_actor_reads_on_from_its_one_position(
+    block_vnodes: int, blocks: list[list[int]], in_progress: list[int]
+) -> None:
+    """A page of 4 rows, then what is left of 9 permits: of one vnode after the other, or of all of a block."""
+    store = Counted()
+    scan = ScanTask(cast("VersionedStore", store), UPSTREAM, UPSTREAM, 1, None, block_vnodes)
+    standing = VnodePosition(vnode=Vnode(0), state=PositionState.COMPLETED, rows=9)
+    actor = ActorTask(runs=((0, 2), (7, 7)), positions=(standing,), permits=9)
+    task = EpochTask(
+        curr=Epoch(2),
+        reading=interleaved(since=Epoch(2), curr=Epoch(2)),
+        actors=(actor,),
+        slice_seconds=9,
+        page_rows=4,
+    )
+    (control,) = read_rows(scan, task, 0)
+    told: dict[str, Any] = json.loads(control.column(REPORT)[0].as_py())
+    assert store.blocks == blocks
+    assert [one["vnode"] for one in told["positions"] if one["key"] is not None] == in_progress

@@ -1,0 +1,45 @@
+"""The plan of a view as text."""
+
+from service.domain.strategy import Strategy
+from service.protocol.columns import Column, ColumnType, KeyColumn
+from service.protocol.ids import RelationId
+from service.protocol.plan import Pushdown, ScanType, Stateless
+from service.protocol.relation import Relation, RelationKind
+from service.sql.explain import PlannedScan, plan_text
+
+INT = ColumnType.parse("int")
+VIEW = Relation(
+    id=RelationId(0),
+    name="m",
+    kind=RelationKind.MATERIALIZED_VIEW,
+    columns=(Column(name="v", type=INT), Column(name="_key_id", type=INT, hidden=True)),
+    key=(KeyColumn(name="_key_id", descending=True), KeyColumn(name="v")),
+    vnode_count=8,
+)
+COPIED = PlannedScan("t", Stateless(projection=("v", "id"), pushdown=Pushdown(columns=("v", "id"))), 2, None)
+COMPUTED = PlannedScan("u", Stateless(projection=("v + 1", "id"), predicate="v > 0"), 3, 0)
+
+
+def test_one_scan() -> None:
+    assert plan_text(VIEW, [COPIED], Strategy(ScanType.BACKFILL, "so it is asked"), ()) == (
+        "StreamMaterialize { name: m, columns: [v, _key_id(hidden)], key: [_key_id DESC, v], vnodes: 8 }",
+        "└─StreamTableScan { table: t, type: BACKFILL, parallelism: 2, pages: copied inside the state store }",
+        "    projection: v, id",
+        "Backfill strategy: BACKFILL, because so it is asked",
+        "Backfill order: NONE",
+    )
+
+
+def test_several_scans_in_an_order() -> None:
+    strategy = Strategy(ScanType.ARRANGEMENT_BACKFILL, "so it is")
+    lines = plan_text(VIEW, [COPIED, COMPUTED], strategy, (("t", "u"),))
+    assert [line[:35] for line in lines[1:]] == [
+        "├─StreamTableScan { table: t, type: ",
+        "│   projection: v, id",
+        "└─StreamTableScan { table: u, type: ",
+        "    projection: v + 1, id",
+        "    predicate: v > 0",
+        "Backfill strategy: ARRANGEMENT_BACK",
+        "Backfill order: FIXED(t -> u)",
+    ]
+    assert "parallelism: 3, pages: through Spark, rate_limit: 0 }" in lines[3]
