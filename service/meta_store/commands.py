@@ -24,13 +24,16 @@ class PostgresCommands:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def add(self, graph: GraphId, mutation: Mutation | None, *, asked_by: str, now: datetime) -> CommandId:
+    async def add(
+        self, graph: GraphId, mutation: Mutation | None, *, asked_by: str, now: datetime, hurried: bool = True
+    ) -> CommandId:
         new = insert(command_table).values(
             graph=graph,
             mutation=None if mutation is None else stored(mutation),
             stops=isinstance(mutation, Stop),
             asked_by=asked_by,
             asked_at=now,
+            hurried=hurried,
         )
         return CommandId((await self._connection.execute(new.returning(command_table.c.id))).scalar_one())
 
@@ -65,6 +68,7 @@ _COMMANDS: Final[Select[*tuple[Any, ...]]] = select(
     command_table.c.epoch,
     command_table.c.done,
     command_table.c.error,
+    command_table.c.hurried,
 ).order_by(command_table.c.id)
 
 
@@ -77,4 +81,5 @@ def _command(row: Row[*tuple[Any, ...]]) -> Command:
         epoch=None if row.epoch is None else Epoch(row.epoch),
         done=row.done,
         error=row.error,
+        hurried=row.hurried,
     )

@@ -5,13 +5,13 @@ from datetime import timedelta
 
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable, UnderRecovery
 from service.domain.job import JobState
+from service.operations.limits import check_scans, scans_of
 from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
-from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, FragmentId, JobId
+from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, JobId
 from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle, Update
-from service.protocol.plan import FragmentKind
 
 APPLIED_WAIT: timedelta = timedelta(minutes=2)
 """How long a caller is kept before it is told that no barrier has carried its command yet. The command stays queued."""
@@ -55,15 +55,11 @@ async def applied(world: World, command: CommandId, *, limit: timedelta = APPLIE
     return found.epoch
 
 
-async def throttle_job(world: World, job: JobId, rate_limit: int | None, *, asked_by: str) -> CommandId:
-    """Set the limit of every scan of a job. Raises NotFound; Invalid where it has no scan."""
-    limits = dict.fromkeys(await _scans(world, job), rate_limit)
-    return await inject(world, Throttle(fragments=limits), asked_by=asked_by)
-
-
 async def start_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
     """Let every scan of a job read, whatever its backfill order says. Raises NotFound; Invalid where it has no scan."""
-    return await inject(world, StartFragmentBackfill(fragments=await _scans(world, job)), asked_by=asked_by)
+    async with world.stores.begin() as tx:
+        scans = await scans_of(tx, job)
+    return await inject(world, StartFragmentBackfill(fragments=scans), asked_by=asked_by)
 
 
 async def stop(world: World, jobs: Collection[JobId], *, asked_by: str) -> CommandId:
@@ -78,16 +74,6 @@ async def recover(world: World, reason: str = "adhoc recovery") -> None:
     world.signals.notify()
 
 
-async def _scans(world: World, job: JobId) -> tuple[FragmentId, ...]:
-    async with world.stores.begin() as tx:
-        if await tx.jobs.get(job) is None:
-            raise NotFound(f"job {job} not found", kind="job")
-        scans = tuple(scan.fragment for scan in (await tx.fragments.scans([job]))[job])
-    if not scans:
-        raise Invalid("stream scan node or source node not found")
-    return scans
-
-
 async def _check(tx: Transaction, mutation: Mutation) -> None:
     match mutation:
         case Pause() | Resume():
@@ -99,9 +85,10 @@ async def _check(tx: Transaction, mutation: Mutation) -> None:
                 "an Update belongs to the parallelism of a job, and is made where that changes", pointer="/type"
             )
         case Throttle(fragments=limits):
-            await _check_scans(tx, limits)
+            await check_scans(tx, limits)
+            await tx.limits.hold(limits)
         case StartFragmentBackfill(fragments=fragments):
-            await _check_scans(tx, fragments)
+            await check_scans(tx, fragments)
         case Stop(jobs=jobs):
             await _check_stopping(tx, jobs)
 
@@ -113,15 +100,6 @@ async def _check_stopping(tx: Transaction, jobs: Collection[JobId]) -> None:
             raise NotFound(f"job {job} not found", kind="job")
         if found.state not in {JobState.CANCELLING, JobState.DROPPING}:
             raise Conflict(f"job {job} is {found.state}: cancel or drop it, which injects the Stop")
-
-
-async def _check_scans(tx: Transaction, fragments: Collection[FragmentId]) -> None:
-    known = await tx.fragments.job_of(fragments)
-    for fragment in fragments:
-        if fragment not in known:
-            raise NotFound(f"fragment {fragment} not found", kind="fragment")
-        if known[fragment][1] is not FragmentKind.STREAM_SCAN:
-            raise Invalid(f"fragment {fragment} is not a backfill node")
 
 
 async def _not_carried(world: World) -> Unavailable:

@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from service.domain.adaptive import AUTO, Asked
 from service.domain.errors import Conflict
 from service.domain.job import JobState
 from service.domain.parallelism import check_vnodes, for_backfill, normal, resolved
 from service.domain.placement import blocks
 from service.operations import jobs, requests
+from service.operations.limits import first_limit
 from service.operations.rescaling import slots
 from service.operations.world import World
 from service.ports.records import CatalogEntry, NewFragment, NewJob
@@ -72,6 +74,8 @@ async def _plan(
     parallelism, backfill = normal(session, relation.kind), for_backfill(session)
     async with world.stores.begin() as tx:
         available = await slots(tx, now=world.clock.now(), lease=world.worker_lease)
+        first = await first_limit(tx)
+    limit = _rate_limit(statement, session)
     scans: list[NewFragment] = []
     for scan in bound.scans:
         vnode_count = scan.upstream.vnode_count
@@ -85,7 +89,8 @@ async def _plan(
                 upstream=scan.upstream.id,
                 query=scan.query,
                 scan_type=ScanType.ARRANGEMENT_BACKFILL,
-                rate_limit=_rate_limit(statement, session),
+                rate_limit=first if limit == AUTO else limit,
+                auto=limit == AUTO,
             )
         )
     order = tuple((relations[before].id, relations[after].id) for before, after in bound.order)
@@ -121,11 +126,13 @@ async def _finished(world: World, job: JobId) -> Created:
     return Created((f"the statement took {seconds:.0f} s; SET background_ddl = true returns at once",))
 
 
-def _rate_limit(statement: CreateMaterializedView, session: Mapping[str, str]) -> int | None:
+def _rate_limit(statement: CreateMaterializedView, session: Mapping[str, str]) -> Asked:
     """The view's own option wins over the session's variable."""
     if statement.limited:
         return statement.backfill_rate_limit
     asked = session.get("backfill_rate_limit", "default")
+    if asked == AUTO:
+        return AUTO
     return None if asked == "default" else int(asked)
 
 

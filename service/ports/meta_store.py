@@ -15,10 +15,11 @@ from service.domain.barrier import GraphStatus, GraphView
 from service.domain.job import Job, JobEvent, JobState
 from service.domain.progress import ScanProgress
 from service.ports.actors import Actors
+from service.ports.keys import Keys
+from service.ports.limits import Limits
 from service.ports.records import (
     BarrierRecord,
     CatalogEntry,
-    Claim,
     Cleanup,
     Command,
     Event,
@@ -146,7 +147,11 @@ class Barriers(Protocol):
 class Commands(Protocol):
     """Durable requests for barriers, first in, first out."""
 
-    async def add(self, graph: GraphId, mutation: Mutation | None, *, asked_by: str, now: datetime) -> CommandId: ...
+    async def add(
+        self, graph: GraphId, mutation: Mutation | None, *, asked_by: str, now: datetime, hurried: bool = True
+    ) -> CommandId:
+        """Queue a command; a barrier is made at once for one that is `hurried`."""
+        ...
 
     async def get(self, command: CommandId) -> Command | None: ...
 
@@ -216,13 +221,11 @@ class Jobs(Protocol):
 
 
 class Fragments(Protocol):
-    """Limits, positions and progress of fragments."""
+    """Positions and progress of fragments."""
 
     async def job_of(self, fragments: Collection[FragmentId]) -> Mapping[FragmentId, tuple[JobId, FragmentKind]]:
         """Return the job and kind of each fragment that exists."""
         ...
-
-    async def set_rate_limits(self, limits: Mapping[FragmentId, int | None]) -> None: ...
 
     async def release(self, fragments: Collection[FragmentId]) -> None:
         """These wait no longer for their place in the backfill order; those that are gone are ignored."""
@@ -330,33 +333,11 @@ class Parameters(Protocol):
 
     async def set(self, name: str, text: str) -> None: ...
 
-
-class Keys(Protocol):
-    """Idempotency keys: the stored response of a mutating call, or the claim of the one that will give it."""
-
-    async def claim(self, key: str, fingerprint: str, *, now: datetime, hold: timedelta) -> Claim | Json:
-        """Take the key until `hold` after `now`, or return the response stored with it. Raises Conflict when it was
-        used with another fingerprint, or while the claim of an earlier call is held.
-        """
+    async def secret(self, name: str) -> str:
+        """Return what is kept apart of a parameter, shown in no catalog; empty where nothing is."""
         ...
 
-    async def renew(self, claims: Collection[Claim], *, now: datetime, hold: timedelta) -> None:
-        """Hold these claims until `hold` after `now`; one that was taken over stays so."""
-        ...
-
-    async def accepted(self, claim: Claim, statement: StatementId) -> None:
-        """Record, in the transaction that accepts the statement, that it is what the call does. Raises Conflict when
-        the claim was taken over: then nothing may be accepted under it.
-        """
-        ...
-
-    async def store(self, claim: Claim, response: Json) -> None: ...
-
-    async def release(self, claim: Claim, *, now: datetime) -> None:
-        """End the claim of a call that failed. The key is free again, unless a statement was accepted that may still
-        take effect: then the next claim of the key inherits it.
-        """
-        ...
+    async def set_secret(self, name: str, text: str) -> None: ...
 
 
 class Transaction(Protocol):
@@ -378,6 +359,8 @@ class Transaction(Protocol):
     def fragments(self) -> Fragments: ...
     @property
     def actors(self) -> Actors: ...
+    @property
+    def limits(self) -> Limits: ...
     @property
     def statements(self) -> Statements: ...
     @property
