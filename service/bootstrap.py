@@ -38,8 +38,10 @@ from service.meta_store.secrets import remembered
 from service.meta_store.stores import PostgresStores
 from service.operations.world import World
 from service.ports.launcher import Launcher
+from service.probes.http import HttpxProbe
 from service.protocol.ids import DATABASE_GRAPH, WorkerId
 from service.serving.connections import open_pool
+from service.serving.health import PostgresGauge
 from service.serving.pins import PostgresPins
 from service.serving.preparation import prepare, prepare_catalog_reader
 from service.serving.reader import PostgresReader
@@ -180,6 +182,8 @@ async def _world(stack: AsyncExitStack, settings: Settings, database_url: str) -
         pins=PostgresPins(owner),
         reader=PostgresReader(reader, catalog_reader if settings.state_store_url is not None else None),
         staging=PostgresStaging(owner, reader),
+        gauge=PostgresGauge(owner),
+        http_probe=HttpxProbe(),
         clock=SystemClock(),
         signals=LocalSignals(),
         dml_url=logins.writer_url,

@@ -178,16 +178,16 @@ def resume(
 def throttle(
     *,
     job: Job,
-    limit: Annotated[str, typer.Argument(help="Rows per second and actor; 0 pauses; `unlimited`")],
+    limit: Annotated[str, typer.Argument(help="Rows per second and actor; 0 pauses; `auto`; `unlimited`")],
     fragment: Annotated[bool, typer.Option("--fragment", help="JOB is a fragment's id")] = False,
     url: Url = DEFAULT_URL,
     token: Token = None,
     as_json: Json = False,
 ) -> None:
     """Limit how fast a job reads history."""
-    if not limit.isdecimal() and limit != "unlimited":
-        raise typer.BadParameter("takes a whole number or `unlimited`", param_hint="LIMIT")
-    body = {"backfill_rate_limit": None if limit == "unlimited" else int(limit)}
+    if not limit.isdecimal() and limit not in {"auto", "unlimited"}:
+        raise typer.BadParameter("takes a whole number, `auto` or `unlimited`", param_hint="LIMIT")
+    body = {"backfill_rate_limit": int(limit) if limit.isdecimal() else {"auto": "auto", "unlimited": None}[limit]}
     with connected(url, token) as service:
         path = f"/v1/fragments/{job}" if fragment else f"/v1/jobs/{service.job_called(job)}"
         _acknowledge(service.patch(path, body), f"{job} throttled to {limit}", as_json=as_json)

@@ -72,7 +72,7 @@ class GraphView:
     """Generations started since the last commit of a barrier that was not itself a start."""
     recovering_since: datetime | None = None
     commands_waiting: bool = False
-    """A mutation or a flush is queued."""
+    """A mutation or a flush is queued that does not wait for an ordinary barrier."""
     stops_waiting: bool = False
     statements_waiting: bool = False
     backfilling: bool = False

@@ -5,13 +5,14 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Final, Self
 
+from service.domain.adaptive import AUTO
 from service.domain.errors import Invalid, NotFound
 from service.domain.parallelism import ACTORS_MAX, Fixed, parse_parallelism
 
 INTEGER_MAX: Final = (1 << 31) - 1
 """Every number here is an integer as Postgres has it."""
 UNLIMITED: Final = -1
-"""`backfill_rate_limit` below zero, or DEFAULT, is no limit; 0 is paused."""
+"""`backfill_rate_limit` below zero, or DEFAULT, is no limit; 0 is paused; `auto` adapts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,21 @@ class SystemParameters:
     checkpoint_frequency: int = 1
     max_concurrent_creating_streaming_jobs: int = 1
     pause_on_next_bootstrap: bool = False
+    backfill_auto_floor: int = 100
+    backfill_auto_ceiling: int = 1_000_000
+    backfill_auto_latency_target_ms: int = 0
+    """0 is the barrier interval."""
+    backfill_auto_replication_lag_mb: int = 64
+    """0 does not look at it; so with the next one and the probes."""
+    backfill_auto_connections_percent: int = 90
+    backfill_auto_probe_http: str = ""
+    """As it is shown: what is secret in it is kept apart."""
+    backfill_auto_probe_http_status: int = 200
+    backfill_auto_probe_http_timeout_ms: int = 1_000
+    backfill_auto_probe_sql: str = ""
+    backfill_auto_probe_sql_max: int = 0
+    """The largest number that is healthy."""
+    backfill_auto_probe_sql_timeout_ms: int = 1_000
 
     @classmethod
     def of(cls, stored: Mapping[str, str]) -> Self:
@@ -31,15 +47,21 @@ class SystemParameters:
 
 
 SYSTEM: Final[Mapping[str, type]] = MappingProxyType(
-    {
-        field.name: bool if field.default in {True, False} and isinstance(field.default, bool) else int
-        for field in fields(SystemParameters)
-    }
+    {field.name: type(field.default) for field in fields(SystemParameters)}
 )
 _RANGES: Final = {
     "barrier_interval_ms": (50, 3_600_000),
     "checkpoint_frequency": (1, 10_000),
     "max_concurrent_creating_streaming_jobs": (0, 100_000),
+    "backfill_auto_floor": (1, INTEGER_MAX),
+    "backfill_auto_ceiling": (1, INTEGER_MAX),
+    "backfill_auto_latency_target_ms": (0, 3_600_000),
+    "backfill_auto_replication_lag_mb": (0, INTEGER_MAX),
+    "backfill_auto_connections_percent": (0, 100),
+    "backfill_auto_probe_http_status": (100, 599),
+    "backfill_auto_probe_http_timeout_ms": (1, 10_000),
+    "backfill_auto_probe_sql_max": (-INTEGER_MAX, INTEGER_MAX),
+    "backfill_auto_probe_sql_timeout_ms": (1, 10_000),
 }
 
 _KINDS: Final = ("index", "materialized_view", "sink", "source", "table")
@@ -63,12 +85,14 @@ _TRUE: Final = frozenset({"true", "on", "yes", "1", "t"})
 _FALSE: Final = frozenset({"false", "off", "no", "0", "f"})
 
 
-def parse_system_parameter(name: str, text: str) -> int | bool:
+def parse_system_parameter(name: str, text: str) -> int | bool | str:
     """Return the value of `name = text`. Raises NotFound for an unknown name and Invalid for a bad value."""
     if name not in SYSTEM:
         raise NotFound(f'unrecognized system parameter "{name}"', kind="parameter")
     if SYSTEM[name] is bool:
         return parse_bool(name, text)
+    if SYSTEM[name] is str:
+        return text.strip()
     low, high = _RANGES[name]
     value = _parse_int(name, text)
     if not low <= value <= high:
@@ -95,6 +119,8 @@ def parse_session_variable(name: str, text: str) -> str:
 
 
 def _parse_number(name: str, text: str) -> str:
+    if name == "backfill_rate_limit" and text == AUTO:
+        return AUTO
     value = _parse_int(name, text)
     if name == "backfill_rate_limit":
         return "default" if value < 0 else str(value)

@@ -35,6 +35,8 @@ class ScanProgress:
     """It waits for its place in the backfill order."""
     awaits: tuple[str, ...] = ()
     """The relations it still waits for; none where it waits for the barrier that starts it."""
+    auto: bool = False
+    """Its limit is adapted to the load."""
 
 
 ETA_MAX: Final = timedelta(days=1000)
@@ -244,9 +246,13 @@ def _history_waits_for(scans: Sequence[ScanProgress]) -> str | None:
     if free and all(scan.rate_limit == 0 for scan in free):
         return "backfill_rate_limit is 0"
     if any(scan.rate_limit is not None for scan in free):
-        limits = ", ".join(str(scan.rate_limit) for scan in free if scan.rate_limit is not None)
+        limits = ", ".join(_limit_text(scan) for scan in free if scan.rate_limit is not None)
         return f"throttled to {limits} rows/s per actor"
     return None
+
+
+def _limit_text(scan: ScanProgress) -> str:
+    return f"{scan.rate_limit} (auto)" if scan.auto else str(scan.rate_limit)
 
 
 def _rate(scan: ScanProgress, rows: int, at: datetime) -> float:

@@ -9,17 +9,21 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 
-from service.domain.barrier import Effect, Retire, Wait
+from service.domain.barrier import Effect, Publish, Retire, Wait
 from service.domain.errors import Deposed, NotFound
 from service.domain.leadership import RENEW_EVERY, Leadership
 from service.loops.periodic import Pauses, run_periodically
-from service.operations import barriers, idempotency, leadership, maintenance, queue, workers
+from service.operations import adaptive, barriers, idempotency, leadership, maintenance, queue, workers
 from service.operations.world import World
 from service.ports.launcher import Launcher
 from service.protocol.ids import DATABASE_GRAPH, GraphId, Term
 
 _IDLE_SECONDS = 0.5
 """The longest wait between two looks at the graph when nothing is due; a signal ends it."""
+_ADAPT_EVERY = timedelta(milliseconds=100)
+"""How soon after a publication limits are adapted: before the next barrier, which could carry a change, but not oftener
+than probes should be asked.
+"""
 
 
 @dataclass
@@ -34,6 +38,8 @@ class Schedule:
     attended: dict[GraphId, asyncio.Event] = field(default_factory=dict[GraphId, asyncio.Event])
     """The graphs of snapshot jobs that have a loop here, each with what ends it."""
     attending: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    published: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a barrier was published that limits have not been adapted to."""
 
     async def run(self) -> None:
         """Run every loop until `stop` is set."""
@@ -41,6 +47,7 @@ class Schedule:
             run_periodically(self.elect, Pauses(RENEW_EVERY), self.stop, name="elector"),
             run_periodically(self.pulse, Pauses(timedelta(0)), self.stop, name="barriers"),
             run_periodically(self.attend, Pauses(timedelta(0)), self.stop, name="graphs"),
+            run_periodically(self.adapt, Pauses(_ADAPT_EVERY), self.stop, name="adaptive"),
             run_periodically(self.renew, Pauses(idempotency.RENEW_EVERY), self.stop, name="claims"),
             run_periodically(self.tidy, Pauses(timedelta(seconds=5)), self.stop, name="maintenance"),
         ]
@@ -110,6 +117,8 @@ class Schedule:
         except Deposed:
             self.leading = None
             raise
+        if isinstance(effect, Publish):
+            self.published.set()
         if isinstance(effect, Wait):
             seconds = _IDLE_SECONDS
             if effect.until is not None:
@@ -117,6 +126,14 @@ class Schedule:
             if seconds > 0:
                 await self.world.signals.wait(seconds)
         return effect
+
+    async def adapt(self) -> None:
+        """Adapt limits to what the newest barrier says. Beside the barriers: a probe may take its time."""
+        term = self._term()
+        if term is not None and self.published.is_set():
+            self.published.clear()
+            for graph in (DATABASE_GRAPH, *self.attended):
+                await adaptive.adapt(self.world, graph, term=term)
 
     async def renew(self) -> None:
         """Keep the idempotency keys of the calls that run here."""

@@ -32,6 +32,7 @@ class PostgresCommands:
         asked_by: str,
         now: datetime,
         part_of: CommandId | None = None,
+        hurried: bool = True,
     ) -> CommandId:
         new = insert(command_table).values(
             graph=graph,
@@ -40,6 +41,7 @@ class PostgresCommands:
             asked_by=asked_by,
             asked_at=now,
             part_of=part_of,
+            hurried=hurried,
         )
         return CommandId((await self._connection.execute(new.returning(command_table.c.id))).scalar_one())
 
@@ -77,6 +79,7 @@ _COMMANDS: Final[Select[*tuple[Any, ...]]] = select(
         "done"
     ),
     command_table.c.error,
+    command_table.c.hurried,
 ).order_by(command_table.c.id)
 
 
@@ -89,4 +92,5 @@ def _command(row: Row[*tuple[Any, ...]]) -> Command:
         epoch=None if row.epoch is None else Epoch(row.epoch),
         done=row.done,
         error=row.error,
+        hurried=row.hurried,
     )

@@ -1,4 +1,4 @@
-"""Limits, positions and progress of fragments.
+"""Positions and progress of fragments.
 
 A commit reads and writes the scans that are open and nothing else: created jobs, however many, cost it nothing.
 """
@@ -37,12 +37,6 @@ class PostgresFragments:
         table = fragment_table.c
         rows = await self._connection.execute(select(table.id, table.job, table.kind).where(among(table.id, fragments)))
         return {FragmentId(row.id): (JobId(row.job), FragmentKind(row.kind)) for row in rows}
-
-    async def set_rate_limits(self, limits: Mapping[FragmentId, int | None]) -> None:
-        rows = [{"id": one, "rate_limit": limit} for one, limit in limits.items()]
-        new = recordset(rows, fragment_table.c.id, fragment_table.c.rate_limit)
-        changed = update(fragment_table).where(fragment_table.c.id == new.c.id, among(fragment_table.c.id, limits))
-        await self._connection.execute(changed.values(rate_limit=new.c.rate_limit))
 
     async def release(self, fragments: Collection[FragmentId]) -> None:
         waiting = and_(among(fragment_table.c.id, fragments), fragment_table.c.waiting)
@@ -198,6 +192,7 @@ _SCANS: Final[Select[*tuple[Any, ...]]] = (
         scan_progress.c.finished,
         fragment_table.c.rate_limit,
         fragment_table.c.waiting,
+        fragment_table.c.auto,
         scan_progress.c.at,
         job.c.state,
         job.c.backfill_order,
@@ -247,6 +242,7 @@ def _scan(row: Row[*tuple[Any, ...]]) -> ScanProgress:
         rate_limit=row.rate_limit,
         at=row.at,
         waiting=row.waiting and not row.finished,
+        auto=row.auto,
     )
 
 

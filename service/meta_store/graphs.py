@@ -170,7 +170,7 @@ def _view(graph: GraphId, alive_after: datetime) -> Select[*tuple[Any, ...]]:
             select(func.max(graphs.c.newest)).correlate(None).scalar_subquery().label("newest_of_all"),
             _alive(graph, alive_after).label("alive"),
             _attached(graph).label("attached"),
-            exists().where(waiting).label("commands_waiting"),
+            exists().where(waiting, command.c.hurried).label("commands_waiting"),
             exists().where(waiting, command.c.stops).label("stops_waiting"),
             exists().where(statements).label("statements_waiting"),
             _backfilling(graph).label("backfilling"),

@@ -163,6 +163,7 @@ class PostgresJobs:
             scan_type=new.scan_type,
             rate_limit=new.rate_limit,
             waiting=waiting,
+            auto=new.auto,
         )
         added = (await self._connection.execute(row.returning(fragment.c.id))).scalar_one()
         # One statement, whose rows get their ids in the order given.

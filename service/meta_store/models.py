@@ -132,6 +132,7 @@ command = Table(
     Column("done", Boolean, nullable=False, server_default=_FALSE),
     Column("error", Text),
     Column("part_of", BigInteger),
+    Column("hurried", Boolean, nullable=False, server_default=text("true")),
 )
 UNFINISHED: Final = not_(command.c.done)
 Index("command_part", command.c.part_of, postgresql_where=command.c.part_of.is_not(None))
@@ -229,7 +230,9 @@ fragment = Table(
     Column("scan_type", Text),
     Column("rate_limit", BigInteger),
     Column("waiting", Boolean, nullable=False, server_default=_FALSE),
+    Column("auto", Boolean, nullable=False, server_default=_FALSE),
 )
+Index("fragment_auto", fragment.c.id, postgresql_where=fragment.c.auto)
 Index("fragment_job", fragment.c.job, fragment.c.id)
 Index("fragment_upstream", fragment.c.upstream, postgresql_where=fragment.c.upstream.is_not(None))
 Index("fragment_waiting", fragment.c.job, postgresql_where=fragment.c.waiting)
@@ -266,6 +269,39 @@ scan_progress = Table(
 )
 OPEN: Final = not_(scan_progress.c.finished)
 Index("scan_progress_open", scan_progress.c.fragment, postgresql_where=OPEN)
+
+adaptive_limit = Table(
+    "adaptive_limit",
+    METADATA,
+    Column("fragment", BigInteger, _reference("fragment", cascade=True), primary_key=True),
+    Column("present", Double, nullable=False),
+    Column("threshold", Double),
+    Column("falling", Boolean, nullable=False, server_default=_FALSE),
+    Column("quiet", Integer, nullable=False, server_default=_ZERO),
+    Column("since", BigInteger, nullable=False, server_default=_ZERO),
+    Column("seen", BigInteger, nullable=False, server_default=_ZERO),
+    Column("rows", JSONB, nullable=False, server_default=text("'{}'")),
+    Column("looked_at", _INSTANT),
+    Column("read_at", _INSTANT),
+    Column("move", Text),
+    Column("signal", Text),
+    Column("reason", Text),
+    Column("readings", JSONB, nullable=False, server_default=text("'[]'")),
+)
+
+limit_change = Table(
+    "limit_change",
+    METADATA,
+    _identity(),
+    Column("fragment", BigInteger, _reference("fragment", cascade=True), nullable=False),
+    Column("at", _INSTANT, nullable=False),
+    Column("epoch", BigInteger),
+    Column("before", BigInteger, nullable=False),
+    Column("after", BigInteger, nullable=False),
+    Column("signal", Text),
+    Column("reason", Text, nullable=False),
+)
+Index("limit_change_fragment", limit_change.c.fragment, limit_change.c.id)
 
 worker = Table(
     "worker",

@@ -6,7 +6,7 @@ from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.meta_store.models import system_parameter
+from service.meta_store.models import secret, system_parameter
 
 
 class PostgresParameters:
@@ -22,3 +22,15 @@ class PostgresParameters:
     async def set(self, name: str, text: str) -> None:
         new = insert(system_parameter).values(name=name, value=text)
         await self._connection.execute(new.on_conflict_do_update(index_elements=["name"], set_={"value": text}))
+
+    async def secret(self, name: str) -> str:
+        found = await self._connection.execute(select(secret.c.value).where(secret.c.name == _kept(name)))
+        return found.scalar() or ""
+
+    async def set_secret(self, name: str, text: str) -> None:
+        new = insert(secret).values(name=_kept(name), value=text)
+        await self._connection.execute(new.on_conflict_do_update(index_elements=["name"], set_={"value": text}))
+
+
+def _kept(name: str) -> str:
+    return f"parameter {name}"

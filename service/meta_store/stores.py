@@ -17,6 +17,7 @@ from service.meta_store.graphs import PostgresGraphs
 from service.meta_store.jobs import PostgresJobs
 from service.meta_store.keys import PostgresKeys
 from service.meta_store.leases import PostgresLeases, assert_term
+from service.meta_store.limits import PostgresLimits
 from service.meta_store.parameters import PostgresParameters
 from service.meta_store.requests import PostgresRequests
 from service.meta_store.snapshots import PostgresSnapshots
@@ -39,6 +40,7 @@ class PostgresTransaction:
     fragments: PostgresFragments
     actors: PostgresActors
     snapshots: PostgresSnapshots
+    limits: PostgresLimits
     statements: PostgresStatements
     workers: PostgresWorkers
     requests: PostgresRequests
@@ -59,6 +61,7 @@ class PostgresTransaction:
             fragments=PostgresFragments(connection),
             actors=PostgresActors(connection),
             snapshots=PostgresSnapshots(connection),
+            limits=PostgresLimits(connection),
             statements=PostgresStatements(connection),
             workers=PostgresWorkers(connection),
             requests=PostgresRequests(connection),

@@ -1,21 +1,18 @@
 """Mutations and flushes: queued durably, carried by a barrier, answered with its epoch (I4)."""
 
-from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import Collection
 from datetime import timedelta
-from typing import TypeVar
 
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable, UnderRecovery
 from service.domain.job import JobState
+from service.operations.limits import check_scans, scans_of
+from service.operations.routing import queue
 from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
-from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, FragmentId, GraphId, JobId
+from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, JobId
 from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle, Update
-from service.protocol.plan import FragmentKind
-
-T = TypeVar("T")
 
 APPLIED_WAIT: timedelta = timedelta(minutes=2)
 """How long a caller is kept before it is told that no barrier has carried its command yet. The command stays queued."""
@@ -33,11 +30,7 @@ async def inject(world: World, mutation: Mutation | None, *, asked_by: str) -> C
     async with world.stores.begin() as tx:
         if mutation is not None:
             await _check(tx, mutation)
-        command: CommandId | None = None
-        async for graph, part in _by_graph(tx, mutation):
-            added = await tx.commands.add(graph, part, asked_by=asked_by, now=world.clock.now(), part_of=command)
-            command = added if command is None else command
-    assert command is not None
+        command = await queue(tx, mutation, asked_by=asked_by, now=world.clock.now())
     world.signals.notify()
     return command
 
@@ -63,15 +56,11 @@ async def applied(world: World, command: CommandId, *, limit: timedelta = APPLIE
     return found.epoch
 
 
-async def throttle_job(world: World, job: JobId, rate_limit: int | None, *, asked_by: str) -> CommandId:
-    """Set the limit of every scan of a job. Raises NotFound; Invalid where it has no scan."""
-    limits = dict.fromkeys(await _scans(world, job), rate_limit)
-    return await inject(world, Throttle(fragments=limits), asked_by=asked_by)
-
-
 async def start_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
     """Let every scan of a job read, whatever its backfill order says. Raises NotFound; Invalid where it has no scan."""
-    return await inject(world, StartFragmentBackfill(fragments=await _scans(world, job)), asked_by=asked_by)
+    async with world.stores.begin() as tx:
+        scans = await scans_of(tx, job)
+    return await inject(world, StartFragmentBackfill(fragments=scans), asked_by=asked_by)
 
 
 async def stop(world: World, jobs: Collection[JobId], *, asked_by: str) -> CommandId:
@@ -87,52 +76,6 @@ async def recover(world: World, reason: str = "adhoc recovery") -> None:
     world.signals.notify()
 
 
-async def _by_graph(tx: Transaction, mutation: Mutation | None) -> AsyncIterator[tuple[GraphId, Mutation | None]]:
-    """Yield what each graph has to carry, so that a mutation reaches jobs wherever they are created (I4)."""
-    match mutation:
-        case Throttle(fragments=limits):
-            shares = await _graphs(tx, limits)
-            parts = {graph: Throttle(fragments={one: limits[one] for one in share}) for graph, share in shares.items()}
-        case StartFragmentBackfill(fragments=starting):
-            shares = await _graphs(tx, starting)
-            parts = {graph: StartFragmentBackfill(fragments=tuple(share)) for graph, share in shares.items()}
-        case Stop(jobs=jobs):
-            stopping = grouped(await tx.snapshots.graphs_of(jobs))
-            parts = {graph: Stop(jobs=tuple(sorted(share))) for graph, share in stopping.items()}
-        case _:
-            parts = {DATABASE_GRAPH: mutation}
-    for graph, part in parts.items():
-        yield graph, part
-    if isinstance(mutation, Pause | Resume):
-        # Read after the database graph's was queued: a job that starts from then on is paused as that one will be.
-        for graph in await tx.snapshots.unmerged():
-            yield graph, mutation
-
-
-async def _graphs(tx: Transaction, fragments: Collection[FragmentId]) -> Mapping[GraphId, Sequence[FragmentId]]:
-    owners = {fragment: job for fragment, (job, _) in (await tx.fragments.job_of(fragments)).items()}
-    graphs = await tx.snapshots.graphs_of(set(owners.values()))
-    return grouped({fragment: graphs[job] for fragment, job in owners.items()}) or {DATABASE_GRAPH: ()}
-
-
-def grouped(graphs: Mapping[T, GraphId]) -> Mapping[GraphId, Sequence[T]]:
-    """Return what is in each graph."""
-    found: dict[GraphId, list[T]] = defaultdict(list)
-    for one, graph in graphs.items():
-        found[graph].append(one)
-    return found
-
-
-async def _scans(world: World, job: JobId) -> tuple[FragmentId, ...]:
-    async with world.stores.begin() as tx:
-        if await tx.jobs.get(job) is None:
-            raise NotFound(f"job {job} not found", kind="job")
-        scans = tuple(scan.fragment for scan in (await tx.fragments.scans([job]))[job])
-    if not scans:
-        raise Invalid("stream scan node or source node not found")
-    return scans
-
-
 async def _check(tx: Transaction, mutation: Mutation) -> None:
     match mutation:
         case Pause() | Resume():
@@ -144,9 +87,10 @@ async def _check(tx: Transaction, mutation: Mutation) -> None:
                 "an Update belongs to the parallelism of a job, and is made where that changes", pointer="/type"
             )
         case Throttle(fragments=limits):
-            await _check_scans(tx, limits)
+            await check_scans(tx, limits)
+            await tx.limits.hold(limits)
         case StartFragmentBackfill(fragments=fragments):
-            await _check_scans(tx, fragments)
+            await check_scans(tx, fragments)
         case Stop(jobs=jobs):
             await _check_stopping(tx, jobs)
 
@@ -158,15 +102,6 @@ async def _check_stopping(tx: Transaction, jobs: Collection[JobId]) -> None:
             raise NotFound(f"job {job} not found", kind="job")
         if found.state not in {JobState.CANCELLING, JobState.DROPPING}:
             raise Conflict(f"job {job} is {found.state}: cancel or drop it, which injects the Stop")
-
-
-async def _check_scans(tx: Transaction, fragments: Collection[FragmentId]) -> None:
-    known = await tx.fragments.job_of(fragments)
-    for fragment in fragments:
-        if fragment not in known:
-            raise NotFound(f"fragment {fragment} not found", kind="fragment")
-        if known[fragment][1] is not FragmentKind.STREAM_SCAN:
-            raise Invalid(f"fragment {fragment} is not a backfill node")
 
 
 async def _not_carried(world: World) -> Unavailable:

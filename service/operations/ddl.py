@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from service.domain.adaptive import AUTO, Asked
 from service.domain.errors import Conflict
 from service.domain.job import JobState
 from service.domain.parallelism import Parallelism, check_vnodes, for_backfill, normal, resolved
 from service.domain.placement import blocks
 from service.domain.strategy import Strategy, check_tied, chosen
 from service.operations import jobs, requests
+from service.operations.limits import first_limit
 from service.operations.rescaling import actors_beside, slots
 from service.operations.world import World
 from service.ports.records import CatalogEntry, NewFragment, NewJob
@@ -98,7 +100,9 @@ async def _plan(
     parallelism, backfill = normal(session, relation.kind), for_backfill(session)
     async with world.stores.begin() as tx:
         available = await slots(tx, now=world.clock.now(), lease=world.worker_lease) or 1
+        first = await first_limit(tx)
         beside = [await actors_beside(tx, scan.upstream) if tied else None for scan in bound.scans]
+    limit = _rate_limit(statement, session)
     scans = tuple(
         NewFragment(
             FragmentKind.STREAM_SCAN,
@@ -109,7 +113,8 @@ async def _plan(
             upstream=scan.upstream.id,
             query=scan.query,
             scan_type=strategy.scan_type,
-            rate_limit=_rate_limit(statement, session),
+            rate_limit=first if limit == AUTO else limit,
+            auto=limit == AUTO,
         )
         for scan, tied_to in zip(bound.scans, beside, strict=True)
     )
@@ -163,11 +168,13 @@ async def _finished(world: World, job: JobId) -> Created:
     return Created((f"the statement took {seconds:.0f} s; SET background_ddl = true returns at once",))
 
 
-def _rate_limit(statement: CreateMaterializedView, session: Mapping[str, str]) -> int | None:
+def _rate_limit(statement: CreateMaterializedView, session: Mapping[str, str]) -> Asked:
     """The view's own option wins over the session's variable."""
     if statement.limited:
         return statement.backfill_rate_limit
     asked = session.get("backfill_rate_limit", "default")
+    if asked == AUTO:
+        return AUTO
     return None if asked == "default" else int(asked)
 
 

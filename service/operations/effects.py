@@ -26,7 +26,7 @@ async def apply_commands(
     """Record what each command that the epoch carried has changed, and answer it with the epoch (I4)."""
     done: list[CommandId] = []
     for command in commands:
-        await _take_effect(tx, graph, command.mutation, now=now)
+        await _take_effect(tx, graph, command.mutation, epoch=epoch, now=now)
         done.append(command.id)
         if command.mutation is not None:
             await tx.events.append(
@@ -43,12 +43,14 @@ async def apply_commands(
         await tx.commands.finish(done, epoch=epoch)
 
 
-async def _take_effect(tx: Transaction, graph: GraphId, mutation: Mutation | None, *, now: datetime) -> None:
+async def _take_effect(
+    tx: Transaction, graph: GraphId, mutation: Mutation | None, *, epoch: Epoch, now: datetime
+) -> None:
     match mutation:
         case Pause() | Resume():
             await tx.graphs.set_paused(graph, paused=isinstance(mutation, Pause))
-        case Throttle(fragments=limits):
-            await tx.fragments.set_rate_limits(limits)
+        case Throttle(fragments=limits, auto=auto):
+            await tx.limits.put(limits, auto=auto, epoch=epoch)
         case StartFragmentBackfill(fragments=fragments):
             await tx.fragments.release(fragments)
         case Stop(jobs=jobs):

@@ -1,31 +1,70 @@
-"""System parameters: read them all, set some, all or none."""
+"""System parameters: read them all, set some, all or none.
+
+What is secret in one (a password in a probe's URL) is kept apart from what is shown: nothing but the probe reads it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Final
 
+from service.domain.errors import Invalid
 from service.domain.parameters import SystemParameters, parse_system_parameter
+from service.domain.probes import LENGTH_MAX, parse_probe_url
 from service.operations.world import World
+from service.sql.parse import parse
+from service.sql.statements import Select
+
+HTTP_PROBE: Final = "backfill_auto_probe_http"
+SQL_PROBE: Final = "backfill_auto_probe_sql"
+Value = int | bool | str
 
 
-async def current(world: World) -> Mapping[str, int | bool]:
-    """Return every parameter with its value."""
+async def current(world: World) -> Mapping[str, Value]:
+    """Return every parameter with its value, as it may be shown."""
     async with world.stores.begin() as tx:
         return asdict(SystemParameters.of(await tx.parameters.all()))
 
 
-async def alter(world: World, texts: Mapping[str, str]) -> Mapping[str, int | bool]:
+async def alter(world: World, texts: Mapping[str, str], *, asked_by: str) -> Mapping[str, Value]:
     """Set parameters given as texts, `default` for the built-in value; return all of them. Raises NotFound, Invalid."""
     defaults = asdict(SystemParameters())
     wanted = {
         name: defaults[name]
         if name in defaults and text.strip().lower() == "default"
-        else parse_system_parameter(name, text)
+        else _checked(name, parse_system_parameter(name, text))
         for name, text in texts.items()
     }
+    secret = wanted.get(HTTP_PROBE)
+    if secret:
+        wanted[HTTP_PROBE] = parse_probe_url(str(secret), pointer=HTTP_PROBE).shown
     async with world.stores.begin() as tx:
         for name, value in wanted.items():
-            await tx.parameters.set(name, str(value).lower())
-        after = asdict(SystemParameters.of(await tx.parameters.all()))
-        await tx.events.append("parameters.altered", wanted, now=world.clock.now())
+            await tx.parameters.set(name, str(value).lower() if isinstance(value, bool) else str(value))
+        if secret is not None:
+            await tx.parameters.set_secret(HTTP_PROBE, str(secret))
+        after = SystemParameters.of(await tx.parameters.all())
+        if after.backfill_auto_floor > after.backfill_auto_ceiling:
+            raise Invalid(
+                f"backfill_auto_floor ({after.backfill_auto_floor}) is above backfill_auto_ceiling"
+                f" ({after.backfill_auto_ceiling})",
+                pointer="backfill_auto_floor",
+            )
+        await tx.events.append("parameters.altered", {**wanted, "asked_by": asked_by}, now=world.clock.now())
     world.signals.notify()
-    return after
+    return asdict(after)
+
+
+def _checked(name: str, value: Value) -> Value:
+    """Raise Invalid where a probe is none. What is wrong with a URL does not quote it."""
+    if name == HTTP_PROBE and value:
+        return parse_probe_url(str(value), pointer=name).text
+    if name == SQL_PROBE and value:
+        if len(str(value)) > LENGTH_MAX:
+            raise Invalid(f'"{name}" takes at most {LENGTH_MAX} characters', pointer=name)
+        try:
+            probe = parse(str(value))
+        except Invalid as error:
+            raise Invalid(f'"{name}": {error}', pointer=name) from None
+        if not isinstance(probe, Select):
+            raise Invalid(f'"{name}" takes a SELECT', pointer=name)
+    return value

@@ -4,7 +4,7 @@ The service keeps no session: SET answers with the new map of variables, and the
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, assert_never
@@ -16,15 +16,13 @@ from service.domain.parameters import (
     SESSION_DEFAULTS,
     SystemParameters,
     parse_session_variable,
-    parse_system_parameter,
 )
-from service.operations import commands, ddl, dml, jobs, rescaling
+from service.operations import commands, ddl, dml, jobs, limits, parameters, rescaling
 from service.operations.effects import progress_of
 from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.records import CatalogEntry, Claim
 from service.protocol.dml import Delete, InsertValues, Update
-from service.protocol.mutation import Throttle
 from service.protocol.relation import RelationKind
 from service.sql import statements as s
 from service.sql.dml import BoundInsert, bind_delete, bind_insert, bind_update
@@ -162,11 +160,11 @@ class _Call:
                     raise NotFound(f'unrecognized configuration parameter "{name}"', kind="parameter")
                 return Outcome("SHOW", ((name, "text"),), ((self._variable(name),),))
             case s.AlterSystem(name=name, value=value):
-                return Outcome("ALTER_SYSTEM", notices=await alter_system(self.world, name, value))
+                return Outcome("ALTER_SYSTEM", notices=await self._alter_system(name, value))
             case s.ShowParameters():
                 async with self.world.stores.begin() as tx:
                     known = SystemParameters.of(await tx.parameters.all())
-                rows = tuple((name, str(getattr(known, name)).lower()) for name in SystemParameters.__slots__)
+                rows = tuple((name, _shown(getattr(known, name))) for name in SystemParameters.__slots__)
                 return Outcome("SHOW", (("Name", "text"), ("Value", "text")), rows)
 
     async def _control(
@@ -185,8 +183,7 @@ class _Call:
             case s.AlterParallelism():
                 return await self._alter_parallelism(statement)
             case s.AlterFragmentRateLimit(fragment=fragment, limit=limit):
-                mutation = Throttle(fragments={fragment: limit})
-                command = await commands.inject(self.world, mutation, asked_by=self.asked_by)
+                command = await limits.throttle_fragment(self.world, fragment, limit, asked_by=self.asked_by)
                 await commands.applied(self.world, command)
                 return Outcome("ALTER_FRAGMENT")
             case s.CancelJobs(ids=ids):
@@ -208,7 +205,7 @@ class _Call:
         if statement.refusal is not None:
             raise statement.refusal
         entry = await self._existing(statement.name, statement.kind)
-        command = await commands.throttle_job(self.world, entry.job, statement.limit, asked_by=self.asked_by)
+        command = await limits.throttle_job(self.world, entry.job, statement.limit, asked_by=self.asked_by)
         await commands.applied(self.world, command)
         return Outcome(f"ALTER_{statement.kind.upper().replace(' ', '_')}")
 
@@ -226,6 +223,14 @@ class _Call:
             return Outcome(tag, notices=("the cluster is under recovery: the change is deferred until it is over",))
         await commands.applied(self.world, command)
         return Outcome(tag)
+
+    async def _alter_system(self, name: str, text: str) -> tuple[str, ...]:
+        after = await parameters.alter(self.world, {name: text}, asked_by=self.asked_by)
+        if name == "barrier_interval_ms" and int(after[name]) > 300_000:
+            return ("barrier_interval_ms is above 5 minutes: changes will be seen late",)
+        if name == "checkpoint_frequency" and int(after[name]) > 60:
+            return ("checkpoint_frequency is above 60: changes will be seen late",)
+        return ()
 
     async def _wait(self, kind: RelationKind | None, name: str | None) -> None:
         only = None if kind is None or name is None else (await self._existing(name, kind)).job
@@ -291,22 +296,8 @@ class _Call:
         return self.session.get(name, SESSION_DEFAULTS[name])
 
 
-async def alter_system(world: World, name: str, text: str) -> tuple[str, ...]:
-    """Set a system parameter; return notices. Raises NotFound, Invalid."""
-    default = text.strip().lower() == "default"
-    stored = str(getattr(SystemParameters(), name)) if default and name in SystemParameters.__slots__ else text
-    value = parse_system_parameter(name, stored)
-    async with world.stores.begin() as tx:
-        await tx.parameters.set(name, str(value).lower())
-        facts = {"name": name, "value": str(value).lower()}
-        await tx.events.append("system_parameter.set", facts, now=world.clock.now())
-    world.signals.notify()
-    notices: Sequence[str] = ()
-    if name == "barrier_interval_ms" and value > 300_000:
-        notices = ("barrier_interval_ms is above 5 minutes: changes will be seen late",)
-    if name == "checkpoint_frequency" and value > 60:
-        notices = ("checkpoint_frequency is above 60: changes will be seen late",)
-    return tuple(notices)
+def _shown(value: float | str) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _described(entry: CatalogEntry) -> Outcome:

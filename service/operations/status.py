@@ -20,13 +20,17 @@ from service.operations.views import (
     JobDetail,
     JobPage,
     JobView,
+    LimitChangeView,
+    LimitPage,
     PositionCounts,
     ProgressView,
     RelationPage,
     RelationView,
+    ScanAuto,
 )
 from service.operations.waiting import until
 from service.operations.world import World
+from service.ports.limits import AutoLimit
 from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, JobId, RelationId
@@ -69,15 +73,28 @@ async def fragment(world: World, wanted: FragmentId) -> FragmentView:
     return found
 
 
+async def limit_history(world: World, wanted: JobId, *, limit: int, before: int | None) -> LimitPage:
+    """Return changes of the limits of a job's scans, newest first. Raises NotFound."""
+    async with world.stores.begin() as tx:
+        await _existing(tx, wanted)
+        found = await tx.limits.history(wanted, limit=limit + 1, before=before)
+    views = tuple(
+        LimitChangeView(one.id, one.fragment, one.at, one.epoch, one.before, one.after, one.signal, one.reason)
+        for one in found[:limit]
+    )
+    return LimitPage(views, str(views[-1].id) if len(found) > limit else None)
+
+
 async def ddl_progress(world: World) -> list[DdlProgress]:
     """Return what `rw_ddl_progress` shows, with numbers beside the strings."""
     async with world.stores.begin() as tx:
         found = await tx.jobs.where(LISTED)
         progress = await progress_of(tx, found)
         last_error = (await tx.graphs.state(DATABASE_GRAPH))["last_error"]
+        auto = await _auto(tx, [job.id for job in found])
     queue = [job.id for job in found if job.state is JobState.QUEUED]
     places = {queued: place for place, queued in enumerate(queue, start=1)}
-    return [_ddl(job, progress[job.id], places.get(job.id), last_error) for job in found]
+    return [_ddl(job, progress[job.id], places.get(job.id), last_error, auto.get(job.id, ())) for job in found]
 
 
 async def fragment_progress(world: World) -> list[FragmentProgress]:
@@ -150,10 +167,30 @@ async def _fragments(tx: Transaction, owner: Job) -> tuple[FragmentView, ...]:
         return ()
     plans: Sequence[JobPlan] = await tx.jobs.plans([owner.id])
     scans = {scan.fragment: scan for scan in (await tx.fragments.scans([owner.id])).get(owner.id, ())}
-    return tuple(_fragment(owner.id, fragment, scans.get(fragment.id)) for plan in plans for fragment in plan.fragments)
+    auto = await tx.limits.shown([owner.id])
+    return tuple(
+        _fragment(owner.id, fragment, scans.get(fragment.id), auto.get(fragment.id))
+        for plan in plans
+        for fragment in plan.fragments
+    )
 
 
-def _fragment(owner: JobId, plan: FragmentPlan, scan: ScanProgress | None) -> FragmentView:
+async def _auto(tx: Transaction, jobs: Sequence[JobId]) -> Mapping[JobId, tuple[ScanAuto, ...]]:
+    """Return the limits of these jobs' scans that are adapted."""
+    limits = await tx.limits.shown(jobs)
+    if not limits:
+        return {}
+    return {
+        job: tuple(
+            ScanAuto(scan.fragment, scan.upstream, scan.rate_limit, limits[scan.fragment])
+            for scan in scans
+            if scan.fragment in limits
+        )
+        for job, scans in (await tx.fragments.scans(jobs)).items()
+    }
+
+
+def _fragment(owner: JobId, plan: FragmentPlan, scan: ScanProgress | None, auto: AutoLimit | None) -> FragmentView:
     actors = tuple(
         ActorView(actor.id, actor.vnodes, _counts(actor, scanning=scan is not None)) for actor in plan.actors
     )
@@ -164,6 +201,7 @@ def _fragment(owner: JobId, plan: FragmentPlan, scan: ScanProgress | None) -> Fr
         upstream=None if plan.upstream is None else plan.upstream.name,
         scan_type=plan.scan_type,
         rate_limit=plan.rate_limit,
+        auto=auto,
         waiting=scan is not None and scan.waiting,
         waits_for=() if scan is None else scan.awaits,
         rows=0 if scan is None else scan.rows,
@@ -218,7 +256,9 @@ def _job(found: Job, progress: JobProgress) -> JobView:
     )
 
 
-def _ddl(found: Job, progress: JobProgress, place: int | None, last_error: object) -> DdlProgress:
+def _ddl(
+    found: Job, progress: JobProgress, place: int | None, last_error: object, auto: tuple[ScanAuto, ...]
+) -> DdlProgress:
     # The graph's last error is this job's business only where it has lived through it.
     error = found.error or (None if last_error is None or not found.recoveries else str(last_error))
     return DdlProgress(
@@ -241,6 +281,7 @@ def _ddl(found: Job, progress: JobProgress, place: int | None, last_error: objec
         queue_place=place,
         last_error=error,
         recoveries=found.recoveries,
+        auto=auto,
     )
 
 

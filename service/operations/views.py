@@ -10,6 +10,7 @@ from datetime import datetime
 
 from service.domain.job import JobState
 from service.domain.progress import Phase
+from service.ports.limits import AutoLimit
 from service.protocol.ids import ActorId, CommandId, EpochField, FragmentId, Generation, GraphId, JobId, RelationId
 from service.protocol.plan import FragmentKind, ScanType
 from service.protocol.relation import RelationKind
@@ -85,9 +86,9 @@ class ActorView:
 
 @dataclass(frozen=True, slots=True)
 class FragmentView:
-    """One stage of a job. `rate_limit` is in rows per second and actor: null is unlimited, 0 is paused. `waiting` says
-    that the fragment waits for its place in the backfill order, and `waits_for` names the relations before it that are
-    not finished.
+    """One stage of a job. `rate_limit` is in rows per second and actor: null is unlimited, 0 is paused. `auto` says how
+    it is adapted to the load, null where it is not. `waiting` says that the fragment waits for its place in the
+    backfill order, and `waits_for` names the relations before it that are not finished.
     """
 
     id: FragmentId
@@ -96,6 +97,7 @@ class FragmentView:
     upstream: str | None
     scan_type: ScanType | None
     rate_limit: int | None
+    auto: AutoLimit | None
     waiting: bool
     waits_for: tuple[str, ...]
     rows: int
@@ -115,8 +117,44 @@ class JobDetail:
 
 
 @dataclass(frozen=True, slots=True)
+class ScanAuto:
+    """The limit of a scan that is adapted to the load, and what decided it last."""
+
+    fragment: FragmentId
+    upstream: str
+    rate_limit: int | None
+    limit: AutoLimit
+
+
+@dataclass(frozen=True, slots=True)
+class LimitChangeView:
+    """One change of an adapted limit: `epoch` is when it took effect, null while it is asked for or where another one
+    came first. `signal` is what spoke against more, null where nothing did.
+    """
+
+    id: int
+    fragment: FragmentId
+    at: datetime
+    epoch: EpochField | None
+    before: int
+    after: int
+    signal: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LimitPage:
+    """Some changes, newest first. `next` is what to give as `before` for the following page, null on the last one."""
+
+    items: tuple[LimitChangeView, ...]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class DdlProgress:
-    """The columns of `rw_ddl_progress`, and beside them numbers. `queue_place` counts from 1."""
+    """The columns of `rw_ddl_progress`, and beside them numbers. `queue_place` counts from 1; `auto` are the scans
+    whose limit is adapted.
+    """
 
     ddl_id: JobId
     ddl_statement: str
@@ -137,6 +175,7 @@ class DdlProgress:
     queue_place: int | None
     last_error: str | None
     recoveries: int
+    auto: tuple[ScanAuto, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from service.domain.barrier import Pace
 from service.domain.epochs import Epochs
 from service.domain.overhead import Overhead
 from service.ports.clock import Clock
+from service.ports.health import HttpProbe, StoreGauge
 from service.ports.meta_store import Stores
 from service.ports.records import Claim
 from service.ports.signals import Signals
@@ -23,6 +24,8 @@ class World:
     pins: Pins
     reader: Reader
     staging: Staging
+    gauge: StoreGauge
+    http_probe: HttpProbe
     clock: Clock
     signals: Signals
     dml_url: str = field(repr=False)

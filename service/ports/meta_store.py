@@ -16,6 +16,7 @@ from service.domain.job import Job, JobEvent, JobState
 from service.domain.progress import ScanProgress
 from service.ports.actors import Actors
 from service.ports.keys import Keys
+from service.ports.limits import Limits
 from service.ports.records import (
     BarrierRecord,
     CatalogEntry,
@@ -155,8 +156,11 @@ class Commands(Protocol):
         asked_by: str,
         now: datetime,
         part_of: CommandId | None = None,
+        hurried: bool = True,
     ) -> CommandId:
-        """Queue a command, or one graph's part of a command: the whole is done when all its parts are."""
+        """Queue a command, or one graph's part of a command: the whole is done when all its parts are. A barrier is
+        made at once for one that is `hurried`.
+        """
         ...
 
     async def get(self, command: CommandId) -> Command | None: ...
@@ -229,13 +233,11 @@ class Jobs(Protocol):
 
 
 class Fragments(Protocol):
-    """Limits, positions and progress of fragments."""
+    """Positions and progress of fragments."""
 
     async def job_of(self, fragments: Collection[FragmentId]) -> Mapping[FragmentId, tuple[JobId, FragmentKind]]:
         """Return the job and kind of each fragment that exists."""
         ...
-
-    async def set_rate_limits(self, limits: Mapping[FragmentId, int | None]) -> None: ...
 
     async def release(self, fragments: Collection[FragmentId]) -> None:
         """These wait no longer for their place in the backfill order; those that are gone are ignored."""
@@ -343,6 +345,12 @@ class Parameters(Protocol):
 
     async def set(self, name: str, text: str) -> None: ...
 
+    async def secret(self, name: str) -> str:
+        """Return what is kept apart of a parameter, shown in no catalog; empty where nothing is."""
+        ...
+
+    async def set_secret(self, name: str, text: str) -> None: ...
+
 
 class Transaction(Protocol):
     """One transaction and its aggregates."""
@@ -365,6 +373,8 @@ class Transaction(Protocol):
     def actors(self) -> Actors: ...
     @property
     def snapshots(self) -> Snapshots: ...
+    @property
+    def limits(self) -> Limits: ...
     @property
     def statements(self) -> Statements: ...
     @property

@@ -71,6 +71,8 @@ class NewFragment:
     query: Stateless | None = None
     scan_type: ScanType | None = None
     rate_limit: int | None = None
+    auto: bool = False
+    """The limit is adapted to the load, from `rate_limit` on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,8 @@ class Command:
     epoch: Epoch | None = None
     done: bool = False
     error: str | None = None
+    hurried: bool = True
+    """A barrier is made for it at once; otherwise it rides on the next ordinary one."""
 
 
 @dataclass(frozen=True, slots=True)

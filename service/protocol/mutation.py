@@ -1,8 +1,8 @@
 """What a barrier may carry: at most one mutation, acting before all else of the epoch that carries it (I4)."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from service.protocol.ids import BIGINT_MAX, FragmentId, JobId
 from service.protocol.plan import ActorPlan, JobPlan
@@ -31,10 +31,20 @@ class Resume(_Mutation):
 
 
 class Throttle(_Mutation):
-    """Replace rate limits: fragment -> rows per second and actor; None is unlimited, 0 pauses the fragment."""
+    """Replace rate limits: fragment -> rows per second and actor; None is unlimited, 0 pauses the fragment.
+
+    Those of the fragments in `auto` are adapted to the load from there on; those of the others stay as they are given.
+    """
 
     type: Literal["throttle"] = "throttle"
     fragments: dict[Annotated[FragmentId, _ID], RateLimit | None]
+    auto: tuple[Annotated[FragmentId, _ID], ...] = ()
+
+    @model_validator(mode="after")
+    def _adapted_from_a_number(self) -> Self:
+        if any(self.fragments.get(one) is None for one in self.auto):
+            raise ValueError("a limit is adapted from a number: `auto` names fragments that have one")
+        return self
 
 
 class StartFragmentBackfill(_Mutation):

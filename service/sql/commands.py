@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from service.domain.adaptive import AUTO, Asked
 from service.domain.errors import Invalid
 from service.domain.parallelism import Parallelism, parse_parallelism
 from service.protocol.ids import FragmentId, JobId
@@ -190,7 +191,7 @@ def _parallelism(cursor: Cursor) -> Parallelism | None:
         raise Invalid(str(error), position=token.position) from None
 
 
-def _limit(cursor: Cursor, *names: str) -> int | None:
+def _limit(cursor: Cursor, *names: str) -> Asked:
     cursor.expect("set")
     token = cursor.token
     if not any(cursor.accept(name) for name in names):
@@ -199,6 +200,18 @@ def _limit(cursor: Cursor, *names: str) -> int | None:
         raise Invalid(f"ALTER ... SET {token.text.upper()} is not supported", position=token.position)
     if not cursor.accept("to"):
         cursor.expect_symbol("=")
-    limit = None if cursor.accept("default") else cursor.integer(maximum=RATE_LIMIT_MAX)
+    limit = _asked(cursor)
     cursor.expect_end()
-    return None if limit is None or limit < 0 else limit
+    return limit
+
+
+def _asked(cursor: Cursor) -> Asked:
+    if cursor.accept("default"):
+        return None
+    token = cursor.token
+    if cursor.accept(AUTO) or (token.kind is TokenKind.STRING and token.value.strip().lower() == AUTO):
+        if token is cursor.token:
+            cursor.advance()
+        return AUTO
+    limit = cursor.integer(maximum=RATE_LIMIT_MAX)
+    return None if limit < 0 else limit

@@ -5,6 +5,7 @@ Names are as Postgres would store them (unquoted ones folded) and without their 
 
 from dataclasses import dataclass, field
 
+from service.domain.adaptive import Asked
 from service.domain.errors import Invalid
 from service.domain.parallelism import Parallelism
 from service.protocol.columns import Column, KeyColumn
@@ -55,7 +56,7 @@ class CreateMaterializedView:
     query: Tree = field(repr=False)
     text: str
     limited: bool = False
-    backfill_rate_limit: int | None = None
+    backfill_rate_limit: Asked = None
     order: BackfillOrder = BackfillOrder()
 
 
@@ -142,11 +143,11 @@ class ShowParameters:
 
 @dataclass(frozen=True, slots=True)
 class AlterRateLimit:
-    """ALTER .. SET BACKFILL_RATE_LIMIT; a limit of None is unlimited and 0 is paused."""
+    """ALTER .. SET BACKFILL_RATE_LIMIT; a limit of None is unlimited, 0 is paused, `auto` is adapted to the load."""
 
     kind: RelationKind
     name: str
-    limit: int | None
+    limit: Asked
 
     @property
     def refusal(self) -> Invalid | None:
@@ -171,10 +172,10 @@ class AlterParallelism:
 
 @dataclass(frozen=True, slots=True)
 class AlterFragmentRateLimit:
-    """ALTER FRAGMENT .. SET RATE_LIMIT; a limit of None is unlimited and 0 is paused."""
+    """ALTER FRAGMENT .. SET RATE_LIMIT; a limit as in `AlterRateLimit`."""
 
     fragment: FragmentId
-    limit: int | None
+    limit: Asked
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Final
 
 from sqlglot import exp
 
+from service.domain.adaptive import AUTO, Asked
 from service.domain.errors import Invalid, NotFound
 from service.protocol.columns import Column, ColumnType
 from service.protocol.relation import Relation, RelationKind
@@ -262,9 +263,11 @@ _TYPE_LABELS: Final[Mapping[str, str]] = {
 }
 
 
-def _limit(option: Option | None) -> int | None:
+def _limit(option: Option | None) -> Asked:
     if option is None:
         return None
+    if len(option.tokens) == 1 and option.tokens[0].value.strip().lower() == AUTO:
+        return AUTO
     limit = option.integer()
     if limit > RATE_LIMIT_MAX:
         raise Invalid(f"{option.text} is out of range: at most {RATE_LIMIT_MAX}", position=option.position)

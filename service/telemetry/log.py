@@ -16,6 +16,9 @@ def configure(*, level: str, form: Literal["console", "json"]) -> None:
     """Set up logging once per process, onto standard error."""
     # Its warnings quote statements, and a statement may hold what is not to be logged.
     logging.getLogger("sqlglot").setLevel(logging.ERROR)
+    # They name URLs and headers.
+    for library in ("httpx", "httpcore"):
+        logging.getLogger(library).setLevel(logging.CRITICAL)
     renderer = structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer()
     structlog.configure(
         processors=[

@@ -212,7 +212,7 @@ async def test_backfilling_is_a_creating_scan_that_is_open_and_may_move(stores: 
     async with stores.begin() as tx:
         (scan,) = (await tx.fragments.scans([view.id]))[view.id]
         assert (await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)).backfilling
-        await tx.fragments.set_rate_limits({scan.fragment: 0})
+        await tx.limits.put({scan.fragment: 0}, auto=(), epoch=Epoch(1))
         assert not (await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)).backfilling
 
 

@@ -323,7 +323,7 @@ async def test_rate_limits_reach_the_plan(stores: Stores) -> None:
     scan = await scan_of(stores, view.id)
     for limit in (0, 500, None):
         async with stores.begin() as tx:
-            await tx.fragments.set_rate_limits({scan.id: limit, FragmentId(999): 1})
+            await tx.limits.put({scan.id: limit, FragmentId(999): 1}, auto=(), epoch=Epoch(1))
             (progress,) = (await tx.fragments.scans([view.id]))[view.id]
         assert (await scan_of(stores, view.id)).rate_limit == progress.rate_limit == limit
 
@@ -366,7 +366,7 @@ async def test_a_scan_that_waits_does_not_make_statements_wait(stores: Stores) -
         view = await add_creating(tx, new_view("m", a, b, order=((a, b),)))
         (plan,) = await tx.jobs.plans([view.id])
         assert (await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)).backfilling
-        await tx.fragments.set_rate_limits({plan.fragments[0].id: 0})
+        await tx.limits.put({plan.fragments[0].id: 0}, auto=(), epoch=Epoch(1))
         assert not (await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)).backfilling
 
 

@@ -8,11 +8,13 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from service.domain.adaptive import Adaptation, Move, Signal
 from service.domain.barrier import GraphStatus
 from service.domain.job import JobEvent
 from service.domain.progress import fragment_text
 from service.meta_store.engine import connect
 from service.meta_store.stores import PostgresStores
+from service.ports.limits import Look
 from service.protocol.ids import DATABASE_GRAPH, Epoch
 from service.protocol.mutation import Pause
 from tests.support.meta_store import (
@@ -134,7 +136,7 @@ async def test_fragments_their_limits_and_where_they_read(opened: Opened) -> Non
     ]
     assert await rows(engine, "select * from rw_catalog.rw_rate_limit") == []
     async with stores.begin() as tx:
-        await tx.fragments.set_rate_limits({scan.id: 0})
+        await tx.limits.put({scan.id: 0}, auto=(), epoch=Epoch(1))
     assert await rows(engine, "select * from rw_catalog.rw_rate_limit") == [
         {
             "fragment_id": scan.id,
@@ -144,6 +146,51 @@ async def test_fragments_their_limits_and_where_they_read(opened: Opened) -> Non
             "rate_limit": 0,
         }
     ]
+
+
+async def test_a_limit_that_is_adapted_shows_its_number_and_how_it_came_there(opened: Opened) -> None:
+    stores, engine = opened
+    table, view = await table_and_view(stores)
+    scan = await scan_of(stores, view.id)
+    await running(stores)
+    async with stores.begin() as tx:
+        await tx.limits.put({scan.id: 1000}, auto=[scan.id], epoch=Epoch(5))
+        await tx.fragments.record([collected(10, keys={table.relation: 3})], now=NOW)
+        await tx.fragments.record([collected(20, report(scan.actors[0].id, scan.id, 2))], now=NOW)
+        (adapted,) = await tx.limits.adapted(DATABASE_GRAPH)
+        after = Adaptation(700.0, 700.0, falling=True)
+        look = Look(adapted, after, Epoch(20), Move.LOWERED, Signal.SQL_PROBE, "the query gave false", (), asked=700)
+        await tx.limits.record([look], now=NOW)
+    state = "select * from rw_catalog.rw_backfill_auto_limit"
+    expected = {
+        "fragment_id": scan.id,
+        "job_id": view.id,
+        "rate_limit": 1000,
+        "phase": "even steps",
+        "move": "lowered",
+        "signal": "sql_probe",
+        "reason": "the query gave false",
+        "looked_at": NOW,
+        "effective_epoch": 5,
+    }
+    assert await rows(engine, state) == [expected]
+    async with stores.begin() as tx:
+        await tx.limits.put({scan.id: 700}, auto=[scan.id], epoch=Epoch(30))
+    assert await rows(engine, state) == [expected | {"rate_limit": 700, "effective_epoch": 30}]
+    (limit,) = await rows(engine, "select * from rw_catalog.rw_rate_limit")
+    assert limit["rate_limit"] == 700
+    (change,) = await rows(engine, "select * from rw_catalog.rw_backfill_auto_limit_history")
+    del change["id"]
+    assert change == {
+        "fragment_id": scan.id,
+        "job_id": view.id,
+        "at": NOW,
+        "epoch": 30,
+        "rate_limit_before": 1000,
+        "rate_limit": 700,
+        "signal": "sql_probe",
+        "reason": "the query gave false",
+    }
 
 
 async def test_progress_of_a_fragment_is_listed_while_its_job_is_unfinished(opened: Opened) -> None:

@@ -12,10 +12,10 @@ from service.api.routes.mutations import Acknowledged, Wait, acknowledged
 from service.domain.errors import Conflict, Invalid
 from service.domain.job import CREATING, JobState
 from service.domain.parallelism import ACTORS_MAX, DEFAULT, Parallelism, parse_parallelism
-from service.operations import commands, jobs, requests, rescaling, status
-from service.operations.views import FragmentView, JobDetail, JobPage, JobView
-from service.protocol.ids import JobId
-from service.protocol.mutation import RateLimit, StartFragmentBackfill, Throttle
+from service.operations import commands, jobs, limits, requests, rescaling, status
+from service.operations.views import FragmentView, JobDetail, JobPage, JobView, LimitPage
+from service.protocol.ids import BIGINT_MAX, JobId
+from service.protocol.mutation import RateLimit, StartFragmentBackfill
 from service.protocol.request import Verified
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
@@ -31,22 +31,23 @@ ParallelismText = Annotated[
 
 
 class Limited(BaseModel):
-    """A limit in rows per second and actor: null is unlimited, 0 pauses."""
+    """A limit in rows per second and actor: null is unlimited, 0 pauses, `auto` is adapted to the load."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    backfill_rate_limit: RateLimit | None
+    backfill_rate_limit: RateLimit | Literal["auto"] | None
 
 
 class Altered(BaseModel):
     """What of a job changes: what is left out stays. A parallelism is a number of actors per scan, `adaptive` (an actor
     for each slot of the worker), `bounded(n)`, `ratio(r)`, or null for the default: `adaptive`, and for the backfill
-    what holds afterwards. A limit is in rows per second and actor: null is unlimited, 0 pauses.
+    what holds afterwards. A limit is in rows per second and actor: null is unlimited, 0 pauses, `auto` is adapted to
+    the load.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"minProperties": 1})
 
-    backfill_rate_limit: RateLimit | None = None
+    backfill_rate_limit: RateLimit | Literal["auto"] | None = None
     parallelism: ActorCount | ParallelismText | None = None
     backfill_parallelism: ActorCount | ParallelismText | None = None
 
@@ -68,11 +69,11 @@ class Altered(BaseModel):
 
 
 class Resumed(BaseModel):
-    """With which limit a job goes on; without one it is unlimited."""
+    """With which limit a job goes on; without one it is adapted where it was before, else unlimited."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    backfill_rate_limit: RateLimit | None = None
+    backfill_rate_limit: RateLimit | Literal["auto"] | None = None
 
 
 class Cancelled(BaseModel):
@@ -99,6 +100,17 @@ async def detail(world: Here, job: JobPath) -> JobDetail:
     return await status.job(world, job)
 
 
+@router.get("/jobs/{job}/limit-history")
+async def limit_history(
+    world: Here,
+    job: JobPath,
+    limit: Limit = 100,
+    before: Annotated[int | None, Query(ge=0, le=BIGINT_MAX, description="`next` of the page before")] = None,
+) -> LimitPage:
+    """List the changes of the limits of the job's scans that were adapted, newest first, with what decided each."""
+    return await status.limit_history(world, job, limit=limit, before=before)
+
+
 @router.patch("/jobs/{job}", response_model=Acknowledged)
 async def alter_job(job: JobPath, body: Altered, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
     """Set the parallelism of the job, or the rate limit of every scan of it. The acknowledgement is of the last
@@ -111,7 +123,7 @@ async def alter_job(job: JobPath, body: Altered, call: Calling, wait: Wait = "ap
             command = await rescaling.alter(call.world, job, changes, asked_by=call.asked_by)
         if "backfill_rate_limit" in body.model_fields_set:
             limit = body.backfill_rate_limit
-            command = await commands.throttle_job(call.world, job, limit, asked_by=call.asked_by)
+            command = await limits.throttle_job(call.world, job, limit, asked_by=call.asked_by)
         assert command is not None, "an empty body is refused"
         return await acknowledged(call.world, command, wait)
 
@@ -121,13 +133,28 @@ async def alter_job(job: JobPath, body: Altered, call: Calling, wait: Wait = "ap
 @router.post("/jobs/{job}/pause", response_model=Acknowledged)
 async def pause(job: JobPath, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
     """Pause the job's backfill: a limit of 0 for every scan. Live rows go on. `POST /v1/mutations` pauses all jobs."""
-    return await _throttle(job, 0, call, wait)
+
+    async def act() -> Acknowledged:
+        return await acknowledged(call.world, await limits.pause_job(call.world, job, asked_by=call.asked_by), wait)
+
+    return await call.once(Acknowledged, act)
 
 
 @router.post("/jobs/{job}/resume", response_model=Acknowledged)
 async def resume(job: JobPath, call: Calling, body: Resumed | None = None, wait: Wait = "applied") -> Mapping[str, Any]:
-    """Resume the job's backfill, without a limit or with the one given."""
-    return await _throttle(job, None if body is None else body.backfill_rate_limit, call, wait)
+    """Resume the job's backfill with the limit that is given; without one its scans are adapted as before the pause, or
+    unlimited.
+    """
+
+    async def act() -> Acknowledged:
+        limit = None if body is None else body.backfill_rate_limit
+        if limit is None:
+            command = await limits.resume_job(call.world, job, asked_by=call.asked_by)
+        else:
+            command = await limits.throttle_job(call.world, job, limit, asked_by=call.asked_by)
+        return await acknowledged(call.world, command, wait)
+
+    return await call.once(Acknowledged, act)
 
 
 @router.post("/jobs/{job}/start-backfill", response_model=Acknowledged)
@@ -186,8 +213,8 @@ async def limit_fragment(
     """Set the rate limit of one scan."""
 
     async def act() -> Acknowledged:
-        mutation = Throttle(fragments={fragment: body.backfill_rate_limit})
-        command = await commands.inject(call.world, mutation, asked_by=call.asked_by)
+        limit = body.backfill_rate_limit
+        command = await limits.throttle_fragment(call.world, fragment, limit, asked_by=call.asked_by)
         return await acknowledged(call.world, command, wait)
 
     return await call.once(Acknowledged, act)
@@ -200,14 +227,6 @@ async def start_fragment(fragment: FragmentPath, call: Calling, wait: Wait = "ap
     async def act() -> Acknowledged:
         mutation = StartFragmentBackfill(fragments=(fragment,))
         command = await commands.inject(call.world, mutation, asked_by=call.asked_by)
-        return await acknowledged(call.world, command, wait)
-
-    return await call.once(Acknowledged, act)
-
-
-async def _throttle(job: JobId, limit: int | None, call: Calling, wait: Wait) -> Mapping[str, Any]:
-    async def act() -> Acknowledged:
-        command = await commands.throttle_job(call.world, job, limit, asked_by=call.asked_by)
         return await acknowledged(call.world, command, wait)
 
     return await call.once(Acknowledged, act)

@@ -5,11 +5,14 @@ import json
 
 import httpx
 import pytest
+from sqlalchemy import text
 
 from service.api.routes.events import stream
+from service.domain.adaptive import START, Adaptation, Move
 from service.domain.job import JobEvent
 from service.meta_store.stores import PostgresStores
 from service.operations import idempotency
+from service.ports.limits import Look
 from service.ports.records import Claim
 from service.protocol.ids import DATABASE_GRAPH, Epoch
 from service.protocol.mutation import Pause, StartFragmentBackfill, Throttle, Update
@@ -23,6 +26,7 @@ from tests.support.meta_store import (
     collected,
     done,
     inject,
+    migrated,
     new_table,
     new_view,
     report,
@@ -269,6 +273,103 @@ async def test_parameters_are_set_all_or_none(http: httpx.AsyncClient) -> None:
     changed = (await http.patch("/v1/system-parameters", json={"barrier_interval_ms": 500})).json()
     assert changed == {**before, "barrier_interval_ms": 500}
     assert (await http.patch("/v1/system-parameters", json={"barrier_interval_ms": "default"})).json() == before
+
+
+async def test_what_is_secret_in_a_probe_is_shown_nowhere(
+    http: httpx.AsyncClient, stores: PostgresStores, database_url: str
+) -> None:
+    """A password, a token: not in an answer, an event, a catalog, the answer kept for a repeated call, or a refusal."""
+    name, url = "backfill_auto_probe_http", "http://Somebody:hunter2@Host:80/Live?token=sesame"
+    shown = "http://***@Host:80/Live?***"
+    said = [await http.patch("/v1/system-parameters", json={name: url}, headers={"Idempotency-Key": "k"})]
+    assert said[0].json()[name] == shown
+    said.append(await http.get("/v1/system-parameters"))
+    for statement in (f"ALTER SYSTEM SET {name} = '{url}'", "SHOW PARAMETERS"):
+        said.append(await http.post("/v1/sql", json={"sql": statement}))
+        assert said[-1].status_code == 200, said[-1].text
+    said.append(await http.patch("/v1/system-parameters", json={name: f"{url} {url}"}))
+    said.append(await http.post("/v1/sql", json={"sql": f"ALTER SYSTEM SET {name} = '{url} {url}'"}))
+    said.append(await http.patch("/v1/system-parameters", json={name: url * 100}))
+    assert [answer.status_code for answer in said[-3:]] == [422] * 3
+    said.append(await http.get("/v1/events", headers={"Accept": "application/json"}))
+    assert "parameters.altered" in said[-1].text
+    told = "".join(answer.text for answer in said)
+    async with migrated(database_url) as (_, engine), engine.connect() as connection:
+        tables = "select tablename from pg_tables where schemaname = 'tidefill' and tablename <> 'secret'"
+        for table in list((await connection.execute(text(tables))).scalars()):
+            told += str((await connection.execute(text(f"select * from tidefill.{table}"))).all())
+    assert shown in told
+    for secret in ("hunter2", "sesame", "Somebody"):
+        assert secret not in told, secret
+    async with stores.begin() as tx:
+        assert await tx.parameters.secret(name) == url
+    assert (await http.patch("/v1/system-parameters", json={name: "default"})).json()[name] == ""
+    async with stores.begin() as tx:
+        assert await tx.parameters.secret(name) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("backfill_auto_probe_http", "somewhere"),
+        ("backfill_auto_probe_sql", "delete from t"),
+        ("backfill_auto_probe_sql", "select 1; select 2"),
+        ("backfill_auto_probe_sql", "select" + " " * 2_000 + "1"),
+        ("backfill_auto_floor", "2000000"),
+    ],
+)
+async def test_a_probe_or_bound_that_is_none_is_refused(http: httpx.AsyncClient, name: str, value: str) -> None:
+    before = (await http.get("/v1/system-parameters")).json()
+    problem = refused(await http.patch("/v1/system-parameters", json={name: value}), 422, "invalid")
+    assert name in problem["pointer"]
+    quoted = value.replace("'", "''")
+    refused(await http.post("/v1/sql", json={"sql": f"ALTER SYSTEM SET {name} = '{quoted}'"}), 422, "invalid")
+    assert (await http.get("/v1/system-parameters")).json() == before
+
+
+async def test_a_limit_is_adapted_on_request(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    await backfilled(stores)
+    _, view = (await http.get("/v1/jobs")).json()["items"]
+    scan = (await http.get(f"/v1/jobs/{view['id']}")).json()["fragments"][0]
+    assert scan["auto"] is None
+    by_job = await http.patch(f"/v1/jobs/{view['id']}?wait=queued", json={"backfill_rate_limit": "auto"})
+    by_scan = await http.patch(f"/v1/fragments/{scan['id']}?wait=queued", json={"backfill_rate_limit": "auto"})
+    assert (by_job.status_code, by_scan.status_code) == (200, 200)
+    refused(await http.patch(f"/v1/jobs/{view['id']}", json={"backfill_rate_limit": "fast"}), 422, "invalid")
+    unlimited = {"type": "throttle", "fragments": {str(scan["id"]): None}, "auto": [scan["id"]]}
+    refused(await http.post("/v1/mutations", json=unlimited), 422, "invalid")
+    async with stores.begin() as tx:
+        first, second = [command.mutation for command in await tx.commands.waiting(DATABASE_GRAPH)]
+        assert first == Throttle(fragments={scan["id"]: START}, auto=(scan["id"],))
+        assert second == Throttle(fragments={}), "it is adapted already, once the first is carried"
+        await tx.limits.put({scan["id"]: START}, auto=[scan["id"]], epoch=Epoch(30))
+    (progress,) = (await http.get("/v1/ddl-progress")).json()
+    assert progress["waiting_for"] == f"throttled to {START} (auto) rows/s per actor"
+    (shown,) = progress["auto"]
+    assert (shown["fragment"], shown["upstream"], shown["rate_limit"]) == (scan["id"], "t", START)
+    assert (shown["limit"]["phase"], shown["limit"]["effective_epoch"]) == ("slow start", "30")
+    assert (await http.get(f"/v1/fragments/{scan['id']}")).json()["auto"] == shown["limit"]
+
+
+async def test_the_history_of_a_limit_is_read_page_by_page(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    await backfilled(stores)
+    _, view = (await http.get("/v1/jobs")).json()["items"]
+    async with stores.begin() as tx:
+        scan = (await tx.fragments.scans([view["id"]]))[view["id"]][0].fragment
+        await tx.limits.put({scan: START}, auto=[scan], epoch=Epoch(20))
+        for asked in range(1, 6):
+            (adapted,) = await tx.limits.adapted(DATABASE_GRAPH)
+            look = Look(adapted, Adaptation(asked), Epoch(20), Move.LOWERED, None, "a test", (), asked=asked)
+            await tx.limits.record([look], now=NOW)
+    seen: list[int] = []
+    page = (await http.get(f"/v1/jobs/{view['id']}/limit-history?limit=2")).json()
+    while True:
+        seen += [change["after"] for change in page["items"]]
+        if page["next"] is None:
+            break
+        page = (await http.get(f"/v1/jobs/{view['id']}/limit-history?limit=2&before={page['next']}")).json()
+    assert seen == [5, 4, 3, 2, 1]
+    refused(await http.get("/v1/jobs/999/limit-history"), 404, "not-found")
 
 
 async def test_events_are_listed_and_streamed_from_where_a_client_left(

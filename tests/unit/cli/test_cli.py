@@ -185,6 +185,7 @@ def test_a_wrong_use_is_told_without_a_call(command: Command, routes: Routes, ar
         (("pause", "7"), ("POST", "/v1/jobs/7/pause", None)),
         (("resume", "7"), ("POST", "/v1/jobs/7/resume", None)),
         (("throttle", "7", "100"), ("PATCH", "/v1/jobs/7", {"backfill_rate_limit": 100})),
+        (("throttle", "7", "auto"), ("PATCH", "/v1/jobs/7", {"backfill_rate_limit": "auto"})),
         (("throttle", "7", "unlimited"), ("PATCH", "/v1/jobs/7", {"backfill_rate_limit": None})),
         (("throttle", "8", "0", "--fragment"), ("PATCH", "/v1/fragments/8", {"backfill_rate_limit": 0})),
     ],

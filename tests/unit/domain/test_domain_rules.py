@@ -79,6 +79,10 @@ def test_system_parameters_are_read_from_texts() -> None:
         ("barrier_interval_ms", 50, 3_600_000),
         ("checkpoint_frequency", 1, 10_000),
         ("max_concurrent_creating_streaming_jobs", 0, 100_000),
+        ("backfill_auto_floor", 1, 2_147_483_647),
+        ("backfill_auto_connections_percent", 0, 100),
+        ("backfill_auto_probe_http_status", 100, 599),
+        ("backfill_auto_probe_sql_timeout_ms", 1, 10_000),
     ],
 )
 def test_ranges(name: str, low: int, high: int) -> None:
@@ -113,6 +117,7 @@ def test_false(text: str) -> None:
     [
         ("backfill_rate_limit", "-1", "default"),
         ("backfill_rate_limit", "0", "0"),
+        ("backfill_rate_limit", " Auto ", "auto"),
         ("backfill_rate_limit", " 17 ", "17"),
         ("timezone", "Etc/UTC", "UTC"),
         ("streaming_parallelism", "4", "4"),

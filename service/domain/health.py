@@ -1,0 +1,61 @@
+"""What health signals say to an adaptive limit: values and their bounds, read. Texts name no secret."""
+
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+from service.domain.adaptive import FAR, Reading, Signal
+
+_NO: Final = float("inf")
+
+
+def failed(signal: Signal, text: str) -> Reading:
+    """A signal that could not be measured counts as unhealthy: what nobody can see may be anything."""
+    return Reading(signal, healthy=False, text=text, severity=_NO)
+
+
+def of_lag(lag_bytes: int | None, *, bound_mb: int) -> Reading:
+    """The replica that has replayed least of the state store's log; None where there is no replica."""
+    if lag_bytes is None:
+        return Reading(Signal.REPLICATION_LAG, healthy=True, text="no replica")
+    lag_mb = lag_bytes / (1 << 20)
+    text = f"a replica is {lag_mb:.1f} MB behind of {bound_mb} MB"
+    return Reading(Signal.REPLICATION_LAG, healthy=lag_mb <= bound_mb, text=text, severity=lag_mb / bound_mb)
+
+
+def of_connections(used: int, *, most: int, bound_percent: int) -> Reading:
+    """Connections to the state store's server, as a share of what it takes."""
+    share = used * 100 / most
+    text = f"{used} of {most} connections are in use ({share:.0f} % of {bound_percent} %)"
+    # A share never gets far beyond its bound, however little is left.
+    severity = FAR if used >= most else share / bound_percent
+    return Reading(Signal.CONNECTIONS, healthy=share <= bound_percent, text=text, severity=severity)
+
+
+def of_http(status: int, *, expected: int, shown: str) -> Reading:
+    """An answer within the time that it may take."""
+    if status == expected:
+        return Reading(Signal.HTTP_PROBE, healthy=True, text=f"{shown} answered {status}")
+    return failed(Signal.HTTP_PROBE, f"{shown} answered {status}, not {expected}")
+
+
+def of_sql(rows: Sequence[Sequence[Any]], *, largest: int) -> Reading:
+    """One value: a boolean, or a number that is healthy up to `largest`."""
+    if len(rows) != 1 or len(rows[0]) != 1:
+        return failed(Signal.SQL_PROBE, "the query did not give one value")
+    (value,) = rows[0]
+    if isinstance(value, bool):
+        text = f"the query gave {str(value).lower()}"
+        return Reading(Signal.SQL_PROBE, healthy=True, text=text) if value else failed(Signal.SQL_PROBE, text)
+    try:
+        number = Decimal(str(value))
+    except InvalidOperation:
+        number = Decimal("nan")
+    if number.is_nan():
+        return failed(Signal.SQL_PROBE, "the query gave neither a boolean nor a number")
+    text = f"the query gave {str(value)[:40]} of {largest}"
+    if number <= largest:
+        return Reading(Signal.SQL_PROBE, healthy=True, text=text)
+    # Of nothing, or of less, no number is a multiple.
+    severity = float(number / largest) if largest > 0 else _NO
+    return Reading(Signal.SQL_PROBE, healthy=False, text=text, severity=severity)

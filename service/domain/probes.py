@@ -1,0 +1,52 @@
+"""A health probe's URL: what is asked, and what of it may be seen.
+
+Whatever names a URL to people (an error, an event, a catalog, a reason) names `shown`: passwords and tokens stand in
+the user's part and in the query.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from service.domain.errors import Invalid
+
+LENGTH_MAX: Final = 2_000
+# No `@` in the path: a password with an unescaped `/` would end up in what is taken for it.
+_URL: Final = re.compile(
+    r"(?P<scheme>https?)://(?:(?P<user>[^/?#\s]*)@)?(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?"
+    r"(?P<path>/[^?#\s@]*)?(?P<query>\?[^#\s]*)?"
+)
+_HIDDEN: Final = "***"
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeUrl:
+    """A URL that a GET can be sent to. `target` has everything but `user`, which is sent as basic authentication."""
+
+    target: str = field(repr=False)
+    user: str | None = field(repr=False)
+    shown: str
+
+    @property
+    def text(self) -> str:
+        """The URL as it was given."""
+        scheme, separator, rest = self.target.partition("://")
+        return self.target if self.user is None else f"{scheme}{separator}{self.user}@{rest}"
+
+
+def parse_probe_url(text: str, *, pointer: str) -> ProbeUrl:
+    """Read a URL. Raises Invalid, which does not quote it."""
+    found = _URL.fullmatch(text) if len(text) <= LENGTH_MAX and text.isascii() else None
+    if found is None or not 0 < int(found["port"] or 80) <= 65_535:
+        raise Invalid(
+            f'"{pointer}" takes a URL such as http://host:port/path, in ASCII, of at most {LENGTH_MAX} characters,'
+            " without a fragment",
+            pointer=pointer,
+        )
+    place = found["host"] + ("" if found["port"] is None else f":{found['port']}") + (found["path"] or "/")
+    shown = "" if found["user"] is None else f"{_HIDDEN}@"
+    return ProbeUrl(
+        target=f"{found['scheme']}://{place}{found['query'] or ''}",
+        user=found["user"],
+        shown=f"{found['scheme']}://{shown}{place}" + (f"?{_HIDDEN}" if found["query"] else ""),
+    )

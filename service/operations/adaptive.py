@@ -1,0 +1,166 @@
+"""Adapting limits to the load: measure, decide, ask for an ordinary Throttle.
+
+A look follows the publication of a barrier. A change rides on the next ordinary barrier, as a command like a user's:
+durable, acknowledged with its epoch, stored with the fragment when that commits (I4). The next change waits until a
+barrier after it has been published. Nothing is remembered outside the meta store, so another leader, or the next
+generation, goes on from the limit that was last committed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from service.domain.adaptive import (
+    Adaptation,
+    Bounds,
+    Passed,
+    Reading,
+    decided,
+    of_latency,
+    scale_of,
+    to_ask,
+)
+from service.domain.parameters import SystemParameters
+from service.operations.health import measured
+from service.operations.limits import throttled
+from service.operations.parameters import HTTP_PROBE
+from service.operations.world import World
+from service.ports.limits import AdaptedScan, Look
+from service.ports.meta_store import Transaction
+from service.ports.records import BarrierRecord
+from service.protocol.barrier import BarrierKind
+from service.protocol.ids import DATABASE_GRAPH, FragmentId, GraphId, Term
+from service.protocol.mutation import Throttle
+from service.telemetry.log import logger
+
+LOOKED_AT: Final = 8
+"""How many of the newest barriers are read: two that count, and those among them that do not."""
+
+log = logger("adaptive")
+
+
+async def adapt(world: World, graph: GraphId, *, term: Term) -> int:
+    """Look once at every scan whose limit is adapted; return how many changes were asked for. Raises Deposed,
+    Unavailable.
+    """
+    async with world.stores.begin() as tx:
+        scans = await tx.limits.adapted(graph)
+        if not scans:
+            return 0
+        parameters = SystemParameters.of(await tx.parameters.all())
+        # What backfills in whatever graph must not delay is the database graph.
+        passed = _passed(await tx.barriers.history(DATABASE_GRAPH, limit=LOOKED_AT))
+        url = await tx.parameters.secret(HTTP_PROBE)
+    if not any(_due(scan, passed) for scan in scans):
+        return 0
+    circumstances = _Circumstances(
+        passed=passed,
+        readings=await measured(world, parameters, url=url),
+        bounds=bounds_of(parameters),
+        target=_target(parameters),
+    )
+    async with world.stores.begin(term) as tx:
+        looks = await _looks(tx, graph, circumstances)
+        await _ask(tx, graph, looks, now=world.clock.now())
+    for look in looks:
+        if look.asked is not None:
+            log.info("limit.adapted", **_facts(look))
+    return sum(look.asked is not None for look in looks)
+
+
+def bounds_of(parameters: SystemParameters) -> Bounds:
+    """Return between which limits are adapted."""
+    return Bounds(parameters.backfill_auto_floor, parameters.backfill_auto_ceiling)
+
+
+@dataclass(frozen=True, slots=True)
+class _Circumstances:
+    """What was seen and measured, the same for all scans. `passed` is newest first."""
+
+    passed: Sequence[Passed]
+    readings: Sequence[Reading]
+    bounds: Bounds
+    target: timedelta
+
+    def look(self, scan: AdaptedScan, scale: float | None) -> Look:
+        """Return what a look at the scan comes to."""
+        latency = of_latency(self.passed, since=scan.since, target=self.target)
+        readings = [*self.readings] if latency is None else [latency, *self.readings]
+        decision = decided(_adaptation(scan), readings, used=_used(scan), bounds=self.bounds, scale=scale)
+        return Look(
+            scan=scan,
+            after=decision.after,
+            seen=self.passed[0].epoch,
+            move=decision.move,
+            signal=decision.signal,
+            reason=decision.reason,
+            readings=readings,
+            asked=to_ask(scan.rate_limit, decision.after, self.bounds),
+        )
+
+
+async def _looks(tx: Transaction, graph: GraphId, circumstances: _Circumstances) -> Sequence[Look]:
+    """Look at what is held and not being changed: whoever asks for another limit meanwhile comes before or after."""
+    scans = await tx.limits.adapted(graph, hold=True)
+    changing = await throttled(tx)
+    scale = scale_of([_adaptation(scan) for scan in scans])
+    return [
+        circumstances.look(scan, scale)
+        for scan in scans
+        if _due(scan, circumstances.passed) and scan.fragment not in changing
+    ]
+
+
+async def _ask(tx: Transaction, graph: GraphId, looks: Sequence[Look], *, now: datetime) -> None:
+    await tx.limits.record(looks, now=now)
+    limits: dict[FragmentId, int | None] = {look.scan.fragment: look.asked for look in looks if look.asked is not None}
+    if not limits:
+        return
+    mutation = Throttle(fragments=limits, auto=tuple(limits))
+    await tx.commands.add(graph, mutation, asked_by="the adaptive limit", now=now, hurried=False)
+    for look in looks:
+        if look.asked is not None:
+            await tx.events.append("limit.adapted", _facts(look), now=now)
+
+
+def _facts(look: Look) -> Mapping[str, object]:
+    return {
+        "job": look.scan.job,
+        "fragment": look.scan.fragment,
+        "before": look.scan.rate_limit,
+        "after": look.asked,
+        "signal": look.signal,
+        "reason": look.reason,
+    }
+
+
+def _passed(records: Sequence[BarrierRecord]) -> Sequence[Passed]:
+    """An initial barrier starts actors, and what is no checkpoint is published with a later one: neither tells how long
+    a barrier takes.
+    """
+    return [
+        Passed(one.barrier.curr, one.published_at - one.injected_at)
+        for one in records
+        if one.published_at is not None and one.barrier.kind is BarrierKind.CHECKPOINT
+    ]
+
+
+def _due(scan: AdaptedScan, passed: Sequence[Passed]) -> bool:
+    return bool(passed) and passed[0].epoch > max(scan.since, scan.seen)
+
+
+def _target(parameters: SystemParameters) -> timedelta:
+    return timedelta(milliseconds=parameters.backfill_auto_latency_target_ms or parameters.barrier_interval_ms)
+
+
+def _adaptation(scan: AdaptedScan) -> Adaptation:
+    return scan.adaptation or Adaptation(float(scan.rate_limit))
+
+
+def _used(scan: AdaptedScan) -> float | None:
+    """Return how fast the busiest actor has read since the last look."""
+    if scan.rows_at is None or scan.read_at is None or scan.read_at <= scan.rows_at:
+        return None
+    seconds = (scan.read_at - scan.rows_at).total_seconds()
+    return max((scan.read[one] - rows for one, rows in scan.rows.items() if one in scan.read), default=0) / seconds

@@ -1,0 +1,71 @@
+"""Measuring the health signals that adaptive limits look at, all at once and each within its own time."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
+
+from service.domain.adaptive import Reading, Signal
+from service.domain.errors import Invalid, MetaError, Unavailable
+from service.domain.health import failed, of_connections, of_http, of_lag, of_sql
+from service.domain.parameters import SystemParameters
+from service.domain.probes import parse_probe_url
+from service.operations.world import World
+from service.ports.health import ProbeFailed
+
+_SQL_GRACE_SECONDS: Final = 3.0
+"""Beyond the query's own time: for getting a connection and for the way back."""
+_WORDS_MAX: Final = 200
+
+
+async def measured(world: World, parameters: SystemParameters, *, url: str) -> Sequence[Reading]:
+    """Return what the signals say that are looked at. `url` is that of the HTTP probe, empty where there is none."""
+    looks: list[Coroutine[Any, Any, Sequence[Reading]]] = []
+    if parameters.backfill_auto_replication_lag_mb or parameters.backfill_auto_connections_percent:
+        looks.append(_store(world, parameters))
+    if url:
+        looks.append(_http(world, parameters, url))
+    if parameters.backfill_auto_probe_sql:
+        looks.append(_sql(world, parameters))
+    return [reading for found in await asyncio.gather(*looks) for reading in found]
+
+
+async def _store(world: World, parameters: SystemParameters) -> Sequence[Reading]:
+    lag_mb, percent = parameters.backfill_auto_replication_lag_mb, parameters.backfill_auto_connections_percent
+    try:
+        found = await world.gauge.measure()
+    except Unavailable as error:
+        signal = Signal.CONNECTIONS if percent else Signal.REPLICATION_LAG
+        return [failed(signal, str(error)[:_WORDS_MAX])]
+    readings: list[Reading] = []
+    if lag_mb:
+        readings.append(of_lag(found.lag_bytes, bound_mb=lag_mb))
+    if percent:
+        readings.append(of_connections(found.connections, most=found.connections_max, bound_percent=percent))
+    return readings
+
+
+async def _http(world: World, parameters: SystemParameters, text: str) -> Sequence[Reading]:
+    url = parse_probe_url(text, pointer="backfill_auto_probe_http")
+    try:
+        status = await world.http_probe.status(url, timeout_ms=parameters.backfill_auto_probe_http_timeout_ms)
+    except ProbeFailed as error:
+        return [failed(Signal.HTTP_PROBE, str(error))]
+    return [of_http(status, expected=parameters.backfill_auto_probe_http_status, shown=url.shown)]
+
+
+async def _sql(world: World, parameters: SystemParameters) -> Sequence[Reading]:
+    timeout_ms = parameters.backfill_auto_probe_sql_timeout_ms
+    try:
+        async with asyncio.timeout(timeout_ms / 1000 + _SQL_GRACE_SECONDS):
+            found = await world.reader.query(parameters.backfill_auto_probe_sql, row_limit=1, timeout_ms=timeout_ms)
+    except TimeoutError:
+        return [failed(Signal.SQL_PROBE, f"the query did not answer within {timeout_ms} ms")]
+    except (Invalid, Unavailable) as error:
+        return [failed(Signal.SQL_PROBE, f"the query failed: {_words(error)}")]
+    if found.truncated:
+        return [failed(Signal.SQL_PROBE, "the query did not give one value")]
+    return [of_sql(found.rows, largest=parameters.backfill_auto_probe_sql_max)]
+
+
+def _words(error: MetaError) -> str:
+    return str(error).partition("\n")[0][:_WORDS_MAX]

@@ -1,0 +1,74 @@
+"""Which graphs a mutation concerns: jobs are created in the database graph or in one of their own (I4)."""
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+from service.ports.meta_store import Transaction
+from service.ports.records import Command
+from service.protocol.ids import BIGINT_MAX, DATABASE_GRAPH, CommandId, Epoch, FragmentId, GraphId
+from service.protocol.mutation import Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle
+
+T = TypeVar("T")
+
+
+async def queue(
+    tx: Transaction, mutation: Mutation | None, *, asked_by: str, now: datetime, hurried: bool = True
+) -> CommandId:
+    """Queue a command for every graph that it concerns; the first one stands for all of them."""
+    whole: CommandId | None = None
+    async for graph, part in _by_graph(tx, mutation):
+        added = await tx.commands.add(graph, part, asked_by=asked_by, now=now, part_of=whole, hurried=hurried)
+        whole = added if whole is None else whole
+    assert whole is not None, mutation
+    return whole
+
+
+async def unfinished(tx: Transaction) -> Sequence[Command]:
+    """Return the commands of all graphs that have not been committed, in the order in which they were asked for."""
+    found: list[Command] = []
+    for graph in (DATABASE_GRAPH, *await tx.snapshots.unmerged()):
+        found += [*await tx.commands.carried(graph, Epoch(BIGINT_MAX)), *await tx.commands.waiting(graph)]
+    return sorted(found, key=lambda command: command.id)
+
+
+async def _by_graph(tx: Transaction, mutation: Mutation | None) -> AsyncIterator[tuple[GraphId, Mutation | None]]:
+    match mutation:
+        case Throttle():
+            shares = await _graphs(tx, mutation.fragments)
+            parts = {graph: _share(mutation, share) for graph, share in shares.items()}
+        case StartFragmentBackfill(fragments=starting):
+            shares = await _graphs(tx, starting)
+            parts = {graph: StartFragmentBackfill(fragments=tuple(share)) for graph, share in shares.items()}
+        case Stop(jobs=jobs):
+            stopping = _grouped(await tx.snapshots.graphs_of(jobs))
+            parts = {graph: Stop(jobs=tuple(sorted(share))) for graph, share in stopping.items()}
+        case _:
+            parts = {DATABASE_GRAPH: mutation}
+    for graph, part in parts.items():
+        yield graph, part
+    if isinstance(mutation, Pause | Resume):
+        # Read after the database graph's was queued: a job that starts from then on is paused as that one will be.
+        for graph in await tx.snapshots.unmerged():
+            yield graph, mutation
+
+
+def _share(throttle: Throttle, fragments: Collection[FragmentId]) -> Throttle:
+    return Throttle(
+        fragments={one: throttle.fragments[one] for one in fragments},
+        auto=tuple(one for one in throttle.auto if one in fragments),
+    )
+
+
+async def _graphs(tx: Transaction, fragments: Collection[FragmentId]) -> Mapping[GraphId, Sequence[FragmentId]]:
+    owners = {fragment: job for fragment, (job, _) in (await tx.fragments.job_of(fragments)).items()}
+    graphs = await tx.snapshots.graphs_of(set(owners.values()))
+    return _grouped({fragment: graphs[job] for fragment, job in owners.items()}) or {DATABASE_GRAPH: ()}
+
+
+def _grouped(graphs: Mapping[T, GraphId]) -> Mapping[GraphId, Sequence[T]]:
+    found: dict[GraphId, list[T]] = defaultdict(list)
+    for one, graph in graphs.items():
+        found[graph].append(one)
+    return found

@@ -1,0 +1,1 @@
+"""Asking what users gave: the health checks of their own services."""

@@ -1,0 +1,45 @@
+"""One GET to a user's health check: bounded, straight to the place that was named, and nothing of it in any message.
+
+The place is whatever an operator set (`ALTER SYSTEM`), who could ask it from elsewhere as well; an answer's body is not
+read and its status is all that is told.
+"""
+
+import asyncio
+from urllib.parse import unquote
+
+import httpx
+
+from service.domain.probes import ProbeUrl
+from service.ports.health import ProbeFailed
+
+
+class HttpxProbe:
+    """Implements `service.ports.health.HttpProbe`. A connection for each call: a kept one could hide a dead server."""
+
+    def __init__(self, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self._transport = transport
+
+    async def status(self, url: ProbeUrl, *, timeout_ms: int) -> int:
+        # The library's own errors may quote the URL: none of their words is passed on, nor they as a cause.
+        try:
+            async with (
+                # The library's limits count for each part of the exchange; this one for all of it.
+                asyncio.timeout(timeout_ms / 1000),
+                # No proxy, no credentials of the environment's.
+                httpx.AsyncClient(transport=self._transport, timeout=timeout_ms / 1000, trust_env=False) as client,
+                client.stream("GET", url.target, auth=_auth(url.user), follow_redirects=False) as answer,
+            ):
+                return answer.status_code
+        except (TimeoutError, httpx.TimeoutException):
+            raise ProbeFailed(f"{url.shown} did not answer within {timeout_ms} ms") from None
+        except httpx.ConnectError:
+            raise ProbeFailed(f"{url.shown} could not be reached") from None
+        except (httpx.HTTPError, httpx.InvalidURL):
+            raise ProbeFailed(f"{url.shown} did not answer as a web server does") from None
+
+
+def _auth(user: str | None) -> httpx.BasicAuth | None:
+    if user is None:
+        return None
+    name, _, password = user.partition(":")
+    return httpx.BasicAuth(unquote(name), unquote(password))
