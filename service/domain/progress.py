@@ -9,6 +9,7 @@ from typing import Final
 
 from service.domain.job import JobState
 from service.protocol.ids import FragmentId
+from service.protocol.plan import ScanType
 
 SMOOTHING: Final = timedelta(seconds=5)
 """The rate is an average that forgets with this time constant: long enough to be calm, short enough to see a
@@ -35,6 +36,7 @@ class ScanProgress:
     """It waits for its place in the backfill order."""
     awaits: tuple[str, ...] = ()
     """The relations it still waits for; none where it waits for the barrier that starts it."""
+    scan_type: ScanType = ScanType.ARRANGEMENT_BACKFILL
     auto: bool = False
     """Its limit is adapted to the load."""
 
@@ -78,6 +80,8 @@ class JobProgress:
     percent: float | None
     rate: float
     eta: timedelta | None
+    backfill_type: str
+    """As in `rw_ddl_progress`."""
     waiting_for: str | None
     """Why no history moves now: the pause, a limit of 0, the order, the queue, the recovery; None while it moves."""
 
@@ -114,6 +118,7 @@ def of_job(
         percent=_percent(phase, rows, total),
         rate=rate,
         eta=_eta(left, rate) if phase is Phase.BACKFILLING else None,
+        backfill_type=backfill_type(scans),
         waiting_for=_waiting_for(phase, scans, queue_place=queue_place, paused=paused, recovering=recovering),
     )
 
@@ -129,6 +134,22 @@ def fragment_text(rows: int, total: int | None) -> str:
         share = (Decimal(rows * 100) / total).quantize(Decimal(1).scaleb(-20))
     text = f"{share:f}"
     return f"{text.rstrip('0').rstrip('.')}% ({rows}/{total})"
+
+
+def backfill_type(scans: Sequence[ScanProgress]) -> str:
+    """Return `rw_ddl_progress.backfill_type` of a job."""
+    if not scans:
+        return "BACKFILL_TYPE_UNSPECIFIED"
+    return "SNAPSHOT_BACKFILL" if _decoupled(scans[0]) else "NORMAL_BACKFILL"
+
+
+def scan_backfill_type(scan: ScanProgress) -> str:
+    """Return `rw_backfill_info.backfill_type` of a scan."""
+    return "SNAPSHOT_BACKFILL" if _decoupled(scan) else "ARRANGEMENT_OR_NO_SHUFFLE"
+
+
+def _decoupled(scan: ScanProgress) -> bool:
+    return scan.scan_type is ScanType.SNAPSHOT_BACKFILL
 
 
 def metric_text(scan: ScanProgress) -> str:

@@ -22,7 +22,7 @@ from service.meta_store.models import fragment as fragment_table
 from service.meta_store.plans import read_actors, read_positions, runs_of_row
 from service.ports.records import Json, Receded
 from service.protocol.ids import FragmentId, GraphId, JobId, RelationId, Vnode
-from service.protocol.plan import FragmentKind, VnodePosition
+from service.protocol.plan import FragmentKind, ScanType, VnodePosition
 from service.protocol.report import ActorReport, Collected
 from service.protocol.vnodes import vnodes_of
 
@@ -192,6 +192,7 @@ _SCANS: Final[Select[*tuple[Any, ...]]] = (
         scan_progress.c.finished,
         fragment_table.c.rate_limit,
         fragment_table.c.waiting,
+        fragment_table.c.scan_type,
         fragment_table.c.auto,
         scan_progress.c.at,
         job.c.state,
@@ -243,6 +244,7 @@ def _scan(row: Row[*tuple[Any, ...]]) -> ScanProgress:
         at=row.at,
         waiting=row.waiting and not row.finished,
         auto=row.auto,
+        scan_type=ScanType(row.scan_type),
     )
 
 

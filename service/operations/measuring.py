@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from service.domain.barrier import GraphStatus
 from service.domain.job import Job, JobState
-from service.domain.progress import ScanProgress, metric_text
+from service.domain.progress import ScanProgress, metric_text, scan_backfill_type
 from service.operations.status import LISTED
 from service.operations.world import World
 from service.protocol.epoch import instant_of
@@ -57,7 +57,7 @@ def _fragments(
                 str(job.relation),
                 job.name,
                 job.kind.upper(),
-                "ARRANGEMENT_OR_NO_SHUFFLE",
+                scan_backfill_type(scan),
                 str(committed),
                 "TABLE",
                 metric_text(scan),

@@ -4,9 +4,10 @@ from datetime import timedelta
 from typing import TypeVar
 
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
-from service.domain.job import JobState
+from service.domain.job import Job, JobState
 from service.operations.waiting import until
 from service.operations.world import World
+from service.ports.meta_store import Transaction
 from service.protocol.columns import Column
 from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, RequestId
 from service.protocol.plan import FragmentPlan, Stateless
@@ -41,16 +42,29 @@ async def verify(world: World, job: JobId) -> Verified:
             raise Conflict(f"job {job} is a {found.kind}: only what is built from an upstream can be verified")
         # A pin's holder is one reader, so each verification gets a name of its own.
         asked = await tx.statements.reserve()
-        epoch = Epoch(int((await tx.graphs.state(DATABASE_GRAPH))["published"]))
+        epoch, relation_epoch = await _epochs(tx, found)
     async with world.pins.pin(DATABASE_GRAPH, epoch, holder=f"verify {asked}"):
         request = Verify(
             id=_UNASSIGNED,
             graph=DATABASE_GRAPH,
             epoch=epoch,
+            relation_epoch=relation_epoch,
             relation=plan.relation,
             scans=scans,
         )
         return await _ask(world, request, Verified, limit=VERIFY_WAIT)
+
+
+async def _epochs(tx: Transaction, job: Job) -> tuple[Epoch, Epoch]:
+    """Return the epochs at which a job's upstreams and its view belong together."""
+    snapshot = None if job.state is JobState.CREATED else (await tx.snapshots.of_jobs([job.id])).get(job.id)
+    if snapshot is None:
+        published = Epoch(int((await tx.graphs.state(DATABASE_GRAPH))["published"]))
+        return published, published
+    if not snapshot.indexed:
+        raise Conflict(f"job {job.id} loads its snapshot: it can be verified when its index has been built")
+    committed = Epoch(int((await tx.graphs.state(snapshot.graph))["committed"]))
+    return (snapshot.epoch if snapshot.consumed is None else snapshot.consumed), committed
 
 
 def _scan(fragment: FragmentPlan, *, whole: bool) -> VerifyScan:

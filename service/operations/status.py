@@ -33,7 +33,7 @@ from service.operations.world import World
 from service.ports.limits import AutoLimit
 from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry
-from service.protocol.ids import DATABASE_GRAPH, FragmentId, JobId, RelationId
+from service.protocol.ids import FragmentId, JobId, RelationId
 from service.protocol.plan import ActorPlan, FragmentPlan, JobPlan, PositionState
 from service.protocol.vnodes import vnodes_of
 
@@ -90,11 +90,11 @@ async def ddl_progress(world: World) -> list[DdlProgress]:
     async with world.stores.begin() as tx:
         found = await tx.jobs.where(LISTED)
         progress = await progress_of(tx, found)
-        last_error = (await tx.graphs.state(DATABASE_GRAPH))["last_error"]
+        errors = {one: (await tx.graphs.state(one))["last_error"] for one in {job.graph for job in found}}
         auto = await _auto(tx, [job.id for job in found])
     queue = [job.id for job in found if job.state is JobState.QUEUED]
     places = {queued: place for place, queued in enumerate(queue, start=1)}
-    return [_ddl(job, progress[job.id], places.get(job.id), last_error, auto.get(job.id, ())) for job in found]
+    return [_ddl(job, progress[job.id], places.get(job.id), errors[job.graph], auto.get(job.id, ())) for job in found]
 
 
 async def fragment_progress(world: World) -> list[FragmentProgress]:
@@ -268,7 +268,7 @@ def _ddl(
         progress=progress.text,
         initialized_at=found.initialized_at,
         is_serverless_backfill=False,
-        backfill_type="NORMAL_BACKFILL",
+        backfill_type=progress.backfill_type,
         name=found.name,
         state=found.state,
         phase=progress.phase,

@@ -39,12 +39,16 @@ class VerifyScan(_Value):
 
 
 class Verify(_Value):
-    """Compare a view with its query over its upstreams, all read at `epoch`. Answered by `Verified`."""
+    """Compare a view with its query over its upstreams, read at `epoch`. Answered by `Verified`.
+
+    The view is read at `relation_epoch`: the same epoch, unless the view is still built in a graph of its own.
+    """
 
     type: Literal["verify"] = "verify"
     id: RequestId
     graph: GraphId
     epoch: EpochField
+    relation_epoch: EpochField
     relation: Relation
     scans: tuple[VerifyScan, ...]
     differing_keys_max: int = 20

@@ -70,7 +70,7 @@ def _both(
     spark: SparkSession, store: VersionedStore, request: Verify, *, blocks: tuple[Runs, ...]
 ) -> tuple[DataFrame, DataFrame]:
     """Return what the view should hold and what it holds."""
-    held = _Side(store, request.relation, request.epoch, blocks, None)
+    held = _Side(store, request.relation, request.relation_epoch, blocks, None)
     identity = Stateless(projection=tuple(ticked(column.name) for column in request.relation.columns))
     return (
         reduce(DataFrame.unionAll, (_wanted(spark, store, request, scan, blocks=blocks) for scan in request.scans)),
