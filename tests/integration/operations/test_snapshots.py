@@ -1,0 +1,387 @@
+"""A snapshot job's life, look by look: its own graph, its replay, its merge, and what is left of it (I4, I9, I10)."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from service.domain.barrier import (
+    Abandon,
+    ApplyStops,
+    BuildIndex,
+    Commit,
+    Effect,
+    Inject,
+    Publish,
+    Retire,
+    RollBack,
+    Wait,
+)
+from service.domain.errors import NotFound
+from service.domain.job import JobEvent, JobState
+from service.operations import commands, maintenance, queue
+from service.operations.barriers import advance
+from service.operations.effects import progress_of
+from service.ports.snapshots import Snapshot
+from service.protocol.barrier import Barrier, BarrierKind
+from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, JobId, RelationId, Vnode
+from service.protocol.mutation import Add, Pause, Resume, Throttle
+from service.protocol.plan import FragmentPlan, PositionState, ScanType, VnodePosition
+from service.protocol.report import ActorReport, Collected, RelationReport
+from tests.support.leading import Leader, leading
+from tests.support.meta_store import NOW, WORKER, add_created, new_table, new_view
+
+pytestmark = pytest.mark.postgres
+
+MANY = 200_000
+"""So many rows are loaded before the index is built."""
+
+
+@dataclass
+class Tables:
+    """A state store that notes what it is told."""
+
+    said: list[tuple[str, Any]] = field(default_factory=list[tuple[str, Any]])
+
+    def __getattr__(self, name: str) -> Any:
+        async def note(*values: object, **named: object) -> int:
+            first: Any = values[0]
+            told = {"roll_back": lambda: (tuple(first), values[1]), "vacuum": lambda: values[2]}
+            self.said.append((name, told.get(name, lambda: first)()))
+            return 0
+
+        return note
+
+    def last(self, name: str) -> Any:
+        return next(value for said, value in reversed(self.said) if said == name)
+
+
+@dataclass
+class Life:
+    """A leader, a table whose rows are counted, and a view over it that is asked for."""
+
+    leader: Leader
+    tables: Tables
+    job: JobId
+    relation: RelationId
+    scan: FragmentPlan
+
+    async def look(self, graph: GraphId) -> Effect:
+        return await advance(self.leader.world, graph, term=self.leader.term)
+
+    async def start(self) -> Snapshot:
+        """Have the queue start the job, and its graph fenced."""
+        assert await queue.start_jobs(self.leader.world, term=self.leader.term) == 1
+        snapshot = await self.snapshot()
+        assert isinstance(await self.look(snapshot.graph), RollBack)
+        return snapshot
+
+    async def snapshot(self) -> Snapshot:
+        async with self.leader.stores.begin() as tx:
+            return (await tx.snapshots.of_jobs([self.job]))[self.job]
+
+    async def injected(self, graph: GraphId) -> Barrier:
+        assert isinstance(await self.look(graph), Inject)
+        async with self.leader.stores.begin() as tx:
+            barrier = await tx.barriers.for_worker(WORKER, {})
+        assert barrier is not None
+        assert barrier.graph == graph
+        return barrier
+
+    async def collected(self, barrier: Barrier, *actors: ActorReport, consumed: Epoch | None = None) -> None:
+        answer = Collected(
+            worker=WORKER,
+            graph=barrier.graph,
+            generation=barrier.generation,
+            epoch=barrier.curr,
+            actors=actors,
+            consumed=consumed,
+        )
+        async with self.leader.stores.begin() as tx:
+            assert await tx.barriers.answer(answer, now=NOW)
+        assert isinstance(await self.look(barrier.graph), Commit)
+
+    async def flushed(self, graph: GraphId) -> Barrier:
+        """Have a graph's next barrier injected: a flush asks for it, as time stands still."""
+        async with self.leader.stores.begin() as tx:
+            await tx.commands.add(graph, None, asked_by="a test", now=NOW)
+        return await self.injected(graph)
+
+    async def barrier(self, graph: GraphId, *actors: ActorReport, consumed: Epoch | None = None) -> Barrier:
+        """Have a graph's next barrier committed."""
+        barrier = await self.flushed(graph)
+        await self.collected(barrier, *actors, consumed=consumed)
+        if graph == DATABASE_GRAPH:
+            assert isinstance(await self.look(graph), Publish)
+        return barrier
+
+    def reports(self, *, finished: bool) -> list[ActorReport]:
+        """Every actor read everything it owns, in this epoch or before it."""
+        return [
+            ActorReport(
+                actor=actor.id,
+                fragment=self.scan.id,
+                rows=4,
+                completed=not finished,
+                finished=finished,
+                positions=()
+                if finished
+                else tuple(
+                    VnodePosition(vnode=Vnode(vnode), state=PositionState.COMPLETED, rows=1)
+                    for first, last in actor.vnodes
+                    for vnode in range(first, last + 1)
+                ),
+            )
+            for actor in self.scan.actors
+        ]
+
+    async def loaded(self, graph: GraphId) -> None:
+        """Have the snapshot read to its end, and told so."""
+        await self.barrier(graph, *self.reports(finished=False))
+        await self.barrier(graph, *self.reports(finished=True))
+
+    async def text(self) -> str:
+        async with self.leader.stores.begin() as tx:
+            found = await tx.jobs.get(self.job)
+            assert found is not None
+            return (await progress_of(tx, [found]))[self.job].text
+
+    async def state(self) -> str:
+        return await self.leader.state_of(self.job)
+
+
+@pytest.fixture
+async def life(database_url: str, request: pytest.FixtureRequest) -> AsyncGenerator[Life]:
+    rows = getattr(request, "param", 10)
+    tables = Tables()
+    async with leading(database_url) as leader:
+        leader.world = replace(leader.world, tables=tables)  # pyright: ignore[reportArgumentType]
+        async with leader.stores.begin() as tx:
+            table = await add_created(tx, new_table("t"))
+            new = new_view("m", table.relation)
+            scans = tuple(replace(one, scan_type=one.scan_type and ScanType.SNAPSHOT_BACKFILL) for one in new.fragments)
+            job = await tx.jobs.add(replace(new, fragments=scans), now=NOW)
+            (plan,) = await tx.jobs.plans([job.id])
+        life = Life(leader, tables, job.id, job.relation, plan.fragments[0])
+        barrier = await _counted(life, table.relation, rows)
+        assert barrier.graph == DATABASE_GRAPH
+        yield life
+
+
+async def _counted(life: Life, table: RelationId, rows: int) -> Barrier:
+    barrier = await life.flushed(DATABASE_GRAPH)
+    answer = Collected(
+        worker=WORKER,
+        graph=DATABASE_GRAPH,
+        generation=barrier.generation,
+        epoch=barrier.curr,
+        relations=(RelationReport(relation=table, key_count_delta=rows),),
+    )
+    async with life.leader.stores.begin() as tx:
+        await tx.barriers.answer(answer, now=NOW)
+    assert isinstance(await life.look(DATABASE_GRAPH), Commit)
+    assert isinstance(await life.look(DATABASE_GRAPH), Publish)
+    return barrier
+
+
+async def committed(life: Life, graph: GraphId = DATABASE_GRAPH) -> Epoch:
+    async with life.leader.stores.begin() as tx:
+        return Epoch(int((await tx.graphs.state(graph))["committed"]))
+
+
+async def test_it_reads_one_epoch_replays_merges_and_is_created(life: Life) -> None:
+    snapshot = await life.start()
+    graph, pinned = snapshot.graph, await committed(life)
+    assert graph != DATABASE_GRAPH
+    assert (snapshot.epoch, snapshot.consumed, snapshot.indexed) == (pinned, None, True)
+    first = await life.injected(graph)
+    assert first.kind is BarrierKind.INITIAL
+    assert isinstance(first.mutation, Add)
+    (plan,) = first.mutation.jobs
+    assert plan.snapshot is not None
+    assert (plan.id, plan.snapshot.epoch, plan.snapshot.consumed) == (life.job, pinned, None)
+    await life.collected(first)
+    assert (await life.text()).startswith("0.0%")
+    await life.barrier(graph, *life.reports(finished=False))
+    assert (await life.text()) == "Snapshot [80.00% (8/10)]"
+    # The database graph goes on, and the log is kept from the pinned epoch on.
+    for _ in range(3):
+        await life.barrier(DATABASE_GRAPH)
+    await maintenance.vacuum(life.leader.world, term=life.leader.term)
+    assert life.tables.last("vacuum") == pinned
+    upto = await committed(life)
+    told = await life.barrier(graph, *life.reports(finished=True), consumed=upto)
+    assert told.replay_upto == upto
+    # It merged in that commit.
+    async with life.leader.stores.begin() as tx:
+        found = await tx.jobs.get(life.job)
+        assert found is not None
+        assert (found.state, found.graph) == (JobState.CREATING, DATABASE_GRAPH)
+    assert (await life.text()).startswith("Finishing [epoch lag: ")
+    assert isinstance(await life.look(graph), Wait)
+    merging = await life.injected(DATABASE_GRAPH)
+    assert isinstance(merging.mutation, Add)
+    (plan,) = merging.mutation.jobs
+    assert plan.snapshot is not None
+    assert plan.snapshot.consumed == upto
+    assert merging.curr > told.curr, "what the job's own graph wrote is older"
+    await maintenance.vacuum(life.leader.world, term=life.leader.term)
+    assert life.tables.last("vacuum") == upto, "the log is kept until the database graph has read it"
+    await life.collected(merging, *life.reports(finished=True))
+    assert await life.state() == JobState.CREATED
+    assert isinstance(await life.look(graph), Retire)
+    assert life.tables.last("retire") == graph
+    with pytest.raises(NotFound):
+        await life.look(graph)
+    async with life.leader.stores.begin() as tx:
+        (plan,) = await tx.jobs.plans([life.job])
+    assert plan.snapshot is None, "the next generation goes on from its own epochs"
+
+
+@pytest.mark.parametrize("life", [MANY], indirect=True)
+async def test_the_index_is_built_once_the_snapshot_is_loaded(life: Life) -> None:
+    graph = (await life.start()).graph
+    assert not (await life.snapshot()).indexed
+    await life.collected(await life.injected(graph))
+    await life.barrier(graph, *life.reports(finished=False))
+    told = await life.barrier(graph, *life.reports(finished=True))
+    assert told.replay_upto is None, "nothing is replayed into a table that cannot find its rows"
+    assert await life.text() == "Snapshot finished"
+    assert isinstance(await life.look(graph), BuildIndex)
+    assert life.tables.last("index").id == life.relation
+    assert (await life.barrier(graph)).replay_upto == await committed(life)
+
+
+async def test_it_replays_until_little_is_left(life: Life) -> None:
+    graph = (await life.start()).graph
+    pinned = (await life.snapshot()).epoch
+    await life.collected(await life.injected(graph))
+    await life.loaded(graph)
+    behind = Epoch(pinned - (60_000 << 16))
+    await life.barrier(graph, consumed=behind)
+    assert not (await life.snapshot()).merged
+    assert (await life.text()).startswith("LogStore [actor: 0/2, avg lag 60")
+    await life.barrier(graph, consumed=await committed(life))
+    assert (await life.snapshot()).merged
+
+
+async def test_a_recovery_of_its_graph_goes_on_from_what_was_committed(life: Life) -> None:
+    """I3: and a recovery of one graph is none of the other (I10)."""
+    graph = (await life.start()).graph
+    await life.collected(await life.injected(graph))
+    await life.loaded(graph)
+    consumed = Epoch((await life.snapshot()).epoch - (60_000 << 16))
+    last = await life.barrier(graph, consumed=consumed)
+    async with life.leader.stores.begin() as tx:
+        await tx.graphs.ask_recovery(graph, "a test")
+    assert isinstance(await life.look(graph), Abandon)
+    assert isinstance(await life.look(graph), RollBack)
+    assert life.tables.last("roll_back") == ((life.relation,), last.curr)
+    again = await life.injected(graph)
+    assert isinstance(again.mutation, Add)
+    (plan,) = again.mutation.jobs
+    assert plan.snapshot is not None
+    assert plan.snapshot.consumed == consumed
+    assert len(plan.fragments[0].actors[0].positions) == 4
+    async with life.leader.stores.begin() as tx:
+        assert (await tx.graphs.state(DATABASE_GRAPH))["recoveries"] == 0
+
+
+async def test_a_recovery_between_merge_and_creation_keeps_what_the_job_s_graph_wrote(life: Life) -> None:
+    """I3: the database graph has committed less than the job's own graph, whose rows stay."""
+    graph = (await life.start()).graph
+    await life.collected(await life.injected(graph))
+    await life.loaded(graph)
+    upto = await committed(life)
+    last = await life.barrier(graph, consumed=upto)
+    assert last.curr > upto
+    await life.injected(DATABASE_GRAPH)
+    async with life.leader.stores.begin() as tx:
+        await tx.graphs.ask_recovery(DATABASE_GRAPH, "a test")
+    assert isinstance(await life.look(DATABASE_GRAPH), Abandon)
+    assert isinstance(await life.look(DATABASE_GRAPH), RollBack)
+    assert ("roll_back", ((life.relation,), last.curr)) in life.tables.said
+    initial = await life.injected(DATABASE_GRAPH)
+    assert isinstance(initial.mutation, Add)
+    plan = next(job for job in initial.mutation.jobs if job.id == life.job)
+    assert plan.snapshot is not None
+    assert plan.snapshot.consumed == upto
+    await life.collected(initial, *life.reports(finished=True))
+    assert await life.state() == JobState.CREATED
+
+
+async def test_a_cancel_needs_no_barrier_and_leaves_nothing(life: Life) -> None:
+    """I9: even with an epoch in flight that nobody answers."""
+    graph = (await life.start()).graph
+    await life.injected(graph)
+    async with life.leader.stores.begin() as tx:
+        await tx.jobs.move(life.job, JobEvent.CANCEL_ASKED, now=NOW)
+    await commands.stop(life.leader.world, [life.job], asked_by="a test")
+    assert isinstance(await life.look(graph), Abandon)
+    assert isinstance(await life.look(graph), RollBack)
+    assert isinstance(await life.look(graph), ApplyStops)
+    assert await life.state() == JobState.CANCELLED
+    assert isinstance(await life.look(graph), Retire)
+    async with life.leader.stores.begin() as tx:
+        assert await tx.snapshots.graphs() == []
+        assert await tx.snapshots.pinned() is None
+        assert [one.relation for one in await tx.catalog.cleanups()] == [life.relation]
+
+
+async def test_a_pause_reaches_it_and_one_that_starts_later(life: Life) -> None:
+    """I4: acknowledged once every graph has applied it."""
+    world = life.leader.world
+    asked = await commands.inject(world, Pause(), asked_by="a test")
+    graph = (await life.start()).graph
+    first = await life.injected(graph)
+    assert isinstance(first.mutation, Add)
+    assert first.mutation.paused, "the pause was asked for before it started"
+    await life.collected(first)
+    paused = await life.injected(DATABASE_GRAPH)
+    assert isinstance(paused.mutation, Pause)
+    await life.collected(paused)
+    assert isinstance(await life.look(DATABASE_GRAPH), Publish)
+    assert await life.leader.epoch_of(asked) == paused.curr
+    resumed = await commands.inject(world, Resume(), asked_by="a test")
+    in_database, own = await life.injected(DATABASE_GRAPH), None
+    assert isinstance(in_database.mutation, Resume)
+    await life.collected(in_database)
+    assert isinstance(await life.look(DATABASE_GRAPH), Publish)
+    assert await life.leader.epoch_of(resumed) is None, "its other half has not been carried"
+    own = await life.injected(graph)
+    assert isinstance(own.mutation, Resume)
+    await life.collected(own)
+    assert await life.leader.epoch_of(resumed) == in_database.curr
+
+
+async def test_what_waits_for_it_when_it_merges_goes_along(life: Life) -> None:
+    """I4: a Throttle that its own graph never carried is carried by the database graph."""
+    graph = (await life.start()).graph
+    await life.collected(await life.injected(graph))
+    await life.loaded(graph)
+    barrier = await life.flushed(graph)
+    asked = await commands.inject(life.leader.world, Throttle(fragments={life.scan.id: 7}), asked_by="a test")
+    await life.collected(barrier, consumed=await committed(life))
+    assert (await life.snapshot()).merged
+    carried = [await life.injected(DATABASE_GRAPH)]
+    await life.collected(carried[0])
+    assert isinstance(await life.look(DATABASE_GRAPH), Publish)
+    carried.append(await life.injected(DATABASE_GRAPH))
+    await life.collected(carried[1])
+    assert {type(one.mutation) for one in carried} == {Add, Throttle}
+    assert await life.leader.epoch_of(asked) in {one.curr for one in carried}
+
+
+async def test_no_epoch_is_given_twice(life: Life) -> None:
+    """Two graphs make barriers from one sequence."""
+    graph = (await life.start()).graph
+    own = await life.injected(graph)
+    async with life.leader.stores.begin() as tx:
+        await tx.commands.add(DATABASE_GRAPH, None, asked_by="a test", now=NOW)
+    assert isinstance(await life.look(DATABASE_GRAPH), Inject)
+    async with life.leader.stores.begin() as tx:
+        other = await tx.barriers.for_worker(WORKER, {graph: own.curr})
+    assert other is not None
+    assert other.graph == DATABASE_GRAPH
+    assert other.curr > own.curr
