@@ -106,8 +106,11 @@ async def finish_jobs(tx: Transaction, collected: Sequence[tuple[Barrier, Collec
 async def hasten_finish(
     tx: Transaction, graph: GraphId, collected: Sequence[tuple[Barrier, Collected]], *, now: datetime
 ) -> None:
-    """A fragment whose history has ended is finished by the next barrier: ask for it now, not an interval later."""
-    if any(actor.completed for _, answer in collected for actor in answer.actors):
+    """A fragment whose history has ended is finished by the next barrier: ask for it now, not an interval later. A
+    snapshot job that has read its snapshot catches up as fast as it can.
+    """
+    actors = [actor for _, answer in collected for actor in answer.actors]
+    if any(actor.completed or (actor.finished and graph != DATABASE_GRAPH) for actor in actors):
         await tx.commands.add(graph, None, asked_by="the end of a backfill", now=now)
 
 

@@ -59,5 +59,5 @@ class Replay:
     def replayed(self, reading: Reading, upto: Epoch) -> None:
         """Take over what every scan of the job has read and written."""
         self.consumed = reading.upto
-        if reading.upto < upto:
+        if reading.changes and reading.upto < upto:
             self.span *= 2

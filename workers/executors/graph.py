@@ -131,14 +131,16 @@ class GraphExecutor:
         """Run each scan once, in what is left of the interval; return what they tell, and how far a replay came."""
         reports: list[ActorReport] = []
         interval, overhead = barrier.interval_ms / 1000, barrier.overhead_ms / 1000
-        upto = self._replay_upto(barrier)
-        readings = {job: replay.reading(upto) for job, replay in self.replays.items()}
+        before = self._replay_upto(barrier)
+        readings = {job: replay.reading(before) for job, replay in self.replays.items()}
         backfilling = sum(self._may_read(scan) for scan in scans)
         for scan in scans:
             available = share_of(interval, elapsed_seconds=overhead + _monotonic() - began, jobs=backfilling)
             backfilling -= self._may_read(scan)
             reading = readings.get(scan.job) or _interleaved(scan, barrier, changed)
             reports += self._run_scan(scan, barrier, reading, changed, deltas, available)
+        # Looked at again: a snapshot may have been read to its end in this epoch.
+        upto = self._replay_upto(barrier)
         if upto is None:
             return reports, None
         for job, reading in readings.items():
@@ -223,7 +225,7 @@ class GraphExecutor:
         deltas: dict[RelationId, int],
         available_seconds: float,
     ) -> list[ActorReport]:
-        finishing, may_read = scan.state.finished, self._may_read(scan)
+        finished, may_read = scan.state.finished, self._may_read(scan)
         for actor in scan.state.actors:
             actor.budget = actor.budget.refilled(_monotonic(), interval_seconds=barrier.interval_ms / 1000)
         permits = [actor.budget.permits if may_read else 0 for actor in scan.state.actors]
@@ -238,6 +240,8 @@ class GraphExecutor:
             if scan.inserted or closed:
                 changed.add(scan.target.id)
                 deltas[scan.target.id] = deltas.get(scan.target.id, 0) + scan.inserted - closed
+        # Where nothing interleaves there is no change left that its last page might have missed.
+        finishing = scan.state.finished if scan.job in self.replays else finished
         return _reports(scan, outcomes, finishing=finishing)
 
     def _job(self, scan: Scan) -> ScanJob:
