@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, Select, and_, delete, exists, insert, not_, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, case, delete, exists, func, insert, not_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.meta_store.documents import among, printable, stored, text_of
@@ -69,15 +69,32 @@ class PostgresCommands:
 
 
 _PART: Final = command_table.alias("part")
+_PARTS_LEFT: Final = exists().where(_PART.c.part_of == command_table.c.id, not_(_PART.c.done))
+
+
+def _effective() -> ColumnElement[int]:
+    """The epoch at which a command took effect everywhere: the last of its parts'. A Resume is over with the first:
+    from then on history may move.
+    """
+    first, last = (
+        select(of(_PART.c.epoch))
+        .where(_PART.c.part_of == command_table.c.id)
+        .correlate(command_table)
+        .scalar_subquery()
+        for of in (func.min, func.max)
+    )
+    resumes = command_table.c.mutation["type"].astext == "resume"
+    own = command_table.c.epoch
+    return case((resumes, func.least(own, first)), else_=func.greatest(own, last))
+
+
 _COMMANDS: Final[Select[*tuple[Any, ...]]] = select(
     command_table.c.id,
     command_table.c.graph,
     text_of(command_table.c.mutation).label("mutation"),
     command_table.c.asked_by,
-    command_table.c.epoch,
-    and_(command_table.c.done, not_(exists().where(_PART.c.part_of == command_table.c.id, not_(_PART.c.done)))).label(
-        "done"
-    ),
+    _effective().label("epoch"),
+    and_(command_table.c.done, not_(_PARTS_LEFT)).label("done"),
     command_table.c.error,
     command_table.c.hurried,
 ).order_by(command_table.c.id)

@@ -113,7 +113,7 @@ async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: str) -> list[
     if stopping:
         await commands.stop(world, stopping, asked_by=asked_by)
     world.signals.notify()
-    await _gone(world, relations)
+    await _gone(world, relations, cancelled)
     return cancelled
 
 
@@ -135,7 +135,7 @@ async def drop(world: World, name: str, kind: RelationKind, *, cascade: bool, as
     if stopping:
         await commands.stop(world, stopping, asked_by=asked_by)
     world.signals.notify()
-    await _gone(world, [victim.relation.id for victim in doomed])
+    await _gone(world, [victim.relation.id for victim in doomed], [victim.job for victim in doomed])
 
 
 async def _doom(world: World, tx: Transaction, entry: CatalogEntry) -> JobId | None:
@@ -165,9 +165,9 @@ async def _readers(tx: Transaction, entry: CatalogEntry) -> list[CatalogEntry]:
     return list(found.values())
 
 
-async def _gone(world: World, relations: Collection[RelationId]) -> None:
-    """Wait until the names are free and the state store holds nothing of them. Late is not lost: the stop stays
-    queued.
+async def _gone(world: World, relations: Collection[RelationId], jobs: Collection[JobId]) -> None:
+    """Wait until the names are free, the state store holds nothing of them, and no graph of their own is left. Late is
+    not lost: the stop stays queued.
     """
     wanted = set(relations)
 
@@ -177,7 +177,8 @@ async def _gone(world: World, relations: Collection[RelationId]) -> None:
             for relation in wanted:
                 if await tx.catalog.get(relation) is not None:
                     return None
-        return None if left else True
+            graphs = await tx.snapshots.of_jobs(jobs)
+        return None if left or graphs else True
 
     await until(world, look, limit=GONE_WAIT)
 

@@ -1,10 +1,10 @@
 """Real processes: a service that serves many tests, or one for a single test that kills it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
-from tests.support.service import Service, data_directory, running
+from tests.support.service import ARRANGEMENT, Service, data_directory, running
 from tests.support.waiting import until
 
 
@@ -17,19 +17,25 @@ def live_service() -> Iterator[Service]:
 
 
 @pytest.fixture
-def service(live_service: Service) -> Iterator[Service]:
+def service(live_service: Service, request: pytest.FixtureRequest) -> Iterator[Service]:
     """The shared service, empty and with default parameters before and after, at four barriers a second meanwhile."""
     live_service.reset()
+    live_service.session = session_of(request)
     live_service.run("ALTER SYSTEM SET barrier_interval_ms = 250")
     yield live_service
     live_service.reset()
 
 
+def session_of(request: pytest.FixtureRequest) -> Mapping[str, str]:
+    """Return the session of a test: tests marked `arrangement` are about jobs created in the database graph."""
+    return ARRANGEMENT if request.node.get_closest_marker("arrangement") else {}
+
+
 @pytest.fixture
-def workerless() -> Iterator[Service]:
+def workerless(request: pytest.FixtureRequest) -> Iterator[Service]:
     """A service without a worker of its own: the test brings what it needs."""
     with data_directory() as directory:
-        service = Service(directory, {"TIDEFILL_LAUNCHER": "none"})
+        service = Service(directory, {"TIDEFILL_LAUNCHER": "none"}, session=session_of(request))
         try:
             service.start(ready=False)
             until(service.is_alive, what=service.log_tail)

@@ -16,9 +16,12 @@ STORED = """
 select n.nspname || '.' || c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where n.nspname in ('state', 'live', 'stage', 'public') and c.relkind in ('r', 'v', 'S') order by 1
 """
-TABLES = "pin", "relation_column", "fragment", "actor", "backfill_position", "scan_progress", "cleanup"
+IN_STATE = "pin", "fence", "published", "horizon"
+IN_META = "relation_column", "fragment", "actor", "backfill_position", "scan_progress", "cleanup", "graph"
 ROWS = " union all ".join(
-    f"select '{name}', count(*) from {'state' if name == 'pin' else 'tidefill'}.{name}" for name in TABLES
+    f"select '{name}', count(*) from {schema}.{name}"
+    for schema, names in (("state", IN_STATE), ("tidefill", IN_META))
+    for name in names
 )
 VIEW = "CREATE MATERIALIZED VIEW {name} WITH (backfill_rate_limit = {limit}) AS SELECT v FROM history"
 
@@ -85,6 +88,7 @@ def no_staging_tables(service: Service) -> bool:
     return service.stored("select count(*) from pg_tables where schemaname = 'stage'") == [(0,)]
 
 
+@pytest.mark.arrangement
 def test_nothing_is_left_of_what_is_dropped_with_no_worker_alive(workerless: Service) -> None:
     """Scenario 54, I9: a created and two creating views, after the service was started again."""
     service = workerless

@@ -108,6 +108,7 @@ def test_dropping_a_view_that_is_being_created_frees_its_name(service: Service) 
     assert service.value("SELECT count(*) FROM m10") == 1_000
 
 
+@pytest.mark.arrangement
 def test_a_limit_of_zero_reads_nothing_until_it_is_raised(service: Service) -> None:
     """Scenario 11."""
     table(service, "t11", 1)
@@ -140,6 +141,7 @@ def test_a_recovery_does_not_bring_an_old_limit_back(service: Service) -> None:
     assert service.assert_equal("m13", "SELECT * FROM t13") == 1_000
 
 
+@pytest.mark.arrangement
 def test_progress_goes_on_where_it_was_when_the_worker_is_killed(service: Service) -> None:
     """Scenario 19; I6."""
     table(service, "t19", 1_000)
@@ -185,6 +187,7 @@ def test_the_view_of_fragments_is_empty_before_and_after_a_job(service: Service)
     assert service.get("/v1/fragment-backfill-progress") == []
 
 
+@pytest.mark.arrangement
 def test_an_empty_upstream_is_finished_at_the_second_barrier(service: Service) -> None:
     """Scenario 23."""
     table(service, "t23", 0)

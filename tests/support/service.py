@@ -30,6 +30,10 @@ SERVE = (sys.executable, "-m", "service.cli", "serve")
 FAULTY = (sys.executable, "-m", "tests.support.faulty_service")
 
 
+ARRANGEMENT = {"streaming_use_snapshot_backfill": "false"}
+"""The session of a test that is about jobs created in the database graph."""
+
+
 class ProblemError(Exception):
     """The service refused: its problem document."""
 
@@ -56,6 +60,8 @@ class Service:
     command: Sequence[str] = SERVE
     token: str | None = API_TOKEN
     port: int = 0
+    session: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Variables of every session that says nothing else."""
     process: "subprocess.Popen[bytes] | None" = None
 
     def __post_init__(self) -> None:
@@ -177,7 +183,7 @@ class Service:
 
     def run(self, text: str, **session: str) -> dict[str, Any]:
         """Run a statement; return the whole answer."""
-        return self.post("/v1/sql", {"sql": text, "session": session})
+        return self.post("/v1/sql", {"sql": text, "session": {**self.session, **session}})
 
     def later(self, text: str, **session: str) -> "Future[dict[str, Any]]":
         """Run a statement in a session of its own; return its answer to come."""

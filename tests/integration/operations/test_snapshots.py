@@ -343,8 +343,16 @@ async def test_a_pause_reaches_it_and_one_that_starts_later(life: Life) -> None:
     await life.collected(paused)
     assert isinstance(await life.look(DATABASE_GRAPH), Publish)
     assert await life.leader.epoch_of(asked) == paused.curr
+    later = await commands.inject(world, Pause(), asked_by="a test")
+    in_database = await life.injected(DATABASE_GRAPH)
+    await life.collected(in_database)
+    assert isinstance(await life.look(DATABASE_GRAPH), Publish)
+    assert await life.leader.epoch_of(later) is None, "its other half has not been carried"
+    own = await life.injected(graph)
+    await life.collected(own)
+    assert await life.leader.epoch_of(later) == own.curr, "from then on not one row of history is read"
     resumed = await commands.inject(world, Resume(), asked_by="a test")
-    in_database, own = await life.injected(DATABASE_GRAPH), None
+    in_database = await life.injected(DATABASE_GRAPH)
     assert isinstance(in_database.mutation, Resume)
     await life.collected(in_database)
     assert isinstance(await life.look(DATABASE_GRAPH), Publish)
