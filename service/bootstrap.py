@@ -40,6 +40,7 @@ from service.operations.world import World
 from service.ports.launcher import Launcher
 from service.protocol.ids import DATABASE_GRAPH, WorkerId
 from service.serving.connections import open_pool
+from service.serving.logical_views import PostgresViews
 from service.serving.pins import PostgresPins
 from service.serving.preparation import prepare, prepare_catalog_reader
 from service.serving.reader import PostgresReader
@@ -180,6 +181,7 @@ async def _world(stack: AsyncExitStack, settings: Settings, database_url: str) -
         pins=PostgresPins(owner),
         reader=PostgresReader(reader, catalog_reader if settings.state_store_url is not None else None),
         staging=PostgresStaging(owner, reader),
+        views=PostgresViews(owner),
         clock=SystemClock(),
         signals=LocalSignals(),
         dml_url=logins.writer_url,

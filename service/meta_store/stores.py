@@ -17,6 +17,7 @@ from service.meta_store.graphs import PostgresGraphs
 from service.meta_store.jobs import PostgresJobs
 from service.meta_store.keys import PostgresKeys
 from service.meta_store.leases import PostgresLeases, assert_term
+from service.meta_store.logical_views import PostgresLogicalViews
 from service.meta_store.parameters import PostgresParameters
 from service.meta_store.requests import PostgresRequests
 from service.meta_store.statements import PostgresStatements
@@ -37,6 +38,7 @@ class PostgresTransaction:
     jobs: PostgresJobs
     fragments: PostgresFragments
     actors: PostgresActors
+    views: PostgresLogicalViews
     statements: PostgresStatements
     workers: PostgresWorkers
     requests: PostgresRequests
@@ -56,6 +58,7 @@ class PostgresTransaction:
             jobs=PostgresJobs(connection),
             fragments=PostgresFragments(connection),
             actors=PostgresActors(connection),
+            views=PostgresLogicalViews(connection),
             statements=PostgresStatements(connection),
             workers=PostgresWorkers(connection),
             requests=PostgresRequests(connection),

@@ -9,7 +9,7 @@ from service.ports.clock import Clock
 from service.ports.meta_store import Stores
 from service.ports.records import Claim
 from service.ports.signals import Signals
-from service.ports.state_store import Pins, Reader, Staging, VersionedTables
+from service.ports.state_store import Pins, PublicViews, Reader, Staging, VersionedTables
 from service.telemetry.metrics import Metrics
 
 
@@ -22,6 +22,7 @@ class World:
     pins: Pins
     reader: Reader
     staging: Staging
+    views: PublicViews
     clock: Clock
     signals: Signals
     dml_url: str = field(repr=False)
