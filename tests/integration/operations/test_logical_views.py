@@ -1,5 +1,6 @@
 """Logical views on a real meta store and a real state store: names, rights, dependencies, and a death in between."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -13,7 +14,7 @@ from service.operations import recovery, sql
 from service.operations.naming import named
 from service.operations.sql import Outcome
 from service.operations.world import World
-from service.ports.records import NewJob
+from service.ports.records import NewJob, NewLogicalView
 from service.protocol.ids import DATABASE_GRAPH, Epoch, RelationId, Term
 from service.protocol.relation import Relation
 from service.serving.logical_views import PostgresViews
@@ -224,6 +225,39 @@ async def test_what_is_dropped_while_it_is_read_is_removed_later_and_its_name_is
     assert await here.rows("SELECT id FROM t") == ((9,),)
     await here.run(VIEW)
     assert await here.rows("SELECT shout FROM v") == (("NEW",),)
+
+
+@pytest.mark.parametrize("kind", ["TABLE t", "VIEW v"])
+async def test_a_drop_waits_for_a_view_that_is_being_added_and_sees_it(here: Here, kind: str) -> None:
+    await here.run(VIEW)
+    async with here.stores.begin() as tx:
+        found = await named(tx, kind[-1])
+        assert found is not None
+        new = NewLogicalView("late", "CREATE VIEW late AS ..", (("a", "text"),), (found.id,))
+        await tx.views.add(new)
+        drop = asyncio.create_task(here.run(f"DROP {kind}"))
+        while not drop.done() and not await here.store.rows("select 1 from pg_locks where not granted"):
+            pass
+        assert not drop.done(), "it did not wait"
+    with pytest.raises(Conflict, match="view late"):
+        await drop
+
+
+@pytest.mark.parametrize("name", ["t", "v"])
+async def test_what_is_being_dropped_cannot_be_read_any_more(here: Here, name: str) -> None:
+    """Whoever looked it up before comes too late to add a reader."""
+    await here.run(VIEW)
+    async with here.stores.begin() as tx:
+        found = await named(tx, name)
+    assert found is not None
+    await here.run("DROP VIEW v" if name == "v" else "DROP TABLE t CASCADE")
+    with pytest.raises(Conflict, match=f'"{name}" cannot be read: it'):
+        async with here.stores.begin() as tx:
+            await tx.views.add(NewLogicalView("late", "CREATE VIEW late AS ..", (), (found.id,)))
+    late = replace(new_view("m", *((found.id,) if name == "t" else ())), views=(found.id,))
+    with pytest.raises(Conflict, match=f'"{name}" cannot be read: it'):
+        async with here.stores.begin() as tx:
+            await tx.jobs.add(late, now=NOW)
 
 
 class Dying(PostgresViews):
