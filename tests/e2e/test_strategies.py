@@ -22,11 +22,15 @@ def scan_of(service: Service, job: int) -> dict[str, Any]:
 
 
 def write(service: Service, step: int) -> None:
-    """Rows come, go, change and move their key, before and behind the position."""
-    service.run(f"UPDATE history SET v = v + 1 WHERE id % {step + 5} = 0")
-    service.run(f"UPDATE history SET id = -id WHERE id % 500 = {step}")
-    service.run(f"DELETE FROM history WHERE id % 700 = {step}")
-    service.run(f"INSERT INTO history SELECT g, {step} FROM generate_series({ROWS + step * 50}, {ROWS + step * 70}) g")
+    """Rows come, go, change and move their key, before and behind the position, most of it in one epoch."""
+    statements = (
+        f"UPDATE history SET v = v + 1 WHERE id % {step + 5} = 0",
+        f"UPDATE history SET id = -id WHERE id % 500 = {step}",
+        f"DELETE FROM history WHERE id % 700 = {step + 1}",
+        f"INSERT INTO history SELECT g, {step} FROM generate_series({ROWS + step * 50}, {ROWS + step * 70}) g",
+    )
+    for answer in [service.later(statement) for statement in statements]:
+        answer.result()
 
 
 def test_a_no_shuffle_view_is_paused_throttled_and_killed_while_its_table_changes(service: Service) -> None:
@@ -41,29 +45,27 @@ def test_a_no_shuffle_view_is_paused_throttled_and_killed_while_its_table_change
     assert any("table: history, type: BACKFILL, parallelism: 1, pages: through Spark" in line for line in plan)
     service.run(create, background_ddl="true", **NO_SHUFFLE)
     job = service.job("copied")
-    for step in range(2):
-        service.until_rows(job, service.rows(job) + 300)
-        write(service, step)
-        service.verified("copied")
+    service.until_rows(job, 300)
+    write(service, 0)
+    service.verified("copied")
     paused = service.mutate({"type": "pause"})
     scan = scan_of(service, job)
     assert (len(scan["actors"]), scan["finished"], scan["positions"]["in_progress"]) == (1, False, 1)
     generation = service.graph()["generation"]
     service.kill_worker()
     service.until_recovered(generation)
-    write(service, 2)
+    write(service, 1)
     assert service.flush() > paused
     assert service.rows(job) == scan["rows"], "a pause outlives the worker, and no row is read twice"
     service.verified("copied")
     assert BLOCKED in str(service.refused("ALTER MATERIALIZED VIEW copied SET BACKFILL_PARALLELISM = 2"))
     service.mutate({"type": "resume"})
     service.until_rows(job, scan["rows"] + 300)
-    write(service, 3)
+    write(service, 2)
     scan_of(service, job)
     service.limit(job, None)
     service.until_created("copied")
-    write(service, 4)
-    service.flush()
+    write(service, 3)
     assert service.assert_equal("copied", query) > ROWS / 2
     assert service.sql("SELECT DISTINCT backfill_type FROM rw_catalog.rw_backfill_info") == [
         ["ARRANGEMENT_OR_NO_SHUFFLE"]
@@ -78,8 +80,6 @@ def test_a_no_shuffle_view_has_the_actors_of_the_view_that_it_reads(service: Ser
     service.run(create, background_ddl="true", **NO_SHUFFLE)
     job = service.job("tied")
     service.until_rows(job, 200)
-    service.run("UPDATE history SET v = v + 1 WHERE id % 3 = 0")
-    service.verified("tied")
     (written,) = (one for one in service.detail(service.job("spread"))["fragments"] if one["scan_type"])
     scan = scan_of(service, job)
     assert [actor["vnodes"] for actor in scan["actors"]] == [actor["vnodes"] for actor in written["actors"]]
@@ -94,3 +94,38 @@ def test_a_no_shuffle_view_has_the_actors_of_the_view_that_it_reads(service: Ser
     service.run("DROP MATERIALIZED VIEW tied")
     service.run("ALTER MATERIALIZED VIEW spread SET PARALLELISM = 2")
     assert service.assert_equal("spread", "SELECT id, v FROM history") == 2_400
+
+
+def test_a_logical_view_is_read_and_stands_in_the_query_of_a_materialized_one(service: Service) -> None:
+    """I1, I2: what is over it follows what is under it, through as many views as there are."""
+    service.run("CREATE TABLE orders (id int PRIMARY KEY, amount int)")
+    service.run("CREATE TABLE named (k text PRIMARY KEY, id int, amount smallint)")
+    service.run("INSERT INTO orders SELECT g, g % 1000 FROM generate_series(1, 3000) g")
+    service.run("INSERT INTO named SELECT 'k' || g, g, g % 100 FROM generate_series(1, 1000) g")
+    service.run(
+        "CREATE VIEW amounts AS SELECT id, amount, 'order' AS origin FROM orders WHERE amount > 10"
+        " UNION ALL SELECT id, amount, k FROM named"
+    )
+    service.run("CREATE VIEW twice AS SELECT id AS number, amount * 2 AS amount, origin || '!' AS origin FROM amounts")
+    query = "SELECT number, amount / 3 AS third, origin FROM twice WHERE amount < 900 AND origin <> 'k7!'"
+    plan = "".join(line for (line,) in service.sql(f"EXPLAIN CREATE MATERIALIZED VIEW m AS {query}"))
+    assert plan.count("StreamTableScan") == 2
+    assert service.sql("SHOW MATERIALIZED VIEWS") == []
+    limit = "WITH (backfill_rate_limit = 300)"
+    service.run(f"CREATE MATERIALIZED VIEW m {limit} AS {query}", background_ddl="true", streaming_parallelism="1")
+    job = service.job("m")
+    service.until_rows(job, 200)
+    service.run("UPDATE orders SET amount = amount + 7 WHERE id % 3 = 0")
+    service.run("UPDATE named SET k = 'moved' || id, amount = 9 WHERE id % 9 = 0")
+    service.verified("m")
+    service.limit(job, None)
+    service.until_created("m")
+    service.run("DELETE FROM orders WHERE id % 7 = 0")
+    assert service.assert_equal("m", query) > 1_000
+    assert service.value("SELECT count(*) FROM twice WHERE origin = 'moved9!'") == 1
+    assert "depend on it: materialized view m" in str(service.refused("DROP VIEW twice"))
+    assert "depend on it" in str(service.refused("DROP TABLE named"))
+    service.run("DROP VIEW amounts CASCADE")
+    assert service.sql("SELECT name FROM rw_catalog.rw_views") == []
+    assert [item["name"] for item in service.get("/v1/relations")["items"]] == ["orders", "named"]
+    service.run("DROP TABLE named")
