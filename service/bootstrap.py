@@ -42,6 +42,7 @@ from service.probes.http import HttpxProbe
 from service.protocol.ids import DATABASE_GRAPH, WorkerId
 from service.serving.connections import open_pool
 from service.serving.health import PostgresGauge
+from service.serving.logical_views import PostgresViews
 from service.serving.pins import PostgresPins
 from service.serving.preparation import prepare, prepare_catalog_reader
 from service.serving.reader import PostgresReader
@@ -184,6 +185,7 @@ async def _world(stack: AsyncExitStack, settings: Settings, database_url: str) -
         staging=PostgresStaging(owner, reader),
         gauge=PostgresGauge(owner),
         http_probe=HttpxProbe(),
+        views=PostgresViews(owner),
         clock=SystemClock(),
         signals=LocalSignals(),
         dml_url=logins.writer_url,

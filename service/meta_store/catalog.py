@@ -3,21 +3,21 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, delete, func, select, update
+from sqlalchemy import ColumnElement, Row, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.job import JobState
-from service.meta_store.models import TAKEN, UNSHOWN, cleanup, fragment, job, relation_column
+from service.meta_store.models import TAKEN, UNSHOWN, cleanup, fragment, job, relation_column, view_reference
 from service.meta_store.models import relation as relations
 from service.meta_store.relations import COLUMNS, relation_of
 from service.ports.records import CatalogEntry, Cleanup
 from service.protocol.ids import JobId, RelationId
-from service.protocol.relation import Relation
+from service.protocol.relation import Relation, RelationKind
 
 
 class PostgresCatalog:
-    """See `service.ports.meta_store.Catalog`."""
+    """See `service.ports.catalog.Catalog`."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
@@ -40,8 +40,13 @@ class PostgresCatalog:
         """
         held = select(job.c.id).where(job.c.relation == relation).with_for_update(key_share=True)
         await self._connection.execute(held)
+        view = select(relations.c.id).where(relations.c.id == relation, relations.c.kind == RelationKind.VIEW)
+        await self._connection.execute(view.with_for_update(key_share=True))
         readers = select(job.c.relation).join(fragment, fragment.c.job == job.c.id)
-        return await self._read(relations.c.id.in_(readers.where(fragment.c.upstream == relation)))
+        through = select(view_reference.c.reader).where(view_reference.c.relation == relation)
+        return await self._read(
+            or_(relations.c.id.in_(readers.where(fragment.c.upstream == relation)), relations.c.id.in_(through))
+        )
 
     async def remove(self, relation: RelationId) -> None:
         """The row itself stays, under a name that is free again: the job's history names it. Repeatable."""
@@ -50,6 +55,7 @@ class PostgresCatalog:
         if name is None:
             return
         await self._connection.execute(delete(relation_column).where(relation_column.c.relation == relation))
+        await self._connection.execute(delete(view_reference).where(view_reference.c.reader == relation))
         jobs = select(job.c.id).where(job.c.relation == relation)
         await self._connection.execute(delete(fragment).where(fragment.c.job.in_(jobs)))
         new = insert(cleanup).values(relation=relation, name=name)

@@ -8,22 +8,21 @@ from sqlalchemy import Row, Select, and_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.domain.errors import Conflict, NotFound
-from service.domain.job import CREATING, TERMINAL, Job, JobEvent, JobState, after
+from service.domain.errors import NotFound
+from service.domain.job import TERMINAL, Job, JobEvent, JobState, after
 from service.domain.order import dependents
 from service.domain.parallelism import Parallelism, parse_parallelism
-from service.meta_store.documents import among, printable, stored
-from service.meta_store.models import BLAMED, TAKEN, actor, fragment, scan_progress
+from service.meta_store.documents import printable, stored
+from service.meta_store.models import BLAMED, actor, fragment, scan_progress
 from service.meta_store.models import job as job_table
 from service.meta_store.models import relation as relations
 from service.meta_store.plans import read_plans
+from service.meta_store.references import add_relation, hold_read, store_references
 from service.meta_store.relations import store_columns
 from service.ports.records import NewFragment, NewJob
 from service.protocol.ids import GraphId, JobId, RelationId
 from service.protocol.plan import FragmentKind, JobPlan
-from service.protocol.relation import Relation, RelationKind
-
-_UNREADABLE: Final = TERMINAL | {JobState.CANCELLING, JobState.DROPPING, JobState.FAILED}
+from service.protocol.relation import RelationKind
 
 _ENDS: Final = TERMINAL | {JobState.CREATED, JobState.FAILED}
 
@@ -36,8 +35,16 @@ class PostgresJobs:
 
     async def add(self, new: NewJob, *, now: datetime) -> Job:
         """Also raises Conflict when an upstream is on its way out; its job is held until the transaction ends."""
-        await self._hold_upstreams({one.upstream for one in new.fragments if one.upstream is not None})
-        relation = await self._add_relation(new)
+        upstreams = {one.upstream for one in new.fragments if one.upstream is not None}
+        await hold_read(self._connection, upstreams.union(new.views))
+        relation = await add_relation(
+            self._connection,
+            new.relation.name,
+            new.relation.kind,
+            definition=new.statement,
+            vnode_count=new.relation.vnode_count,
+        )
+        await store_references(self._connection, relation, new.views)
         await store_columns(self._connection, relation, new.relation)
         added = insert(job_table).values(
             relation=relation,
@@ -114,45 +121,6 @@ class PostgresJobs:
             None if job is None else (await self._connection.execute(blamed.returning(job_table.c.failures))).scalar()
         )
         return failures or 0
-
-    async def _hold_upstreams(self, upstreams: set[RelationId]) -> None:
-        """A drop locks its job's row to move it, so it comes before (and is seen here) or after (and sees this job)."""
-        if not upstreams:
-            return
-        read = (
-            select(job_table.c.state, relations.c.name, relations.c.kind)
-            .join(relations, relations.c.id == job_table.c.relation)
-            .where(among(relations.c.id, upstreams))
-            .order_by(relations.c.id)
-            .with_for_update(read=True, of=job_table)
-        )
-        for row in await self._connection.execute(read):
-            if JobState(row.state) in _UNREADABLE:
-                raise Conflict(f'{row.kind} "{row.name}" cannot be read: it is {row.state}')
-
-    async def _add_relation(self, new: NewJob) -> RelationId:
-        relation = new.relation
-        row = insert(relations).values(
-            name=relation.name, kind=relation.kind, definition=new.statement, vnode_count=relation.vnode_count
-        )
-        free = row.on_conflict_do_nothing(index_elements=["name"], index_where=TAKEN).returning(relations.c.id)
-        added = (await self._connection.execute(free)).scalar()
-        if added is None:
-            raise Conflict(await self._taken_by(relation))
-        return RelationId(added)
-
-    async def _taken_by(self, relation: Relation) -> str:
-        """Say in the reference's words what has the name."""
-        existing = (
-            select(relations.c.kind, job_table.c.state)
-            .join(job_table, job_table.c.relation == relations.c.id)
-            .where(relations.c.name == relation.name, TAKEN)
-        )
-        row = (await self._connection.execute(existing)).first()
-        kind = relation.kind if row is None else RelationKind(row.kind)
-        if row is not None and JobState(row.state) in CREATING:
-            return f"{kind} named {relation.name} already exists and is still being created"
-        return f'{kind} with name "{relation.name}" exists'
 
     async def _add_fragment(self, job: JobId, new: NewFragment, *, waiting: bool) -> None:
         row = insert(fragment).values(

@@ -170,6 +170,14 @@ relation_column = Table(
     UniqueConstraint("relation", "key_position", name="relation_column_key_position_is_unique"),
 )
 
+view_reference = Table(
+    "view_reference",
+    METADATA,
+    Column("reader", BigInteger, _reference("relation"), primary_key=True),
+    Column("relation", BigInteger, _reference("relation"), primary_key=True),
+)
+Index("view_reference_relation", view_reference.c.relation)
+
 cleanup = Table(
     "cleanup",
     METADATA,

@@ -18,6 +18,7 @@ from service.meta_store.jobs import PostgresJobs
 from service.meta_store.keys import PostgresKeys
 from service.meta_store.leases import PostgresLeases, assert_term
 from service.meta_store.limits import PostgresLimits
+from service.meta_store.logical_views import PostgresLogicalViews
 from service.meta_store.parameters import PostgresParameters
 from service.meta_store.requests import PostgresRequests
 from service.meta_store.snapshots import PostgresSnapshots
@@ -41,6 +42,7 @@ class PostgresTransaction:
     actors: PostgresActors
     snapshots: PostgresSnapshots
     limits: PostgresLimits
+    views: PostgresLogicalViews
     statements: PostgresStatements
     workers: PostgresWorkers
     requests: PostgresRequests
@@ -62,6 +64,7 @@ class PostgresTransaction:
             actors=PostgresActors(connection),
             snapshots=PostgresSnapshots(connection),
             limits=PostgresLimits(connection),
+            views=PostgresLogicalViews(connection),
             statements=PostgresStatements(connection),
             workers=PostgresWorkers(connection),
             requests=PostgresRequests(connection),

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from service.domain.adaptive import AUTO, Asked
-from service.domain.errors import Conflict
 from service.domain.job import JobState
 from service.domain.parallelism import Parallelism, check_vnodes, for_backfill, normal, resolved
 from service.domain.placement import blocks
 from service.domain.strategy import Strategy, check_tied, chosen
-from service.operations import jobs, requests
+from service.operations import jobs, logical_views, requests
 from service.operations.limits import first_limit
+from service.operations.naming import named
 from service.operations.rescaling import actors_beside, slots
 from service.operations.world import World
 from service.ports.records import CatalogEntry, NewFragment, NewJob
@@ -19,6 +19,8 @@ from service.protocol.ids import JobId
 from service.protocol.plan import FragmentKind, ScanType
 from service.protocol.relation import Relation, RelationKind
 from service.sql.explain import PlannedScan, plan_text
+from service.sql.logical import query_reads
+from service.sql.order import Edges
 from service.sql.statements import CreateMaterializedView, CreateTable
 from service.sql.tables import table_relation
 from service.sql.view_keys import BoundView
@@ -88,11 +90,23 @@ async def readable(world: World) -> dict[str, Relation]:
         return {entry.relation.name: entry.relation for entry in await tx.catalog.all() if entry.shown}
 
 
+async def order_of(world: World, statement: CreateMaterializedView) -> Edges:
+    """Return the backfill order that a materialized view would have. Raises Invalid, NotFound."""
+    return (await _bound(world, statement))[0].order
+
+
+async def _bound(
+    world: World, statement: CreateMaterializedView
+) -> tuple[BoundView, Mapping[str, Relation], Mapping[str, logical_views.Query]]:
+    """Bind a query; return with it the relations and the logical views that there are."""
+    relations, views = await readable(world), await logical_views.queries(world)
+    return bind_view(statement, relations, {name: view.query for name, view in views.items()}), relations, views
+
+
 async def _plan(
     world: World, statement: CreateMaterializedView, session: Mapping[str, str], *, background: bool
 ) -> Planned:
-    relations = await readable(world)
-    bound = bind_view(statement, relations)
+    bound, relations, views = await _bound(world, statement)
     columns = [await requests.analyze(world, scan.upstream, scan.query, bound.names) for scan in bound.scans]
     relation = view_relation(bound, columns, statement.name)
     strategy = chosen(session)
@@ -121,7 +135,8 @@ async def _plan(
     order = tuple((relations[before].id, relations[after].id) for before, after in bound.order)
     # What is tied keeps the actors it has: nothing is asked for.
     asked = (None, None) if tied else (parallelism, backfill)
-    new = NewJob(relation, statement.text, background, scans, *asked, order)
+    read = tuple(views[name].id for name in sorted(query_reads(statement.query)) if name in views)
+    new = NewJob(relation, statement.text, background, scans, *asked, order, read)
     return Planned(new, bound, strategy)
 
 
@@ -142,14 +157,12 @@ def _actors(
 async def _taken(world: World, statement: CreateMaterializedView) -> CatalogEntry | None:
     """Return the view that IF NOT EXISTS found. A taken name is refused here, before anything is asked of a worker."""
     async with world.stores.begin() as tx:
-        entry = await tx.catalog.named(statement.name)
-    if entry is None:
+        found = await named(tx, statement.name)
+    if found is None:
         return None
-    if statement.if_not_exists and entry.relation.kind is RelationKind.MATERIALIZED_VIEW:
-        return entry
-    if entry.state is JobState.CREATED:
-        raise Conflict(f'{entry.relation.kind} with name "{statement.name}" exists')
-    raise Conflict(f"{entry.relation.kind} named {statement.name} already exists and is still being created")
+    if statement.if_not_exists and found.kind is RelationKind.MATERIALIZED_VIEW:
+        return found.entry
+    raise found.taken
 
 
 async def _started(world: World, job: JobId) -> Created:

@@ -7,10 +7,11 @@ from datetime import timedelta
 from service.domain.errors import Conflict, NotFound, Refused, UnderRecovery
 from service.domain.job import CREATING, Job, JobEvent, JobState
 from service.operations import commands, rescaling
+from service.operations.naming import Named, as_named, named
 from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
-from service.ports.records import CatalogEntry, NewFragment, NewJob
+from service.ports.records import NewFragment, NewJob
 from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId
 from service.protocol.plan import FragmentKind
 from service.protocol.relation import Relation, RelationKind
@@ -120,14 +121,14 @@ async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: str) -> list[
 async def drop(world: World, name: str, kind: RelationKind, *, cascade: bool, asked_by: str) -> None:
     """Drop a relation, created or still being created, and with CASCADE what reads it. Raises NotFound, Conflict."""
     async with world.stores.begin() as tx:
-        entry = await tx.catalog.named(name)
-        if entry is None:
+        first = await named(tx, name)
+        if first is None:
             raise NotFound(f'{kind} "{name}" does not exist', kind="relation")
-        if entry.relation.kind is not kind:
-            raise Conflict(f'"{name}" is not a {kind}; use DROP {str(entry.relation.kind).upper()}')
-        doomed = [entry, *await _readers(tx, entry)]
+        if first.kind is not kind:
+            raise Conflict(f'"{name}" is not a {kind}; use DROP {str(first.kind).upper()}')
+        doomed = [first, *await _readers(tx, first.id)]
         if len(doomed) > 1 and not cascade:
-            names = ", ".join(f"{reader.relation.kind} {reader.relation.name}" for reader in doomed[1:])
+            names = ", ".join(f"{reader.kind} {reader.name}" for reader in doomed[1:])
             raise Conflict(
                 f"cannot drop {kind} {name} because other objects depend on it: {names}. Use DROP .. CASCADE"
             )
@@ -135,11 +136,17 @@ async def drop(world: World, name: str, kind: RelationKind, *, cascade: bool, as
     if stopping:
         await commands.stop(world, stopping, asked_by=asked_by)
     world.signals.notify()
-    await _gone(world, [victim.relation.id for victim in doomed], [victim.job for victim in doomed])
+    ended = [victim.entry.job for victim in doomed if victim.entry is not None]
+    await _gone(world, [victim.id for victim in doomed], ended)
 
 
-async def _doom(world: World, tx: Transaction, entry: CatalogEntry) -> JobId | None:
+async def _doom(world: World, tx: Transaction, victim: Named) -> JobId | None:
     """Move a job towards its end; return it where actors have to be stopped by a barrier."""
+    entry = victim.entry
+    if entry is None:
+        await tx.catalog.remove(victim.id)
+        await tx.events.append("view.dropped", {"name": victim.name}, now=world.clock.now())
+        return None
     event = JobEvent.CANCEL_ASKED if entry.state in CREATING else JobEvent.DROP_ASKED
     if entry.state in {JobState.CANCELLING, JobState.DROPPING}:
         return None  # somebody else's stop is on its way
@@ -153,15 +160,16 @@ async def _doom(world: World, tx: Transaction, entry: CatalogEntry) -> JobId | N
     return entry.job
 
 
-async def _readers(tx: Transaction, entry: CatalogEntry) -> list[CatalogEntry]:
+async def _readers(tx: Transaction, relation: RelationId) -> list[Named]:
     """Return everything that reads the relation, directly or through others, each once."""
-    found: dict[RelationId, CatalogEntry] = {}
-    frontier = [entry.relation.id]
+    found: dict[RelationId, Named] = {}
+    frontier = [relation]
     while frontier:
-        for reader in await tx.catalog.dependents(frontier.pop()):
-            if reader.relation.id not in found:
-                found[reader.relation.id] = reader
-                frontier.append(reader.relation.id)
+        read = frontier.pop()
+        for reader in map(as_named, [*await tx.catalog.dependents(read), *await tx.views.reading(read)]):
+            if reader.id not in found:
+                found[reader.id] = reader
+                frontier.append(reader.id)
     return list(found.values())
 
 

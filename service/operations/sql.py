@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, assert_never
 
-from service.domain.errors import Conflict, NotFound, Unavailable
+from service.domain.errors import Invalid, NotFound, Unavailable
 from service.domain.job import CREATING, JobState
 from service.domain.parallelism import DEFAULT
 from service.domain.parameters import (
@@ -17,11 +17,12 @@ from service.domain.parameters import (
     SystemParameters,
     parse_session_variable,
 )
-from service.operations import commands, ddl, dml, jobs, limits, parameters, rescaling
+from service.operations import commands, ddl, dml, jobs, limits, logical_views, parameters, rescaling
 from service.operations.effects import progress_of
+from service.operations.naming import named
 from service.operations.waiting import until
 from service.operations.world import World
-from service.ports.records import CatalogEntry, Claim
+from service.ports.records import CatalogEntry, Claim, LogicalView
 from service.protocol.dml import Delete, InsertValues, Update
 from service.protocol.relation import RelationKind
 from service.sql import statements as s
@@ -29,9 +30,9 @@ from service.sql.dml import BoundInsert, bind_delete, bind_insert, bind_update
 from service.sql.order import dot
 from service.sql.parse import parse
 from service.sql.statements import wrong_kind
-from service.sql.views import bind_view
 
 WAIT_LIMIT: Final = timedelta(hours=2)
+_DESCRIBED: Final = (("Name", "text"), ("Type", "text"), ("Is Hidden", "text"), ("Description", "text"))
 _CATALOG: Final = re.compile(r"\brw_[a-z_]+", re.IGNORECASE)
 
 Columns = tuple[tuple[str, str], ...]
@@ -78,7 +79,7 @@ class _Call:
                 return await self._select(statement)
             case s.Insert() | s.Update() | s.Delete():
                 return await self._change(statement)
-            case s.CreateTable() | s.CreateMaterializedView() | s.Drop():
+            case s.CreateTable() | s.CreateMaterializedView() | s.CreateView() | s.Drop():
                 return await self._define(statement)
             case s.SetVariable() | s.ShowVariable() | s.AlterSystem() | s.ShowParameters():
                 return await self._configure(statement)
@@ -92,9 +93,9 @@ class _Call:
     async def _select(self, statement: s.Select) -> Outcome:
         async with self.world.stores.begin() as tx:
             for name in statement.relations:
-                entry = await tx.catalog.named(name)
-                if entry is not None and not entry.shown:
-                    raise Conflict(f'{entry.relation.kind} "{name}" cannot be read: it is still being created')
+                found = await named(tx, name)
+                if found is not None and not found.readable:
+                    raise found.unreadable
         result = await self.world.reader.query(
             statement.sql,
             row_limit=int(self._variable("row_limit")),
@@ -104,6 +105,14 @@ class _Call:
         return Outcome(f"SELECT {len(result.rows)}", result.columns, result.rows, truncated=result.truncated)
 
     async def _change(self, statement: s.Insert | s.Update | s.Delete) -> Outcome:
+        try:
+            return await self._changed(statement)
+        except NotFound:
+            if await self._view(statement.target) is not None:
+                raise Invalid(f'cannot change view "{statement.target}"', position=statement.position) from None
+            raise
+
+    async def _changed(self, statement: s.Insert | s.Update | s.Delete) -> Outcome:
         relations = await ddl.readable(self.world)
         match statement:
             case s.Insert():
@@ -132,7 +141,7 @@ class _Call:
         columns = [bound.relation.column(name) for name in bound.columns]
         return await dml.insert_query(self.world, bound.relation, columns, bound.query.sql, claim=self.claim)
 
-    async def _define(self, statement: s.CreateTable | s.CreateMaterializedView | s.Drop) -> Outcome:
+    async def _define(self, statement: s.CreateTable | s.CreateMaterializedView | s.CreateView | s.Drop) -> Outcome:
         match statement:
             case s.CreateTable():
                 created = await ddl.create_table(self.world, statement, self.text, self.session)
@@ -140,9 +149,12 @@ class _Call:
             case s.CreateMaterializedView():
                 created = await ddl.create_view(self.world, statement, self.session)
                 return Outcome("CREATE_MATERIALIZED_VIEW", notices=created.notices)
+            case s.CreateView():
+                timeout_ms = int(self._variable("statement_timeout"))
+                return Outcome("CREATE_VIEW", notices=await logical_views.create(self.world, statement, timeout_ms))
             case s.Drop(kind=kind, name=name):
                 tag = f"DROP_{kind.upper().replace(' ', '_')}"
-                if statement.if_exists and await self._named(name) is None:
+                if statement.if_exists and await self._free(name):
                     return Outcome(tag, notices=(f'{kind} "{name}" does not exist, skipping',))
                 await jobs.drop(self.world, name, kind, cascade=statement.cascade, asked_by=self.asked_by)
                 return Outcome(tag)
@@ -252,21 +264,25 @@ class _Call:
             case s.ShowRelations(kind=kind):
                 async with self.world.stores.begin() as tx:
                     entries = await tx.catalog.all()
-                names = tuple((entry.relation.name,) for entry in entries if entry.relation.kind is kind)
-                return Outcome("SHOW", (("Name", "text"),), names)
+                    views = await tx.views.all()
+                names = [entry.relation.name for entry in entries if entry.relation.kind is kind]
+                names += [view.name for view in views if kind is RelationKind.VIEW]
+                return Outcome("SHOW", (("Name", "text"),), tuple((name,) for name in names))
             case s.Describe(name=name):
-                return _described(await self._existing(name, None))
+                view = await self._view(name)
+                return _described(await self._existing(name, None)) if view is None else _described_view(view)
             case s.ShowCreate(kind=kind, name=name):
-                entry = await self._existing(name, kind)
+                view = await self._view(name) if kind is RelationKind.VIEW else None
+                definition = (await self._existing(name, kind) if view is None else view).definition
                 columns = (("Name", "text"), ("Create Sql", "text"))
-                return Outcome("SHOW", columns, ((f"public.{name}", entry.definition),))
+                return Outcome("SHOW", columns, ((f"public.{name}", definition),))
 
     async def _explain(self, statement: s.Explain | s.ExplainBackfill) -> Outcome:
         match statement:
             case s.Explain(view=view):
                 lines = await ddl.explain_view(self.world, view, self.session)
             case s.ExplainBackfill(view=view):
-                lines = dot(bind_view(view, await ddl.readable(self.world)).order)
+                lines = dot(await ddl.order_of(self.world, view))
         return Outcome("EXPLAIN", (("QUERY PLAN", "text"),), tuple((line,) for line in lines))
 
     async def _show_jobs(self) -> Outcome:
@@ -284,9 +300,19 @@ class _Call:
         async with self.world.stores.begin() as tx:
             return await tx.catalog.named(name)
 
+    async def _free(self, name: str) -> bool:
+        async with self.world.stores.begin() as tx:
+            return await named(tx, name) is None
+
+    async def _view(self, name: str) -> LogicalView | None:
+        async with self.world.stores.begin() as tx:
+            return await tx.views.named(name)
+
     async def _existing(self, name: str, kind: RelationKind | None) -> CatalogEntry:
         entry = await self._named(name)
         if entry is None:
+            if kind is not None and kind is not RelationKind.VIEW and await self._view(name) is not None:
+                raise wrong_kind(name, is_a=RelationKind.VIEW, asked=kind)
             raise NotFound(f'{kind or "relation"} "{name}" does not exist', kind="relation")
         if kind is not None and entry.relation.kind is not kind:
             raise wrong_kind(name, is_a=entry.relation.kind, asked=kind)
@@ -300,8 +326,12 @@ def _shown(value: float | str) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _described_view(view: LogicalView) -> Outcome:
+    rows = tuple((name, kind, "false", None) for name, kind in view.columns)
+    return Outcome("DESCRIBE", _DESCRIBED, rows)
+
+
 def _described(entry: CatalogEntry) -> Outcome:
-    columns = (("Name", "text"), ("Type", "text"), ("Is Hidden", "text"), ("Description", "text"))
     rows = tuple((c.name, str(c.type), str(c.hidden).lower(), None) for c in entry.relation.columns)
     key = ", ".join(f"{part.name}{' DESC' if part.descending else ''}" for part in entry.relation.key)
-    return Outcome("DESCRIBE", columns, (*rows, ("primary key", key, None, None)))
+    return Outcome("DESCRIBE", _DESCRIBED, (*rows, ("primary key", key, None, None)))

@@ -11,7 +11,7 @@ from service.ports.health import HttpProbe, StoreGauge
 from service.ports.meta_store import Stores
 from service.ports.records import Claim
 from service.ports.signals import Signals
-from service.ports.state_store import Pins, Reader, Staging, VersionedTables
+from service.ports.state_store import Pins, PublicViews, Reader, Staging, VersionedTables
 from service.telemetry.metrics import Metrics
 
 
@@ -26,6 +26,7 @@ class World:
     staging: Staging
     gauge: StoreGauge
     http_probe: HttpProbe
+    views: PublicViews
     clock: Clock
     signals: Signals
     dml_url: str = field(repr=False)

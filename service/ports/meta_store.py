@@ -15,12 +15,11 @@ from service.domain.barrier import GraphStatus, GraphView
 from service.domain.job import Job, JobEvent, JobState
 from service.domain.progress import ScanProgress
 from service.ports.actors import Actors
+from service.ports.catalog import Catalog, LogicalViews
 from service.ports.keys import Keys
 from service.ports.limits import Limits
 from service.ports.records import (
     BarrierRecord,
-    CatalogEntry,
-    Cleanup,
     Command,
     Event,
     Json,
@@ -40,7 +39,6 @@ from service.protocol.ids import (
     Generation,
     GraphId,
     JobId,
-    RelationId,
     RequestId,
     StatementId,
     Term,
@@ -48,7 +46,6 @@ from service.protocol.ids import (
 )
 from service.protocol.mutation import Mutation
 from service.protocol.plan import FragmentKind, JobPlan
-from service.protocol.relation import Relation
 from service.protocol.report import ActorReport, Collected, Failed
 from service.protocol.request import Analyzed, Rejected, Request, Verified
 
@@ -174,32 +171,6 @@ class Commands(Protocol):
     async def carried(self, graph: GraphId, upto: Epoch) -> Sequence[Command]:
         """Return the unfinished commands that barriers up to `upto` carried."""
         ...
-
-
-class Catalog(Protocol):
-    """Relations whose names are taken."""
-
-    async def named(self, name: str) -> CatalogEntry | None: ...
-
-    async def get(self, relation: RelationId) -> CatalogEntry | None: ...
-
-    async def all(self) -> Sequence[CatalogEntry]: ...
-
-    async def dependents(self, relation: RelationId) -> Sequence[CatalogEntry]:
-        """Return the relations that read `relation` directly."""
-        ...
-
-    async def remove(self, relation: RelationId) -> None:
-        """Free the name, forget the columns, fragments, actors and positions, and queue a cleanup."""
-        ...
-
-    async def unshown(self) -> Sequence[Relation]:
-        """Return created relations whose public view the state store has yet to make."""
-        ...
-
-    async def cleanups(self) -> Sequence[Cleanup]: ...
-
-    async def cleaned(self, relation: RelationId) -> None: ...
 
 
 class Jobs(Protocol):
@@ -375,6 +346,8 @@ class Transaction(Protocol):
     def snapshots(self) -> Snapshots: ...
     @property
     def limits(self) -> Limits: ...
+    @property
+    def views(self) -> LogicalViews: ...
     @property
     def statements(self) -> Statements: ...
     @property

@@ -35,6 +35,27 @@ class CatalogEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class NewLogicalView:
+    """A logical view to be stored. `columns` are (name, Postgres type), `reads` the relations that it names."""
+
+    name: str
+    definition: str
+    columns: tuple[tuple[str, str], ...]
+    reads: tuple[RelationId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalView:
+    """A logical view whose name is taken; `shown` says that it can be read."""
+
+    id: RelationId
+    name: str
+    definition: str
+    columns: tuple[tuple[str, str], ...]
+    shown: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """The right to answer the call with an idempotency key. `number` is its fence: no two claims have the same.
     `statement` was accepted under an earlier claim of the key whose holder is gone: its result answers the call.
@@ -88,6 +109,8 @@ class NewJob:
     parallelism: Parallelism | None = None
     backfill_parallelism: Parallelism | None = None
     order: Order = ()
+    views: tuple[RelationId, ...] = ()
+    """The logical views that its query names."""
 
     def __post_init__(self) -> None:
         """What nobody scans would never be read, and nothing could come after it."""

@@ -91,6 +91,23 @@ class Reader(Protocol):
         """
         ...
 
+    async def describe(self, sql: str, *, timeout_ms: int) -> tuple[tuple[str, str], ...]:
+        """Return the columns that a query would give, as (name, Postgres type name), without running it. Raises as
+        `query` does.
+        """
+        ...
+
+
+class PublicViews(Protocol):
+    """Logical views in the state store's schema `public`."""
+
+    async def create(self, view: RelationId, name: str, sql: str, *, reads: Collection[str]) -> None:
+        """Make the view, which gives whoever reads it what he may read himself and no more. Repeatable. Raises Invalid
+        with Postgres's message, also where the query reads something else than the relations `reads` of `public`;
+        Conflict where somebody else's relation has the name.
+        """
+        ...
+
 
 class Staging(Protocol):
     """Rows that wait outside any epoch: `stage.s_<id>(_row bigint primary key, columns..)`; `_row` counts from 0.

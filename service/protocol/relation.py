@@ -22,10 +22,13 @@ followed by one of tidefill's own words; binding refuses exactly these."""
 
 
 class RelationKind(StrEnum):
-    """What a relation is to its user."""
+    """What a relation is to its user. A logical view is a query with a name: nothing is stored for it, and no worker
+    sees it.
+    """
 
     TABLE = "table"
     MATERIALIZED_VIEW = "materialized view"
+    VIEW = "view"
 
 
 class Relation(BaseModel):

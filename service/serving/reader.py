@@ -38,6 +38,12 @@ class PostgresReader:
         shown = tuple(_json(row, converts) for row in rows[:row_limit])
         return QueryResult(columns, shown, truncated=len(rows) > row_limit)
 
+    async def describe(self, sql: str, *, timeout_ms: int) -> tuple[tuple[str, str], ...]:
+        async with reading(self._pool, sql, timeout_ms=timeout_ms) as conn:
+            cursor = await fetch(conn, 0)
+            assert cursor.pgresult is not None
+            return await _columns(conn, cursor.pgresult)
+
 
 async def _rows(conn: Connection, wanted: int) -> tuple[list[Row], PGresult]:
     """Return at most `wanted` rows and a result that describes them. Raises Invalid where they are too large."""

@@ -11,7 +11,7 @@ from psycopg import sql
 from service.domain.errors import Conflict
 from service.protocol.ids import Epoch, Generation, GraphId, RelationId, Term
 from service.protocol.relation import ALIVE, Relation
-from service.serving import fencing, relation_ddl
+from service.serving import fencing, marks, relation_ddl
 from service.serving.connections import Connection, Pool, translated
 from service.serving.fencing import writing
 from service.serving.horizon import advance
@@ -23,11 +23,6 @@ INDEX_MEMORY: Final = "256MB"
 """What Postgres may sort in when an index is built: a few million keys."""
 ASKED_TOGETHER: Final = 100
 """Tables asked about in one statement; beyond some hundreds its planning costs more than round trips save."""
-
-_OWNER: Final = """
-select obj_description(c.oid, 'pg_class') from pg_class c
-where c.relnamespace = %s::regnamespace and c.relname = %s
-"""
 
 
 class PostgresTables:
@@ -51,12 +46,12 @@ class PostgresTables:
 
     async def create(self, relation: Relation, *, term: Term, loading: bool = False) -> None:
         async with writing(self._pool, term) as conn:
-            await _refuse_foreign_view(conn, relation)
+            await marks.refuse_foreign(conn, relation.name)
             if not await _exists(conn, relation):
                 await conn.execute(relation_ddl.create_table(relation))
                 for statement in relation_ddl.create_indexes(relation):
                     await conn.execute(statement)
-                await _mark(conn, "table", relation_ddl.table(relation.id), _layout_mark(relation))
+                await marks.mark(conn, "table", relation_ddl.table(relation.id), _layout_mark(relation))
             if not loading:
                 await conn.execute(relation_ddl.create_storage_index(relation))
             writer = sql.Identifier((await role_names(conn)).writer)
@@ -74,7 +69,7 @@ class PostgresTables:
     async def publish(self, graph: GraphId, epoch: Epoch, *, term: Term, created: Sequence[Relation]) -> None:
         async with writing(self._pool, term) as conn:
             for relation in created:
-                await _refuse_foreign_view(conn, relation)
+                await marks.refuse_foreign(conn, relation.name)
                 if await _make_view(conn, "public", relation, relation_ddl.create_public_view(relation, graph)):
                     reader = sql.Identifier((await role_names(conn)).reader)
                     view = sql.Identifier("public", relation.name)
@@ -104,8 +99,8 @@ class PostgresTables:
             # A long query on it must not hold up the leader, who comes again.
             await conn.execute("set local lock_timeout = '200ms'")
             for schema in ("public", "live"):
-                if await _owner(conn, schema, name) == _view_mark(relation):
-                    await conn.execute(sql.SQL("drop view {}").format(sql.Identifier(schema, name)))
+                if await marks.owner(conn, schema, name) == marks.view_mark(relation):
+                    await marks.drop_view(conn, schema, name)
             await conn.execute(sql.SQL("drop table if exists {}").format(relation_ddl.table(relation)))
 
     async def _stored(self, relations: Collection[RelationId]) -> list[RelationId]:
@@ -153,15 +148,8 @@ async def _roll_back(conn: Connection, relation: RelationId, epoch: Epoch) -> No
     await conn.execute(sql.SQL("update {0} set _to = {1} where _to > {2} and _to <> {1}").format(table, ALIVE, epoch))
 
 
-async def _refuse_foreign_view(conn: Connection, relation: Relation) -> None:
-    cursor = await conn.execute(_OWNER, ["public", relation.name])
-    row = await cursor.fetchone()
-    if row is not None and not str(row[0]).startswith(_VIEW_MARK):
-        raise Conflict(f'relation "{relation.name}" already exists in schema public and is not tidefill\'s')
-
-
 async def _exists(conn: Connection, relation: Relation) -> bool:
-    mark = await _owner(conn, "state", f"t_{relation.id}")
+    mark = await marks.owner(conn, "state", f"t_{relation.id}")
     if mark is not None and mark != _layout_mark(relation):
         # Ids are never reused while both databases live; a meta store that was restored or made anew forgets them.
         raise Conflict(f"state.t_{relation.id} belongs to another relation: was the meta store replaced?")
@@ -169,36 +157,13 @@ async def _exists(conn: Connection, relation: Relation) -> bool:
 
 
 async def _make_view(conn: Connection, schema: str, relation: Relation, statement: sql.Composed) -> bool:
-    """Whether the view had to be made. One of a dropped relation that still waits for its clean-up gives way."""
-    owner = await _owner(conn, schema, relation.name)
-    if owner == _view_mark(relation.id):
-        return False
-    view = sql.Identifier(schema, relation.name)
-    if owner is not None:
-        await conn.execute(sql.SQL("drop view {}").format(view))
-    await conn.execute(statement)
-    await _mark(conn, "view", view, _view_mark(relation.id))
-    return True
-
-
-async def _owner(conn: Connection, schema: str, name: str) -> str | None:
-    cursor = await conn.execute(_OWNER, [schema, name])
-    row = await cursor.fetchone()
-    return None if row is None else str(row[0])
-
-
-async def _mark(conn: Connection, kind: str, name: sql.Identifier, mark: str) -> None:
-    statement = sql.SQL("comment on table {} is {}" if kind == "table" else "comment on view {} is {}")
-    await conn.execute(statement.format(name, sql.Literal(mark)))
-
-
-_VIEW_MARK: Final = "tidefill relation "
-"""Our views say whose they are, so that a clean-up that comes late removes nothing of a successor or a user."""
-
-
-def _view_mark(relation: RelationId) -> str:
-    return f"{_VIEW_MARK}{relation}"
+    """Whether the view had to be made."""
+    made = await marks.to_be_made(conn, schema, relation.name, relation.id)
+    if made:
+        await conn.execute(statement)
+        await marks.mark(conn, "view", sql.Identifier(schema, relation.name), marks.view_mark(relation.id))
+    return made
 
 
 def _layout_mark(relation: Relation) -> str:
-    return f"{_VIEW_MARK}{relation.id} layout {relation_ddl.digest(relation)}"
+    return f"{marks.view_mark(relation.id)} layout {relation_ddl.digest(relation)}"

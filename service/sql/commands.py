@@ -34,7 +34,7 @@ _ID_MAX: Final = (1 << 63) - 1
 
 def parse_drop(cursor: Cursor) -> Drop:
     """Read what follows DROP."""
-    kind = _kind(cursor, "DROP")
+    kind = _any_kind(cursor, "DROP")
     if_exists = cursor.accept("if", "exists")
     name = cursor.relation()
     if cursor.token.is_symbol(","):
@@ -82,12 +82,14 @@ def parse_set(cursor: Cursor) -> SetVariable:
 def parse_show(cursor: Cursor) -> ShowVariable | ShowJobs | ShowParameters | ShowRelations | ShowCreate | Describe:
     """Read what follows SHOW."""
     if cursor.accept("create"):
-        kind = _kind(cursor, "SHOW CREATE")
+        kind = _any_kind(cursor, "SHOW CREATE")
         shown = ShowCreate(kind, cursor.relation())
     elif cursor.accept("columns", "from"):
         shown = Describe(cursor.relation())
     elif cursor.accept("materialized", "views"):
         shown = ShowRelations(RelationKind.MATERIALIZED_VIEW)
+    elif cursor.accept("views"):
+        shown = ShowRelations(RelationKind.VIEW)
     else:
         shown = _show_word(cursor)
     cursor.expect_end()
@@ -120,6 +122,10 @@ def parse_describe(cursor: Cursor) -> Describe:
     name = cursor.relation()
     cursor.expect_end()
     return Describe(name)
+
+
+def _any_kind(cursor: Cursor, command: str) -> RelationKind:
+    return RelationKind.VIEW if cursor.accept("view") else _kind(cursor, command)
 
 
 def _kind(cursor: Cursor, command: str) -> RelationKind:

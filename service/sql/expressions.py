@@ -6,7 +6,7 @@ columns that exist and literals, both quoted here.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sqlglot import exp
@@ -45,11 +45,28 @@ NO_PARENTHESES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What names mean: the columns of one relation, under the qualifiers it may be called by."""
+    """What names mean: the columns of one relation, under the qualifiers it may be called by.
+
+    With `derived` the names are those of a logical view over the relation, and stand for what its query makes of it.
+    """
 
     tree: Tree
     relation: Relation
     qualifiers: frozenset[str]
+    derived: Mapping[str, Typed] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all columns, in order."""
+        return tuple(column.name for column in self.relation.visible) if self.derived is None else tuple(self.derived)
+
+    def named(self, name: str, place: int) -> Typed | None:
+        """Return what a name stands for where it is used, or None."""
+        if self.derived is not None:
+            found = self.derived.get(name)
+            return None if found is None else replace(found, position=place)
+        column = next((column for column in self.relation.visible if column.name == name), None)
+        return None if column is None else Typed(quoted_name(name, place), column.type, place, column=column)
 
     def bind(self, node: exp.Expr) -> Typed:
         """Return the Spark SQL of an expression. Raises Invalid and NotFound."""
@@ -123,10 +140,10 @@ def _column(scope: Scope, node: exp.Expr) -> Typed:
             f'schema "{identifier(schema)}" does not exist', kind="schema", position=scope.tree.position(schema)
         )
     scope.qualifier(node.args.get("table"))
-    column = next((column for column in scope.relation.visible if column.name == name), None)
-    if column is None:
+    found = scope.named(name, place)
+    if found is None:
         raise NotFound(f'column "{name}" does not exist', kind="column", position=place)
-    return Typed(quoted_name(name, place), column.type, place, column=column)
+    return found
 
 
 def _literal(scope: Scope, node: exp.Expr) -> Typed:

@@ -4,11 +4,10 @@ AUTO reads the sides of a join before the left-most one. A query of scans and un
 mean the same: no edges.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from service.domain.errors import Invalid, NotFound
-from service.protocol.relation import Relation
 from service.sql.cursor import SCHEMA, Cursor
 from service.sql.statements import BackfillOrder, OrderedName
 from service.sql.tokens import Token, TokenKind, syntax_error
@@ -33,7 +32,7 @@ def parse_order(tokens: Sequence[Token]) -> BackfillOrder:
     return BackfillOrder(tuple(edges))
 
 
-def bind_order(order: BackfillOrder, used: Collection[str], relations: Mapping[str, Relation]) -> Edges:
+def bind_order(order: BackfillOrder, used: Collection[str], relations: Collection[str]) -> Edges:
     """Return the edges of an order over a query that scans the relations `used`. Raises NotFound and Invalid in the
     reference's order: bind, used in query, cycle.
     """

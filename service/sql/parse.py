@@ -20,6 +20,7 @@ from service.sql.commands import (
 )
 from service.sql.cursor import Cursor
 from service.sql.dml import parse_delete, parse_insert, parse_update
+from service.sql.logical import parse_create_logical_view
 from service.sql.select import parse_select
 from service.sql.statements import CreateMaterializedView, Explain, ExplainBackfill, Flush, Recover, Statement
 from service.sql.tables import parse_create_table
@@ -79,6 +80,8 @@ def _create(cursor: Cursor) -> Statement:
         return parse_create_table(cursor)
     if cursor.accept("materialized", "view"):
         return parse_create_view(cursor)
+    if cursor.accept("view"):
+        return parse_create_logical_view(cursor)
     if token.is_word("or"):
         raise Invalid("CREATE OR REPLACE is not supported", position=token.position)
     if token.is_word("materialized"):

@@ -6,6 +6,7 @@ with columns and plain literals, IS NULL, and their combinations, whose three-va
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from sqlglot import exp
@@ -29,13 +30,27 @@ _EXACT: Final = frozenset({*INTEGERS, TypeName.NUMERIC, TypeName.TEXT, TypeName.
 """Text is compared byte by byte on both sides: its columns are COLLATE "C"."""
 
 
-def push_down(scope: Scope, outputs: Sequence[Typed], where: exp.Expr | None) -> Pushdown | None:
-    """Return the query in Postgres's words, or None where Spark has to compute it. `where` has been bound before."""
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A WHERE and what its names mean; `sql` is it in Spark's words."""
+
+    scope: Scope
+    node: exp.Expr
+    sql: str
+
+
+def push_down(outputs: Sequence[Typed], conditions: Sequence[Condition]) -> Pushdown | None:
+    """Return the query in Postgres's words, or None where Spark has to compute it. All conditions have to hold."""
     columns = [output.column.name for output in outputs if output.column is not None]
-    condition = None if where is None else _condition(scope, where)
-    if len(columns) < len(outputs) or (where is not None and condition is None):
+    pushed = [_condition(condition.scope, condition.node) for condition in conditions]
+    if len(columns) < len(outputs) or None in pushed:
         return None
-    return Pushdown(columns=tuple(columns), predicate=condition)
+    return Pushdown(columns=tuple(columns), predicate=all_of([condition for condition in pushed if condition]))
+
+
+def all_of(conditions: Sequence[str]) -> str | None:
+    """Return the condition that all of these hold, None where there are none."""
+    return f"({' and '.join(conditions)})" if len(conditions) > 1 else next(iter(conditions), None)
 
 
 def _condition(scope: Scope, node: exp.Expr) -> str | None:

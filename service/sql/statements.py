@@ -3,6 +3,7 @@
 Names are as Postgres would store them (unquoted ones folded) and without their schema, which can only be `public`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from service.domain.adaptive import Asked
@@ -58,6 +59,20 @@ class CreateMaterializedView:
     limited: bool = False
     backfill_rate_limit: Asked = None
     order: BackfillOrder = BackfillOrder()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateView:
+    """CREATE VIEW of a logical view. `sql` is the query as given, `reads` the relations that it names, each with the
+    1-based position of its first place, and `text` the whole statement.
+    """
+
+    name: str
+    if_not_exists: bool
+    query: Tree = field(repr=False)
+    sql: str
+    reads: Mapping[str, int]
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +225,7 @@ class Recover:
 
 @dataclass(frozen=True, slots=True)
 class ShowRelations:
-    """SHOW TABLES, SHOW MATERIALIZED VIEWS."""
+    """SHOW TABLES, SHOW MATERIALIZED VIEWS, SHOW VIEWS."""
 
     kind: RelationKind
 
@@ -224,7 +239,7 @@ class Describe:
 
 @dataclass(frozen=True, slots=True)
 class ShowCreate:
-    """SHOW CREATE TABLE, SHOW CREATE MATERIALIZED VIEW."""
+    """SHOW CREATE TABLE, SHOW CREATE MATERIALIZED VIEW, SHOW CREATE VIEW."""
 
     kind: RelationKind
     name: str
@@ -247,6 +262,7 @@ class ExplainBackfill:
 Statement = (
     CreateTable
     | CreateMaterializedView
+    | CreateView
     | Drop
     | Insert
     | Update

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlglot import exp
-
 from service.domain.errors import Invalid
 from service.protocol.columns import Column, ColumnType, KeyColumn, TypeName
 from service.protocol.plan import Pushdown, Stateless
@@ -21,7 +19,7 @@ from service.sql.audit import audit
 from service.sql.cursor import KEY_PREFIX, NAME_BYTES_MAX
 from service.sql.expressions import Scope
 from service.sql.order import Edges
-from service.sql.pushdown import push_down
+from service.sql.pushdown import Condition, all_of, push_down
 from service.sql.typed import SMALLINT, Typed, quoted_name
 
 # Spark keeps these as text, so only the binder knows what they are.
@@ -69,12 +67,16 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One SELECT. `predicate` is `where` in Spark's words."""
+    """One SELECT over one relation: its own WHERE, and those of the logical views in between, come first to last."""
 
     scope: Scope
     outputs: Sequence[Output]
-    predicate: str | None
-    where: exp.Expr | None
+    conditions: tuple[Condition, ...] = ()
+
+    @property
+    def predicate(self) -> str | None:
+        """What a row has to satisfy, in Spark's words."""
+        return all_of([condition.sql for condition in self.conditions])
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +110,7 @@ def keyed(branch: Branch) -> BoundView:
 def united(branches: Sequence[Branch]) -> BoundView:
     """Return the view of several SELECTs put together by UNION ALL; the first names the columns. Raises Invalid."""
     first = branches[0]
-    for branch in branches[1:]:
-        if len(branch.outputs) != len(first.outputs):
-            place = branch.outputs[0].value.position
-            raise Invalid("each UNION query must have the same number of columns", position=place)
+    check_widths(branches)
     slots: list[_Slot] = []
     filled = [_fill(slots, branch.scope.relation) for branch in branches]
     key = (KeyColumn(name=_BRANCH), *(KeyColumn(name=slot.name, descending=slot.descending) for slot in slots))
@@ -124,6 +123,14 @@ def united(branches: Sequence[Branch]) -> BoundView:
         len(key),
         key,
     )
+
+
+def check_widths(branches: Sequence[Branch]) -> None:
+    """Raise Invalid where the branches of a union differ in the number of their columns."""
+    for branch in branches[1:]:
+        if len(branch.outputs) != len(branches[0].outputs):
+            place = branch.outputs[0].value.position
+            raise Invalid("each UNION query must have the same number of columns", position=place)
 
 
 def _fill(slots: list[_Slot], upstream: Relation) -> Mapping[_Slot, str]:
@@ -171,7 +178,7 @@ def _scan(branch: Branch, hidden: Sequence[Output]) -> BoundScan:
 
 
 def _pushdown(branch: Branch, hidden: Sequence[Output]) -> Pushdown | None:
-    passed = push_down(branch.scope, [output.value for output in branch.outputs], branch.where)
+    passed = push_down([output.value for output in branch.outputs], branch.conditions)
     if passed is None:
         return None
     made = (output.number if output.value.column is None else output.value.column.name for output in hidden)

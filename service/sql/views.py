@@ -4,7 +4,8 @@ relation. A query without UNION ALL has one, a union one for each branch. Next: 
 
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from sqlglot import exp
@@ -19,13 +20,17 @@ from service.sql.expressions import Scope
 from service.sql.operators import truth
 from service.sql.options import Option, read_options
 from service.sql.order import bind_order, parse_order
+from service.sql.pushdown import Condition
 from service.sql.statements import BackfillOrder, CreateMaterializedView
 from service.sql.tables import UNBOUND
 from service.sql.tokens import fold, syntax_error
 from service.sql.tree import Tree, given, identifier, parse_tree
-from service.sql.typed import Typed, common_type, quoted_name, settled
-from service.sql.view_keys import BoundScan, BoundView, Branch, Output, keyed, united
+from service.sql.typed import Typed, coerced, common_type, settled
+from service.sql.view_keys import BoundScan, BoundView, Branch, Output, check_widths, keyed, united
 
+SCANS_MAX: Final = 1000
+"""Logical views that put others together twice, one upon the other, would otherwise grow without a bound."""
+_NO_VIEWS: Final[Mapping[str, Tree]] = MappingProxyType({})
 OPTIONS: Final = frozenset({"backfill_rate_limit", "backfill_order"})
 
 _CLAUSES: Final = {
@@ -72,10 +77,15 @@ def parse_create_view(cursor: Cursor) -> CreateMaterializedView:
     )
 
 
-def bind_view(statement: CreateMaterializedView, relations: Mapping[str, Relation]) -> BoundView:
-    """Return what the view's query means over the relations there are. Raises Invalid and NotFound."""
+def bind_view(
+    statement: CreateMaterializedView, relations: Mapping[str, Relation], views: Mapping[str, Tree] = _NO_VIEWS
+) -> BoundView:
+    """Return what the view's query means over the relations there are. Raises Invalid and NotFound.
+
+    A logical view that it reads, one of `views`, is put in its place: the scans are those of its query.
+    """
     try:
-        return _bind(statement, relations)
+        return _bind(statement, _Catalog(relations, views))
     except RecursionError:
         raise Invalid("the query is nested too deeply", position=statement.query.start + 1) from None
 
@@ -114,11 +124,11 @@ def _nullable(scan: BoundScan, typed: Sequence[Column], place: int) -> bool:
     return source.nullable if source is not None else typed[place].nullable
 
 
-def _bind(statement: CreateMaterializedView, relations: Mapping[str, Relation]) -> BoundView:
-    tree = statement.query
-    branches = [_branch(tree, select, relations) for select in _selects(tree, tree.root)]
+def _bind(statement: CreateMaterializedView, catalog: "_Catalog") -> BoundView:
+    branches = _branches(statement.query, catalog)
     _check_names(branches[0].outputs)
-    order = bind_order(statement.order, [branch.scope.relation.name for branch in branches], relations)
+    known = {*catalog.relations, *catalog.views}
+    order = bind_order(statement.order, [branch.scope.relation.name for branch in branches], known)
     return replace(keyed(branches[0]) if len(branches) == 1 else united(branches), order=order)
 
 
@@ -144,15 +154,46 @@ def _selects(tree: Tree, node: exp.Expr) -> Iterator[exp.Select]:
             raise Invalid(f"{called} is not supported in a view", position=tree.position(node))
 
 
-def _branch(tree: Tree, select: exp.Select, relations: Mapping[str, Relation]) -> Branch:
+@dataclass(frozen=True, slots=True)
+class _Catalog:
+    """What a query may read, by name; logical views with their queries."""
+
+    relations: Mapping[str, Relation]
+    views: Mapping[str, Tree]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.relations or name in self.views
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A relation as a SELECT sees it, and the conditions of the logical views that it is seen through."""
+
+    scope: Scope
+    conditions: tuple[Condition, ...] = ()
+
+
+def _branches(tree: Tree, catalog: _Catalog) -> list[Branch]:
+    branches: list[Branch] = []
+    for select in _selects(tree, tree.root):
+        branches += _of_select(tree, select, catalog)
+        if len(branches) > SCANS_MAX:
+            raise Invalid(f"a view of more than {SCANS_MAX} scans is not supported", position=tree.position(select))
+    return branches
+
+
+def _of_select(tree: Tree, select: exp.Select, catalog: _Catalog) -> Iterator[Branch]:
+    """Yield a branch for each relation that the one in FROM stands for."""
     _check_clauses(tree, select, {"expressions", "from_", "where"})
-    scope = _from(tree, select.args.get("from_"), relations)
-    outputs = _outputs(scope, select.expressions)
-    if not outputs:
-        raise Invalid("a view needs a column", position=tree.start + 1)
     where = select.args.get("where")
-    condition = None if where is None else where.this
-    return Branch(scope, outputs, None if condition is None else truth(scope.bind(condition), "WHERE"), condition)
+    for source in _from(tree, select.args.get("from_"), catalog):
+        scope, conditions = source.scope, source.conditions
+        outputs = _outputs(scope, select.expressions)
+        if not outputs:
+            raise Invalid("a view needs a column", position=tree.start + 1)
+        if where is not None:
+            conditions = (*conditions, Condition(scope, where.this, truth(scope.bind(where.this), "WHERE")))
+        yield Branch(scope, outputs, conditions)
 
 
 def _check_clauses(tree: Tree, select: exp.Expr, known: AbstractSet[str]) -> None:
@@ -163,7 +204,7 @@ def _check_clauses(tree: Tree, select: exp.Expr, known: AbstractSet[str]) -> Non
         raise Invalid(f"{_CLAUSES.get(clause, clause.upper())} is not supported in a view", position=place)
 
 
-def _from(tree: Tree, clause: exp.Expr | None, relations: Mapping[str, Relation]) -> Scope:
+def _from(tree: Tree, clause: exp.Expr | None, catalog: _Catalog) -> list[_Source]:
     if clause is None:
         raise Invalid("a view reads a table or a view: FROM is missing", position=tree.start + 1)
     table = clause.this
@@ -176,12 +217,52 @@ def _from(tree: Tree, clause: exp.Expr | None, relations: Mapping[str, Relation]
         raise Invalid(f"{called} is not supported in a view", position=place)
     name, schema = identifier(table.this), table.args.get("db")
     shown = name if schema is None else f"{identifier(schema)}.{name}"
-    if (schema is not None and identifier(schema) != SCHEMA) or name not in relations:
+    foreign = schema is not None and identifier(schema) != SCHEMA
+    if foreign or name not in catalog:
         raise NotFound(f'relation "{shown}" does not exist', kind="relation", position=place)
     alias = table.args.get("alias")
     if alias is not None and given(alias) != frozenset({"this"}):
         raise Invalid("column aliases in FROM are not supported in a view", position=place)
-    return Scope(tree, relations[name], frozenset({identifier(alias.this) if alias is not None else name}))
+    return _sources(tree, name, place, frozenset({identifier(alias.this) if alias is not None else name}), catalog)
+
+
+def _sources(tree: Tree, name: str, place: int, qualifiers: frozenset[str], catalog: _Catalog) -> list[_Source]:
+    """Return a relation as it is, and a logical view as the relations that its query reads."""
+    if name in catalog.relations:
+        return [_Source(Scope(tree, catalog.relations[name], qualifiers))]
+    try:
+        branches = _branches(catalog.views[name], catalog)
+        columns = _matched(branches)
+    except (Invalid, NotFound) as error:
+        raise Invalid(f'view "{name}": {error}', position=place) from None
+    return [
+        _Source(Scope(tree, branch.scope.relation, qualifiers, derived), branch.conditions)
+        for branch, derived in zip(branches, columns, strict=True)
+    ]
+
+
+def _matched(branches: Sequence[Branch]) -> list[Mapping[str, Typed]]:
+    """Return what the columns of a logical view are in each of its branches, of one type in all of them."""
+    first = branches[0].outputs
+    _check_names(first)
+    check_widths(branches)
+    kinds: list[ColumnType] = []
+    for place, output in enumerate(first):
+        kind = output.value.type
+        for branch in branches:
+            other = branch.outputs[place].value
+            assert kind is not None
+            assert other.type is not None
+            kind = common_type(kind, other.type, position=other.position)
+        assert kind is not None
+        kinds.append(kind)
+    return [
+        {
+            output.name: replace(coerced(value.value, kind), literal=None)
+            for output, value, kind in zip(first, branch.outputs, kinds, strict=True)
+        }
+        for branch in branches
+    ]
 
 
 def _outputs(scope: Scope, nodes: Sequence[exp.Expr]) -> list[Output]:
@@ -207,8 +288,7 @@ def _expanded(scope: Scope, node: exp.Expr, number: int) -> list[Output]:
         if isinstance(node, exp.Column):
             scope.reads(node, "this", "table")
             scope.qualifier(node.args.get("table"))
-        columns = scope.relation.visible
-        return [Output(c.name, Typed(quoted_name(c.name, place), c.type, place, column=c)) for c in columns]
+        return [Output(name, value) for name in scope.names if (value := scope.named(name, place)) is not None]
     if isinstance(node, exp.Alias):
         scope.reads(node, "this", "alias")
         label = checked_column(identifier(node.args["alias"]), scope.tree.position(node.args["alias"]))

@@ -1,0 +1,80 @@
+"""Taking a name, and holding what a new relation reads: shared by the aggregates that add relations."""
+
+from collections.abc import Collection
+from typing import Final
+
+from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.domain.errors import Conflict
+from service.domain.job import CREATING, TERMINAL, JobState
+from service.meta_store.documents import among
+from service.meta_store.models import TAKEN, view_reference
+from service.meta_store.models import job as job_table
+from service.meta_store.models import relation as relations
+from service.protocol.ids import RelationId
+from service.protocol.relation import RelationKind
+
+_UNREADABLE: Final = TERMINAL | {JobState.CANCELLING, JobState.DROPPING, JobState.FAILED}
+
+
+async def hold_read(connection: AsyncConnection, read: Collection[RelationId]) -> None:
+    """Hold relations until the transaction ends. Raises Conflict where one is on its way out.
+
+    A drop locks its job's row to move it, and the row of a logical view to free its name: it comes before (and is seen
+    here) or after (and sees the reader).
+    """
+    if not read:
+        return
+    jobs = (
+        select(job_table.c.state, relations.c.id, relations.c.name, relations.c.kind)
+        .join(relations, relations.c.id == job_table.c.relation)
+        .where(among(relations.c.id, read))
+        .order_by(relations.c.id)
+        .with_for_update(read=True, of=job_table)
+    )
+    held: set[int] = set()
+    for row in await connection.execute(jobs):
+        held.add(row.id)
+        if JobState(row.state) in _UNREADABLE:
+            raise Conflict(f'{row.kind} "{row.name}" cannot be read: it is {row.state}')
+    views = select(relations.c.id, relations.c.name, relations.c.dropped).where(
+        among(relations.c.id, set(read) - held), relations.c.kind == RelationKind.VIEW
+    )
+    for row in await connection.execute(views.order_by(relations.c.id).with_for_update(read=True)):
+        if row.dropped:
+            raise Conflict(f'view "{row.name}" cannot be read: it was dropped')
+
+
+async def add_relation(
+    connection: AsyncConnection, name: str, kind: RelationKind, *, definition: str, vnode_count: int
+) -> RelationId:
+    """Take a name. Raises Conflict when it is taken."""
+    row = insert(relations).values(name=name, kind=kind, definition=definition, vnode_count=vnode_count)
+    free = row.on_conflict_do_nothing(index_elements=["name"], index_where=TAKEN).returning(relations.c.id)
+    added = (await connection.execute(free)).scalar()
+    if added is None:
+        raise Conflict(await _taken_by(connection, name, kind))
+    return RelationId(added)
+
+
+async def store_references(connection: AsyncConnection, reader: RelationId, read: Collection[RelationId]) -> None:
+    """Record what a relation reads, or which logical views it names."""
+    if read:
+        rows = [{"reader": reader, "relation": one} for one in sorted(set(read))]
+        await connection.execute(insert(view_reference).values(rows))
+
+
+async def _taken_by(connection: AsyncConnection, name: str, asked: RelationKind) -> str:
+    """Say in the reference's words what has the name."""
+    existing = (
+        select(relations.c.kind, relations.c.shown, job_table.c.state)
+        .outerjoin(job_table, job_table.c.relation == relations.c.id)
+        .where(relations.c.name == name, TAKEN)
+    )
+    row = (await connection.execute(existing)).first()
+    kind = asked if row is None else RelationKind(row.kind)
+    if row is not None and (JobState(row.state) in CREATING if row.state else not row.shown):
+        return f"{kind} named {name} already exists and is still being created"
+    return f'{kind} with name "{name}" exists'

@@ -1,0 +1,70 @@
+"""Whose a table or a view of the state store is: it says so in its comment.
+
+So a clean-up that comes late removes nothing of a successor, and nothing of a user's own.
+"""
+
+from typing import Final
+
+from psycopg import sql
+
+from service.domain.errors import Conflict
+from service.protocol.ids import RelationId
+from service.serving.connections import Connection
+
+MARK: Final = "tidefill relation "
+
+_OWNER: Final = """
+select obj_description(c.oid, 'pg_class') from pg_class c
+where c.relnamespace = %s::regnamespace and c.relname = %s
+"""
+_STANDING_ON: Final = """
+select distinct v.relname, obj_description(v.oid, 'pg_class')
+from pg_depend d
+join pg_rewrite r on r.oid = d.objid
+join pg_class v on v.oid = r.ev_class
+join pg_class c on c.oid = d.refobjid
+where d.classid = 'pg_rewrite'::regclass and d.refclassid = 'pg_class'::regclass and v.oid <> c.oid
+  and v.relnamespace = 'public'::regnamespace and c.relnamespace = %s::regnamespace and c.relname = %s
+"""
+
+
+def view_mark(relation: RelationId) -> str:
+    """Return how a relation's views are marked."""
+    return f"{MARK}{relation}"
+
+
+async def owner(conn: Connection, schema: str, name: str) -> str | None:
+    """Return the mark of what has a name, None where nothing has it."""
+    row = await (await conn.execute(_OWNER, [schema, name])).fetchone()
+    return None if row is None else str(row[0])
+
+
+async def mark(conn: Connection, kind: str, name: sql.Identifier, text: str) -> None:
+    """Mark a table or a view."""
+    statement = sql.SQL("comment on table {} is {}" if kind == "table" else "comment on view {} is {}")
+    await conn.execute(statement.format(name, sql.Literal(text)))
+
+
+async def refuse_foreign(conn: Connection, name: str) -> None:
+    """Raise Conflict where something of a user's has the name in schema public."""
+    found = await owner(conn, "public", name)
+    if found is not None and not found.startswith(MARK):
+        raise Conflict(f'relation "{name}" already exists in schema public and is not tidefill\'s')
+
+
+async def to_be_made(conn: Connection, schema: str, name: str, relation: RelationId) -> bool:
+    """Whether a relation's view has to be made. One of a dropped relation that still waits for its clean-up gives
+    way.
+    """
+    found = await owner(conn, schema, name)
+    if found is not None and found != view_mark(relation):
+        await drop_view(conn, schema, name)
+    return found != view_mark(relation)
+
+
+async def drop_view(conn: Connection, schema: str, name: str) -> None:
+    """Drop a view and our own that stand on it: they were dropped before it, and their clean-up is still to come."""
+    for above, marked in await (await conn.execute(_STANDING_ON, [schema, name])).fetchall():
+        if str(marked).startswith(MARK):
+            await drop_view(conn, "public", str(above))
+    await conn.execute(sql.SQL("drop view if exists {}").format(sql.Identifier(schema, name)))
