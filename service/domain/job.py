@@ -126,6 +126,8 @@ class Job:
     """Consecutive recoveries that blamed this job."""
     recoveries: int = 0
     """Recoveries it lived through while being created."""
+    state_since: datetime | None = None
+    """When it came into its state, where that was recorded."""
 
     @property
     def present_parallelism(self) -> Parallelism | None:

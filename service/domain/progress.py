@@ -37,6 +37,8 @@ class ScanProgress:
     """The relations it still waits for; none where it waits for the barrier that starts it."""
     auto: bool = False
     """Its limit is adapted to the load."""
+    limited_since: datetime | None = None
+    """When its present limit took effect; None where it began with it."""
 
 
 ETA_MAX: Final = timedelta(days=1000)

@@ -45,6 +45,7 @@ class PostgresJobs:
             state=JobState.INITIAL,
             background=new.background,
             initialized_at=now,
+            state_since=now,
             backfill_order=new.order,
             parallelism=parallelism_text(new.parallelism),
             backfill_parallelism=parallelism_text(new.backfill_parallelism),
@@ -66,6 +67,7 @@ class PostgresJobs:
             initialized_at=now,
             parallelism=new.parallelism,
             backfill_parallelism=new.backfill_parallelism,
+            state_since=now,
         )
 
     async def get(self, job: JobId) -> Job | None:
@@ -83,7 +85,7 @@ class PostgresJobs:
         if row is None:
             raise NotFound(f"job {job} not found", kind="job")
         state = after(JobState(row.state), event)
-        values: dict[str, Any] = {"state": state}
+        values: dict[str, Any] = {"state": state, "state_since": now}
         if event is JobEvent.FINISHED and row.backfill_parallelism is not None:
             values["rescale_due"] = True
         if event is JobEvent.STARTED:
@@ -188,6 +190,7 @@ JOBS: Final[Select[*tuple[Any, ...]]] = select(
     job_table.c.backfill_parallelism,
     job_table.c.failures,
     job_table.c.recoveries,
+    job_table.c.state_since,
 ).join(relations, relations.c.id == job_table.c.relation)
 
 
@@ -209,6 +212,7 @@ def job_of_row(row: Row[*tuple[Any, ...]]) -> Job:
         backfill_parallelism=_parallelism(row.backfill_parallelism),
         failures=row.failures,
         recoveries=row.recoveries,
+        state_since=row.state_since,
     )
 
 

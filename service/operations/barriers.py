@@ -59,7 +59,7 @@ async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
     async with world.stores.begin(term) as tx:
         parameters = SystemParameters.of(await tx.parameters.all())
         view = await tx.graphs.view(graph, now=now, lease=world.worker_lease)
-        effect = decide(view, now=now, pace=_pace(world, parameters))
+        effect = decide(view, now=now, pace=pace_of(world, parameters))
         answers = await _record(world, tx, view, effect, parameters, now=now)
     # Counted only once the commit is certain.
     world.metrics.committed([actor for answer in answers for actor in answer.actors], barriers=len(answers))
@@ -105,7 +105,7 @@ async def _inject(
 ) -> None:
     waiting = await tx.commands.waiting(view.graph)
     if effect.kind is BarrierKind.INITIAL:
-        mutation, carried = await _initial(tx, view, waiting, parameters)
+        mutation, carried = await _initial(tx, view, waiting, parameters, now=now)
         await tx.graphs.set_status(view.graph, GraphStatus.RUNNING, now=now, worker=effect.worker)
         statements: tuple[Statement, ...] = ()
     else:
@@ -133,7 +133,7 @@ async def _inject(
 
 
 async def _initial(
-    tx: Transaction, view: GraphView, waiting: Sequence[Command], parameters: SystemParameters
+    tx: Transaction, view: GraphView, waiting: Sequence[Command], parameters: SystemParameters, *, now: datetime
 ) -> tuple[Add, list[CommandId]]:
     """Rebuild every job of the graph. Waiting Adds are answered by it; other commands follow on barriers of their
     own.
@@ -143,7 +143,7 @@ async def _initial(
     paused = bool((await tx.graphs.state(view.graph))["paused"])
     if parameters.pause_on_next_bootstrap:
         paused = True
-        await tx.graphs.set_paused(view.graph, paused=True)
+        await tx.graphs.set_paused(view.graph, paused=True, now=now)
         await tx.parameters.set("pause_on_next_bootstrap", "false")
     carried = [command.id for command in waiting if isinstance(command.mutation, Add)]
     return Add(jobs=tuple(plans), paused=paused), carried
@@ -209,6 +209,9 @@ async def _commit(
     await hasten_finish(tx, graph, collected, now=now)
     if any(barrier.kind is BarrierKind.INITIAL for barrier, _ in collected):
         await tx.actors.all_due(graph)
+        generation = collected[0][0].generation
+        facts = {"graph": graph, "generation": generation, "epoch": str(epoch)}
+        await tx.events.append("graph.recovered", facts, now=now)
     await settle(tx, graph, now=now, lease=lease)
     await tx.barriers.commit(graph, epoch, now=now)
     await store_progress(tx, graph)
@@ -230,7 +233,8 @@ async def _publish(world: World, graph: GraphId, epoch: Epoch, *, term: Term) ->
         world.overhead.measured(latency_seconds=seconds, epoch_seconds=record.timings_ms.get("epoch", 0) / 1000)
 
 
-def _pace(world: World, parameters: SystemParameters) -> Pace:
+def pace_of(world: World, parameters: SystemParameters) -> Pace:
+    """Return how often barriers are made and how long one may take."""
     return Pace(
         interval=timedelta(milliseconds=parameters.barrier_interval_ms),
         checkpoint_frequency=parameters.checkpoint_frequency,

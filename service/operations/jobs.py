@@ -29,16 +29,15 @@ class Asked:
     existed: bool = False
 
 
-async def create(world: World, new: NewJob, *, if_not_exists: bool) -> Asked:
+async def create(world: World, new: NewJob, *, if_not_exists: bool, asked_by: str) -> Asked:
     """Record a job; the leader starts it. Raises Conflict when the name is taken."""
     async with world.stores.begin() as tx:
         taken = await tx.catalog.named(new.relation.name)
         if taken is not None and if_not_exists and taken.relation.kind is new.relation.kind:
             return Asked(taken.job, existed=True)
         job = await tx.jobs.add(new, now=world.clock.now())
-        await tx.events.append(
-            "job.asked", {"job": job.id, "name": job.name, "statement": new.statement}, now=world.clock.now()
-        )
+        facts = {"job": job.id, "name": job.name, "statement": new.statement, "asked_by": asked_by}
+        await tx.events.append("job.asked", facts, now=world.clock.now())
     world.signals.notify()
     return Asked(job.id)
 
@@ -103,6 +102,7 @@ async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: str) -> list[
             moved = await tx.jobs.move(job, JobEvent.CANCEL_ASKED, now=world.clock.now())
             relations.append(found.relation)
             cancelled.append(job)
+            await _told(world, tx, moved, "cancel_asked", asked_by)
             if moved.state is JobState.CANCELLED:
                 await tx.catalog.remove(found.relation)
                 await tx.events.append("job.cancelled", {"job": job, "name": found.name}, now=world.clock.now())
@@ -129,19 +129,20 @@ async def drop(world: World, name: str, kind: RelationKind, *, cascade: bool, as
             raise Conflict(
                 f"cannot drop {kind} {name} because other objects depend on it: {names}. Use DROP .. CASCADE"
             )
-        stopping = [job for victim in doomed if (job := await _doom(world, tx, victim)) is not None]
+        stopping = [job for victim in doomed if (job := await _doom(world, tx, victim, asked_by)) is not None]
     if stopping:
         await commands.stop(world, stopping, asked_by=asked_by)
     world.signals.notify()
     await _gone(world, [victim.relation.id for victim in doomed])
 
 
-async def _doom(world: World, tx: Transaction, entry: CatalogEntry) -> JobId | None:
+async def _doom(world: World, tx: Transaction, entry: CatalogEntry, asked_by: str) -> JobId | None:
     """Move a job towards its end; return it where actors have to be stopped by a barrier."""
     event = JobEvent.CANCEL_ASKED if entry.state in CREATING else JobEvent.DROP_ASKED
     if entry.state in {JobState.CANCELLING, JobState.DROPPING}:
         return None  # somebody else's stop is on its way
     moved = await tx.jobs.move(entry.job, event, now=world.clock.now())
+    await _told(world, tx, moved, event, asked_by)
     if moved.state in {JobState.CANCELLED, JobState.DROPPED}:
         await tx.catalog.remove(entry.relation.id)
         await tx.events.append(
@@ -149,6 +150,11 @@ async def _doom(world: World, tx: Transaction, entry: CatalogEntry) -> JobId | N
         )
         return None
     return entry.job
+
+
+async def _told(world: World, tx: Transaction, job: Job, event: str, asked_by: str) -> None:
+    facts = {"job": job.id, "name": job.name, "asked_by": asked_by}
+    await tx.events.append(f"job.{event}", facts, now=world.clock.now())
 
 
 async def _readers(tx: Transaction, entry: CatalogEntry) -> list[CatalogEntry]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from service.domain.adaptive import AUTO, START, Asked
 from service.domain.errors import Invalid, NotFound
 from service.domain.parameters import SystemParameters
+from service.operations.asking import ask
 from service.operations.world import World
 from service.ports.limits import Held
 from service.ports.meta_store import Transaction
@@ -42,7 +43,8 @@ async def pause_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
     async with world.stores.begin() as tx:
         held = await _asked_so_far(tx, await scans_of(tx, job))
         auto = tuple(one for one, limit in held.items() if limit.auto)
-        command = await _add(world, tx, Throttle(fragments=dict.fromkeys(held, 0), auto=auto), asked_by=asked_by)
+        mutation = Throttle(fragments=dict.fromkeys(held, 0), auto=auto)
+        command = await ask(tx, mutation, asked_by=asked_by, now=world.clock.now())
     world.signals.notify()
     return command
 
@@ -109,11 +111,8 @@ async def _ask(world: World, tx: Transaction, limits: Mapping[FragmentId, Asked]
             numbers[one] = first if present is None else round(present)
         else:
             numbers[one] = asked
-    return await _add(world, tx, Throttle(fragments=numbers, auto=tuple(auto)), asked_by=asked_by)
-
-
-async def _add(world: World, tx: Transaction, mutation: Throttle, *, asked_by: str) -> CommandId:
-    return await tx.commands.add(DATABASE_GRAPH, mutation, asked_by=asked_by, now=world.clock.now())
+    mutation = Throttle(fragments=numbers, auto=tuple(auto))
+    return await ask(tx, mutation, asked_by=asked_by, now=world.clock.now())
 
 
 async def _asked_so_far(tx: Transaction, fragments: Collection[FragmentId]) -> dict[FragmentId, Held]:
