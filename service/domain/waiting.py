@@ -28,6 +28,7 @@ class Reason(StrEnum):
     FIRST_BARRIER = "first_barrier"
     RECOVERY = "recovery"
     WORKER = "worker"
+    LEADER = "leader"
     BARRIER = "barrier"
     PAUSE = "pause"
     ORDER = "backfill_order"
@@ -57,13 +58,6 @@ class Around:
     place: int | None = None
 
 
-def overdue(around: Around, *, now: datetime) -> bool:
-    """Whether the barrier in flight should have been collected long ago."""
-    barrier = around.graph.in_flight
-    patience = max(around.pace.interval * OVERDUE_INTERVALS, OVERDUE_LEAST)
-    return barrier is not None and not barrier.collected and now - barrier.injected_at > patience
-
-
 def why(job: Job, scans: Sequence[ScanProgress], around: Around, *, now: datetime) -> Waiting | None:
     """Return why the job does not go on, None where it does or is not under way."""
     match job.state:
@@ -91,11 +85,18 @@ def _of_graph(around: Around, now: datetime) -> Waiting | None:
         since = graph.recovering_since
         due = None if since is None else since + backoff(graph.attempts)
         return Waiting(Reason.RECOVERY, f"backing off after {graph.attempts} starts: {said}", since, due)
-    if graph.in_flight is not None and overdue(around, now=now):
-        text = f"worker {graph.worker} has not collected barrier {graph.in_flight.epoch}"
-        since = graph.in_flight.injected_at
-        return Waiting(Reason.BARRIER, text, since, since + around.pace.deadline)
-    return None
+    return _overdue(around, now)
+
+
+def _overdue(around: Around, now: datetime) -> Waiting | None:
+    """A barrier that should have been collected long ago, or one that should have been made."""
+    graph, since = around.graph, around.graph.last_injected_at
+    if since is None or now - since <= max(around.pace.interval * OVERDUE_INTERVALS, OVERDUE_LEAST):
+        return None
+    if graph.in_flight is None or graph.in_flight.collected:
+        return Waiting(Reason.LEADER, "no service leads: no barrier was made or committed", since)
+    text = f"worker {graph.worker} has not collected barrier {graph.in_flight.epoch}"
+    return Waiting(Reason.BARRIER, text, since, since + around.pace.deadline)
 
 
 def _of_job(job: Job, scans: Sequence[ScanProgress], around: Around) -> Waiting | None:

@@ -7,7 +7,7 @@ for one scan the later one has seen the earlier: an adaptation never takes back 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from service.domain.adaptive import AUTO, START, Asked
+from service.domain.adaptive import AUTO, Asked, started
 from service.domain.errors import Invalid, NotFound
 from service.domain.parameters import SystemParameters
 from service.operations.asking import ask
@@ -64,7 +64,7 @@ async def resume_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
 async def first_limit(tx: Transaction) -> int:
     """Return where the limit of a scan begins that is adapted from its first row on."""
     parameters = SystemParameters.of(await tx.parameters.all())
-    return min(max(START, parameters.backfill_auto_floor), parameters.backfill_auto_ceiling)
+    return round(started(parameters.auto_bounds).present)
 
 
 async def throttled(tx: Transaction, graph: GraphId) -> set[FragmentId]:

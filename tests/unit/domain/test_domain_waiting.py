@@ -82,7 +82,7 @@ def around(**of_graph: object) -> Around:
         ),
         (
             JOB,
-            around(in_flight=LATE),
+            around(in_flight=LATE, last_injected_at=LATE.injected_at),
             Waiting(Reason.BARRIER, "worker w has not collected barrier 9", NOW - 6 * SECOND, NOW + 294 * SECOND),
         ),
         (
@@ -104,15 +104,21 @@ def test_a_worker_that_the_graph_has_lost_is_not_alive() -> None:
     assert waiting.reason is Reason.WORKER
 
 
-@pytest.mark.parametrize(
-    "in_flight", [replace(LATE, injected_at=NOW - 5 * SECOND), replace(LATE, collected=True), None]
-)
-def test_a_barrier_has_its_time(in_flight: InFlight | None) -> None:
-    assert why(JOB, [SCAN], around(in_flight=in_flight), now=NOW) is None
+def test_a_barrier_has_its_time() -> None:
+    soon = NOW - 5 * SECOND
+    assert why(JOB, [SCAN], around(in_flight=replace(LATE, injected_at=soon), last_injected_at=soon), now=NOW) is None
+    assert why(JOB, [SCAN], around(last_injected_at=soon), now=NOW) is None
+
+
+@pytest.mark.parametrize("in_flight", [replace(LATE, collected=True), None])
+def test_nobody_makes_or_commits_barriers(in_flight: InFlight | None) -> None:
+    waiting = why(JOB, [SCAN], around(in_flight=in_flight, last_injected_at=LATE.injected_at), now=NOW)
+    assert waiting == Waiting(Reason.LEADER, "no service leads: no barrier was made or committed", LATE.injected_at)
 
 
 def test_a_long_interval_is_waited_for_twice() -> None:
-    slow = replace(around(in_flight=LATE), pace=Pace(interval=4 * SECOND))
+    late = around(in_flight=LATE, last_injected_at=LATE.injected_at)
+    slow = replace(late, pace=Pace(interval=4 * SECOND))
     assert why(JOB, [SCAN], slow, now=NOW) is None
     assert why(JOB, [SCAN], slow, now=NOW + 3 * SECOND) is not None
 
