@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli import output, watching
+from service.cli import detail, output, watching
 from service.cli.client import DEFAULT_URL, ExitCode, connected
 from service.cli.statement_runner import StatementRunner, exit_code_of
 
@@ -124,6 +124,17 @@ def jobs(
     columns = [("Id", "bigint"), ("Name", "text"), ("Kind", "text"), ("State", "text"), ("Progress", "text")]
     columns += [("Speed", "numeric"), ("ETA", "numeric"), ("Waiting for", "text")]
     output.console().print(output.table(columns, (_job_row(job) for job in found)))
+
+
+@app.command("job")
+def job_detail(*, job: Job, url: Url = DEFAULT_URL, token: Token = None, as_json: Json = False) -> None:
+    """Show one job: how far it is, why it waits, its backfill order, and each of its scans."""
+    with connected(url, token) as service:
+        found = service.get(f"/v1/jobs/{service.job_called(job)}")
+    if as_json:
+        output.say_json(found)
+    else:
+        detail.show(found)
 
 
 @app.command()

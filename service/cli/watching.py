@@ -140,8 +140,13 @@ def _beside(job: Mapping[str, Any]) -> str:
         parts.append(f"ETA {output.span(job['eta_seconds'])}")
     else:
         parts.append(job["phase"])
-    if job["waiting_for"]:
+    waiting = job.get("waiting")
+    if waiting:
+        parts.append(f"[{waiting['text']}]")
+    elif job["waiting_for"]:
         parts.append(f"[{job['waiting_for']}]")
+    if not waiting or waiting["reason"] != "backfill_order":
+        parts += [f"[{one['upstream']} after {', '.join(one['waits_for'])}]" for one in job.get("waits", ())]
     return " ".join(parts)
 
 

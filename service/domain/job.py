@@ -128,6 +128,8 @@ class Job:
     """Recoveries it lived through while being created."""
     graph: GraphId = DATABASE_GRAPH
     """Where its barriers come from."""
+    state_since: datetime | None = None
+    """When it came into its state, where that was recorded."""
 
     @property
     def present_parallelism(self) -> Parallelism | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Final, Self
 
-from service.domain.adaptive import AUTO
+from service.domain.adaptive import AUTO, Bounds
 from service.domain.errors import Invalid, NotFound
 from service.domain.parallelism import ACTORS_MAX, Fixed, parse_parallelism
 
@@ -38,6 +38,11 @@ class SystemParameters:
     backfill_auto_probe_sql_max: int = 0
     """The largest number that is healthy."""
     backfill_auto_probe_sql_timeout_ms: int = 1_000
+
+    @property
+    def auto_bounds(self) -> Bounds:
+        """Between which limits are adapted. Two who alter one each at the same time may have crossed them."""
+        return Bounds(min(self.backfill_auto_floor, self.backfill_auto_ceiling), self.backfill_auto_ceiling)
 
     @classmethod
     def of(cls, stored: Mapping[str, str]) -> Self:

@@ -39,6 +39,8 @@ class ScanProgress:
     scan_type: ScanType = ScanType.ARRANGEMENT_BACKFILL
     auto: bool = False
     """Its limit is adapted to the load."""
+    limited_since: datetime | None = None
+    """When its present limit took effect; None where it began with it."""
 
 
 ETA_MAX: Final = timedelta(days=1000)

@@ -19,9 +19,11 @@ from service.domain.progress import ScanProgress, advanced
 from service.meta_store.documents import among, recordset
 from service.meta_store.models import OPEN, actor, backfill_position, job, relation, scan_progress
 from service.meta_store.models import fragment as fragment_table
+from service.meta_store.models import job as job_table
 from service.meta_store.plans import read_actors, read_positions, runs_of_row
 from service.ports.records import Json, Receded
-from service.protocol.ids import FragmentId, GraphId, JobId, RelationId, Vnode
+from service.protocol.epoch import instant_of
+from service.protocol.ids import Epoch, FragmentId, GraphId, JobId, RelationId, Vnode
 from service.protocol.plan import FragmentKind, ScanType, VnodePosition
 from service.protocol.report import ActorReport, Collected
 from service.protocol.vnodes import vnodes_of
@@ -99,6 +101,16 @@ class PostgresFragments:
         for row in rows:
             of_job[JobId(row.job)].append(row)
         return {one: _scans(scans) for one, scans in of_job.items()}
+
+    async def order(self, job: JobId) -> Sequence[tuple[str, str]]:
+        edges = (
+            await self._connection.execute(select(job_table.c.backfill_order).where(job_table.c.id == job))
+        ).scalar() or []
+        found = select(relation.c.id, relation.c.name).where(
+            among(relation.c.id, {one for edge in edges for one in edge})
+        )
+        names = {row.id: row.name for row in await self._connection.execute(found)}
+        return [(names[before], names[after]) for before, after in edges]
 
     async def detail(self, job: JobId) -> Sequence[Json]:
         rows = (await self._connection.execute(_DETAIL.where(fragment_table.c.job == job))).all()
@@ -194,6 +206,7 @@ _SCANS: Final[Select[*tuple[Any, ...]]] = (
         fragment_table.c.waiting,
         fragment_table.c.scan_type,
         fragment_table.c.auto,
+        fragment_table.c.limit_epoch,
         scan_progress.c.at,
         job.c.state,
         job.c.backfill_order,
@@ -245,6 +258,7 @@ def _scan(row: Row[*tuple[Any, ...]]) -> ScanProgress:
         waiting=row.waiting and not row.finished,
         auto=row.auto,
         scan_type=ScanType(row.scan_type),
+        limited_since=None if row.limit_epoch is None else instant_of(Epoch(row.limit_epoch)),
     )
 
 

@@ -87,8 +87,11 @@ class PostgresGraphs:
         changed = update(graphs).where(graphs.c.id == graph).values(values).returning(graphs.c.generation)
         return Generation((await self._connection.execute(changed)).scalar_one())
 
-    async def set_paused(self, graph: GraphId, *, paused: bool) -> None:
-        await self._connection.execute(update(graphs).where(graphs.c.id == graph).values(paused=paused))
+    async def set_paused(self, graph: GraphId, *, paused: bool, now: datetime) -> None:
+        # A pause of what is paused is no new one.
+        since = case((graphs.c.paused, graphs.c.paused_since), else_=now) if paused else None
+        changed = update(graphs).where(graphs.c.id == graph)
+        await self._connection.execute(changed.values(paused=paused, paused_since=since))
 
     async def state(self, graph: GraphId) -> Json:
         row = (await self._connection.execute(select(graphs).where(graphs.c.id == graph))).first()
@@ -100,6 +103,7 @@ class PostgresGraphs:
             "committed": str(row.committed),
             "published": str(row.published),
             "paused": row.paused,
+            "paused_since": row.paused_since,
             "recoveries": row.recoveries,
             "last_error": row.last_error,
         }

@@ -52,6 +52,7 @@ class PostgresJobs:
             state=JobState.INITIAL,
             background=new.background,
             initialized_at=now,
+            state_since=now,
             backfill_order=new.order,
             parallelism=parallelism_text(new.parallelism),
             backfill_parallelism=parallelism_text(new.backfill_parallelism),
@@ -73,6 +74,7 @@ class PostgresJobs:
             initialized_at=now,
             parallelism=new.parallelism,
             backfill_parallelism=new.backfill_parallelism,
+            state_since=now,
         )
 
     async def get(self, job: JobId) -> Job | None:
@@ -91,7 +93,7 @@ class PostgresJobs:
         if row is None:
             raise NotFound(f"job {job} not found", kind="job")
         state = after(JobState(row.state), event)
-        values: dict[str, Any] = {"state": state}
+        values: dict[str, Any] = {"state": state, "state_since": now}
         if event is JobEvent.FINISHED and row.backfill_parallelism is not None:
             values["rescale_due"] = True
         if event is JobEvent.STARTED:
@@ -158,6 +160,7 @@ JOBS: Final[Select[*tuple[Any, ...]]] = select(
     job_table.c.failures,
     job_table.c.recoveries,
     job_table.c.graph,
+    job_table.c.state_since,
 ).join(relations, relations.c.id == job_table.c.relation)
 
 
@@ -180,6 +183,7 @@ def job_of_row(row: Row[*tuple[Any, ...]]) -> Job:
         failures=row.failures,
         recoveries=row.recoveries,
         graph=GraphId(row.graph),
+        state_since=row.state_since,
     )
 
 

@@ -32,7 +32,8 @@ class PostgresLimits:
             return
         new = recordset(rows, fragment.c.id, fragment.c.rate_limit, fragment.c.auto)
         changed = update(fragment).where(fragment.c.id == new.c.id, among(fragment.c.id, held))
-        await self._connection.execute(changed.values(rate_limit=new.c.rate_limit, auto=new.c.auto))
+        values = {"rate_limit": new.c.rate_limit, "auto": new.c.auto, "limit_epoch": epoch}
+        await self._connection.execute(changed.values(values))
         ended = [one for one, before in held.items() if before.present is not None and one not in auto]
         if ended:
             await self._connection.execute(delete(adaptive_limit).where(among(adaptive_limit.c.fragment, ended)))

@@ -90,6 +90,7 @@ graph = Table(
     Column("last_error", Text),
     Column("paused", Boolean, nullable=False, server_default=_FALSE),
     Column("recover_asked", Text),
+    Column("paused_since", _INSTANT),
 )
 
 barrier = Table(
@@ -207,6 +208,7 @@ job = Table(
     Column("backfill_parallelism", Text),
     Column("rescale_due", Boolean, nullable=False, server_default=_FALSE),
     Column("snapshot_epoch", BigInteger),
+    Column("state_since", _INSTANT),
     UniqueConstraint("relation", name="job_creates_one_relation"),
 )
 BLAMED: Final = job.c.failures > literal_column("0")
@@ -239,6 +241,7 @@ fragment = Table(
     Column("rate_limit", BigInteger),
     Column("waiting", Boolean, nullable=False, server_default=_FALSE),
     Column("auto", Boolean, nullable=False, server_default=_FALSE),
+    Column("limit_epoch", BigInteger),
 )
 Index("fragment_auto", fragment.c.id, postgresql_where=fragment.c.auto)
 Index("fragment_job", fragment.c.job, fragment.c.id)

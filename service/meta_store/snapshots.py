@@ -23,8 +23,8 @@ class PostgresSnapshots:
 
     async def begin(self, job: JobId, *, indexed: bool) -> Snapshot:
         """The database graph's row is locked: nothing is committed, and no Pause is asked for, before this one is."""
-        held = select(graphs.c.committed, graphs.c.paused).where(graphs.c.id == DATABASE_GRAPH).with_for_update()
-        committed, paused = (await self._connection.execute(held)).one()
+        held = select(graphs.c.committed, graphs.c.paused, graphs.c.paused_since).where(graphs.c.id == DATABASE_GRAPH)
+        committed, paused, since = (await self._connection.execute(held.with_for_update())).one()
         kind = command.c.mutation["type"].astext
         asked = (
             select(kind)
@@ -35,7 +35,10 @@ class PostgresSnapshots:
         last = (await self._connection.execute(asked)).scalar()
         graph = GraphId((await self._connection.execute(select(GRAPH_ID.next_value()))).scalar_one())
         new = insert(graphs).values(
-            id=graph, status=GraphStatus.RECOVERING, paused=paused if last is None else last == "pause"
+            id=graph,
+            status=GraphStatus.RECOVERING,
+            paused=paused if last is None else last == "pause",
+            paused_since=since,
         )
         await self._connection.execute(new)
         pinned = update(job_table).where(job_table.c.id == job).values(graph=graph, snapshot_epoch=committed)

@@ -57,7 +57,7 @@ async def adapt(world: World, graph: GraphId, *, term: Term) -> int:
     circumstances = _Circumstances(
         passed=passed,
         readings=await measured(world, parameters, url=url),
-        bounds=bounds_of(parameters),
+        bounds=parameters.auto_bounds,
         target=_target(parameters),
     )
     async with world.stores.begin(term) as tx:
@@ -67,11 +67,6 @@ async def adapt(world: World, graph: GraphId, *, term: Term) -> int:
         if look.asked is not None:
             log.info("limit.adapted", **_facts(look))
     return sum(look.asked is not None for look in looks)
-
-
-def bounds_of(parameters: SystemParameters) -> Bounds:
-    """Return between which limits are adapted."""
-    return Bounds(parameters.backfill_auto_floor, parameters.backfill_auto_ceiling)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
     async with world.stores.begin(term) as tx:
         parameters = SystemParameters.of(await tx.parameters.all())
         view = await tx.graphs.view(graph, now=now, lease=world.worker_lease)
-        effect = decide(view, now=now, pace=_pace(world, graph, parameters))
+        effect = decide(view, now=now, pace=pace_of(world, graph, parameters))
         answers = await _record(world, tx, view, effect, parameters, now=now)
     # Counted only once the commit is certain.
     world.metrics.committed([actor for answer in answers for actor in answer.actors], barriers=len(answers))
@@ -149,7 +149,7 @@ async def _initial(
     paused = bool((await tx.graphs.state(view.graph))["paused"])
     if parameters.pause_on_next_bootstrap and view.decoupled is None:
         paused = True
-        await tx.graphs.set_paused(view.graph, paused=True)
+        await tx.graphs.set_paused(view.graph, paused=True, now=now)
         await tx.parameters.set("pause_on_next_bootstrap", "false")
         await snapshots.pause_all(tx, now=now)
     carried = [command.id for command in waiting if isinstance(command.mutation, Add)]
@@ -218,6 +218,9 @@ async def _commit(
         await finish_jobs(tx, collected, now=now)
         if any(barrier.kind is BarrierKind.INITIAL for barrier, _ in collected):
             await tx.actors.all_due(graph)
+            generation = collected[0][0].generation
+            facts = {"graph": graph, "generation": generation, "epoch": str(epoch)}
+            await tx.events.append("graph.recovered", facts, now=now)
         await settle(tx, graph, now=now, lease=lease)
     else:
         # Nobody reads it before it is created: what is committed is all there is to show.
@@ -242,7 +245,8 @@ async def _publish(world: World, graph: GraphId, epoch: Epoch, *, term: Term) ->
         world.overhead.measured(latency_seconds=seconds, epoch_seconds=record.timings_ms.get("epoch", 0) / 1000)
 
 
-def _pace(world: World, graph: GraphId, parameters: SystemParameters) -> Pace:
+def pace_of(world: World, graph: GraphId, parameters: SystemParameters) -> Pace:
+    """Return how often a graph's barriers are made and how long one may take."""
     return Pace(
         interval=timedelta(milliseconds=parameters.barrier_interval_ms),
         # Of a graph that publishes nothing every barrier may as well be kept.

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable, UnderRecovery
 from service.domain.job import JobState
+from service.operations.asking import ask
 from service.operations.limits import check_scans, scans_of
-from service.operations.routing import queue
 from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
@@ -30,7 +30,7 @@ async def inject(world: World, mutation: Mutation | None, *, asked_by: str) -> C
     async with world.stores.begin() as tx:
         if mutation is not None:
             await _check(tx, mutation)
-        command = await queue(tx, mutation, asked_by=asked_by, now=world.clock.now())
+        command = await ask(tx, mutation, asked_by=asked_by, now=world.clock.now())
     world.signals.notify()
     return command
 
@@ -68,11 +68,13 @@ async def stop(world: World, jobs: Collection[JobId], *, asked_by: str) -> Comma
     return await inject(world, Stop(jobs=tuple(sorted(jobs))), asked_by=asked_by)
 
 
-async def recover(world: World, reason: str = "adhoc recovery") -> None:
+async def recover(world: World, reason: str = "adhoc recovery", *, asked_by: str) -> None:
     """End the present generation and start the next one from the last committed epoch."""
     async with world.stores.begin() as tx:
         for graph in (DATABASE_GRAPH, *await tx.snapshots.unmerged()):
             await tx.graphs.ask_recovery(graph, reason)
+        facts = {"graph": DATABASE_GRAPH, "reason": reason, "asked_by": asked_by}
+        await tx.events.append("recovery.asked", facts, now=world.clock.now())
     world.signals.notify()
 
 

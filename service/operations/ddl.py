@@ -45,18 +45,22 @@ class Planned:
     strategy: Strategy
 
 
-async def create_table(world: World, statement: CreateTable, text: str, session: Mapping[str, str]) -> Created:
+async def create_table(
+    world: World, statement: CreateTable, text: str, session: Mapping[str, str], *, asked_by: str
+) -> Created:
     """Create a table and wait for it. The statement's own vnode count wins over the session's. Raises Conflict."""
     asked = session.get("streaming_max_parallelism", "default")
     if statement.vnode_count is None and asked != "default":
         statement = replace(statement, vnode_count=int(asked))
     new = jobs.table_job(table_relation(statement), text)
-    made = await jobs.create(world, new, if_not_exists=statement.if_not_exists)
+    made = await jobs.create(world, new, if_not_exists=statement.if_not_exists, asked_by=asked_by)
     await jobs.created(world, made.job)
     return _existing(RelationKind.TABLE, statement.name) if made.existed else Created()
 
 
-async def create_view(world: World, statement: CreateMaterializedView, session: Mapping[str, str]) -> Created:
+async def create_view(
+    world: World, statement: CreateMaterializedView, session: Mapping[str, str], *, asked_by: str
+) -> Created:
     """Create a materialized view; with `background_ddl` only until its first barrier. Raises Invalid, NotFound,
     Conflict.
     """
@@ -68,7 +72,7 @@ async def create_view(world: World, statement: CreateMaterializedView, session: 
             await jobs.created(world, taken.job)
         return _existing(RelationKind.MATERIALIZED_VIEW, statement.name)
     planned = await _plan(world, statement, session, background=background)
-    asked = await jobs.create(world, planned.new, if_not_exists=statement.if_not_exists)
+    asked = await jobs.create(world, planned.new, if_not_exists=statement.if_not_exists, asked_by=asked_by)
     return await (_started if background else _finished)(world, asked.job)
 
 

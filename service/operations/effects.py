@@ -48,23 +48,24 @@ async def _take_effect(
 ) -> None:
     match mutation:
         case Pause() | Resume():
-            await tx.graphs.set_paused(graph, paused=isinstance(mutation, Pause))
+            await tx.graphs.set_paused(graph, paused=isinstance(mutation, Pause), now=now)
         case Throttle(fragments=limits, auto=auto):
             await tx.limits.put(limits, auto=auto, epoch=epoch)
         case StartFragmentBackfill(fragments=fragments):
             await tx.fragments.release(fragments)
         case Stop(jobs=jobs):
-            await stop_jobs(tx, jobs, now=now)
+            await stop_jobs(tx, jobs, epoch=epoch, now=now)
         case Add() | Update() | None:
             pass
 
 
-async def stop_jobs(tx: Transaction, jobs: Collection[JobId], *, now: datetime) -> None:
+async def stop_jobs(tx: Transaction, jobs: Collection[JobId], *, epoch: Epoch, now: datetime) -> None:
     """The jobs' actors run no more: free their names and queue the removal of what they stored (I9)."""
     for job in jobs:
         stopped = await tx.jobs.move(job, JobEvent.STOPPED, now=now)
         await tx.catalog.remove(stopped.relation)
-        await tx.events.append(f"job.{stopped.state.lower()}", {"job": job, "name": stopped.name}, now=now)
+        facts = {"job": job, "name": stopped.name, "epoch": str(epoch)}
+        await tx.events.append(f"job.{stopped.state.lower()}", facts, now=now)
 
 
 async def release_scans(tx: Transaction, graph: GraphId, *, now: datetime) -> None:
@@ -100,7 +101,8 @@ async def finish_jobs(tx: Transaction, collected: Sequence[tuple[Barrier, Collec
     for job in creating:
         if all(scan.finished for scan in scans.get(job.id, ())):
             await tx.jobs.move(job.id, JobEvent.FINISHED, now=now)
-            await tx.events.append("job.created", {"job": job.id, "name": job.name}, now=now)
+            facts = {"job": job.id, "name": job.name, "epoch": str(collected[-1][0].curr)}
+            await tx.events.append("job.created", facts, now=now)
 
 
 async def hasten_finish(

@@ -30,7 +30,7 @@ class Asked:
     existed: bool = False
 
 
-async def create(world: World, new: NewJob, *, if_not_exists: bool) -> Asked:
+async def create(world: World, new: NewJob, *, if_not_exists: bool, asked_by: str) -> Asked:
     """Record a job; the leader starts it. Raises Conflict when the name is taken."""
     async with world.stores.begin() as tx:
         taken = await tx.catalog.named(new.relation.name)
@@ -39,9 +39,8 @@ async def create(world: World, new: NewJob, *, if_not_exists: bool) -> Asked:
         job = await tx.jobs.add(new, now=world.clock.now())
         # What it reads is held by now.
         await rescaling.check_beside(tx, new)
-        await tx.events.append(
-            "job.asked", {"job": job.id, "name": job.name, "statement": new.statement}, now=world.clock.now()
-        )
+        facts = {"job": job.id, "name": job.name, "statement": new.statement, "asked_by": asked_by}
+        await tx.events.append("job.asked", facts, now=world.clock.now())
     world.signals.notify()
     return Asked(job.id)
 
@@ -106,6 +105,7 @@ async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: str) -> list[
             moved = await tx.jobs.move(job, JobEvent.CANCEL_ASKED, now=world.clock.now())
             relations.append(found.relation)
             cancelled.append(job)
+            await _told(world, tx, moved, "cancel_asked", asked_by)
             if moved.state is JobState.CANCELLED:
                 await tx.catalog.remove(found.relation)
                 await tx.events.append("job.cancelled", {"job": job, "name": found.name}, now=world.clock.now())
@@ -132,7 +132,7 @@ async def drop(world: World, name: str, kind: RelationKind, *, cascade: bool, as
             raise Conflict(
                 f"cannot drop {kind} {name} because other objects depend on it: {names}. Use DROP .. CASCADE"
             )
-        stopping = [job for victim in doomed if (job := await _doom(world, tx, victim)) is not None]
+        stopping = [job for victim in doomed if (job := await _doom(world, tx, victim, asked_by)) is not None]
     if stopping:
         await commands.stop(world, stopping, asked_by=asked_by)
     world.signals.notify()
@@ -140,7 +140,7 @@ async def drop(world: World, name: str, kind: RelationKind, *, cascade: bool, as
     await _gone(world, [victim.id for victim in doomed], ended)
 
 
-async def _doom(world: World, tx: Transaction, victim: Named) -> JobId | None:
+async def _doom(world: World, tx: Transaction, victim: Named, asked_by: str) -> JobId | None:
     """Move a job towards its end; return it where actors have to be stopped by a barrier."""
     entry = victim.entry
     if entry is None:
@@ -151,6 +151,7 @@ async def _doom(world: World, tx: Transaction, victim: Named) -> JobId | None:
     if entry.state in {JobState.CANCELLING, JobState.DROPPING}:
         return None  # somebody else's stop is on its way
     moved = await tx.jobs.move(entry.job, event, now=world.clock.now())
+    await _told(world, tx, moved, event, asked_by)
     if moved.state in {JobState.CANCELLED, JobState.DROPPED}:
         await tx.catalog.remove(entry.relation.id)
         await tx.events.append(
@@ -158,6 +159,11 @@ async def _doom(world: World, tx: Transaction, victim: Named) -> JobId | None:
         )
         return None
     return entry.job
+
+
+async def _told(world: World, tx: Transaction, job: Job, event: str, asked_by: str) -> None:
+    facts = {"job": job.id, "name": job.name, "asked_by": asked_by}
+    await tx.events.append(f"job.{event}", facts, now=world.clock.now())
 
 
 async def _readers(tx: Transaction, relation: RelationId) -> list[Named]:

@@ -7,10 +7,11 @@ for one scan the later one has seen the earlier: an adaptation never takes back 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from service.domain.adaptive import AUTO, START, Asked
+from service.domain.adaptive import AUTO, Asked, started
 from service.domain.errors import Invalid, NotFound
 from service.domain.parameters import SystemParameters
-from service.operations.routing import queue, unfinished
+from service.operations.asking import ask
+from service.operations.routing import unfinished
 from service.operations.world import World
 from service.ports.limits import Held
 from service.ports.meta_store import Transaction
@@ -43,7 +44,7 @@ async def pause_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
         held = await _asked_so_far(tx, await scans_of(tx, job))
         auto = tuple(one for one, limit in held.items() if limit.auto)
         mutation = Throttle(fragments=dict.fromkeys(held, 0), auto=auto)
-        command = await queue(tx, mutation, asked_by=asked_by, now=world.clock.now())
+        command = await ask(tx, mutation, asked_by=asked_by, now=world.clock.now())
     world.signals.notify()
     return command
 
@@ -63,7 +64,7 @@ async def resume_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
 async def first_limit(tx: Transaction) -> int:
     """Return where the limit of a scan begins that is adapted from its first row on."""
     parameters = SystemParameters.of(await tx.parameters.all())
-    return min(max(START, parameters.backfill_auto_floor), parameters.backfill_auto_ceiling)
+    return round(started(parameters.auto_bounds).present)
 
 
 async def throttled(tx: Transaction) -> set[FragmentId]:
@@ -111,7 +112,7 @@ async def _ask(world: World, tx: Transaction, limits: Mapping[FragmentId, Asked]
         else:
             numbers[one] = asked
     mutation = Throttle(fragments=numbers, auto=tuple(auto))
-    return await queue(tx, mutation, asked_by=asked_by, now=world.clock.now())
+    return await ask(tx, mutation, asked_by=asked_by, now=world.clock.now())
 
 
 async def _asked_so_far(tx: Transaction, fragments: Collection[FragmentId]) -> dict[FragmentId, Held]:

@@ -38,6 +38,12 @@ async def measure(world: World) -> Measures:
         paused=bool(state["paused"]),
         committed_at=instant_of(view.committed).timestamp(),
         fragments=_fragments(unfinished, scans, view.committed),
+        limits={
+            scan.fragment: scan.rate_limit
+            for job in unfinished
+            for scan in scans.get(job.id, ())
+            if scan.rate_limit is not None
+        },
         upstream_of={
             scan.fragment: ids[scan.upstream] for found in scans.values() for scan in found if scan.upstream in ids
         },

@@ -68,7 +68,13 @@ async def alter(world: World, wanted: JobId, changes: Mapping[str, Parallelism |
             update = None
         # Where nothing changes now, a flush says from when on the answer holds.
         command = await tx.commands.add(DATABASE_GRAPH, update, asked_by=asked_by, now=now)
-        facts = {"job": wanted, "name": held.name, **{name: str(value or "default") for name, value in changes.items()}}
+        facts = {
+            "job": wanted,
+            "name": held.name,
+            "asked_by": asked_by,
+            "command": command,
+            **{name: str(value or "default") for name, value in changes.items()},
+        }
         await tx.events.append("job.altered", facts, now=now)
     world.signals.notify()
     return command

@@ -144,10 +144,10 @@ class _Call:
     async def _define(self, statement: s.CreateTable | s.CreateMaterializedView | s.CreateView | s.Drop) -> Outcome:
         match statement:
             case s.CreateTable():
-                created = await ddl.create_table(self.world, statement, self.text, self.session)
+                created = await ddl.create_table(self.world, statement, self.text, self.session, asked_by=self.asked_by)
                 return Outcome("CREATE_TABLE", notices=created.notices)
             case s.CreateMaterializedView():
-                created = await ddl.create_view(self.world, statement, self.session)
+                created = await ddl.create_view(self.world, statement, self.session, asked_by=self.asked_by)
                 return Outcome("CREATE_MATERIALIZED_VIEW", notices=created.notices)
             case s.CreateView():
                 timeout_ms = int(self._variable("statement_timeout"))
@@ -208,7 +208,7 @@ class _Call:
                 await self._wait(kind, name)
                 return Outcome("WAIT")
             case s.Recover():
-                await commands.recover(self.world)
+                await commands.recover(self.world, asked_by=self.asked_by)
                 return Outcome("RECOVER")
             case _:
                 assert_never(statement)

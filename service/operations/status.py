@@ -4,13 +4,16 @@ Nothing here decides or changes anything. Progress is that of the committed epoc
 their progress once, however many there are. Next: `service.operations.views`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from service.domain.errors import Conflict, NotFound, Unavailable
 from service.domain.job import CREATING, Job, JobState
 from service.domain.progress import JobProgress, ScanProgress, fragment_text
+from service.domain.waiting import Waiting
 from service.operations.effects import progress_of
+from service.operations.limits import check_scans
 from service.operations.views import (
     ActorView,
     ColumnView,
@@ -27,13 +30,17 @@ from service.operations.views import (
     RelationPage,
     RelationView,
     ScanAuto,
+    ScanWait,
+    VnodePage,
+    VnodeView,
 )
 from service.operations.waiting import until
+from service.operations.waits import waits_of
 from service.operations.world import World
 from service.ports.limits import AutoLimit
 from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry
-from service.protocol.ids import FragmentId, JobId, RelationId
+from service.protocol.ids import FragmentId, JobId, RelationId, Vnode
 from service.protocol.plan import ActorPlan, FragmentPlan, JobPlan, PositionState
 from service.protocol.vnodes import vnodes_of
 
@@ -47,8 +54,9 @@ async def jobs(world: World, states: Collection[JobState] | None, *, after: int,
         rest = [job for job in await tx.jobs.where(states) if job.id > after]
         chosen = rest[:limit]
         progress = await _progress(tx, chosen)
+        waiting = await waits_of(world, tx, chosen)
     following = str(chosen[-1].id) if len(rest) > limit else None
-    return JobPage(tuple(_job(job, progress[job.id]) for job in chosen), following)
+    return JobPage(tuple(_job(job, progress[job.id], waiting.get(job.id)) for job in chosen), following)
 
 
 async def job(world: World, wanted: JobId) -> JobDetail:
@@ -56,8 +64,10 @@ async def job(world: World, wanted: JobId) -> JobDetail:
     async with world.stores.begin() as tx:
         found = await _existing(tx, wanted)
         progress = await _progress(tx, [found])
+        waiting = await waits_of(world, tx, [found])
         fragments = await _fragments(tx, found)
-    return JobDetail(_job(found, progress[wanted]), fragments)
+        order = await tx.fragments.order(wanted)
+    return JobDetail(_job(found, progress[wanted], waiting.get(wanted)), fragments, tuple(order))
 
 
 async def fragment(world: World, wanted: FragmentId) -> FragmentView:
@@ -71,6 +81,21 @@ async def fragment(world: World, wanted: FragmentId) -> FragmentView:
     if found is None:
         raise NotFound(f"fragment {wanted} not found", kind="fragment")
     return found
+
+
+async def vnodes(world: World, wanted: FragmentId, *, after: int, limit: int) -> VnodePage:
+    """Return how far the vnodes of a scan are, from the number `after` on, at most `limit`. Raises NotFound; Invalid
+    where the fragment is no scan.
+    """
+    async with world.stores.begin() as tx:
+        await check_scans(tx, [wanted])
+        (owner, _) = (await tx.fragments.job_of([wanted]))[wanted]
+        plans = await tx.jobs.plans([owner])
+    actors = [actor for plan in plans for one in plan.fragments if one.id == wanted for actor in one.actors]
+    found = sorted((view for actor in actors for view in _vnodes(actor)), key=lambda view: view.vnode)
+    rest = [view for view in found if view.vnode >= after]
+    following = str(rest[limit].vnode) if len(rest) > limit else None
+    return VnodePage(tuple(rest[:limit]), following)
 
 
 async def limit_history(world: World, wanted: JobId, *, limit: int, before: int | None) -> LimitPage:
@@ -92,9 +117,19 @@ async def ddl_progress(world: World) -> list[DdlProgress]:
         progress = await progress_of(tx, found)
         errors = {one: (await tx.graphs.state(one))["last_error"] for one in {job.graph for job in found}}
         auto = await _auto(tx, [job.id for job in found])
+        scans = await tx.fragments.scans([job.id for job in found])
+        waiting = await waits_of(world, tx, found)
     queue = [job.id for job in found if job.state is JobState.QUEUED]
     places = {queued: place for place, queued in enumerate(queue, start=1)}
-    return [_ddl(job, progress[job.id], places.get(job.id), errors[job.graph], auto.get(job.id, ())) for job in found]
+    return [
+        replace(
+            _ddl(job, progress[job.id], places.get(job.id), errors[job.graph]),
+            auto=auto.get(job.id, ()),
+            waiting=waiting.get(job.id),
+            waits=tuple(ScanWait(scan.fragment, scan.upstream, scan.awaits) for scan in scans[job.id] if scan.waiting),
+        )
+        for job in found
+    ]
 
 
 async def fragment_progress(world: World) -> list[FragmentProgress]:
@@ -218,6 +253,16 @@ def _fragment(owner: JobId, plan: FragmentPlan, scan: ScanProgress | None, auto:
     )
 
 
+def _vnodes(actor: ActorPlan) -> Iterator[VnodeView]:
+    at = {position.vnode: position for position in actor.positions}
+    for vnode in vnodes_of(actor.vnodes):
+        position = at.get(Vnode(vnode))
+        if position is None:
+            yield VnodeView(Vnode(vnode), actor.id, "not_started", None, 0)
+        else:
+            yield VnodeView(position.vnode, actor.id, position.state, position.key, position.rows)
+
+
 def _counts(actor: ActorPlan, *, scanning: bool) -> PositionCounts:
     in_progress = sum(position.state is PositionState.IN_PROGRESS for position in actor.positions)
     completed = sum(position.state is PositionState.COMPLETED for position in actor.positions)
@@ -226,7 +271,7 @@ def _counts(actor: ActorPlan, *, scanning: bool) -> PositionCounts:
     return PositionCounts(max(owned - in_progress - completed, 0), in_progress, completed, rows)
 
 
-def _job(found: Job, progress: JobProgress) -> JobView:
+def _job(found: Job, progress: JobProgress, waiting: Waiting | None) -> JobView:
     return JobView(
         id=found.id,
         relation=found.relation,
@@ -243,6 +288,8 @@ def _job(found: Job, progress: JobProgress) -> JobView:
         backfill_parallelism=None if found.backfill_parallelism is None else str(found.backfill_parallelism),
         failures=found.failures,
         recoveries=found.recoveries,
+        state_since=found.state_since,
+        waiting=waiting,
         progress=ProgressView(
             text=progress.text,
             phase=progress.phase,
@@ -256,9 +303,7 @@ def _job(found: Job, progress: JobProgress) -> JobView:
     )
 
 
-def _ddl(
-    found: Job, progress: JobProgress, place: int | None, last_error: object, auto: tuple[ScanAuto, ...]
-) -> DdlProgress:
+def _ddl(found: Job, progress: JobProgress, place: int | None, last_error: object) -> DdlProgress:
     # The graph's last error is this job's business only where it has lived through it.
     error = found.error or (None if last_error is None or not found.recoveries else str(last_error))
     return DdlProgress(
@@ -281,7 +326,9 @@ def _ddl(
         queue_place=place,
         last_error=error,
         recoveries=found.recoveries,
-        auto=auto,
+        auto=(),
+        waiting=None,
+        waits=(),
     )
 
 

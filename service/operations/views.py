@@ -10,8 +10,19 @@ from datetime import datetime
 
 from service.domain.job import JobState
 from service.domain.progress import Phase
+from service.domain.waiting import Waiting
 from service.ports.limits import AutoLimit
-from service.protocol.ids import ActorId, CommandId, EpochField, FragmentId, Generation, GraphId, JobId, RelationId
+from service.protocol.ids import (
+    ActorId,
+    CommandId,
+    EpochField,
+    FragmentId,
+    Generation,
+    GraphId,
+    JobId,
+    RelationId,
+    Vnode,
+)
 from service.protocol.plan import FragmentKind, ScanType
 from service.protocol.relation import RelationKind
 from service.protocol.vnodes import Runs
@@ -54,6 +65,9 @@ class JobView:
     """What was asked for until then, null where it is the same."""
     failures: int
     recoveries: int
+    state_since: datetime | None
+    waiting: Waiting | None
+    """Why it does not go on, null while it does."""
     progress: ProgressView
 
 
@@ -110,10 +124,43 @@ class FragmentView:
 
 @dataclass(frozen=True, slots=True)
 class JobDetail:
-    """A job with its fragments, as long as it has any."""
+    """A job with its fragments, as long as it has any, and the order in which their histories are read: each pair names
+    what is read before and what after it.
+    """
 
     job: JobView
     fragments: tuple[FragmentView, ...]
+    backfill_order: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VnodeView:
+    """How far one vnode of a scan is. `key` is the last key that was read, as texts, null before the first and once the
+    vnode is completed.
+    """
+
+    vnode: Vnode
+    actor: ActorId
+    state: str
+    key: tuple[str | None, ...] | None
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class VnodePage:
+    """Some vnodes, in order. `next` is the cursor of the following page, null on the last one."""
+
+    items: tuple[VnodeView, ...]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ScanWait:
+    """A scan that waits for its place in the backfill order; without names it waits for the barrier that starts it."""
+
+    fragment: FragmentId
+    upstream: str
+    waits_for: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +200,7 @@ class LimitPage:
 @dataclass(frozen=True, slots=True)
 class DdlProgress:
     """The columns of `rw_ddl_progress`, and beside them numbers. `queue_place` counts from 1; `auto` are the scans
-    whose limit is adapted.
+    whose limit is adapted, `waits` those that wait for others, and `waiting` says why the job does not go on.
     """
 
     ddl_id: JobId
@@ -176,6 +223,8 @@ class DdlProgress:
     last_error: str | None
     recoveries: int
     auto: tuple[ScanAuto, ...]
+    waiting: Waiting | None
+    waits: tuple[ScanWait, ...]
 
 
 @dataclass(frozen=True, slots=True)

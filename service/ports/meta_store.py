@@ -86,11 +86,11 @@ class Graphs(Protocol):
         """
         ...
 
-    async def set_paused(self, graph: GraphId, *, paused: bool) -> None: ...
+    async def set_paused(self, graph: GraphId, *, paused: bool, now: datetime) -> None: ...
 
     async def state(self, graph: GraphId) -> Json:
-        """Return status, generation, committed, published (epochs as text), paused, recoveries, last_error, for
-        people.
+        """Return status, generation, committed, published (epochs as text), paused, paused_since, recoveries,
+        last_error, for people.
         """
         ...
 
@@ -229,6 +229,10 @@ class Fragments(Protocol):
         ...
 
     async def scans(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ScanProgress]]: ...
+
+    async def order(self, job: JobId) -> Sequence[tuple[str, str]]:
+        """Return the backfill order of a job by the relations' names, each edge as (before, after)."""
+        ...
 
     async def detail(self, job: JobId) -> Sequence[Json]:
         """Return the job's fragments with actors and per-vnode positions, for people."""

@@ -43,8 +43,9 @@ class FragmentMeasure:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What was read from the meta store for one scrape. `upstream_of` gives the upstream's relation id of each scan
-    fragment that still exists; `committed_at` is in Unix seconds.
+    """What was read from the meta store for one scrape. `limits` are the rate limits of scans of unfinished jobs that
+    have one; `upstream_of` gives the upstream's relation id of each scan fragment that still exists; `committed_at` is
+    in Unix seconds.
     """
 
     jobs: Mapping[str, int]
@@ -56,6 +57,7 @@ class Measures:
     paused: bool
     committed_at: float
     fragments: tuple[FragmentMeasure, ...]
+    limits: Mapping[FragmentId, int]
     upstream_of: Mapping[FragmentId, int]
 
 
@@ -144,6 +146,16 @@ def _gauges(measures: Measures) -> Iterator[Metric]:
     for fragment in measures.fragments:
         fragments.add_metric(fragment.labels, 1)
     yield fragments
+    # Rows per second and actor: in bytes only by RisingWave's name.
+    limits = GaugeMetricFamily(
+        "backfill_rate_limit_bytes",
+        "Present rate limit of a scan, adapted ones too.",
+        labels=("table_id", "fragment_id"),
+    )
+    for fragment, limit in measures.limits.items():
+        if fragment in measures.upstream_of:
+            limits.add_metric((str(measures.upstream_of[fragment]), str(fragment)), limit)
+    yield limits
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -270,6 +270,30 @@ async def test_barriers_workers_events_and_recoveries(opened: Opened) -> None:
     assert list(graph.values()) == ["RECOVERING", 1, 1, "lost"]
 
 
+async def test_actors_the_event_log_and_the_recovery_status(opened: Opened) -> None:
+    stores, engine = opened
+    status = "select rw_catalog.rw_recovery_status() as status"
+    assert await rows(engine, status) == [{"status": "RECOVERING"}], "no generation has begun"
+    _, view = await table_and_view(stores)
+    scan = await scan_of(stores, view.id)
+    await running(stores)
+    assert await rows(engine, status) == [{"status": "RUNNING"}]
+    async with stores.begin() as tx:
+        await tx.fragments.record([collected(10, report(scan.actors[0].id, scan.id, 2))], now=NOW)
+        await tx.events.append("job.created", {"job": 7}, now=NOW)
+    read = f"select * from rw_catalog.rw_actors where fragment_id = {scan.id} order by actor_id"
+    shape = {"worker_id": "w-1", "fragment_id": scan.id, "job_id": view.id, "state": "RUNNING", "finished": False}
+    assert await rows(engine, read) == [
+        shape | {"actor_id": scan.actors[0].id, "vnodes": [[0, 3]], "consumed_rows": 2},
+        shape | {"actor_id": scan.actors[1].id, "vnodes": [[4, 7]], "consumed_rows": 0},
+    ]
+    (event,) = await rows(engine, "select * from rw_catalog.rw_event_logs")
+    assert event == {"unique_id": "1", "timestamp": NOW, "event_type": "JOB_CREATED", "info": {"job": 7}}
+    with pytest.raises(Exception, match="events are only appended"):
+        async with engine.begin() as connection:
+            await connection.execute(text("update tidefill.event set kind = 'nothing'"))
+
+
 async def test_a_login_without_rights_on_the_meta_store_reads_the_views_and_nothing_else(
     opened: Opened, database_url: str
 ) -> None:
@@ -290,6 +314,7 @@ async def test_a_login_without_rights_on_the_meta_store_reads_the_views_and_noth
         assert len(names) > 10
         for name in names:
             await rows(reader, f"select * from rw_catalog.{name['relname']}")
+        await rows(reader, "select rw_catalog.rw_recovery_status()")
         with pytest.raises(Exception, match="permission denied for schema tidefill"):
             await rows(reader, "select * from tidefill.job")
     finally:

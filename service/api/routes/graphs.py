@@ -59,7 +59,7 @@ async def recover(call: Calling) -> Mapping[str, Any]:
 
     async def act() -> Recovering:
         reason = "adhoc recovery"
-        await commands.recover(call.world, reason)
+        await commands.recover(call.world, reason, asked_by=call.asked_by)
         return Recovering(reason=reason)
 
     return await call.once(Recovering, act)

@@ -13,7 +13,7 @@ from service.domain.errors import Conflict, Invalid
 from service.domain.job import CREATING, JobState
 from service.domain.parallelism import ACTORS_MAX, DEFAULT, Parallelism, parse_parallelism
 from service.operations import commands, jobs, limits, requests, rescaling, status
-from service.operations.views import FragmentView, JobDetail, JobPage, JobView, LimitPage
+from service.operations.views import FragmentView, JobDetail, JobPage, JobView, LimitPage, VnodePage
 from service.protocol.ids import BIGINT_MAX, JobId
 from service.protocol.mutation import RateLimit, StartFragmentBackfill
 from service.protocol.request import Verified
@@ -204,6 +204,12 @@ async def verify(job: JobPath, call: Calling) -> Mapping[str, Any]:
 async def fragment_detail(world: Here, fragment: FragmentPath) -> FragmentView:
     """Show a fragment with its actors and how far each is."""
     return await status.fragment(world, fragment)
+
+
+@router.get("/fragments/{fragment}/vnodes")
+async def fragment_vnodes(world: Here, fragment: FragmentPath, after: Cursor = 0, limit: Limit = 256) -> VnodePage:
+    """Show how far each vnode of a scan is."""
+    return await status.vnodes(world, fragment, after=after, limit=limit)
 
 
 @router.patch("/fragments/{fragment}", response_model=Acknowledged)

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+from datetime import timedelta
+from typing import Any
 
 import httpx
 import pytest
@@ -14,11 +16,13 @@ from service.meta_store.stores import PostgresStores
 from service.operations import idempotency
 from service.ports.limits import Look
 from service.ports.records import Claim
+from service.protocol.epoch import following
 from service.protocol.ids import DATABASE_GRAPH, Epoch
 from service.protocol.mutation import Pause, StartFragmentBackfill, Throttle, Update
 from tests.support.http import StillClock, doors, refused, world_of
 from tests.support.meta_store import (
     NOW,
+    WORKER,
     add_created,
     add_creating,
     at,
@@ -87,8 +91,80 @@ async def test_progress_has_the_string_and_the_numbers(http: httpx.AsyncClient, 
     assert (fragment["job_name"], fragment["upstream_table_name"]) == ("public.m", "public.t")
     assert fragment["progress"] == "30% (60/200)"
     async with stores.begin() as tx:
-        await tx.graphs.set_paused(DATABASE_GRAPH, paused=True)
+        await tx.graphs.set_paused(DATABASE_GRAPH, paused=True, now=NOW)
     assert (await http.get("/v1/ddl-progress")).json()[0]["waiting_for"] == "paused"
+
+
+async def test_why_a_job_waits_and_since_when(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    await backfilled(stores)
+    (_, view) = (await http.get("/v1/jobs")).json()["items"]
+
+    async def waiting(clock: StillClock) -> dict[str, Any] | None:
+        async with doors(stores, clock=clock) as opened:
+            listed = (await opened.get("/v1/jobs")).json()["items"][1]["waiting"]
+            assert (await opened.get("/v1/ddl-progress")).json()[0]["waiting"] == listed
+            assert (await opened.get(f"/v1/jobs/{view['id']}")).json()["job"]["waiting"] == listed
+        return listed
+
+    clock, later = StillClock(), StillClock(NOW + timedelta(seconds=7))
+    assert await waiting(clock) is None
+    async with stores.begin() as tx:
+        await tx.graphs.set_paused(DATABASE_GRAPH, paused=True, now=NOW)
+        await tx.graphs.set_paused(DATABASE_GRAPH, paused=True, now=NOW + timedelta(hours=1))
+    paused = {"reason": "pause", "text": "every backfill is paused", "since": "2026-01-02T03:04:05Z", "until": None}
+    assert await waiting(clock) == paused, "since it was paused first"
+    async with stores.begin() as tx:
+        await tx.graphs.set_paused(DATABASE_GRAPH, paused=False, now=NOW)
+        scan = (await tx.fragments.scans([view["id"]]))[view["id"]][0].fragment
+        await tx.limits.put({scan: 0}, auto=(), epoch=following(Epoch(0), now=NOW))
+    assert await waiting(clock) == {
+        "reason": "backfill_rate_limit",
+        "text": "backfill_rate_limit is 0",
+        "since": "2026-01-02T03:04:05Z",
+        "until": None,
+    }
+    await inject(stores, barrier(30, 20))
+    overdue = await waiting(later)
+    assert overdue is not None
+    actors = ", ".join(str(actor.id) for actor in (await scan_of(stores, view["id"])).actors)
+    assert overdue["text"].startswith(f"worker {WORKER} has not collected barrier 30: actors {actors}")
+    assert (overdue["since"], overdue["until"]) == ("2026-01-02T03:04:05Z", "2026-01-02T03:09:05Z")
+    gone = await waiting(StillClock(NOW + timedelta(seconds=11)))
+    assert gone is not None
+    assert gone["reason"] == "worker"
+
+
+async def test_a_job_shows_its_order_and_what_waits(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    async with stores.begin() as tx:
+        a, b = [(await add_created(tx, new_table(name))).relation for name in "ab"]
+        view = await add_creating(tx, new_view("m", a, b, order=((a, b),)))
+    shown = (await http.get(f"/v1/jobs/{view.id}")).json()
+    assert shown["backfill_order"] == [["a", "b"]]
+    assert [one["waits_for"] for one in shown["fragments"]] == [[], ["a"], []]
+    (listed,) = (await http.get("/v1/ddl-progress")).json()
+    assert [(one["upstream"], one["waits_for"]) for one in listed["waits"]] == [("b", ["a"])]
+    assert listed["waiting"]["reason"] == "recovery", "no generation has begun"
+
+
+async def test_every_vnode_shows_how_far_it_is(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    await backfilled(stores)
+    (_, view) = (await http.get("/v1/jobs")).json()["items"]
+    scan, materialize = (await http.get(f"/v1/jobs/{view['id']}")).json()["fragments"]
+    first = (await http.get(f"/v1/fragments/{scan['id']}/vnodes?limit=3")).json()
+    actor = scan["actors"][0]["id"]
+    assert first == {
+        "items": [
+            {"vnode": 0, "actor": actor, "state": "in_progress", "key": ["k", "1"], "rows": 55},
+            {"vnode": 1, "actor": actor, "state": "completed", "key": None, "rows": 5},
+            {"vnode": 2, "actor": actor, "state": "not_started", "key": None, "rows": 0},
+        ],
+        "next": "3",
+    }
+    rest = (await http.get(f"/v1/fragments/{scan['id']}/vnodes?after=3")).json()
+    assert [one["vnode"] for one in rest["items"]] == [3, 4, 5, 6, 7]
+    assert (rest["next"], rest["items"][-1]["actor"]) == (None, scan["actors"][1]["id"])
+    refused(await http.get(f"/v1/fragments/{materialize['id']}/vnodes"), 422, "invalid")
+    refused(await http.get("/v1/fragments/999/vnodes"), 404, "not-found")
 
 
 async def test_a_queued_job_shows_its_place_on_every_page(http: httpx.AsyncClient, stores: PostgresStores) -> None:

@@ -321,7 +321,9 @@ async def test_a_users_number_ends_it(backfill: Backfill) -> None:
 
 async def test_a_users_number_that_is_queued_is_not_overtaken(backfill: Backfill) -> None:
     await backfill.barrier()
+    await backfill.published()
     await limits.throttle_fragment(backfill.leader.world, backfill.fragment, None, asked_by="a test")
+    assert await backfill.adapt() == 0
     assert throttles(await backfill.barrier()) == {backfill.fragment: None}
     assert throttles(await backfill.barrier()) is None
     assert (await backfill.held()).auto is False
@@ -341,6 +343,21 @@ async def test_auto_is_asked_for_and_begins_low(backfill: Backfill) -> None:
     await backfill.barrier()
     assert await backfill.leader.epoch_of(again) is not None
     assert (await backfill.limit() or 0) >= 4 * START, "it goes on"
+
+
+async def test_a_user_may_say_from_where_it_is_adapted(backfill: Backfill) -> None:
+    """What was learned below another number is forgotten."""
+    backfill.around.sql = False
+    await set_probe(backfill)
+    await backfill.until(100)
+    backfill.around.sql = True
+    asked = Throttle(fragments={backfill.fragment: 9_000}, auto=(backfill.fragment,))
+    await commands.inject(backfill.leader.world, asked, asked_by="a test")
+    assert throttles(await backfill.barrier()) == {backfill.fragment: 9_000}
+    held, shown = await backfill.held(), await backfill.shown()
+    assert shown is not None
+    assert (held.rate_limit, held.auto, held.present, shown.phase) == (9_000, True, 9_000, "slow start")
+    await backfill.until(18_000)
 
 
 async def test_pausing_all_holds_it_and_resuming_goes_on(backfill: Backfill) -> None:

@@ -136,7 +136,7 @@ async def test_an_upstream_that_is_altered_meanwhile_refuses_the_job(leader: Lea
     scan = replace(planned.fragments[0], scan_type=ScanType.BACKFILL)
     await alter(leader, view.id, Fixed(5))
     with pytest.raises(Conflict, match="the parallelism of v has just been changed"):
-        await jobs.create(leader.world, replace(planned, fragments=(scan,)), if_not_exists=False)
+        await jobs.create(leader.world, replace(planned, fragments=(scan,)), if_not_exists=False, asked_by="a test")
     async with leader.stores.begin() as tx:
         assert await tx.catalog.named("m") is None
 

@@ -252,6 +252,70 @@ def test_watching_ends_with_the_last_job(command: Command, routes: Routes) -> No
     ]
 
 
+def test_watching_says_what_waits_for_what(command: Command, routes: Routes) -> None:
+    waits = [{"fragment": 2, "upstream": "b", "waits_for": ["a", "c"]}]
+    moving = {**PROGRESS, "waiting": None, "waits": waits}
+    paused = {**moving, "waiting": {"reason": "pause", "text": "every backfill is paused"}, "waiting_for": "paused"}
+    ordered = {**moving, "waiting": {"reason": "backfill_order", "text": "b after a, c"}}
+    routes.on("GET", "/v1/ddl-progress", [moving], [paused], [ordered], [])
+    routes.on("GET", "/v1/jobs/7", {"job": JOB, "fragments": []})
+    lines = command("watch").stdout.splitlines()
+    assert [line.partition("1:01 ")[2] for line in lines[:3]] == [
+        "[b after a, c]",
+        "[every backfill is paused] [b after a, c]",
+        "[b after a, c]",
+    ]
+
+
+SCAN = {
+    "id": 3,
+    "scan_type": "ARRANGEMENT_BACKFILL",
+    "upstream": "b",
+    "rows": 5,
+    "total": 10,
+    "actors": [{}, {}],
+    "positions": {"not_started": 1, "in_progress": 2, "completed": 5, "rows": 5},
+    "rate_limit": 700,
+    "auto": {"phase": "even steps", "move": "lowered", "reason": "the query gave false"},
+    "finished": False,
+    "waiting": False,
+    "waits_for": [],
+}
+
+
+def test_a_job_is_shown_with_its_order_and_why_it_waits(command: Command, routes: Routes) -> None:
+    waiting = {
+        "reason": "barrier",
+        "text": "worker w has not collected barrier 9: actors 4, 5",
+        "since": "2026-01-01T00:00:00Z",
+        "until": "2026-01-01T00:05:00Z",
+    }
+    shown = {
+        "job": {**JOB, "state": "Creating", "waiting": waiting},
+        "fragments": [
+            {**SCAN, "id": 2, "upstream": "a", "finished": True, "auto": None, "rate_limit": None},
+            SCAN,
+            {**SCAN, "id": 4, "upstream": "c", "waiting": True, "waits_for": ["b"], "auto": None, "rate_limit": 0},
+            {**SCAN, "id": 5, "scan_type": None, "auto": None},
+        ],
+        "backfill_order": [["a", "b"], ["b", "c"]],
+    }
+    routes.on("GET", "/v1/jobs/7", shown)
+    lines = [" ".join(line.split()) for line in command("job", "7").stdout.splitlines()]
+    assert lines[1:4] == [
+        f"waits: {waiting['text']}, since 2026-01-01T00:00:00Z, until 2026-01-01T00:05:00Z",
+        "order: a -> b, b -> c",
+        "auto: b lowered: the query gave false",
+    ]
+    cells = [[cell.strip() for cell in line.split("│")] for line in lines if "│" in line]
+    assert [row[-2:] for row in cells] == [
+        ["none", "finished"],
+        ["700 (auto, even steps)", "reading"],
+        ["0", "after b"],
+    ]
+    assert json.loads(command("job", "7", "--json").stdout) == shown
+
+
 def test_watching_a_job_that_fails_says_so(command: Command, routes: Routes) -> None:
     routes.on("GET", "/v1/ddl-progress", [PROGRESS, {**PROGRESS, "ddl_id": 9}], [{**PROGRESS, "ddl_id": 9}])
     routes.on("GET", "/v1/jobs/7", {"job": {**JOB, "state": "Failed", "error": "bad row"}, "fragments": []})

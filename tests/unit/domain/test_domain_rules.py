@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.domain.adaptive import Bounds
 from service.domain.errors import Invalid, NotFound
 from service.domain.leadership import LEASE, MARGIN, RENEW_EVERY, Leadership
 from service.domain.overhead import Overhead
@@ -91,6 +92,11 @@ def test_ranges(name: str, low: int, high: int) -> None:
         with pytest.raises(Invalid, match=name) as error:
             parse_system_parameter(name, str(refused))
         assert error.value.pointer == name
+
+
+def test_bounds_that_were_crossed_are_one_number() -> None:
+    assert SystemParameters(backfill_auto_floor=5, backfill_auto_ceiling=9).auto_bounds == Bounds(5, 9)
+    assert SystemParameters(backfill_auto_floor=9, backfill_auto_ceiling=5).auto_bounds == Bounds(5, 5)
 
 
 def test_unknown_names() -> None:

@@ -16,6 +16,7 @@ def measures(*, upstream_of: dict[FragmentId, int]) -> Measures:
         paused=False,
         committed_at=1.5,
         fragments=(FragmentMeasure(("1", "2", "", "3", 'm"\n', "TABLE", "A", "9", "TABLE", "0.0000% (0/0)")),),
+        limits={FragmentId(2): 700, FragmentId(9): 1},
         upstream_of=upstream_of,
     )
 
@@ -49,6 +50,13 @@ def test_the_counts_of_a_fragment_that_is_gone_are_forgotten() -> None:
     assert not any("actor_id" in line for line in gone)
     again = lines(metrics, measures(upstream_of={FragmentId(1): 77}))
     assert not any("actor_id" in line for line in again)
+
+
+def test_the_limit_of_a_scan_is_shown_while_it_exists() -> None:
+    page = lines(Metrics(), measures(upstream_of={FragmentId(2): 77}))
+    assert [line for line in page if line.startswith("backfill_rate_limit_bytes")] == [
+        'backfill_rate_limit_bytes{fragment_id="2",table_id="77"} 700.0'
+    ]
 
 
 def test_latency_is_counted_in_buckets() -> None:

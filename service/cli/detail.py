@@ -1,0 +1,77 @@
+"""One job as a person looks at it: how far it is, why it waits, in which order its histories are read, each scan."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from service.cli import output
+
+_COLUMNS: Final = (
+    ("Fragment", "bigint"),
+    ("Reads", "text"),
+    ("Rows", "bigint"),
+    ("Total", "bigint"),
+    ("Actors", "bigint"),
+    ("Vnodes done", "text"),
+    ("Limit", "text"),
+    ("State", "text"),
+)
+
+
+def show(detail: Mapping[str, Any]) -> None:
+    """Print a job's detail."""
+    for line in _lines(detail):
+        output.say(line)
+    scans = [one for one in detail["fragments"] if one["scan_type"] is not None]
+    if scans:
+        output.console().print(output.table(_COLUMNS, (_row(scan) for scan in scans)))
+
+
+def _lines(detail: Mapping[str, Any]) -> Iterator[str]:
+    job = detail["job"]
+    progress = job["progress"]
+    moving = progress["phase"] == "backfilling"
+    speed = f", {output.speed(progress['rows_per_second'])}, ETA {output.span(progress['eta_seconds'])}"
+    yield f"{job['name']} (job {job['id']}, {job['kind']}): {job['state']}, {progress['text']}{speed if moving else ''}"
+    if job["error"]:
+        yield f"  error: {job['error']}"
+    if job["waiting"]:
+        yield f"  waits: {waiting_text(job['waiting'])}"
+    if detail["backfill_order"]:
+        yield "  order: " + ", ".join(f"{before} -> {after}" for before, after in detail["backfill_order"])
+    for scan in detail["fragments"]:
+        if scan["auto"] is not None and scan["auto"]["reason"] is not None:
+            yield f"  auto:  {scan['upstream']} {scan['auto']['move']}: {scan['auto']['reason']}"
+
+
+def waiting_text(waiting: Mapping[str, Any]) -> str:
+    """Return why something waits, since when, and until when at the latest."""
+    since = "" if waiting["since"] is None else f", since {waiting['since']}"
+    until = "" if waiting["until"] is None else f", until {waiting['until']}"
+    return f"{waiting['text']}{since}{until}"
+
+
+def _row(scan: Mapping[str, Any]) -> list[object]:
+    counts = scan["positions"]
+    return [
+        scan["id"],
+        scan["upstream"],
+        scan["rows"],
+        scan["total"],
+        len(scan["actors"]),
+        f"{counts['completed']}/{counts['not_started'] + counts['in_progress'] + counts['completed']}",
+        _limit(scan),
+        _state(scan),
+    ]
+
+
+def _limit(scan: Mapping[str, Any]) -> str:
+    limit = "none" if scan["rate_limit"] is None else f"{scan['rate_limit']:,}"
+    return limit if scan["auto"] is None else f"{limit} (auto, {scan['auto']['phase']})"
+
+
+def _state(scan: Mapping[str, Any]) -> str:
+    if scan["finished"]:
+        return "finished"
+    if scan["waiting"]:
+        return "after " + (", ".join(scan["waits_for"]) or "the next barrier")
+    return "paused" if scan["rate_limit"] == 0 else "reading"

@@ -1,0 +1,121 @@
+"""Why a job waits: a named reason, since when, and until when at the latest where there is such a time.
+
+What holds up the whole graph comes before what holds up the job: it is what has to be seen to first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from service.domain.barrier import GraphStatus, GraphView, Pace
+from service.domain.job import Job, JobState
+from service.domain.progress import ScanProgress
+from service.domain.retry import backoff
+
+OVERDUE_INTERVALS: Final = 2
+"""A barrier is published within two intervals, or something is amiss."""
+OVERDUE_LEAST: Final = timedelta(seconds=5)
+"""On a busy machine short intervals are often passed."""
+
+
+class Reason(StrEnum):
+    """What a job waits for."""
+
+    QUEUE = "queue"
+    START = "start"
+    FIRST_BARRIER = "first_barrier"
+    RECOVERY = "recovery"
+    WORKER = "worker"
+    LEADER = "leader"
+    BARRIER = "barrier"
+    PAUSE = "pause"
+    ORDER = "backfill_order"
+    LIMIT = "backfill_rate_limit"
+    INDEX = "index"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """`since` is None where it was not recorded. At `until` the service does something about it; None: no such time."""
+
+    reason: Reason
+    text: str
+    since: datetime | None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a job's waiting depends on besides itself. `place` is its place in the queue."""
+
+    graph: GraphView
+    pace: Pace
+    last_error: str | None
+    paused: bool
+    paused_since: datetime | None
+    place: int | None = None
+
+
+def why(job: Job, scans: Sequence[ScanProgress], around: Around, *, now: datetime) -> Waiting | None:
+    """Return why the job does not go on, None where it does or is not under way."""
+    match job.state:
+        case JobState.INITIAL:
+            return Waiting(Reason.START, "the leader has yet to start it", job.initialized_at)
+        case JobState.QUEUED:
+            text = f"queued at place {around.place}: max_concurrent_creating_streaming_jobs is reached"
+            return Waiting(Reason.QUEUE, text, job.state_since or job.initialized_at)
+        case JobState.CANCELLING | JobState.DROPPING:
+            return Waiting(Reason.STOP, "a barrier has yet to stop its actors", job.state_since)
+        case JobState.CREATING:
+            return _of_graph(around, now) or _of_job(job, scans, around)
+        case _:
+            return None
+
+
+def _of_graph(around: Around, now: datetime) -> Waiting | None:
+    graph, said = around.graph, around.last_error or "starting"
+    if graph.status is GraphStatus.RECOVERING:
+        return Waiting(Reason.RECOVERY, f"rolling back to the committed epoch: {said}", graph.recovering_since)
+    lost = graph.status is GraphStatus.RUNNING and graph.worker not in graph.alive
+    if not graph.alive or lost:
+        return Waiting(Reason.WORKER, "no worker is alive", graph.recovering_since)
+    if graph.status is GraphStatus.WAITING:
+        since = graph.recovering_since
+        due = None if since is None else since + backoff(graph.attempts)
+        return Waiting(Reason.RECOVERY, f"backing off after {graph.attempts} starts: {said}", since, due)
+    return _overdue(around, now)
+
+
+def _overdue(around: Around, now: datetime) -> Waiting | None:
+    """A barrier that should have been collected long ago, or one that should have been made."""
+    graph, since = around.graph, around.graph.last_injected_at
+    if graph.decoupled is not None and graph.decoupled.unindexed:
+        return Waiting(Reason.INDEX, "the index of its table is being built", since)
+    if since is None or now - since <= max(around.pace.interval * OVERDUE_INTERVALS, OVERDUE_LEAST):
+        return None
+    if graph.in_flight is None or graph.in_flight.collected:
+        return Waiting(Reason.LEADER, "no service leads: no barrier was made or committed", since)
+    text = f"worker {graph.worker} has not collected barrier {graph.in_flight.epoch}"
+    return Waiting(Reason.BARRIER, text, since, since + around.pace.deadline)
+
+
+def _of_job(job: Job, scans: Sequence[ScanProgress], around: Around) -> Waiting | None:
+    left = [scan for scan in scans if not scan.finished]
+    if scans and all(scan.at is None for scan in scans):
+        return Waiting(Reason.FIRST_BARRIER, "its first barrier has yet to be collected", job.state_since)
+    if not left and around.graph.decoupled is None:
+        return None
+    if around.paused:
+        return Waiting(Reason.PAUSE, "every backfill is paused", around.paused_since)
+    # A snapshot job that has read all history replays the log: a pause and a limit of 0 hold that as well.
+    free = [scan for scan in left or scans if not scan.waiting]
+    if not free:
+        text = "; ".join(f"{scan.upstream} after {', '.join(scan.awaits) or 'the next barrier'}" for scan in left)
+        return Waiting(Reason.ORDER, text, job.state_since)
+    if all(scan.rate_limit == 0 for scan in free):
+        since = max((scan.limited_since for scan in free if scan.limited_since is not None), default=job.state_since)
+        return Waiting(Reason.LIMIT, "backfill_rate_limit is 0", since)
+    return None

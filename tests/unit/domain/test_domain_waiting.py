@@ -1,0 +1,148 @@
+"""Why a job waits: one reason for each state in which it does, since when, and until when."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from service.domain.barrier import GraphStatus, GraphView, InFlight, Pace
+from service.domain.job import Job, JobState
+from service.domain.progress import ScanProgress
+from service.domain.waiting import Around, Reason, Waiting, why
+from service.protocol.barrier import BarrierKind
+from service.protocol.ids import Epoch, FragmentId, Generation, GraphId, JobId, RelationId, WorkerId
+from service.protocol.relation import RelationKind
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+BEGAN = NOW - 60 * SECOND
+W = WorkerId("w")
+JOB = Job(
+    id=JobId(1),
+    relation=RelationId(1),
+    name="m",
+    kind=RelationKind.MATERIALIZED_VIEW,
+    statement="",
+    state=JobState.CREATING,
+    background=True,
+    initialized_at=NOW - 90 * SECOND,
+    state_since=BEGAN,
+)
+SCAN = ScanProgress(FragmentId(1), "t", rows=5, total=10, at=NOW)
+RUNNING = GraphView(
+    graph=GraphId(1),
+    status=GraphStatus.RUNNING,
+    generation=Generation(1),
+    committed=Epoch(5),
+    published=Epoch(5),
+    newest=Epoch(5),
+    worker=W,
+    alive=frozenset({W}),
+)
+LATE = InFlight(Epoch(9), BarrierKind.CHECKPOINT, NOW - 6 * SECOND)
+WELL = Around(graph=RUNNING, pace=Pace(), last_error="worker lost", paused=False, paused_since=None)
+
+
+def around(**of_graph: object) -> Around:
+    return replace(WELL, graph=replace(RUNNING, **of_graph))
+
+
+@pytest.mark.parametrize(
+    ("job", "facts", "waiting"),
+    [
+        (
+            replace(JOB, state=JobState.INITIAL),
+            WELL,
+            Waiting(Reason.START, "the leader has yet to start it", JOB.initialized_at),
+        ),
+        (
+            replace(JOB, state=JobState.QUEUED),
+            replace(WELL, place=3),
+            Waiting(Reason.QUEUE, "queued at place 3: max_concurrent_creating_streaming_jobs is reached", BEGAN),
+        ),
+        (
+            replace(JOB, state=JobState.CANCELLING),
+            WELL,
+            Waiting(Reason.STOP, "a barrier has yet to stop its actors", BEGAN),
+        ),
+        (
+            JOB,
+            around(status=GraphStatus.RECOVERING, recovering_since=NOW - SECOND),
+            Waiting(Reason.RECOVERY, "rolling back to the committed epoch: worker lost", NOW - SECOND),
+        ),
+        (
+            JOB,
+            around(status=GraphStatus.WAITING, recovering_since=NOW, attempts=9),
+            Waiting(Reason.RECOVERY, "backing off after 9 starts: worker lost", NOW, NOW + 5 * SECOND),
+        ),
+        (
+            JOB,
+            around(status=GraphStatus.WAITING, recovering_since=BEGAN, alive=frozenset[WorkerId]()),
+            Waiting(Reason.WORKER, "no worker is alive", BEGAN),
+        ),
+        (
+            JOB,
+            around(in_flight=LATE, last_injected_at=LATE.injected_at),
+            Waiting(Reason.BARRIER, "worker w has not collected barrier 9", NOW - 6 * SECOND, NOW + 294 * SECOND),
+        ),
+        (
+            JOB,
+            replace(WELL, paused=True, paused_since=NOW - SECOND),
+            Waiting(Reason.PAUSE, "every backfill is paused", NOW - SECOND),
+        ),
+        (JOB, WELL, None),
+        (replace(JOB, state=JobState.CREATED), around(status=GraphStatus.RECOVERING), None),
+    ],
+)  # fmt: skip
+def test_every_state_in_which_a_job_waits_has_a_reason(job: Job, facts: Around, waiting: Waiting | None) -> None:
+    assert why(job, [SCAN], facts, now=NOW) == waiting
+
+
+def test_a_worker_that_the_graph_has_lost_is_not_alive() -> None:
+    waiting = why(JOB, [SCAN], around(alive=frozenset({WorkerId("another")})), now=NOW)
+    assert waiting is not None
+    assert waiting.reason is Reason.WORKER
+
+
+def test_a_barrier_has_its_time() -> None:
+    soon = NOW - 5 * SECOND
+    assert why(JOB, [SCAN], around(in_flight=replace(LATE, injected_at=soon), last_injected_at=soon), now=NOW) is None
+    assert why(JOB, [SCAN], around(last_injected_at=soon), now=NOW) is None
+
+
+@pytest.mark.parametrize("in_flight", [replace(LATE, collected=True), None])
+def test_nobody_makes_or_commits_barriers(in_flight: InFlight | None) -> None:
+    waiting = why(JOB, [SCAN], around(in_flight=in_flight, last_injected_at=LATE.injected_at), now=NOW)
+    assert waiting == Waiting(Reason.LEADER, "no service leads: no barrier was made or committed", LATE.injected_at)
+
+
+def test_a_long_interval_is_waited_for_twice() -> None:
+    late = around(in_flight=LATE, last_injected_at=LATE.injected_at)
+    slow = replace(late, pace=Pace(interval=4 * SECOND))
+    assert why(JOB, [SCAN], slow, now=NOW) is None
+    assert why(JOB, [SCAN], slow, now=NOW + 3 * SECOND) is not None
+
+
+def test_what_holds_up_the_job_itself() -> None:
+    stopped = replace(SCAN, rate_limit=0, limited_since=NOW - SECOND)
+    begun_stopped = replace(SCAN, rate_limit=0)
+    behind = replace(SCAN, upstream="u", waiting=True, awaits=("t", "s"))
+    due = replace(SCAN, upstream="v", waiting=True)
+    done = replace(SCAN, finished=True)
+
+    def reasons(*scans: ScanProgress) -> tuple[Reason, str, datetime | None] | None:
+        waiting = why(JOB, scans, WELL, now=NOW)
+        return None if waiting is None else (waiting.reason, waiting.text, waiting.since)
+
+    assert reasons(replace(SCAN, at=None)) == (
+        Reason.FIRST_BARRIER,
+        "its first barrier has yet to be collected",
+        BEGAN,
+    )
+    assert reasons(stopped, done) == (Reason.LIMIT, "backfill_rate_limit is 0", NOW - SECOND)
+    assert reasons(begun_stopped) == (Reason.LIMIT, "backfill_rate_limit is 0", BEGAN)
+    assert reasons(behind, due, done) == (Reason.ORDER, "u after t, s; v after the next barrier", BEGAN)
+    assert reasons(stopped, behind) == (Reason.LIMIT, "backfill_rate_limit is 0", NOW - SECOND)
+    assert reasons(SCAN, stopped, behind) is None, "something moves"
+    assert reasons(done) is None
+    assert reasons() is None
