@@ -63,19 +63,9 @@ class PostgresJobs:
         late = dependents(new.order)
         for one in new.fragments:
             await self._add_fragment(job, one, waiting=one.upstream in late)
-        return Job(
-            id=job,
-            relation=relation,
-            name=new.relation.name,
-            kind=new.relation.kind,
-            statement=new.statement,
-            state=JobState.INITIAL,
-            background=new.background,
-            initialized_at=now,
-            parallelism=new.parallelism,
-            backfill_parallelism=new.backfill_parallelism,
-            state_since=now,
-        )
+        stored = await self.get(job)
+        assert stored is not None
+        return stored
 
     async def get(self, job: JobId) -> Job | None:
         row = (await self._connection.execute(JOBS.where(job_table.c.id == job))).first()
