@@ -102,8 +102,10 @@ async def order_of(world: World, statement: CreateMaterializedView) -> Edges:
 async def _bound(
     world: World, statement: CreateMaterializedView
 ) -> tuple[BoundView, Mapping[str, Relation], Mapping[str, logical_views.Query]]:
-    """Bind a query; return with it the relations and the logical views that there are."""
-    relations, views = await readable(world), await logical_views.queries(world)
+    """Bind a query; return with it the relations that there are, and the logical views that it reads."""
+    ordered = {one.name for edge in statement.order.edges for one in edge}
+    relations = await readable(world)
+    views = await logical_views.queries(world, query_reads(statement.query) | ordered)
     return bind_view(statement, relations, {name: view.query for name, view in views.items()}), relations, views
 
 

@@ -5,14 +5,14 @@ so that nobody drops it meanwhile; then it is shown. A service that dies in betw
 the same CREATE takes it up where it was left, and a DROP removes it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from service.domain.errors import Conflict, Invalid, NotFound
 from service.operations.naming import Named, named
 from service.operations.world import World
 from service.ports.meta_store import Transaction
-from service.ports.records import LogicalView, NewLogicalView
+from service.ports.records import NewLogicalView
 from service.protocol.ids import RelationId
 from service.protocol.relation import RelationKind
 from service.sql.parse import parse
@@ -40,17 +40,22 @@ async def create(world: World, statement: CreateView, timeout_ms: int) -> tuple[
     return ()
 
 
-async def queries(world: World) -> Mapping[str, Query]:
-    """Return the logical views that can be read, by name."""
+async def queries(world: World, names: Collection[str]) -> Mapping[str, Query]:
+    """Return those of `names` that are logical views, and what these are made of, by name. What cannot be read yet is
+    absent.
+    """
+    found: dict[str, Query] = {}
+    frontier = set(names)
     async with world.stores.begin() as tx:
-        views = await tx.views.all()
-    return {view.name: Query(view.id, _query(view)) for view in views if view.shown}
-
-
-def _query(view: LogicalView) -> Tree:
-    statement = parse(view.definition)
-    assert isinstance(statement, CreateView), view
-    return statement.query
+        while frontier:
+            view = await tx.views.named(frontier.pop())
+            if view is None or not view.shown:
+                continue
+            statement = parse(view.definition)
+            assert isinstance(statement, CreateView), view
+            found[view.name] = Query(view.id, statement.query)
+            frontier |= statement.reads.keys() - found.keys()
+    return found
 
 
 async def _taken(tx: Transaction, statement: CreateView) -> Named | None:

@@ -227,6 +227,24 @@ async def test_what_is_dropped_while_it_is_read_is_removed_later_and_its_name_is
     assert await here.rows("SELECT shout FROM v") == (("NEW",),)
 
 
+async def test_the_query_of_a_materialized_view_is_bound_through_all_of_them(here: Here) -> None:
+    """Up to the tables below; whatever cannot be kept is refused with the name of the view that says so."""
+    await here.created(new_table("u"))
+    await here.run("CREATE VIEW bottom AS SELECT id, name FROM t WHERE id > 1 UNION ALL SELECT id, name FROM u")
+    await here.run("CREATE VIEW top AS SELECT upper(name) AS shout, id FROM bottom")
+    await here.run("CREATE VIEW grouped AS SELECT count(*) AS n FROM top")
+    explain, create = (
+        "EXPLAIN (backfill, format dot)",
+        "CREATE MATERIALIZED VIEW m WITH (backfill_order = FIXED({})) AS",
+    )
+    told = await here.rows(f"{explain} {create.format('u -> t')} SELECT shout FROM top WHERE id < 9")
+    assert told == (("digraph G {",), ('  "public.u" -> "public.t";',), ("}",))
+    unused = "Table or source 'top' specified in backfill_order is not used in the query"
+    await refused(here, f"{explain} {create.format('^top -> t')} SELECT id FROM top", Invalid, unused)
+    refusal = 'view "grouped": aggregate function count is not supported in a view'
+    await refused(here, "CREATE MATERIALIZED VIEW m AS SELECT n FROM ^grouped", Invalid, refusal)
+
+
 @pytest.mark.parametrize("kind", ["TABLE t", "VIEW v"])
 async def test_a_drop_waits_for_a_view_that_is_being_added_and_sees_it(here: Here, kind: str) -> None:
     await here.run(VIEW)
