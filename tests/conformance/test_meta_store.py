@@ -139,6 +139,7 @@ async def test_a_new_store_has_a_graph_that_has_yet_to_be_fenced(stores: Stores)
         "committed": "0",
         "published": "0",
         "paused": False,
+        "paused_since": None,
         "recoveries": 0,
         "last_error": None,
     }

@@ -10,7 +10,7 @@ import pytest
 
 from service.protocol.plan import ActorPlan, FragmentPlan, PositionState, ScanType, VnodePosition
 from service.protocol.vnodes import Runs
-from tests.support.arrangement import INTERVAL, World, random_walk
+from tests.support.arrangement import INTERLEAVING, INTERVAL, World, random_walk
 from workers.backfill.budget import Budget
 from workers.backfill.model import Arrangement, Half, Key, Marks, Passed, Reading, VersionedTable, order_python
 from workers.backfill.positions import Block, Page, Positions, redistributed
@@ -85,7 +85,7 @@ class ForgetsHalfVisibleUpdates(Arrangement):
         return [half for half in visible if half.row[0] not in hidden_rows]
 
 
-@pytest.mark.parametrize("scan_type", ScanType)
+@pytest.mark.parametrize("scan_type", INTERLEAVING)
 @pytest.mark.parametrize(
     "executor",
     [

@@ -29,6 +29,8 @@ from workers.backfill.model import Arrangement, Key, Passed, Reading, Row, Versi
 from workers.backfill.order import key_of
 from workers.backfill.scan import ScanState
 
+INTERLEAVING = (ScanType.ARRANGEMENT_BACKFILL, ScanType.BACKFILL)
+"""The strategies that merge history with live changes epoch by epoch."""
 INTERVAL: float = 1.0
 POINTS: tuple[str, ...] = (
     "before_forward",

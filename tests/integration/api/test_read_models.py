@@ -116,11 +116,11 @@ async def test_why_a_job_waits_and_since_when(http: httpx.AsyncClient, stores: P
     async with stores.begin() as tx:
         await tx.graphs.set_paused(DATABASE_GRAPH, paused=False, now=NOW)
         scan = (await tx.fragments.scans([view["id"]]))[view["id"]][0].fragment
-        await tx.limits.put({scan: 0}, auto=(), epoch=following(Epoch(0), now=NOW))
+        await tx.limits.put({scan: 0}, auto=(), epoch=following(Epoch(0), now=NOW - timedelta(seconds=2)))
     assert await waiting(clock) == {
         "reason": "backfill_rate_limit",
         "text": "backfill_rate_limit is 0",
-        "since": "2026-01-02T03:04:05Z",
+        "since": "2026-01-02T03:04:03Z",
         "until": None,
     }
     await inject(stores, barrier(30, 20))
