@@ -41,7 +41,7 @@ def measure(service: Service, options: argparse.Namespace) -> tuple[list[Section
     largest = options.rows[-1]
     steps: Mapping[str, Callable[[], list[Section]]] = {
         "backfill": lambda: backfill(tables, options.rows, options.repeat),
-        "latency": lambda: [latency(service, tables.of(largest))],
+        "latency": lambda: latency(service, tables.of(largest)),
         "pause": lambda: [pausing(service, tables.of(largest))],
         "kill": lambda: [losing_the_worker(service, tables.of(largest))],
         "views": lambda: many_views(service, options.views),

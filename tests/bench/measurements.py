@@ -1,10 +1,11 @@
 """What is measured of one view over one table: throughput and memory, barrier latency, pause, loss of the worker."""
 
 import statistics
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from tests.bench.barriers import latencies, window
 from tests.bench.baselines import NotMeasuredError, insert_select, jdbc_copy, plain_tables, settle
@@ -13,7 +14,7 @@ from tests.bench.figures import Figure, Section, Target, of_samples, per_second,
 from tests.bench.memory import Memory
 from tests.bench.tables import Table, Tables
 from tests.bench.writers import Writers
-from tests.support.service import Service
+from tests.support.service import ARRANGEMENT, Service
 from tests.support.waiting import until
 
 VIEW: Final = "copied"
@@ -48,44 +49,66 @@ def backfill(tables: Tables, sizes: list[int], repeat: int) -> list[Section]:
 
 def _backfill(service: Service, table: Table, repeat: int) -> tuple[tuple[Figure, ...], Figure]:
     fresh_worker(service)
-    runs = [_copy_once(service, table, create_view(table)) for _ in range(repeat)]
-    computed = [_copy_once(service, table, create_computed_view(table)) for _ in range(repeat)]
-    rates = per_second(table.rows, [seconds for seconds, _, _ in runs])
-    walls = per_second(table.rows, [seconds for _, seconds, _ in runs])
+    runs = {
+        strategy: [_copy_once(service, table, create_view(table), strategy.session) for _ in range(repeat)]
+        for strategy in STRATEGIES
+    }
+    computed = [_copy_once(service, table, create_computed_view(table), {}) for _ in range(repeat)]
     through_spark = per_second(table.rows, [seconds for seconds, _, _ in computed])
     postgres, jdbc, missing = _baselines(service, table, repeat)
-    rate = statistics.median(rates)
-    figures = (
-        Figure("load: INSERT .. SELECT generate_series", table.rows / table.load_seconds, "rows/s"),
-        Figure("backfill, first of a worker's life", rates[0], "rows/s"),
-        of_samples("backfill, first barrier to Created", rates, "rows/s"),
-        of_samples("backfill, as the caller of CREATE sees it", walls, "rows/s"),
-        of_samples("backfill of a computed column, through Spark", through_spark, "rows/s"),
+    figures = [Figure("load: INSERT .. SELECT generate_series", table.rows / table.load_seconds, "rows/s")]
+    for strategy, done in runs.items():
+        rates = per_second(table.rows, [seconds for seconds, _, _ in done])
+        walls = per_second(table.rows, [seconds for _, seconds, _ in done])
+        figures += [
+            of_samples(f"{strategy.name}, start to Created", rates, "rows/s", note=f"first {rates[0]:,.0f}"),
+            of_samples(f"{strategy.name}, as the caller of CREATE sees it", walls, "rows/s"),
+            _share(f"{strategy.name} : Postgres alone", rates, postgres, strategy.of_postgres),
+            _share(f"{strategy.name} : Spark JDBC", rates, jdbc, strategy.of_jdbc, missing),
+        ]
+    figures += [
+        of_samples("a computed column, through Spark", through_spark, "rows/s"),
         of_samples("Postgres alone, INSERT .. SELECT", postgres, "rows/s"),
         of_samples("Spark JDBC, one-shot copy", jdbc, "rows/s", note=missing),
-        Figure(
-            "backfill : Postgres alone",
-            ratio(rate, statistics.median(postgres) if postgres else None),
-            "x",
-            Target(">=", 0.5),
-        ),
-        Figure(
-            "backfill : Spark JDBC",
-            ratio(rate, statistics.median(jdbc) if jdbc else None),
-            "x",
-            Target(">=", 0.8),
-            missing,
-        ),
-    )
-    return figures, _peak(table, [memory for _, _, memory in (*runs, *computed)])
+    ]
+    taken = [memory for done in (*runs.values(), computed) for _, _, memory in done]
+    return tuple(figures), _peak(table, taken)
 
 
-def _copy_once(service: Service, table: Table, statement: str) -> tuple[float, float, Memory]:
+@dataclass(frozen=True)
+class Strategy:
+    """One way to backfill, and what share it should reach of what there is without tidefill."""
+
+    name: str
+    session_of: tuple[tuple[str, str], ...]
+    of_postgres: float
+    of_jdbc: float
+
+    @property
+    def session(self) -> dict[str, str]:
+        return dict(self.session_of)
+
+
+STRATEGIES: Final = (
+    Strategy("Snapshot", (), 0.65, 1.0),
+    Strategy("Arrangement", tuple(ARRANGEMENT.items()), 0.5, 0.8),
+)
+
+
+def _share(name: str, rates: Sequence[float], baseline: Sequence[float], least: float, note: str = "") -> Figure:
+    rate = statistics.median(rates)
+    share = ratio(rate, statistics.median(baseline) if baseline else None)
+    return Figure(name, share, "x", Target(">=", least), note)
+
+
+def _copy_once(
+    service: Service, table: Table, statement: str, session: Mapping[str, str]
+) -> tuple[float, float, Memory]:
     """Return the seconds from the job's start to Created, those its caller waited, and the memory taken."""
     settle(service)
     with Memory(service) as memory:
         began = monotonic()
-        service.sql(statement)
+        service.sql(statement, **session)
         waited = monotonic() - began
     job = service.detail(service.job(VIEW))["job"]
     found = service.value(f"select count(*) from {VIEW}")
@@ -119,11 +142,15 @@ def _peak(table: Table, runs: list[Memory]) -> Figure:
 # --- barriers ----------------------------------------------------------------------------------------------------
 
 
-def latency(service: Service, table: Table) -> Section:
-    """Measure barriers while a view is built over a table that changes."""
+def latency(service: Service, table: Table) -> list[Section]:
+    """Measure barriers while a view is built over a table that changes, by each strategy."""
+    return [_latency(service, table, strategy) for strategy in STRATEGIES]
+
+
+def _latency(service: Service, table: Table, strategy: Strategy) -> Section:
     with Writers(service, table, LIVE_ROWS_PER_SECOND) as writers:
         writers.until_steady()
-        with building(service, table) as job:
+        with building(service, table, strategy.session) as job:
             began, before = monotonic(), writers.changed
             service.post(f"/v1/jobs/{job}/wait?timeout_seconds=3600")
             rate = (writers.changed - before) / (monotonic() - began)
@@ -131,7 +158,7 @@ def latency(service: Service, table: Table) -> Section:
     since, upto = (datetime.fromisoformat(built[name]) for name in ("started_at", "finished_at"))
     found = latencies(service, since, upto)
     return Section(
-        f"Barriers while backfilling {table.rows:,} rows under live writes{_said(table)}",
+        f"The database graph's barriers, {strategy.name} of {table.rows:,} rows under live writes{_said(table)}",
         (
             Figure("live writes", rate, "rows/s", note=f"{LIVE_ROWS_PER_SECOND:,} asked for"),
             *found.figures(p50=1.0, p99=2.0),
@@ -143,7 +170,7 @@ def pausing(service: Service, table: Table) -> Section:
     """Pause and resume a backfill at different moments of its interval."""
     intervals: list[float] = []
     rows_after = 0
-    with building(service, table) as job:
+    with building(service, table, ARRANGEMENT) as job:
         interval = interval_seconds(service)
         for turn in range(PAUSES):
             service.until_rows(job, service.rows(job))
@@ -172,7 +199,7 @@ def losing_the_worker(service: Service, table: Table) -> Section:
     """Kill the worker in the middle of a backfill."""
     seconds: list[float] = []
     for _ in range(KILLS):
-        with building(service, table) as job:
+        with building(service, table, ARRANGEMENT) as job:
             service.until_rows(job, 0)
             seconds.append(_kill_once(service, job))
     note = "a worker that lived less than a minute is started again a little later each time"
@@ -219,10 +246,10 @@ def drop_view(service: Service) -> None:
 
 
 @contextmanager
-def building(service: Service, table: Table) -> Generator[int]:
+def building(service: Service, table: Table, strategy: Mapping[str, str]) -> Generator[int]:
     """Start a view in the background, which takes long enough to be watched; yield its job and drop it afterwards."""
     limit = _limit(table)
-    session: dict[str, Any] = {} if limit is None else {"backfill_rate_limit": str(limit)}
+    session = {**strategy, **({} if limit is None else {"backfill_rate_limit": str(limit)})}
     service.sql(create_view(table), background_ddl="true", **session)
     try:
         yield service.job(VIEW)
