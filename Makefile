@@ -41,7 +41,7 @@ lint: $(STAMP) ## Formatting, style, types, and which part may import which
 	$(BIN)/lint-imports --no-cache
 
 test: lint ## Everything but the long runs
-	$(BIN)/pytest -m "not soak"
+	$(BIN)/pytest -m "not soak" --numprocesses 2 --dist loadgroup
 
 check: lint ## What runs without Spark and without whole processes
 	$(BIN)/pytest -m "not spark and not e2e and not soak"
