@@ -41,6 +41,8 @@ USED_SHARE: Final = 0.25
 """A limit of which less is used holds nothing back. Not nearer to 1: a bucket holds an interval's worth, and epochs
 that take longer than an interval get no more.
 """
+LITTLE_SHARE: Final = 0.1
+"""A late barrier of which reading history took less was made late by something else: a lower limit would not help."""
 SMALL_CHANGE: Final = 0.05
 """A change below this is not worth a command."""
 
@@ -124,10 +126,13 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A checkpoint that was published: injected to published took `latency`."""
+    """A checkpoint that was published: injected to published took `latency`, of which `history` went into reading
+    history, None where that is not known.
+    """
 
     epoch: Epoch
     latency: timedelta
+    history: timedelta | None = None
 
 
 def started(bounds: Bounds) -> Adaptation:
@@ -178,7 +183,8 @@ def to_ask(in_force: int, state: Adaptation, bounds: Bounds) -> int | None:
 def of_latency(passed: Sequence[Passed], *, since: Epoch, target: timedelta) -> Reading | None:
     """Return what the barriers after `since` (newest first) say, None where none has passed.
 
-    Latencies scatter: one just beyond the target has to be confirmed by a second.
+    Latencies scatter: one just beyond the target has to be confirmed by a second. One that history had little part in
+    speaks against raising a limit and not for lowering it.
     """
     seen = [one for one in passed if one.epoch > since][:2]
     if not seen:
@@ -186,13 +192,16 @@ def of_latency(passed: Sequence[Passed], *, since: Epoch, target: timedelta) -> 
     newest = seen[0]
     severity = newest.latency / target
     over = [one for one in seen if one.latency > target]
+    innocent = newest.history is not None and newest.history < newest.latency * LITTLE_SHARE
     said = f"barrier {newest.epoch} took {newest.latency.total_seconds():.2f} s of {target.total_seconds():.2f} s"
+    if severity > 1 and innocent:
+        said += ", little of it for history"
     return Reading(
         Signal.BARRIER_LATENCY,
         healthy=severity <= 1,
         text=said,
         severity=severity,
-        sure=severity >= FAR or len(over) > 1,
+        sure=not innocent and (severity >= FAR or len(over) > 1),
     )
 
 

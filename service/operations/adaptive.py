@@ -135,10 +135,16 @@ def _passed(records: Sequence[BarrierRecord]) -> Sequence[Passed]:
     a barrier takes.
     """
     return [
-        Passed(one.barrier.curr, one.published_at - one.injected_at)
+        Passed(one.barrier.curr, one.published_at - one.injected_at, _history(one))
         for one in records
         if one.published_at is not None and one.barrier.kind is BarrierKind.CHECKPOINT
     ]
+
+
+def _history(record: BarrierRecord) -> timedelta | None:
+    """Return how long the worker read history in this epoch, None where it says nothing of it."""
+    reading = [took for name, took in record.timings_ms.items() if name.startswith("reading_")]
+    return timedelta(milliseconds=sum(reading)) if reading else None
 
 
 def _due(scan: AdaptedScan, passed: Sequence[Passed]) -> bool:

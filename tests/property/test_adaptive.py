@@ -240,6 +240,17 @@ def test_it_is_held_at_the_floor_and_says_why() -> None:
     assert (decision.move, decision.signal, decision.after.present) == (Move.HELD, Signal.SQL_PROBE, 100)
 
 
+@pytest.mark.parametrize(("history", "sure"), [(0.0, False), (0.19, False), (0.21, True), (1.9, True), (None, True)])
+def test_a_barrier_that_others_made_late_lowers_nothing(history: float | None, sure: bool) -> None:
+    reading_history = None if history is None else timedelta(seconds=history)
+    passed = [Passed(Epoch(9), timedelta(seconds=2), reading_history), Passed(Epoch(8), timedelta(seconds=2))]
+    reading = of_latency(passed, since=Epoch(0), target=TARGET)
+    assert reading is not None
+    assert (reading.healthy, reading.sure, reading.text.endswith("for history")) == (False, sure, not sure)
+    move = decided(Adaptation(1000), [reading], used=1000, bounds=BOUNDS).move
+    assert move is (Move.LOWERED if sure else Move.HELD)
+
+
 @pytest.mark.parametrize(
     ("seconds", "healthy", "sure"),
     [
