@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from service.protocol.ids import GraphId, WorkerId
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Grows when a message changes so that the other side would misread it; a worker of another version is refused."""
 
 
