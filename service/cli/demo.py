@@ -1,8 +1,9 @@
 """`tidefill demo`: the main job, shown on a service of its own while a table keeps changing.
 
 One million orders are loaded; writers insert, update (some move their key) and delete; a materialized view is built
-meanwhile; it is paused, resumed, throttled and released; the worker is killed; at the end the view is verified
-against its query.
+meanwhile; it is paused, resumed, throttled and released; the worker is killed. A view over the view follows, and a
+union of two tables in an order, whose limit follows the load and whose actors are doubled meanwhile. At the end each
+is verified against its query.
 """
 
 import os
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +47,16 @@ LOAD: Final = (
 VIEW: Final = (
     "CREATE MATERIALIZED VIEW big_orders AS SELECT id, customer, upper(status) AS status, amount * 2 AS doubled"
     " FROM orders WHERE amount >= 100"
+)
+CHAIN: Final = (
+    "CREATE MATERIALIZED VIEW large_orders AS SELECT id, customer, doubled FROM big_orders WHERE doubled > 1500"
+)
+ARCHIVE: Final = "CREATE TABLE archive (id bigint PRIMARY KEY, customer bigint, amount numeric(12,2))"
+ARCHIVED: Final = "INSERT INTO archive SELECT g, g % 5000, 10 FROM generate_series(1, 20000) g"
+UNION: Final = (
+    "CREATE MATERIALIZED VIEW every_order"
+    " WITH (backfill_order = FIXED(archive -> orders), backfill_rate_limit = 'auto')"
+    " AS SELECT id, customer, amount FROM archive UNION ALL SELECT id, customer, amount FROM orders"
 )
 
 
@@ -136,10 +147,42 @@ class Demo:
         job = self.service.job_called("big_orders")
         self._steer(job)
         self._until(lambda: self._state(job) == "Created", "the view is created", seconds=180, shown=job)
+        jobs = [job, self._chain(), self._union()]
         rate = writers.end()
         self.say(f"the writers changed {writers.changed:,} rows, {rate:,.0f} rows/s")
         self.sql("FLUSH")
-        return self._verify(job)
+        return all(self._verify(one) for one in jobs)
+
+    def _chain(self) -> int:
+        """A view over the view, by the default strategy, while both follow the table."""
+        self.step(CHAIN)
+        self.sql(CHAIN)
+        return self.service.job_called("large_orders")
+
+    def _union(self) -> int:
+        """Two histories, one after the other, in the graph that everybody shares; its actors and its limit change."""
+        self.step(ARCHIVE)
+        self.sql(ARCHIVE)
+        self.sql(ARCHIVED)
+        self.step(UNION)
+        self.sql(UNION, background_ddl="true", streaming_use_snapshot_backfill="false", streaming_parallelism="1")
+        job = self.service.job_called("every_order")
+        self._look(job, seconds=6)
+        changes = self.service.get(f"/v1/jobs/{job}/limit-history")["items"]
+        for change in reversed(changes[:4]):
+            self.say(f"limit {change['before']:,} -> {change['after']:,} rows/s per actor: {change['reason']}")
+        self.step("ALTER MATERIALIZED VIEW every_order SET PARALLELISM = 2")
+        self.sql("ALTER MATERIALIZED VIEW every_order SET PARALLELISM = 2")
+        actors = {scan["upstream"]: len(scan["actors"]) for scan in self._scans(job)}
+        self.say(f"actors now: {', '.join(f'{name} {count}' for name, count in actors.items())}; no position was lost")
+        self._look(job, seconds=3)
+        self.step("no limit from here on")
+        self.sql("ALTER MATERIALIZED VIEW every_order SET BACKFILL_RATE_LIMIT TO DEFAULT")
+        self._until(lambda: self._state(job) == "Created", "the view is created", seconds=180, shown=job)
+        return job
+
+    def _scans(self, job: int) -> Sequence[Mapping[str, Any]]:
+        return [one for one in self.service.get(f"/v1/jobs/{job}")["fragments"] if one["scan_type"]]
 
     def _steer(self, job: int) -> None:
         self._until(lambda: self._rows(job) > ROWS // 20, "5 % are there", seconds=120, shown=job)
@@ -173,7 +216,8 @@ class Demo:
         self.say(f"the first new row was there after {_now() - began:.1f} s; no row was read twice")
 
     def _verify(self, job: int) -> bool:
-        self.step("verify: the view against its query over orders, at one epoch")
+        name = self.service.get(f"/v1/jobs/{job}")["job"]["name"]
+        self.step(f"verify {name}: the view against its query, at one epoch")
         result = self.service.post(f"/v1/jobs/{job}/verify")
         self.say(f"view   {result['rows']:>9,} rows  digest {result['digest']}")
         self.say(f"query  {result['expected_rows']:>9,} rows  digest {result['expected_digest']}")
