@@ -16,13 +16,14 @@ STORED = """
 select n.nspname || '.' || c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where n.nspname in ('state', 'live', 'stage', 'public') and c.relkind in ('r', 'v', 'S') order by 1
 """
-IN_STATE = "pin", "fence", "published", "horizon"
 IN_META = "relation_column", "fragment", "actor", "backfill_position", "scan_progress", "cleanup", "graph"
-ROWS = " union all ".join(
-    f"select '{name}', count(*) from {schema}.{name}"
-    for schema, names in (("state", IN_STATE), ("tidefill", IN_META))
-    for name in names
-)
+COUNTED = [
+    "state.pin",
+    # Those of the database graph come with its first barriers.
+    *(f"(select from state.{name} where graph <> 1) {name}" for name in ("fence", "published", "horizon")),
+    *(f"tidefill.{name}" for name in IN_META),
+]
+ROWS = " union all ".join(f"select {number}, count(*) from {rows}" for number, rows in enumerate(COUNTED))
 VIEW = "CREATE MATERIALIZED VIEW {name} WITH (backfill_rate_limit = {limit}) AS SELECT v FROM history"
 
 
