@@ -40,8 +40,12 @@ lint: $(STAMP) ## Formatting, style, types, and which part may import which
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-cache
 
+# What starts a JVM waits for most of its time: the rest runs beside it, and is shown after it.
 test: lint ## Everything but the long runs
-	$(BIN)/pytest -m "not soak" --numprocesses 2 --dist loadgroup
+	@log=$$(mktemp); trap 'rm -f $$log' EXIT; \
+	$(BIN)/pytest -m "not soak and not e2e and not spark" > $$log 2>&1 & beside=$$!; \
+	$(BIN)/pytest -m "not soak and (e2e or spark)"; status=$$?; \
+	wait $$beside || status=$$?; cat $$log; exit $$status
 
 check: lint ## What runs without Spark and without whole processes
 	$(BIN)/pytest -m "not spark and not e2e and not soak"

@@ -1,7 +1,6 @@
 """Fixtures every area shares."""
 
 import asyncio
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -19,20 +18,9 @@ def pytest_configure() -> None:
     asyncio.set_event_loop(None)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where two processes share the tests, those that start a JVM are one's: they would take memory and time from each
-    other, and wait for most of theirs.
-    """
-    for item in items:
-        if item.get_closest_marker("e2e") or item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("jvm"))
-
-
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What takes minutes to be built is built beside the tests that come before it, by one process."""
-    first = os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0"
-    if first and any("helm" in item.path.parts for item in session.items):
+    """What takes minutes to be built is built beside the tests that come before it."""
+    if any("helm" in item.path.parts for item in session.items):
         begin_building()
 
 

@@ -3,6 +3,7 @@
 Next: `relation_ddl.py` for what a table looks like, `fencing.py` for what makes a write count.
 """
 
+import asyncio
 from collections.abc import Collection, Sequence
 from typing import Final
 
@@ -21,6 +22,8 @@ VACUUM_BATCH: Final = 10_000
 """Row versions deleted per transaction: short enough that nobody waits for their locks."""
 INDEX_MEMORY: Final = "256MB"
 """What Postgres may sort in when an index is built: a few million keys."""
+BUILDERS_MAX: Final = 2
+"""How many indexes are built at once: a build keeps its connection for long, and barriers need some as well (I10)."""
 ASKED_TOGETHER: Final = 100
 """Tables asked about in one statement; beyond some hundreds its planning costs more than round trips save."""
 
@@ -30,6 +33,7 @@ class PostgresTables:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
+        self._building = asyncio.Semaphore(BUILDERS_MAX)
 
     async def claim(self, term: Term) -> None:
         await fencing.claim(self._pool, term)
@@ -62,7 +66,7 @@ class PostgresTables:
                 await conn.execute(sql.SQL("grant select on {} to {}").format(view, writer))
 
     async def index(self, relation: Relation, *, term: Term) -> None:
-        async with writing(self._pool, term) as conn:
+        async with self._building, writing(self._pool, term) as conn:
             await conn.execute(sql.SQL("set local maintenance_work_mem = {}").format(INDEX_MEMORY))
             await conn.execute(relation_ddl.create_storage_index(relation))
 

@@ -140,7 +140,7 @@ ANSWERS = st.one_of(
 REQUESTS = st.one_of(
     st.builds(Analyze, id=IDS, upstream=relations(), query=QUERIES, names=few(TEXTS)),
     st.builds(
-        Verify, id=IDS, graph=IDS, epoch=EPOCHS, relation=relations(),
+        Verify, id=IDS, graph=IDS, epoch=EPOCHS, relation_epoch=EPOCHS, relation=relations(),
         scans=few(st.builds(VerifyScan, upstream=relations(), query=QUERIES, positions=st.none() | POSITIONS)),
     ),
 )  # fmt: skip
