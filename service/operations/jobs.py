@@ -6,12 +6,12 @@ from datetime import timedelta
 
 from service.domain.errors import Conflict, NotFound, Refused, UnderRecovery
 from service.domain.job import CREATING, Job, JobEvent, JobState
-from service.operations import commands
 from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry, NewFragment, NewJob
 from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId
+from service.protocol.mutation import Stop
 from service.protocol.plan import FragmentKind
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.vnodes import Runs
@@ -108,8 +108,7 @@ async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: str) -> list[
                 await tx.events.append("job.cancelled", {"job": job, "name": found.name}, now=world.clock.now())
             else:
                 stopping.append(job)
-    if stopping:
-        await commands.stop(world, stopping, asked_by=asked_by)
+        await _stop(world, tx, stopping, asked_by=asked_by)
     world.signals.notify()
     await _gone(world, relations)
     return cancelled
@@ -130,10 +129,18 @@ async def drop(world: World, name: str, kind: RelationKind, *, cascade: bool, as
                 f"cannot drop {kind} {name} because other objects depend on it: {names}. Use DROP .. CASCADE"
             )
         stopping = [job for victim in doomed if (job := await _doom(world, tx, victim)) is not None]
-    if stopping:
-        await commands.stop(world, stopping, asked_by=asked_by)
+        await _stop(world, tx, stopping, asked_by=asked_by)
     world.signals.notify()
     await _gone(world, [victim.relation.id for victim in doomed])
+
+
+async def _stop(world: World, tx: Transaction, jobs: Collection[JobId], *, asked_by: str) -> None:
+    """Queue the stop of jobs in the transaction that moves them to a state that waits for it: one that died in between
+    would leave them there for ever (I9).
+    """
+    if jobs:
+        stop = Stop(jobs=tuple(sorted(jobs)))
+        await tx.commands.add(DATABASE_GRAPH, stop, asked_by=asked_by, now=world.clock.now())
 
 
 async def _doom(world: World, tx: Transaction, entry: CatalogEntry) -> JobId | None:

@@ -3,8 +3,7 @@ what locks decide between transactions that overlap. Next: `fake_meta_jobs`, `fa
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -462,16 +461,40 @@ class FakeStores:
     def __post_init__(self) -> None:
         self._transaction: Transaction = FakeTransaction.on(self.tables, self.now)
 
-    @asynccontextmanager
-    async def begin(self, term: Term | None = None) -> AsyncGenerator[Transaction]:
+    def begin(self, term: Term | None = None) -> "FakeBegin":
         """One transaction at a time, so that what its term allows cannot change before it ends."""
-        async with self._one_at_a_time:
-            if term is not None and self.tables.lease[None].term != term:
-                raise Deposed(term)
-            try:
-                yield self._transaction
-            except BaseException:
-                undo(self.tables.journal)
-                raise
-            self.committed(self.tables.journal)
-            self.tables.journal.clear()
+        return FakeBegin(self, term)
+
+    async def enter(self, term: Term | None) -> Transaction:
+        """Open the transaction."""
+        await self._one_at_a_time.acquire()
+        if term is not None and self.tables.lease[None].term != term:
+            self._one_at_a_time.release()
+            raise Deposed(term)
+        return self._transaction
+
+    def end(self, *, well: bool) -> None:
+        """Commit, or take everything back."""
+        journal = self.tables.journal
+        try:
+            if well and journal:
+                self.committed(journal)
+                journal.clear()
+            else:
+                undo(journal)
+        finally:
+            self._one_at_a_time.release()
+
+
+@dataclass(slots=True)
+class FakeBegin:
+    """The block of one transaction. A class, for there are hundreds in a second."""
+
+    stores: FakeStores
+    term: Term | None
+
+    async def __aenter__(self) -> Transaction:
+        return await self.stores.enter(self.term)
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.stores.end(well=kind is None)
