@@ -74,6 +74,10 @@ class StoredTable(VersionedTable):
         """Return what DML sees: the versions that no epoch has ended."""
         return {one.key: one for one in self.versions if one.end == ALIVE}
 
+    @override
+    def vnode(self, key: Key) -> int:
+        return placed(key, self.vnode_count)
+
     def put_version(self, version: Version) -> None:
         """Insert a version. As the unique index does, refuses a second one of the same key and epoch."""
         mine = self._by_key.setdefault(version.key, [])
@@ -82,11 +86,12 @@ class StoredTable(VersionedTable):
         mine.append(version)
         self.versions.append(version)
 
-    @override
-    def close(self, key: Key, epoch: int) -> None:
-        for version in self._by_key.get(key, ()):
-            if version.end == ALIVE and version.start < epoch:
-                version.end = epoch
+    def ends(self, key: Key, epoch: int) -> int:
+        """End the version alive at a key, unless it began in this epoch; return how many were ended."""
+        ended = [one for one in self._by_key.get(key, ()) if one.end == ALIVE and one.start < epoch]
+        for version in ended:
+            version.end = epoch
+        return len(ended)
 
     @override
     def roll_back(self, epoch: int) -> None:
@@ -148,21 +153,29 @@ class Writing:
     closed: list[tuple[StoredTable, Key, int]] = field(default_factory=list[tuple[StoredTable, Key, int]])
     inserted: list[tuple[StoredTable, Version]] = field(default_factory=list[tuple[StoredTable, Version]])
 
-    def commit(self) -> None:
-        """Hold the generation, and make everything durable at once (I7)."""
-        if self.store.fences.get(self.graph) != self.generation:
+    def commit(self) -> int:
+        """Hold the generation, and make everything durable at once (I7); return how many versions were closed."""
+        if not self.held():
             raise GenerationOverError(self.graph, self.generation)
-        for table, key, epoch in self.closed:
-            table.close(key, epoch)
+        closed = sum(table.ends(key, epoch) for table, key, epoch in self.closed)
         for table, version in self.inserted:
             table.put_version(version)
+        return closed
+
+    def held(self) -> bool:
+        """Whether its generation is the present one."""
+        return self.store.fences.get(self.graph) == self.generation
 
 
 @dataclass
 class Source:
-    """What an executor reads: remembers each key's vnode, which its row downstream shares."""
+    """What an executor reads: changes only where the epoch is said to have `changed` it. Remembers each key's vnode,
+    which its row downstream shares.
+    """
 
     table: StoredTable
+    changed: bool
+    halves: int = 0
     vnodes: dict[Key, int] = field(default_factory=dict[Key, int])
 
     @property
@@ -173,7 +186,8 @@ class Source:
         return self.table.values(position)
 
     def changes(self, prev: int, curr: int) -> list[Half]:
-        halves = self.table.changes(prev, curr)
+        halves = self.table.changes(prev, curr) if self.changed else []
+        self.halves += len(halves)
         self.vnodes.update((half.key, half.vnode) for half in halves)
         return halves
 
