@@ -44,7 +44,7 @@ class Task:
 
     name: str
     process: Process
-    run: Callable[[], None]
+    run: Callable[[], object]
     runner: "_Runner | None" = None
     turn: int = 0
     done: bool = False
@@ -97,7 +97,7 @@ class Kernel:
             name = "-" if self.current is None else f"{self.current.process.name}.{self.current.name}"
             self.told(f"{self.seconds:10.4f} {name}: {text}")
 
-    def spawn(self, process: Process, name: str, run: Callable[[], None], *, after: float = 0.0) -> Task:
+    def spawn(self, process: Process, name: str, run: Callable[[], object], *, after: float = 0.0) -> Task:
         """Let a process do something from now on; a dead one does nothing."""
         task = Task(name, process, run, done=not process.alive)
         if process.alive:
@@ -108,16 +108,19 @@ class Kernel:
             self._appoint(task, after)
         return task
 
-    def stop(self, seconds: float) -> None:
-        """Let others run for so long, or until this task is woken."""
+    def live(self) -> Task:
+        """Return the task that calls. Raises Killed where it has ended: its handlers do nothing after its death."""
         task = self.current
         assert task is not None
         if task.killed:
             raise Killed
-        self._appoint(task, seconds)
+        return task
+
+    def stop(self, seconds: float) -> None:
+        """Let others run for so long, or until this task is woken."""
+        self._appoint(self.live(), seconds)
         self._hub.switch()
-        if task.killed:
-            raise Killed
+        self.live()
 
     def wake(self, task: Task, *, after: float = 0.0) -> None:
         """Let a task that stopped go on earlier."""

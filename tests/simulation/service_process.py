@@ -47,13 +47,17 @@ class Place:
 
     def pass_by(self, name: str) -> None:
         """Let others go on, and strike where a fault is due."""
-        if self.faults.strikes(self.crash, name):
-            self.kernel.tell(f"{self.crash} at {name}")
-            self.kernel.kill(self.process)
-        if self.faults.strikes(self.slow, name):
-            self.hold_up(name)
-        elif self.kernel.random.random() >= self.hurry:
-            self.kernel.stop(self.kernel.random.random() * 0.01)
+        kernel, faults = self.kernel, self.faults
+        kernel.live()
+        if faults.rates:
+            if faults.strikes(self.crash, name):
+                kernel.tell(f"{self.crash} at {name}")
+                kernel.kill(self.process)
+            if faults.strikes(self.slow, name):
+                self.hold_up(name)
+                return
+        if kernel.random.random() >= self.hurry:
+            kernel.stop(kernel.random.random() * 0.01)
 
     def hold_up(self, name: str) -> None:
         """Take seconds; it may be the whole process that does."""

@@ -22,10 +22,10 @@ from service.protocol.barrier import Barrier
 from service.protocol.ids import DATABASE_GRAPH, WorkerId
 from tests.simulation.checker import Checker
 from tests.simulation.faults import Faults
-from tests.simulation.kernel import BrokenError, Kernel, NoRestError, Process
+from tests.simulation.kernel import BrokenError, Kernel, NoRestError, Process, Task
 from tests.simulation.service_process import Clock, Place, ServiceProcess, Staged
 from tests.simulation.worker_process import PlainScanJob, Services, TaskDml, TaskStore, WorkerProcess
-from tests.simulation.workload import Call, Users
+from tests.simulation.workload import Call, Insistence, Users
 from tests.support.fake_meta_store import FakeStores
 from tests.support.fake_state_store import StateStore
 from workers import agent
@@ -34,8 +34,8 @@ from workers.backfill.model import Arrangement
 from workers.executors import graph
 from workers.executors.graph import Stores
 
-REST_WITHIN = 400.0
-"""Seconds in which everything has to end once nothing goes wrong any more."""
+ENDS_WITHIN = 300.0
+"""Seconds of a schedule, with all its faults: one that takes longer will not come to rest."""
 _UNSETTLED = {
     JobState.INITIAL,
     JobState.QUEUED,
@@ -110,8 +110,10 @@ class Simulation:
                 for _ in range(self.several):
                     self._start_service()
                 self.kernel.spawn(self.machine, "users", self._act)
-                self.kernel.run(lambda: self.ended, within=REST_WITHIN * 2)
+                self.kernel.run(lambda: self.ended, within=ENDS_WITHIN)
                 self.checker.at_rest()
+                for client in self.users.insisting:
+                    client.check()
             except (Exception, BrokenError) as error:
                 what = str(error) or type(error).__name__
                 if isinstance(error, NoRestError):
@@ -203,6 +205,8 @@ class Simulation:
             call = self.users.next()
             if call is not None:
                 self._call("user", call)
+            if not random.randrange(20) and (client := self.users.insist()) is not None:
+                self.kernel.spawn(self.machine, "client", partial(self._insist, client))
             self.kernel.stop(self.pace * random.choice((0.1, 0.5, 1, 2)))
         self._rest()
 
@@ -237,15 +241,16 @@ class Simulation:
             "something is to be removed": bool(tables.cleanups or self.staged.rows),
             "jobs are under way": any(one.job.state in _UNSETTLED for one in tables.jobs.values()),
             "something is not shown": any(not (one.shown or one.dropped) for one in tables.relations.values()),
+            "clients wait": not all(one.answered for one in self.users.insisting),
             "somebody is late": self.faults.late > 0,
             "a recovery is asked for": row.recover_asked is not None,
         }
         return ", ".join(what for what, so in under_way.items() if so)
 
-    def _call(self, name: str, call: Call) -> None:
+    def _call(self, name: str, call: Call) -> Task | None:
         alive = self.services.alive()
         if not alive:
-            return
+            return None
         service = self.kernel.random.choice(alive)
 
         def run() -> None:
@@ -254,7 +259,14 @@ class Simulation:
             except MetaError as error:
                 self.kernel.tell(f"refused: {error}")
 
-        self.kernel.spawn(service.process, name, run)
+        return self.kernel.spawn(service.process, name, run)
+
+    def _insist(self, client: Insistence) -> None:
+        while not client.answered:
+            called = self._call("client", client.call)
+            while called is not None and not called.done:
+                self.kernel.stop(0.2)
+            self.kernel.stop(0.5)
 
     def _keep_services(self) -> None:
         while len(self.services.alive()) < self.several:

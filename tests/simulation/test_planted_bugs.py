@@ -3,23 +3,27 @@
 Seeds are fixed, so that a planted bug is found at the same one every time; a check that got weaker shows here first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import pytest
 
-from service.domain.barrier import GraphStatus, GraphView
+from service.domain.barrier import GraphStatus, GraphView, Inject
 from service.domain.progress import ScanProgress
-from service.operations import recovery
+from service.operations import barriers, recovery
 from service.operations.world import World
-from service.protocol.ids import JobId, Term
+from service.ports.meta_store import Transaction
+from service.protocol.dml import StatementResult
+from service.protocol.ids import Epoch, GraphId, JobId, RelationId, Term
 from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.report import Collected, Failed
 from service.protocol.vnodes import Runs, runs_of, vnodes_of
 from tests.simulation.simulation import FoundError, Simulation
 from tests.support.fake_meta_jobs import FakeFragments
-from tests.support.fake_meta_store import FakeBarriers, FakeStores
+from tests.support.fake_meta_statements import FakeStatements
+from tests.support.fake_meta_store import FakeBarriers, FakeGraphs, FakeStores, FakeTransaction
 from tests.support.fake_meta_tables import FragmentRow
 from tests.support.fake_state_store import FakeTables, Writing
 from workers.backfill.budget import Budget
@@ -204,3 +208,82 @@ def test_a_bucket_that_saves_up_for_ever_is_found(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Budget, "refilled", saving)
     assert "I4" in found()
+
+
+def test_a_pause_that_a_recovery_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forgotten(self: FakeGraphs, graph: GraphId, *, paused: bool) -> None:
+        del self, graph, paused
+
+    monkeypatch.setattr(FakeGraphs, "set_paused", forgotten)
+    assert "I4" in found()
+
+
+def test_a_commit_that_forgets_an_actor_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1, I6: what it read is downstream, and its position is not stored."""
+    recorded = FakeFragments.record
+
+    async def forgetful(self: FakeFragments, answers: Iterable[Collected], *, now: datetime) -> None:
+        kept = [answer.model_copy(update={"actors": answer.actors[:-1]}) for answer in answers]
+        await recorded(self, kept, now=now)
+
+    monkeypatch.setattr(FakeFragments, "record", forgetful)
+    found()
+
+
+def test_statements_that_are_not_put_back_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I3: what an abandoned epoch carried is run again."""
+
+    def forgotten(self: FakeGraphs, graph: GraphId, reason: str | None) -> None:
+        del reason
+        for key in [key for key in self.tables.barriers if key[0] == graph]:
+            self.tables.barriers.take(key)
+
+    monkeypatch.setattr(FakeGraphs, "_forget", forgotten)
+    found()
+
+
+def test_a_statement_that_comes_back_after_its_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I3."""
+    finished = FakeStatements.finish
+
+    async def finish(self: FakeStatements, results: Sequence[StatementResult], *, epoch: Epoch, now: datetime) -> None:
+        if epoch % 7:
+            await finished(self, results, epoch=epoch, now=now)
+            return
+        for result in results:
+            row = self.tables.statements[result.id]
+            self.tables.statements.put(result.id, replace(row, carried_by=None))
+
+    monkeypatch.setattr(FakeStatements, "finish", finish)
+    assert "I3" in found()
+
+
+def test_a_table_that_is_not_dropped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def kept(self: FakeTables, relation: RelationId, name: str, *, term: Term) -> None:
+        del self, relation, name, term
+
+    monkeypatch.setattr(FakeTables, "drop", kept)
+    assert "I9" in found()
+
+
+def test_a_vacuum_that_heeds_no_pin_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I2."""
+
+    def heedless(self: FakeTables, graph: GraphId, epoch: Epoch) -> Epoch:
+        return min(epoch, self.store.published.get(graph, epoch))
+
+    monkeypatch.setattr(FakeTables, "_advance", heedless)
+    assert "I2" in found()
+
+
+def test_an_epoch_that_is_shown_before_it_is_committed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I2."""
+    injected = barriers._inject  # pyright: ignore[reportPrivateUsage]
+
+    async def hasty(tx: Transaction, view: GraphView, effect: Inject, *args: Any, **named: Any) -> None:
+        await injected(tx, view, effect, *args, **named)
+        assert isinstance(tx, FakeTransaction)
+        await tx.graphs.set_published(view.graph, tx.graphs.tables.graphs[view.graph].newest, now=named["now"])
+
+    monkeypatch.setattr(barriers, "_inject", hasty)
+    found()

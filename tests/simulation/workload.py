@@ -1,15 +1,17 @@
 """What the users of a schedule do: each action is one call to a service, which may die before it answers."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
 
+from service.domain.errors import Invalid
 from service.domain.job import JobState
 from service.domain.parallelism import Adaptive, Fixed, Parallelism, resolved
-from service.operations import commands, jobs, rescaling
+from service.operations import commands, idempotency, jobs, rescaling
 from service.operations import dml as accepted
 from service.operations.world import World
+from service.ports.records import Claim
 from service.protocol.dml import Delete, InsertStaged, InsertValues, Statement, Update
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, JobId, RelationId, StatementId
 from service.protocol.mutation import Mutation, Pause, Resume
@@ -29,6 +31,43 @@ VALUES = 12
 
 
 @dataclass
+class Insistence:
+    """A client that repeats its call, with its key, until it is answered (I3)."""
+
+    key: str
+    checker: Checker
+    relation: Relation
+    row: tuple[int, int]
+    reserved: list[StatementId] = field(default_factory=list[StatementId])
+    answered: bool = False
+    refused: bool = False
+
+    async def call(self, world: World) -> None:
+        """Call once."""
+
+        async def insert(claim: Claim | None) -> Mapping[str, int]:
+            statement = await accepted.reserve(world)
+            self.reserved.append(statement)
+            insert = _insert(statement, self.relation, [self.row])
+            return {"affected": await accepted.run(world, insert, claim=claim)}
+
+        try:
+            response = await idempotency.once(world, self.key, b"insert", insert)
+        except Invalid:
+            self.answered = self.refused = True  # its table is gone
+            return
+        assert response == {"affected": 1}, f"I3: {self.key} was answered with {response}"
+        self.answered = True
+
+    def check(self) -> None:
+        """However often it was called, it was done once."""
+        assert self.answered, f"{self.key} was never answered"
+        applied = [one for one in self.reserved if one in self.checker.statements]
+        done = [one for one in applied if self.checker.statements[one][1].error is None]
+        assert len(done) == (not self.refused), f"I3: {self.key} was done by the statements {done}"
+
+
+@dataclass
 class Users:
     """Draws what is done next, knowing all that there is."""
 
@@ -39,6 +78,7 @@ class Users:
     vnode_count: int
     slots: int
     numbered: int = 0
+    insisting: list[Insistence] = field(default_factory=list[Insistence])
 
     @property
     def random(self) -> Random:
@@ -185,6 +225,17 @@ class Users:
 
         return call
 
+    def insist(self) -> Insistence | None:
+        """Repeat one insert with its idempotency key until it is answered."""
+        relation = self._one(RelationKind.TABLE)
+        if relation is None:
+            return None
+        self.numbered += 1
+        row = (self.random.randrange(KEYS), self.random.randrange(VALUES))
+        client = Insistence(f"key {self.numbered}", self.checker, relation, row)
+        self.insisting.append(client)
+        return client
+
     def read(self) -> Call:
         """Pin what is published, and read it again later."""
         self.numbered += 1
@@ -196,7 +247,7 @@ class Users:
             if epoch not in self.checker.expected:
                 return
             async with world.pins.pin(DATABASE_GRAPH, epoch, holder=holder):
-                await world.signals.wait(seconds)
+                self.kernel.stop(seconds)
                 self.checker.readable(epoch)
 
         return call
