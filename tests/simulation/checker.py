@@ -102,16 +102,12 @@ class Checker:
         tables = self.tables
         ended: list[BarrierRow] = []
         for table, key, before in journal:
-            if table is tables.barriers:
-                row = tables.barriers.get(key)
-                if row is None:
-                    ended.append(before)
-                elif row.state == "INJECTED":
-                    self._injected(row)
-            elif table is tables.fragments and key in tables.fragments:
-                self._made.setdefault(key, tables.fragments[key])
-            elif table is tables.commands and key in tables.commands:
-                self._asked(tables.commands[key].asked_by, tables.commands[key].mutation)
+            if table is not tables.barriers:
+                self._changed(table, key, before)
+            elif key not in table:
+                ended.append(before)
+            elif table[key].state == "INJECTED":
+                self._injected(table[key])
         if tables.graphs[DATABASE_GRAPH].committed != self.committed:
             self._committed(sorted(ended, key=lambda row: row.barrier.curr))
 
@@ -184,6 +180,16 @@ class Checker:
                 assert complete or job.state is JobState.FAILED, f"I1: the view of job {job.id} is not whole"
 
     # Epochs.
+
+    def _changed(self, table: object, key: Any, before: Any) -> None:
+        tables = self.tables
+        if table is tables.parameters and before == "true":
+            # Whatever becomes of the barrier that starts it, the generation is a paused one.
+            self._present = replace(self._present, paused=True)
+        elif table is tables.fragments and key in tables.fragments:
+            self._made.setdefault(key, tables.fragments[key])
+        elif table is tables.commands and key in tables.commands:
+            self._asked(tables.commands[key].asked_by, tables.commands[key].mutation)
 
     def _injected(self, row: BarrierRow) -> None:
         barrier = row.barrier

@@ -16,6 +16,8 @@ KINDS: Final = {
     "unheard": 0.005,  # a store did it, and its answer is lost
     "slow": 0.003,  # the place takes seconds
     "slow worker": 0.02,
+    "slow commit": 0.03,  # of a worker: what it wrote waits for its fence
+    "unreachable": 0.1,  # a worker that was given up cannot be ended
     "slow recovery": 0.2,  # between fencing the state store and having rolled it back
     "lost request": 0.03,
     "lost answer": 0.03,
@@ -25,7 +27,7 @@ KINDS: Final = {
 }
 """How often each strikes where it may: there are many more places in a service than messages on their way."""
 FACTORS: Final = (1.0, 4.0, 12.0)
-ZOMBIES: Final = {"slow worker": 0.04, "lost answer": 0.05, "doubled": 0.1}
+ZOMBIES: Final = {"slow commit": 0.15, "slow worker": 0.02, "lost answer": 0.05, "doubled": 0.1, "unreachable": 1.0}
 DEPOSED: Final = {"slow recovery": 0.6, "slow": 0.002, "error": 0.02, "worker crash": 0.01}
 SLOW: Final = (0.3, 1.0, 3.0, 6.0, 12.0, 25.0)
 """Seconds: some within every deadline, some beyond the leases."""

@@ -1,7 +1,7 @@
 """One service process: the real loops' ticks over ports that stop, fail and die where the seed says."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeVar, cast
@@ -10,7 +10,7 @@ from service.domain.errors import MetaError, Unavailable
 from service.domain.leadership import RENEW_EVERY
 from service.loops.periodic import Pauses
 from service.loops.schedule import Schedule
-from service.operations import idempotency
+from service.operations import idempotency, leadership
 from service.operations.world import World
 from service.ports.launcher import Launcher
 from service.ports.meta_store import Transaction
@@ -225,6 +225,17 @@ class ServiceProcess:
             ("launcher", schedule.supervise, Pauses(timedelta(seconds=1))),
         ):
             self.kernel.spawn(self.process, name, _loop(self.kernel, tick, pauses), after=random.random() * 0.01)
+
+    def stop(self) -> None:
+        """End as `Schedule.run` does: let others lead at once."""
+        resigning = self.kernel.spawn(self.process, "resigning", self._resign)
+        while not resigning.done:
+            self.kernel.stop(0.05)
+
+    def _resign(self) -> None:
+        with suppress(MetaError):
+            finish(leadership.resign(self.world, self.process.name))
+        self.kernel.kill(self.process)
 
     def run(self, body: Callable[[World], Awaitable[T]]) -> T:
         """Carry a call out, within a task of this process."""

@@ -101,6 +101,7 @@ class Simulation:
         self.checker = Checker(tables, self.state_store, self.staged.rows, self.pace)
         self.stores.committed = self.checker.transaction
         self.users = Users(self.kernel, tables, self.checker, self.staged, self.vnode_count, self.slots)
+        self.users.unlucky = not random.randrange(4)
         self._processes = 0
 
     def run(self) -> Ran:
@@ -132,8 +133,9 @@ class Simulation:
             process = one.running.process
             if process.alive and one.running.worker in given_up and not one.doomed:
                 one.doomed = True
-                late = self.faults.delay() if self.faults.rates and self.kernel.random.randrange(3) else 0.0
-                self.kernel.spawn(self.machine, "end", partial(self.kernel.kill, process), after=late)
+                if not self.faults.strikes("unreachable", process.name):
+                    late = self.faults.delay() if self.faults.rates and self.kernel.random.randrange(2) else 0.0
+                    self.kernel.spawn(self.machine, "end", partial(self.kernel.kill, process), after=late)
         if not any(one.running.process.alive and not one.doomed for one in self.workers):
             self._start_worker()
         gone = [one for one in self.workers if not (one.running.process.alive or one.reported)]
@@ -202,6 +204,8 @@ class Simulation:
             self._keep_services()
             if not random.randrange(25):
                 self._kill_one()
+            if not random.randrange(40) and (alive := self.services.alive()):
+                self.kernel.spawn(self.machine, "stop", random.choice(alive).stop)
             call = self.users.next()
             if call is not None:
                 self._call("user", call)

@@ -179,6 +179,8 @@ class TaskStore:
     def commit(self, writing: Writing) -> int:
         """Return how many versions the transaction closed."""
         self.pass_by("before its commit")
+        if self.place.faults.strikes("slow commit", "worker"):
+            self.place.hold_up("worker before its commit")
         closed = writing.commit()
         self.pass_by("after its commit")
         return closed

@@ -77,6 +77,8 @@ class Users:
     staged: Staged
     vnode_count: int
     slots: int
+    unlucky: bool = False
+    """Whether there are rows that some views cannot transform."""
     numbered: int = 0
     insisting: list[Insistence] = field(default_factory=list[Insistence])
 
@@ -114,8 +116,8 @@ class Users:
         key, other, value = (self.random.randrange(most) for most in (KEYS, KEYS, VALUES))
         rows = [(self.random.randrange(KEYS), self.random.randrange(VALUES)) for _ in range(self.random.randint(1, 4))]
         verb, wait = self.random.randrange(12), not self.random.randrange(6)
-        if not self.random.randrange(60):
-            rows[0] = (key, shapes.UNLUCKY)
+        if self.unlucky and not self.random.randrange(4):
+            rows, verb = [(key, shapes.UNLUCKY)], _INSERT
 
         async def call(world: World) -> None:
             statement = await accepted.reserve(world)
@@ -149,7 +151,7 @@ class Users:
         branches = [
             (random.choice(readable), random.choice(shapes.HARMLESS)) for _ in range(random.choice((1, 1, 2, 3)))
         ]
-        if not random.randrange(12):
+        if self.unlucky and random.randrange(2):
             branches[-1] = (branches[-1][0], shapes.FAILING)
         parallelism = self._parallelism()
         backfill = random.choice((None, None, Fixed(random.randint(1, self.vnode_count))))
@@ -216,6 +218,15 @@ class Users:
 
         async def call(world: World) -> None:
             await jobs.drop(world, relation.name, kind, cascade=True, asked_by="a user")
+
+        return call
+
+    def pause_next(self) -> Call:
+        """Have the next generation start paused."""
+
+        async def call(world: World) -> None:
+            async with world.stores.begin() as tx:
+                await tx.parameters.set("pause_on_next_bootstrap", "true")
 
         return call
 
@@ -318,6 +329,9 @@ class Users:
         return tuple(pairwise(distinct))
 
 
+_INSERT = 11
+
+
 def _insert(statement: StatementId, relation: Relation, rows: list[tuple[int, int]]) -> InsertValues:
     return InsertValues(id=statement, relation=relation, columns=("k", "v"), source=written(rows))
 
@@ -357,6 +371,7 @@ _WEIGHED: tuple[tuple[Callable[[Users], Call | None], int], ...] = (
     (Users.cancel, 3),
     (Users.drop, 3),
     (Users.recover, 4),
+    (Users.pause_next, 1),
     (Users.read, 4),
 )
 _ACTIONS = [action for action, _ in _WEIGHED]
