@@ -81,6 +81,7 @@ class Checker:
     statements: dict[StatementId, tuple[Epoch, StatementResult]] = field(
         default_factory=dict[StatementId, tuple[Epoch, StatementResult]]
     )
+    carried: dict[Epoch, Mutation | None] = field(default_factory=dict[Epoch, Mutation | None])
     epochs: int = 0
     rows: dict[RelationId, Rows] = field(default_factory=dict[RelationId, Rows])
     """What DML has made of the tables, as of the committed epoch."""
@@ -152,7 +153,11 @@ class Checker:
     def acknowledged(self, command: CommandId, epoch: Epoch) -> None:
         """A command was answered with an epoch: that one carried it, and everybody sees it (I4)."""
         assert epoch <= self.store.published[DATABASE_GRAPH], f"I4: {epoch} is acknowledged and not published"
-        assert self.tables.finished_commands[command].epoch == epoch
+        mutation = self.tables.finished_commands[command].mutation
+        carried = self.carried.get(epoch)
+        assert mutation is None or mutation == carried, (
+            f"I4: {epoch} is acknowledged for {mutation} and carried {carried}"
+        )
 
     def answered(self, statement: StatementId, affected: int) -> None:
         """A statement was answered: it has been applied once, and everybody sees it (I3)."""
@@ -197,6 +202,7 @@ class Checker:
             self._began[barrier.generation] = self.store.seconds()
         base = self._present if barrier.kind is BarrierKind.INITIAL else self.control[barrier.prev]
         control = self.control[barrier.curr] = base.after(barrier.mutation)
+        self.carried[barrier.curr] = barrier.mutation
         if isinstance(barrier.mutation, Add):
             self._added(barrier, barrier.mutation, control)
 

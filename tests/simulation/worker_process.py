@@ -14,7 +14,7 @@ from service.operations import workers
 from service.operations.world import World
 from service.protocol.api import Registered, Registration
 from service.protocol.barrier import Barrier
-from service.protocol.dml import Statement, StatementResult
+from service.protocol.dml import InsertStaged, Statement, StatementResult
 from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, FragmentId, Generation, GraphId, RelationId, WorkerId
 from service.protocol.plan import Stateless
 from service.protocol.report import Collected, Failed
@@ -202,7 +202,8 @@ class TaskDml:
         touched: dict[RelationId, set[Key]] = {relation: set() for relation in tables}
         results: list[StatementResult] = []
         for statement in statements:
-            if statement.relation.id in tables:
+            lost = isinstance(statement, InsertStaged) and statement.id not in tasks.staged
+            if statement.relation.id in tables and not lost:
                 result, keys = dml.apply(statement, rows[statement.relation.id], tasks.staged)
                 touched[statement.relation.id] |= keys
             else:
