@@ -4,6 +4,7 @@ Everything that a schedule does follows from its seed, so that a seed is all tha
 `python -m tests.simulation SEED` lives through it again and gives an account.
 """
 
+import gc
 import logging
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,8 @@ import structlog
 from service.domain.barrier import GraphStatus
 from service.domain.errors import MetaError
 from service.domain.job import JobState
-from service.operations import barriers
+from service.loops import schedule
+from service.operations import barriers, waiting
 from service.protocol.barrier import Barrier
 from service.protocol.ids import DATABASE_GRAPH, WorkerId
 from tests.simulation.checker import Checker
@@ -87,7 +89,7 @@ class Simulation:
         self.machine = Process("machine")
         self.vnode_count = random.choice((1, 2, 3, 6))
         self.page_rows, self.pages_max = random.choice((1, 2, 3)), random.choice((1, 1, 2, 5))
-        self.slots, self.hurry = random.choice((1, 2, 3)), random.choice((0.3, 0.7, 0.95))
+        self.slots, self.hurry = random.choice((1, 2, 3)), random.choice((0.5, 0.8, 0.97))
         self.pace = random.choice((0.1, 0.3, 1.0))
         self.blocks = random.choice((2, 32))
         self.skewed = random.choice((0.0, 0.0, 1.5))
@@ -307,14 +309,20 @@ def _simulated(kernel: Kernel, *, block_vnodes: int) -> Generator[None]:
         (graph, "_monotonic", lambda: kernel.seconds),
         (positions, "BLOCK_VNODES", block_vnodes),
         (barriers, "SLICE_ROWS", 3),
+        # Whoever waits looks again at every signal; without one, a second more or less only costs time.
+        (waiting, "_REREAD_SECONDS", 1.5),
+        (schedule, "_IDLE_SECONDS", 1.5),
     )
     before = [getattr(module, name) for module, name, _ in places]
     for module, name, value in places:
         setattr(module, name, value)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    # A schedule takes milliseconds, and looking for garbage a fifth of them.
+    gc.disable()
     try:
         yield
     finally:
+        gc.enable()
         structlog.reset_defaults()
         for (module, name, _), value in zip(places, before, strict=True):
             setattr(module, name, value)

@@ -89,7 +89,7 @@ class Users:
     def begin(self) -> Call:
         """Create a table with some rows."""
         self.numbered += 1
-        relation = shapes.table(f"t{self.numbered}", self.vnode_count)
+        relation = shapes.table(self._name("t"), self.vnode_count)
         rows = [
             (self.random.randrange(KEYS), self.random.randrange(VALUES)) for _ in range(self.random.choice((0, 10, 40)))
         ]
@@ -156,7 +156,7 @@ class Users:
         parallelism = self._parallelism()
         backfill = random.choice((None, None, Fixed(random.randint(1, self.vnode_count))))
         new = shapes.view(
-            f"m{self.numbered}",
+            self._name("m"),
             branches,
             actors=resolved(backfill or parallelism, slots=self.slots, vnode_count=self.vnode_count),
             parallelism=parallelism,
@@ -296,6 +296,12 @@ class Users:
                 self.checker.acknowledged(command, await commands.applied(world, command))
 
         return call
+
+    def _name(self, letter: str) -> str:
+        """Return a new name, or one that has become free."""
+        names = {row.relation.name: row.dropped for _, row in sorted(self.tables.relations.items())}
+        free = [name for name, dropped in names.items() if dropped and name.startswith(letter)]
+        return self.random.choice(free) if free and self.random.randrange(2) else f"{letter}{self.numbered}"
 
     def _one(self, kind: RelationKind) -> Relation | None:
         found = [
