@@ -227,7 +227,7 @@ class Simulation:
         turns = 0
         while not self._resting():
             self._keep_services()
-            if turns % 16 == 0:
+            if turns % 4 == 0:
                 self._call("lift", self.users.lift())
             turns += 1
             self.kernel.stop(0.5)
