@@ -53,8 +53,8 @@ check: lint ## What runs without Spark and without whole processes
 bench: $(STAMP) ## Measure, and print figures and ratios; BENCH="--rows 1000000 --only backfill" for a part
 	$(BIN)/python -m tests.bench $(BENCH)
 
-soak: $(STAMP) ## The long runs
-	$(BIN)/pytest -m soak --timeout 0
+soak: $(STAMP) ## The long runs; SOAK_SECONDS=60 for each
+	$(BIN)/pytest -m soak --timeout 0 -rP
 
 format: $(STAMP) ## Put the sources in form
 	$(BIN)/ruff format $(SOURCES)

@@ -63,11 +63,6 @@ async def start_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
     return await inject(world, StartFragmentBackfill(fragments=scans), asked_by=asked_by)
 
 
-async def stop(world: World, jobs: Collection[JobId], *, asked_by: str) -> CommandId:
-    """Queue the stop of jobs that were already moved to a state that waits for it."""
-    return await inject(world, Stop(jobs=tuple(sorted(jobs))), asked_by=asked_by)
-
-
 async def recover(world: World, reason: str = "adhoc recovery", *, asked_by: str) -> None:
     """End the present generation and start the next one from the last committed epoch."""
     async with world.stores.begin() as tx:

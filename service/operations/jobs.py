@@ -6,13 +6,15 @@ from datetime import timedelta
 
 from service.domain.errors import Conflict, NotFound, Refused, UnderRecovery
 from service.domain.job import CREATING, Job, JobEvent, JobState
-from service.operations import commands, rescaling
+from service.operations import rescaling
+from service.operations.asking import ask
 from service.operations.naming import Named, as_named, named
 from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import NewFragment, NewJob
 from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId
+from service.protocol.mutation import Stop
 from service.protocol.plan import FragmentKind
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.vnodes import Runs
@@ -111,8 +113,7 @@ async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: str) -> list[
                 await tx.events.append("job.cancelled", {"job": job, "name": found.name}, now=world.clock.now())
             else:
                 stopping.append(job)
-    if stopping:
-        await commands.stop(world, stopping, asked_by=asked_by)
+        await _stop(world, tx, stopping, asked_by=asked_by)
     world.signals.notify()
     await _gone(world, relations, cancelled)
     return cancelled
@@ -133,11 +134,18 @@ async def drop(world: World, name: str, kind: RelationKind, *, cascade: bool, as
                 f"cannot drop {kind} {name} because other objects depend on it: {names}. Use DROP .. CASCADE"
             )
         stopping = [job for victim in doomed if (job := await _doom(world, tx, victim, asked_by)) is not None]
-    if stopping:
-        await commands.stop(world, stopping, asked_by=asked_by)
+        await _stop(world, tx, stopping, asked_by=asked_by)
     world.signals.notify()
     ended = [victim.entry.job for victim in doomed if victim.entry is not None]
     await _gone(world, [victim.id for victim in doomed], ended)
+
+
+async def _stop(world: World, tx: Transaction, jobs: Collection[JobId], *, asked_by: str) -> None:
+    """Queue the stop of jobs in the transaction that moves them to a state that waits for it: one that died in between
+    would leave them there for ever (I9).
+    """
+    if jobs:
+        await ask(tx, Stop(jobs=tuple(sorted(jobs))), asked_by=asked_by, now=world.clock.now())
 
 
 async def _doom(world: World, tx: Transaction, victim: Named, asked_by: str) -> JobId | None:

@@ -53,7 +53,10 @@ def _takes_permit(job: Job) -> bool:
 async def _start(world: World, job: Job, *, term: Term) -> None:
     """Create the state table, then ask for the barrier that adds the job. Repeatable until the second step commits."""
     async with world.stores.begin(term) as tx:
-        (plan,) = await tx.jobs.plans([job.id])
+        plans = await tx.jobs.plans([job.id])
+        if not plans:
+            return  # cancelled meanwhile, before there was anything to clean up
+        (plan,) = plans
         loading = is_snapshot(plan) and await many_rows(tx, plan)
     try:
         await world.tables.create(plan.relation, term=term, loading=loading)

@@ -1,7 +1,6 @@
 """The catalog, jobs, fragments and their progress."""
 
 import asyncio
-from collections.abc import AsyncGenerator
 from datetime import timedelta
 
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from service.domain.errors import Conflict, NotFound
 from service.domain.job import IllegalTransition, JobEvent, JobState
 from service.domain.progress import ScanProgress
-from service.meta_store.stores import PostgresStores
 from service.ports.meta_store import Stores
 from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, JobId, RelationId
 from service.protocol.plan import FragmentKind, ScanType
@@ -25,7 +23,6 @@ from tests.support.meta_store import (
     collected,
     done,
     inject,
-    migrated,
     new_table,
     new_view,
     relation,
@@ -34,15 +31,6 @@ from tests.support.meta_store import (
     scan_of,
     table_and_view,
 )
-
-pytestmark = pytest.mark.postgres
-
-
-@pytest.fixture
-async def stores(database_url: str) -> AsyncGenerator[PostgresStores]:
-    async with migrated(database_url) as (stores, _):
-        yield stores
-
 
 # --- the catalog --------------------------------------------------------------------------------------------------
 

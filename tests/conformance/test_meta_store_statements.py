@@ -1,14 +1,12 @@
 """DML, requests to workers, events, parameters and idempotency keys."""
 
 import asyncio
-from collections.abc import AsyncGenerator
 from datetime import datetime, timedelta
 
 import pytest
 
 from service.domain.barrier import GraphStatus
 from service.domain.errors import Conflict
-from service.meta_store.stores import PostgresStores
 from service.ports.meta_store import Stores, Transaction
 from service.ports.records import Claim
 from service.protocol.dml import Delete, InsertStaged, InsertValues, Statement, StatementResult, Update
@@ -20,20 +18,10 @@ from tests.support.meta_store import (
     WORKER,
     barrier,
     inject,
-    migrated,
     registration,
     relation,
     running,
 )
-
-pytestmark = pytest.mark.postgres
-
-
-@pytest.fixture
-async def stores(database_url: str) -> AsyncGenerator[PostgresStores]:
-    async with migrated(database_url) as (stores, _):
-        yield stores
-
 
 # --- statements ---------------------------------------------------------------------------------------------------
 
@@ -223,15 +211,15 @@ async def test_events_are_read_after_an_id(stores: Stores) -> None:
     assert (first.kind, first.at, first.facts["text"]) == ("thing.happened", NOW, "a\N{REPLACEMENT CHARACTER}b")
 
 
-async def test_a_reader_of_events_misses_none_of_a_slow_transaction(stores: Stores) -> None:
+async def test_a_reader_of_events_misses_none_of_a_slow_transaction(locking_stores: Stores) -> None:
     """Ids are in the order of commits: what commits later has a greater id, although it was appended before."""
-    async with stores.begin() as slow:
+    async with locking_stores.begin() as slow:
         await slow.events.append("slow", {}, now=NOW)
-        async with stores.begin() as quick:
+        async with locking_stores.begin() as quick:
             await quick.events.append("quick", {}, now=NOW)
-        async with stores.begin() as tx:
+        async with locking_stores.begin() as tx:
             (seen,) = await tx.events.since(0, limit=5)
-    async with stores.begin() as tx:
+    async with locking_stores.begin() as tx:
         (rest,) = await tx.events.since(seen.id, limit=5)
     assert (seen.kind, rest.kind) == ("quick", "slow")
 

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from itertools import count
 
 
-def seeds() -> Iterator[int]:
-    """Yield seeds until the time is over, at least one, and say each before it is used."""
+def seeds(*, said: bool = True) -> Iterator[int]:
+    """Yield seeds until the time is over, at least one, and say each before it is used, unless a failure names it."""
     ends = time.monotonic() + float(os.environ.get("SOAK_SECONDS", "600"))  # noqa: TID251 - how long is what is asked
     for seed in count(int(os.environ.get("SOAK_SEED", "1"))):
-        sys.stdout.write(f"seed {seed}\n")
+        if said:
+            sys.stdout.write(f"seed {seed}\n")
         yield seed
         if time.monotonic() >= ends:  # noqa: TID251 - as above
             return

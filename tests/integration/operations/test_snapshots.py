@@ -21,12 +21,13 @@ from service.domain.barrier import (
 from service.domain.errors import NotFound
 from service.domain.job import JobEvent, JobState
 from service.operations import commands, maintenance, queue
+from service.operations.asking import ask
 from service.operations.barriers import advance
 from service.operations.effects import progress_of
 from service.ports.snapshots import Snapshot
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, JobId, RelationId, Vnode
-from service.protocol.mutation import Add, Pause, Resume, Throttle
+from service.protocol.mutation import Add, Pause, Resume, Stop, Throttle
 from service.protocol.plan import FragmentPlan, PositionState, ScanType, VnodePosition
 from service.protocol.report import ActorReport, Collected, RelationReport
 from tests.support.leading import Leader, leading
@@ -317,7 +318,7 @@ async def test_a_cancel_needs_no_barrier_and_leaves_nothing(life: Life) -> None:
     await life.injected(graph)
     async with life.leader.stores.begin() as tx:
         await tx.jobs.move(life.job, JobEvent.CANCEL_ASKED, now=NOW)
-    await commands.stop(life.leader.world, [life.job], asked_by="a test")
+        await ask(tx, Stop(jobs=(life.job,)), asked_by="a test", now=NOW)
     assert isinstance(await life.look(graph), Abandon)
     assert isinstance(await life.look(graph), RollBack)
     assert isinstance(await life.look(graph), ApplyStops)

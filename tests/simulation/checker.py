@@ -1,0 +1,382 @@
+"""What has to be true, said from the outside: what each relation holds at every committed epoch, given the statements
+that were committed and the positions that are stored; what each epoch may read; what each acknowledgement promises.
+
+It is told of every commit of the meta store, every publication and every page that is read, and keeps books of its own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from service.domain.job import IN_GRAPH, JobState
+from service.protocol.barrier import Barrier, BarrierKind
+from service.protocol.dml import InsertStaged, StatementResult
+from service.protocol.epoch import NEVER
+from service.protocol.ids import (
+    DATABASE_GRAPH,
+    ActorId,
+    CommandId,
+    Epoch,
+    FragmentId,
+    Generation,
+    JobId,
+    RelationId,
+    StatementId,
+    Vnode,
+)
+from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Throttle, Update
+from service.protocol.plan import FragmentKind, PositionState, VnodePosition
+from service.protocol.report import Collected
+from service.protocol.vnodes import vnodes_of
+from tests.simulation import dml, shapes
+from tests.support.fake_meta_tables import BarrierRow, FragmentRow, JobRow, Journal, Tables
+from tests.support.fake_state_store import StateStore, ranked, view_key
+from workers.backfill.model import Key, Row
+
+Rows = dict[Key, Row]
+Contents = Mapping[RelationId, Rows]
+Actor = tuple[Generation, ActorId]
+"""A zombie's reads are its own: they are rolled back, and no limit of a later generation counts them."""
+SLACK: Final = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What holds in an epoch: the pause, the limits that were set since the scans were made, who was released."""
+
+    paused: bool = False
+    limits: Mapping[FragmentId, int | None] = field(default_factory=dict[FragmentId, int | None])
+    released: frozenset[FragmentId] = frozenset()
+
+    def after(self, mutation: Mutation | None) -> "Control":
+        match mutation:
+            case Pause() | Resume():
+                return replace(self, paused=isinstance(mutation, Pause))
+            case Throttle(fragments=limits):
+                return replace(self, limits={**self.limits, **limits})
+            case StartFragmentBackfill(fragments=fragments):
+                return replace(self, released=self.released.union(fragments))
+            case _:
+                return self
+
+
+@dataclass
+class Bucket:
+    """What an actor may have read by now at most."""
+
+    limit: int
+    tokens: float
+    at: float
+
+
+@dataclass
+class Checker:
+    """Everything it says begins with the invariant that does not hold."""
+
+    tables: Tables
+    store: StateStore
+    staged: dml.Staged
+    interval: float
+    committed: Epoch = NEVER
+    statements: dict[StatementId, tuple[Epoch, StatementResult]] = field(
+        default_factory=dict[StatementId, tuple[Epoch, StatementResult]]
+    )
+    carried: dict[Epoch, Mutation | None] = field(default_factory=dict[Epoch, Mutation | None])
+    epochs: int = 0
+    rows: dict[RelationId, Rows] = field(default_factory=dict[RelationId, Rows])
+    """What DML has made of the tables, as of the committed epoch."""
+    expected: dict[Epoch, Contents] = field(default_factory=dict[Epoch, Contents])
+    control: dict[Epoch, Control] = field(default_factory=dict[Epoch, Control])
+    _made: dict[FragmentId, FragmentRow] = field(default_factory=dict[FragmentId, FragmentRow])
+    _present: Control = field(default_factory=Control)
+    _applied: dict[StatementId, int] = field(default_factory=dict[StatementId, int])
+    _affected: dict[StatementId, int] = field(default_factory=dict[StatementId, int])
+    _progress: dict[FragmentId, int] = field(default_factory=dict[FragmentId, int])
+    _buckets: dict[Actor, Bucket] = field(default_factory=dict[Actor, Bucket])
+    _began: dict[Generation, float] = field(default_factory=dict[Generation, float])
+    _derived: dict[RelationId, tuple[list[Any], Rows]] = field(default_factory=dict[RelationId, tuple[list[Any], Rows]])
+
+    # What it is told.
+
+    def transaction(self, journal: Journal) -> None:
+        """Look at what a transaction of the meta store has changed."""
+        tables = self.tables
+        ended: list[BarrierRow] = []
+        for table, key, before in journal:
+            if table is not tables.barriers:
+                self._changed(table, key, before)
+            elif key not in table:
+                ended.append(before)
+            elif table[key].state == "INJECTED":
+                self._injected(table[key])
+        if tables.graphs[DATABASE_GRAPH].committed != self.committed:
+            self._committed(sorted(ended, key=lambda row: row.barrier.curr))
+
+    def page_read(self, epoch: Epoch, fragment: FragmentId, actor: Actor, *, rows: int, at: float) -> None:
+        """A worker, of whatever generation, has read a page of history in an epoch (I4)."""
+        control = self.control.get(epoch)
+        if control is None:
+            return  # a zombie's, long after everybody has forgotten the epoch
+        assert not control.paused, f"I4: a page was read in epoch {epoch}, which is paused"
+        assert not self._waits(fragment, control), f"I4: fragment {fragment} did not wait for its order"
+        limit = self._limit(fragment, control)
+        assert limit != 0 or rows == 0, f"I4: fragment {fragment} read {rows} rows at limit 0"
+        if limit is None:
+            self._buckets.pop(actor, None)
+            return
+        size = max(1.0, limit * self.interval)
+        bucket = self._buckets.get(actor)
+        if bucket is None:
+            # It starts empty with the generation, if not later.
+            bucket = self._buckets[actor] = Bucket(limit, 0.0, self._began[actor[0]])
+        elif bucket.limit != limit:
+            bucket = self._buckets[actor] = Bucket(limit, size, at)
+        bucket.tokens = min(size, bucket.tokens + limit * (at - bucket.at)) - rows
+        bucket.at = at
+        assert bucket.tokens >= -SLACK, f"I4: actor {actor[1]} read more than {limit} rows/s"
+
+    def published(self) -> None:
+        """Users read: each sees a committed epoch, and all of it (I2)."""
+        epoch = self.store.published.get(DATABASE_GRAPH, Epoch(0))
+        contents = self.expected.get(epoch, {})
+        for name, (relation, _) in self.store.public.items():
+            if relation in contents and relation in self.store.tables:
+                assert self.store.shown(name) == contents[relation], f"I2: {name} is not what it was at {epoch}"
+
+    def readable(self, epoch: Epoch) -> None:
+        """A reader that pinned an epoch reads it still."""
+        for relation, rows in self.expected[epoch].items():
+            found = self.tables.relations[relation]
+            if not found.dropped and self.tables.jobs[found.job].job.state in IN_GRAPH:
+                assert self.store.tables[relation].rows(epoch) == rows, f"I2: {relation} has changed at {epoch}"
+
+    def acknowledged(self, command: CommandId, epoch: Epoch) -> None:
+        """A command was answered with an epoch: that one carried it, and everybody sees it (I4)."""
+        assert epoch <= self.store.published[DATABASE_GRAPH], f"I4: {epoch} is acknowledged and not published"
+        mutation = self.tables.finished_commands[command].mutation
+        carried = self.carried.get(epoch)
+        assert mutation is None or mutation == carried, (
+            f"I4: {epoch} is acknowledged for {mutation} and carried {carried}"
+        )
+
+    def answered(self, statement: StatementId, affected: int) -> None:
+        """A statement was answered: it has been applied once, and everybody sees it (I3)."""
+        assert statement in self.statements, f"I3: statement {statement} is answered and was never committed"
+        epoch, result = self.statements[statement]
+        assert epoch <= self.store.published[DATABASE_GRAPH], f"I2: statement {statement} is answered and not published"
+        assert result.affected == affected, f"I3: statement {statement} affected {result.affected} rows, not {affected}"
+
+    def at_rest(self) -> None:
+        """All is over: nothing is left of what was dropped, and every view is its query (I1, I9)."""
+        tables = self.tables
+        kept = {relation for relation, row in tables.relations.items() if not row.dropped}
+        assert set(self.store.tables) == kept, f"I9: {set(self.store.tables) ^ kept} are left, or gone"
+        names = {row.relation.name for row in tables.relations.values() if not row.dropped}
+        assert set(self.store.live) == names, "I9: views of alive rows are left, or gone"
+        assert set(self.store.public) == names, "I9: public views are left, or gone"
+        owners = {tables.relations[relation].job for relation in kept}
+        assert {row.job for row in tables.fragments.values()} <= owners, "I9: fragments are left"
+        assert {row.fragment for row in tables.actors.values()} <= set(tables.fragments), "I9: actors are left"
+        assert set(tables.positions) <= set(tables.fragments), "I9: positions are left"
+        for relation in kept:
+            job = tables.jobs[tables.relations[relation].job].job
+            for scan in self._scans_of(job.id):
+                complete = self._complete(scan)
+                assert complete or job.state is JobState.FAILED, f"I1: the view of job {job.id} is not whole"
+
+    # Epochs.
+
+    def _changed(self, table: object, key: Any, before: Any) -> None:
+        tables = self.tables
+        if table is tables.parameters and before == "true":
+            # Whatever becomes of the barrier that starts it, the generation is a paused one.
+            self._present = replace(self._present, paused=True)
+        elif table is tables.fragments and key in tables.fragments:
+            self._made.setdefault(key, tables.fragments[key])
+        elif table is tables.commands and key in tables.commands:
+            self._asked(tables.commands[key].asked_by, tables.commands[key].mutation)
+
+    def _injected(self, row: BarrierRow) -> None:
+        barrier = row.barrier
+        if barrier.kind is BarrierKind.INITIAL:
+            self._began[barrier.generation] = self.store.seconds()
+        base = self._present if barrier.kind is BarrierKind.INITIAL else self.control[barrier.prev]
+        control = self.control[barrier.curr] = base.after(barrier.mutation)
+        self.carried[barrier.curr] = barrier.mutation
+        if isinstance(barrier.mutation, Add):
+            self._added(barrier, barrier.mutation, control)
+
+    def _added(self, barrier: Barrier, add: Add, control: Control) -> None:
+        """What a worker is given to build is what was committed last (I3, I4)."""
+        initial = barrier.kind is BarrierKind.INITIAL
+        assert not initial or add.paused == control.paused, "I4: a recovery forgot the pause"
+        for plan in add.jobs:
+            for fragment in plan.fragments:
+                if fragment.kind is not FragmentKind.STREAM_SCAN:
+                    continue
+                limit, waits = self._limit(fragment.id, control), self._waits(fragment.id, control)
+                assert fragment.rate_limit == limit, f"I4: fragment {fragment.id} starts without its limit"
+                assert fragment.waiting == waits, f"I4: fragment {fragment.id} starts at another place in the order"
+
+    def _asked(self, asked_by: str, mutation: Mutation | None) -> None:
+        """The backfill order lets a scan begin only when everything before it is through (I4)."""
+        if asked_by != "the backfill order" or not isinstance(mutation, StartFragmentBackfill):
+            return
+        for fragment in mutation.fragments:
+            row = self.tables.fragments.get(fragment)
+            if row is None:
+                continue
+            before = {one for one, after in self.tables.jobs[row.job].order if after == row.upstream}
+            for other in self._scans_of(row.job):
+                whole = other.upstream not in before or self._complete(other)
+                assert whole, f"I4: fragment {fragment} is started before {other.id} is through"
+
+    def _committed(self, rows: list[BarrierRow]) -> None:
+        prev = self.committed
+        for row in rows:
+            barrier = row.barrier
+            assert barrier.prev == prev, f"I3: epoch {barrier.curr} comes after {barrier.prev}, not after {prev}"
+            assert isinstance(row.answer, Collected), f"I3: epoch {barrier.curr} was committed and not collected"
+            prev = barrier.curr
+            self._apply(barrier, row.answer)
+        assert prev == self.tables.graphs[DATABASE_GRAPH].committed, "I3: the committed epoch is not the last one"
+        self.committed, self._present = prev, self.control[prev]
+        self.epochs += len(rows)
+        for row in rows:
+            if isinstance(row.barrier.mutation, Update):
+                for fragment in row.barrier.mutation.fragments:
+                    self._owned(fragment)
+        self._check_progress()
+        self.expected[prev] = self._check_contents(prev)
+        for old in [epoch for epoch in self.control if epoch < self.store.published.get(DATABASE_GRAPH, 0)][:-64]:
+            del self.control[old]
+
+    def _apply(self, barrier: Barrier, answer: Collected) -> None:
+        results = {result.id: result for result in answer.statements}
+        assert set(results) == {one.id for one in barrier.statements}, "I3: statements and results do not match"
+        for statement in barrier.statements:
+            if isinstance(statement, InsertStaged):
+                applied = self._applied.get(statement.id, 0)
+                assert statement.first == applied, f"I3: statement {statement.id} goes on at {statement.first}"
+                self._applied[statement.id] = statement.last
+            else:
+                assert statement.id not in self.statements, f"I3: statement {statement.id} was applied twice"
+            expected = results[statement.id]
+            if not self.tables.relations[statement.relation.id].dropped:
+                rows = dict(self.rows.get(statement.relation.id, {}))
+                expected, _ = dml.apply(statement, rows, self.staged)
+                assert results[statement.id] == expected, f"I3: statement {statement.id} gave something else"
+                self.rows[statement.relation.id] = rows
+            affected = self._affected[statement.id] = self._affected.get(statement.id, 0) + expected.affected
+            whole = expected.model_copy(update={"affected": affected})
+            self.statements[statement.id] = (barrier.curr, whole)
+
+    def _check_progress(self) -> None:
+        tables = self.tables
+        for fragment, scan in tables.scans.items():
+            assert scan.rows >= self._progress.get(fragment, 0), f"I6: fragment {fragment} has lost rows"
+            if scan.rows != self._progress.get(fragment) or scan.finished:
+                self._progress[fragment] = scan.rows
+                counted = sum(position.rows for position in tables.positions.get(fragment, {}).values())
+                assert counted == scan.rows, f"I11: fragment {fragment} counts {scan.rows} rows and read {counted}"
+            row = tables.fragments[fragment]
+            assert not scan.finished or self._complete(row), f"I6: fragment {fragment} is finished and not complete"
+            state = tables.jobs[row.job].job.state
+            assert scan.finished or state is not JobState.CREATED, f"I6: job {row.job} is created and not finished"
+
+    def _check_contents(self, epoch: Epoch) -> Contents:
+        contents: dict[RelationId, Rows] = {}
+        earlier = self.expected[max(self.expected)] if self.expected else {}
+        for relation, row in sorted(self.tables.relations.items()):
+            job = self.tables.jobs[row.job]
+            state = job.job.state
+            if row.dropped or state in {JobState.INITIAL, JobState.QUEUED}:
+                continue
+            if state is JobState.FAILED:
+                contents[relation] = earlier[relation]
+            else:
+                contents[relation] = self._rows(relation, job, contents)
+            found = self.store.tables[relation].rows(epoch)
+            name = row.relation.name
+            assert found == contents[relation], f"I1: {name} holds {_difference(found, contents[relation])} at {epoch}"
+            assert row.key_count == len(found), f"I6: {name} counts {row.key_count} keys and has {len(found)}"
+        return contents
+
+    def _rows(self, relation: RelationId, job: JobRow, contents: Contents) -> Rows:
+        """Return what a relation holds, given what its upstreams hold; nothing is worked out twice."""
+        scans = self._scans_of(job.job.id)
+        if not scans:
+            return self.rows.setdefault(relation, {})
+        made_of: list[Any] = []
+        for scan in scans:
+            assert scan.upstream is not None
+            made_of += [contents[scan.upstream], self.tables.positions.get(scan.id)]
+        known = self._derived.get(relation)
+        if known is not None and all(one is other for one, other in zip(known[0], made_of, strict=True)):
+            return known[1]
+        rows: Rows = {}
+        for scan in scans:
+            assert scan.upstream is not None
+            rows.update(self._branch(scan, contents[scan.upstream], relation))
+        self._derived[relation] = (made_of, rows)
+        return rows
+
+    def _branch(self, scan: FragmentRow, upstream: Rows, relation: RelationId) -> Rows:
+        assert scan.query is not None
+        assert scan.upstream is not None
+        query, branch = shapes.query_of(scan.query), shapes.branch_of(scan.query)
+        parts = len(self.tables.relations[relation].relation.key)
+        positions = self.tables.positions.get(scan.id, {})
+        rows: Rows = {}
+        placed = {version.key: version.vnode for version in self.store.tables[scan.upstream].versions}
+        for key, row in upstream.items():
+            if _reached(positions.get(Vnode(placed[key])), key):
+                try:
+                    out = query(row)
+                except shapes.CannotTransformError:
+                    raise AssertionError("I1: a row that nobody can transform was passed on") from None
+                if out is not None:
+                    rows[view_key(branch, key, parts)] = out
+        return rows
+
+    # Scans.
+
+    def _scans_of(self, job: JobId) -> list[FragmentRow]:
+        return [row for row in self.tables.of_job(job) if row.kind is FragmentKind.STREAM_SCAN]
+
+    def _complete(self, scan: FragmentRow) -> bool:
+        """Whether every vnode of the upstream is."""
+        assert scan.upstream is not None
+        positions = self.tables.positions.get(scan.id, {})
+        done = sum(position.state is PositionState.COMPLETED for position in positions.values())
+        return done == self.tables.relations[scan.upstream].relation.vnode_count
+
+    def _owned(self, fragment: FragmentId) -> None:
+        """After a rescale every vnode has one owner (I11)."""
+        row = self.tables.fragments.get(fragment)
+        if row is None or row.upstream is None:
+            return
+        owned = sorted(vnode for actor in self.tables.of_fragment(fragment) for vnode in vnodes_of(actor.runs))
+        every = list(range(self.tables.relations[row.upstream].relation.vnode_count))
+        assert owned == every, f"I11: the actors of fragment {fragment} own {owned}"
+
+    def _limit(self, fragment: FragmentId, control: Control) -> int | None:
+        return control.limits[fragment] if fragment in control.limits else self._made[fragment].rate_limit
+
+    def _waits(self, fragment: FragmentId, control: Control) -> bool:
+        return self._made[fragment].waiting and fragment not in control.released
+
+
+def _reached(position: VnodePosition | None, key: Key) -> bool:
+    if position is None:
+        return False
+    if position.key is None:
+        return True
+    return ranked(key) <= ranked(tuple(None if text is None else int(text) for text in position.key))
+
+
+def _difference(found: Rows, expected: Rows) -> str:
+    missing = {key: row for key, row in expected.items() if key not in found}
+    extra = {key: row for key, row in found.items() if key not in expected}
+    other = {key: (found[key], row) for key, row in expected.items() if key in found and found[key] != row}
+    return f"too much {extra}, too little {missing}, something else {other}"

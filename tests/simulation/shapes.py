@@ -1,0 +1,114 @@
+"""What the schedules create and change: tables of two numbers, views that project and filter, in words that the stores
+in memory understand.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Final
+
+from service.domain.order import Order
+from service.domain.parallelism import Parallelism
+from service.domain.placement import blocks
+from service.ports.records import NewFragment, NewJob
+from service.protocol.columns import Column, ColumnType, KeyColumn
+from service.protocol.ids import RelationId
+from service.protocol.plan import FragmentKind, ScanType, Stateless
+from service.protocol.relation import Relation, RelationKind
+from workers.backfill.model import Row
+
+_NUMBER: Final = ColumnType.parse("bigint")
+UNLUCKY: Final = 13
+"""A value that the failing query cannot transform."""
+
+
+class CannotTransformError(Exception):
+    """In the words in which Spark says that a row is to blame."""
+
+    def __init__(self) -> None:
+        super().__init__("[CAST_INVALID_INPUT] The value '13' is of no use. SQLSTATE: 22018")
+
+
+def _failing(row: Row) -> Row | None:
+    if row[0] == UNLUCKY:
+        raise CannotTransformError
+    return row
+
+
+QUERIES: Final[dict[tuple[str, str | None], Callable[[Row], Row | None]]] = {
+    ("v", None): lambda row: row,
+    ("v * 10", "v % 3 <> 0"): lambda row: (row[0] * 10,) if row[0] % 3 else None,
+    ("v + 1", "v > 4"): lambda row: (row[0] + 1,) if row[0] > 4 else None,
+    ("cast(v as number)", None): _failing,
+}
+HARMLESS: Final = tuple(one for one in QUERIES if not one[0].startswith("cast"))
+FAILING: Final = ("cast(v as number)", None)
+
+Branch = tuple[Relation, tuple[str, str | None]]
+"""What a branch of a view reads, and its query."""
+
+
+def query_of(query: Stateless) -> Callable[[Row], Row | None]:
+    """Return what a query makes of a row."""
+    return QUERIES[query.projection[0], query.predicate]
+
+
+def branch_of(query: Stateless) -> int:
+    """Return the number of the query's branch."""
+    return int(query.projection[1])
+
+
+@lru_cache(maxsize=1024)
+def _relation(name: str, kind: RelationKind, keys: int, vnode_count: int) -> Relation:
+    if kind is RelationKind.TABLE:
+        key = (Column(name="k", type=_NUMBER, nullable=False),)
+    else:
+        key = tuple(Column(name=f"_k{index}", type=_NUMBER, nullable=index > 0, hidden=True) for index in range(keys))
+    return Relation(
+        id=RelationId(0),
+        name=name,
+        kind=kind,
+        columns=(Column(name="v", type=_NUMBER), *key),
+        key=tuple(KeyColumn(name=column.name) for column in key),
+        vnode_count=vnode_count,
+    )
+
+
+def table(name: str, vnode_count: int) -> Relation:
+    """Return a table `k bigint primary key, v bigint`."""
+    return _relation(name, RelationKind.TABLE, 1, vnode_count)
+
+
+def view(
+    name: str,
+    branches: Sequence[Branch],
+    *,
+    actors: int,
+    parallelism: Parallelism | None = None,
+    backfill: Parallelism | None = None,
+    rate_limit: int | None = None,
+    order: Order = (),
+    background: bool = True,
+) -> NewJob:
+    """Return a view of one or several branches; all relations have as many vnodes."""
+    keys = 1 + max(len(upstream.key) for upstream, _ in branches)
+    vnode_count = branches[0][0].vnode_count
+    target = _relation(name, RelationKind.MATERIALIZED_VIEW, keys, vnode_count)
+    owned = blocks(vnode_count, min(actors, vnode_count))
+    scans = tuple(
+        NewFragment(
+            FragmentKind.STREAM_SCAN,
+            owned,
+            upstream.id,
+            _stateless(number, tuple(part.name for part in upstream.key), query, keys),
+            ScanType.ARRANGEMENT_BACKFILL,
+            rate_limit,
+        )
+        for number, (upstream, query) in enumerate(branches)
+    )
+    return NewJob(target, f"create {name}", background, scans, parallelism, backfill, order)
+
+
+@lru_cache(maxsize=4096)
+def _stateless(branch: int, names: tuple[str, ...], query: tuple[str, str | None], keys: int) -> Stateless:
+    padding = ["null"] * (keys - 1 - len(names))
+    return Stateless(projection=(query[0], str(branch), *names, *padding), predicate=query[1])

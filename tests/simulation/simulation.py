@@ -1,0 +1,386 @@
+"""One schedule from one seed: a cluster, its users and its faults; then the faults cease, and it has to come to rest.
+
+Everything that a schedule does follows from its seed, so that a seed is all that a failure has to say:
+`python -m tests.simulation SEED` lives through it again and gives an account.
+"""
+
+import asyncio
+import gc
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
+
+import structlog
+
+from service.domain.barrier import GraphStatus
+from service.domain.errors import MetaError
+from service.domain.job import JobState
+from service.loops import schedule
+from service.loops.periodic import Pauses
+from service.operations import barriers, waiting
+from service.protocol.barrier import Barrier
+from service.protocol.ids import DATABASE_GRAPH, WorkerId
+from tests.simulation.checker import Checker
+from tests.simulation.faults import Faults
+from tests.simulation.kernel import BrokenError, Kernel, NoRestError, Process, Task
+from tests.simulation.service_process import Clock, Place, ServiceProcess, Staged, loop
+from tests.simulation.worker_process import PlainScanJob, Services, TaskDml, TaskStore, WorkerProcess
+from tests.simulation.workload import Call, Insistence, Users
+from tests.support.fake_meta_store import FakeStores
+from tests.support.fake_state_store import StateStore
+from workers import agent
+from workers.backfill import positions
+from workers.backfill.model import Arrangement
+from workers.executors import graph
+from workers.executors.graph import Stores
+
+ENDS_WITHIN = 300.0
+"""Seconds of a schedule, with all its faults: one that takes longer will not come to rest."""
+_UNSETTLED = {
+    JobState.INITIAL,
+    JobState.QUEUED,
+    JobState.CREATING,
+    JobState.CANCELLING,
+    JobState.DROPPING,
+}
+
+
+class FoundError(AssertionError):
+    """A schedule broke an invariant."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a schedule came to."""
+
+    seed: int
+    epochs: int
+    generations: int
+    faults: Sequence[str]
+    seconds: float
+
+
+@dataclass
+class _Worker:
+    running: WorkerProcess
+    doomed: bool = False
+    reported: bool = False
+
+
+@dataclass
+class Simulation:
+    """`arrangement` and `stores` may be given broken ones."""
+
+    seed: int
+    arrangement: type[Arrangement] = Arrangement
+    told: Callable[[str], None] | None = None
+    actions: int | None = None
+    services: Services = field(default_factory=Services)
+    workers: list[_Worker] = field(default_factory=list[_Worker])
+    staged: Staged = field(default_factory=Staged)
+    ended: bool = False
+
+    def __post_init__(self) -> None:
+        self.kernel = Kernel(self.seed, told=self.told)
+        random = self.kernel.random
+        self.faults = Faults.drawn(random)
+        self.machine = Process("machine")
+        self.vnode_count = random.choice((1, 2, 3, 6))
+        self.page_rows, self.pages_max = random.choice((1, 2, 3)), random.choice((1, 1, 2, 5))
+        self.slots, self.hurry = random.choice((1, 2, 3)), random.choice((0.5, 0.8, 0.97))
+        self.pace = random.choice((0.1, 0.3, 1.0))
+        self.blocks = random.choice((2, 32))
+        self.skewed = random.choice((0.0, 0.0, 1.5))
+        self.several = 2 if "slow recovery" in self.faults.rates else random.choice((1, 1, 2))
+        self.state_store = StateStore(lambda: self.kernel.seconds)
+        self.stores = FakeStores(Clock(self.kernel, 0.0).now)
+        tables = self.stores.tables
+        tables.parameters["barrier_interval_ms"] = str(round(self.pace * 1000))
+        tables.parameters["checkpoint_frequency"] = random.choice(("1", "1", "1", "2", "3"))
+        tables.parameters["max_concurrent_creating_streaming_jobs"] = random.choice(("0", "1", "2"))
+        self.checker = Checker(tables, self.state_store, self.staged.rows, self.pace)
+        self.stores.committed = self.checker.transaction
+        self.users = Users(self.kernel, tables, self.checker, self.staged, self.vnode_count, self.slots)
+        self.users.unlucky = not random.randrange(4)
+        self._processes = 0
+
+    def run(self) -> Ran:
+        """Live through the schedule. Raises FoundError, whose text begins with the seed."""
+        with _simulated(self.kernel, block_vnodes=self.blocks):
+            try:
+                for _ in range(self.several):
+                    self._start_service()
+                self.kernel.spawn(self.machine, "users", self._act)
+                self.kernel.run(lambda: self.ended, within=ENDS_WITHIN)
+                self.checker.at_rest()
+                for client in self.users.insisting:
+                    client.check()
+            except (Exception, BrokenError) as error:
+                what = str(error) or type(error).__name__
+                if isinstance(error, NoRestError):
+                    what = f"{what}: {self._unrest()}"
+                raise FoundError(f"seed {self.seed}: {what}") from error
+            finally:
+                self.kernel.end()
+        generation = self.stores.tables.graphs[DATABASE_GRAPH].generation
+        return Ran(self.seed, self.checker.epochs, generation, self.faults.struck, self.kernel.seconds)
+
+    # The machine.
+
+    async def supervise(self, given_up: Collection[WorkerId]) -> Collection[WorkerId]:
+        """As a launcher does: end what was given up, though not always at once, and start what is missing."""
+        for one in self.workers:
+            process = one.running.process
+            if process.alive and one.running.worker in given_up and not one.doomed:
+                one.doomed = True
+                if not self.faults.strikes("unreachable", process.name):
+                    late = self.faults.delay() if self.faults.rates and self.kernel.random.randrange(2) else 0.0
+                    self.kernel.spawn(self.machine, "end", partial(self.kernel.kill, process), after=late)
+        if not any(one.running.process.alive and not one.doomed for one in self.workers):
+            self._start_worker()
+        gone = [one for one in self.workers if not (one.running.process.alive or one.reported)]
+        for one in gone:
+            one.reported = True
+        return [one.running.worker for one in gone]
+
+    async def stop(self) -> None:
+        """A launcher may be asked to."""
+
+    def _start_service(self) -> None:
+        service = ServiceProcess(
+            self._place("s", "service crash", "slow"),
+            stores=self.stores,
+            state_store=self.state_store,
+            staged=self.staged,
+            launcher=self,
+            skew=self.kernel.random.uniform(-self.skewed, self.skewed),
+        )
+        self.services.processes.append(service)
+        service.start()
+
+    def _start_worker(self) -> None:
+        place = self._place("w", "worker crash", "slow worker")
+
+        def connect(barrier: Barrier) -> Stores:
+            tasks = TaskStore(
+                place,
+                self.state_store,
+                self.checker,
+                barrier.graph,
+                barrier.generation,
+                self.staged.rows,
+                self.page_rows,
+                self.pages_max,
+                self.arrangement,
+            )
+            return Stores(cast("Any", tasks), cast("Any", TaskDml(tasks)))
+
+        worker = WorkerProcess(place, self.services, connect, self.slots)
+        self.workers.append(_Worker(worker))
+        worker.start()
+
+    def _place(self, letter: str, crash: str, slow: str) -> Place:
+        self._processes += 1
+        return Place(
+            self.kernel, self.faults, Process(f"{letter}{self._processes}"), self.hurry, crash, slow, self._notice
+        )
+
+    # The users.
+
+    def _notice(self) -> None:
+        """An operator who sees that something hangs does what helps most of the time."""
+        if not self.kernel.random.randrange(3):
+            after = self.kernel.random.random() * 2
+            self.kernel.spawn(
+                self.machine, "operator", lambda: self._call("recover", self.users.recover()), after=after
+            )
+
+    def _act(self) -> None:
+        random = self.kernel.random
+        for _ in range(random.choice((1, 1, 2))):
+            self._call("begin", self.users.begin())
+        self.kernel.stop(self.pace * 4)
+        for _ in range(self.actions or random.choice((10, 20, 30))):
+            self._keep_services()
+            if not random.randrange(25):
+                self._kill_one()
+            if not random.randrange(40) and (alive := self.services.alive()):
+                self.kernel.spawn(self.machine, "stop", random.choice(alive).stop)
+            call = self.users.next()
+            if call is not None:
+                self._call("user", call)
+            if not random.randrange(20) and (client := self.users.insist()) is not None:
+                self.kernel.spawn(self.machine, "client", partial(self._insist, client))
+            self.kernel.stop(self.pace * random.choice((0.1, 0.5, 1, 2)))
+        self._rest()
+
+    def _rest(self) -> None:
+        """Faults cease, and everything comes to its end."""
+        self.kernel.tell("the faults cease")
+        self.faults.cease()
+        turns = 0
+        while not self._resting():
+            self._keep_services()
+            if turns % 4 == 0:
+                self._call("lift", self.users.lift())
+            turns += 1
+            self.kernel.stop(0.5)
+            self.checker.published()
+        self.ended = True
+
+    def _resting(self) -> bool:
+        return not self._unrest()
+
+    def _unrest(self) -> str:
+        """Say what is still under way."""
+        tables = self.stores.tables
+        row = tables.graphs[DATABASE_GRAPH]
+        under_way = {
+            "the graph does not run": row.status is not GraphStatus.RUNNING,
+            "an epoch is not published": not row.committed
+            == row.published
+            == self.state_store.published.get(DATABASE_GRAPH),
+            "statements wait": bool(tables.statements),
+            "commands wait": bool(tables.commands),
+            "something is to be removed": bool(tables.cleanups or self.staged.rows),
+            "jobs are under way": any(one.job.state in _UNSETTLED for one in tables.jobs.values()),
+            "something is not shown": any(not (one.shown or one.dropped) for one in tables.relations.values()),
+            "clients wait": not all(one.answered for one in self.users.insisting),
+            "somebody is late": self.faults.late > 0,
+            "a recovery is asked for": row.recover_asked is not None,
+        }
+        return ", ".join(what for what, so in under_way.items() if so)
+
+    def _call(self, name: str, call: Call) -> Task | None:
+        alive = self.services.alive()
+        if not alive:
+            return None
+        service = self.kernel.random.choice(alive)
+
+        def run() -> None:
+            try:
+                service.run(call)
+            except MetaError as error:
+                self.kernel.tell(f"refused: {error}")
+
+        return self.kernel.spawn(service.process, name, run)
+
+    def _insist(self, client: Insistence) -> None:
+        while not client.answered:
+            called = self._call("client", client.call)
+            while called is not None and not called.done:
+                self.kernel.stop(0.2)
+            self.kernel.stop(0.5)
+
+    def _keep_services(self) -> None:
+        while len(self.services.alive()) < self.several:
+            self._start_service()
+
+    def _kill_one(self) -> None:
+        """At no place in particular."""
+        processes: list[Process] = []
+        if "service crash" in self.faults.rates:
+            processes += [one.process for one in self.services.alive()]
+        if "worker crash" in self.faults.rates:
+            processes += [one.running.process for one in self.workers if one.running.process.alive]
+        if processes:
+            self.kernel.kill(self.kernel.random.choice(processes))
+
+
+@dataclass
+class _OneThread:
+    """A pool of one thread, which runs what it is given in turn."""
+
+    kernel: Kernel
+    size: int
+    name: str
+    waiting: deque[Callable[[], None]] = field(default_factory=deque[Callable[[], None]])
+    running: Task | None = None
+
+    def submit(self, work: Callable[..., None], *args: Any) -> SimpleNamespace:
+        assert self.size == 1
+        assert self.kernel.current is not None
+        done: list[bool] = []
+
+        def run() -> None:
+            work(*args)
+            done.append(True)
+
+        self.waiting.append(run)
+        if self.running is None or self.running.done:
+            self.running = self.kernel.spawn(self.kernel.current.process, self.name, self._run)
+        return SimpleNamespace(done=lambda: bool(done))
+
+    def _run(self) -> None:
+        while self.waiting:
+            self.waiting.popleft()()
+
+
+@contextmanager
+def _simulated(kernel: Kernel, *, block_vnodes: int) -> Generator[None]:
+    """Put the simulation in the place of threads, clocks and Spark."""
+
+    def thread(target: Callable[..., None], args: tuple[Any, ...] = (), *, daemon: bool) -> SimpleNamespace:
+        def start() -> None:
+            assert kernel.current is not None
+            kernel.spawn(kernel.current.process, "thread", lambda: target(*args))
+
+        assert daemon
+        return SimpleNamespace(start=start)
+
+    def periodically(
+        tick: Callable[[], Awaitable[object]], pauses: Pauses, stop: asyncio.Event, *, name: str
+    ) -> tuple[str, Callable[[], None]]:
+        return name, loop(kernel, tick, pauses, stop.is_set)
+
+    def now(_: object) -> datetime:
+        return Clock(kernel, 0.0).now()
+
+    def create_task(periodic: tuple[str, Callable[[], None]]) -> asyncio.Future[None]:
+        assert kernel.current is not None
+        kernel.spawn(kernel.current.process, *periodic)
+        return cast("Any", SimpleNamespace(add_done_callback=_nobody))
+
+    places: tuple[tuple[Any, str, Any], ...] = (
+        (agent, "threading", SimpleNamespace(Thread=thread)),
+        (agent, "ThreadPoolExecutor", partial(_OneThread, kernel)),
+        (agent, "datetime", SimpleNamespace(now=now)),
+        (schedule, "asyncio", SimpleNamespace(Event=asyncio.Event, create_task=create_task)),
+        (schedule, "run_periodically", periodically),
+        (graph, "ScanJob", PlainScanJob),
+        (graph, "plan", _as_it_is),
+        (graph, "find_culprit", _nobody),
+        (graph, "_monotonic", lambda: kernel.seconds),
+        (positions, "BLOCK_VNODES", block_vnodes),
+        (barriers, "SLICE_ROWS", 3),
+        # Whoever waits looks again at every signal; without one, a second more or less only costs time.
+        (waiting, "_REREAD_SECONDS", 1.5),
+        (schedule, "_IDLE_SECONDS", 1.5),
+    )
+    before = [getattr(module, name) for module, name, _ in places]
+    for module, name, value in places:
+        setattr(module, name, value)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    # A schedule takes milliseconds, and looking for garbage a fifth of them.
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        structlog.reset_defaults()
+        for (module, name, _), value in zip(places, before, strict=True):
+            setattr(module, name, value)
+
+
+def _as_it_is(query: object, *_: object) -> object:
+    return query
+
+
+def _nobody(*_: object) -> None:
+    return

@@ -1,0 +1,293 @@
+"""The simulation bites: each mechanism, broken, is found within so many schedules.
+
+Seeds are fixed, so that a planted bug is found at the same one every time; a check that got weaker shows here first.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from service.domain.barrier import GraphStatus, GraphView
+from service.domain.progress import ScanProgress
+from service.operations import barriers, recovery
+from service.operations.world import World
+from service.ports.meta_store import Transaction
+from service.protocol.dml import StatementResult
+from service.protocol.ids import Epoch, GraphId, JobId, RelationId, Term
+from service.protocol.plan import PositionState, VnodePosition
+from service.protocol.report import Collected, Failed
+from service.protocol.vnodes import Runs, runs_of, vnodes_of
+from tests.simulation.faults import DEPOSED, ZOMBIES
+from tests.simulation.simulation import FoundError, Simulation
+from tests.support.fake_meta_jobs import FakeFragments
+from tests.support.fake_meta_statements import FakeStatements
+from tests.support.fake_meta_store import FakeBarriers, FakeGraphs, FakeStores, FakeTransaction
+from tests.support.fake_meta_tables import FragmentRow
+from tests.support.fake_state_store import FakeTables, Writing
+from workers.backfill.budget import Budget
+from workers.backfill.model import Arrangement, Key, ModelPage, order_python
+from workers.backfill.positions import Positions, redistributed
+from workers.backfill.scan import ActorState, ScanState
+
+SCHEDULES = 200
+
+
+def found(*, arrangement: type[Arrangement] = Arrangement, among: Mapping[str, float] | None = None) -> str:
+    """Return what the first schedule says that fails, `among` those with these faults; fail when none does."""
+    for seed in range(SCHEDULES):
+        simulation = Simulation(seed, arrangement=arrangement)
+        if among is not None and simulation.faults.rates != among:
+            continue
+        try:
+            simulation.run()
+        except FoundError as failure:
+            return str(failure)
+    pytest.fail(f"not found in {SCHEDULES} schedules")
+
+
+class MarksStrictly(Arrangement):
+    """`<` instead of `<=`: changes of the last key read are dropped."""
+
+    def visible(self, position: VnodePosition | None, key: Key) -> bool:
+        if position is None or position.key is None:
+            return super().visible(position, key)
+        return order_python(self.upstream.key, key, self.upstream.values(position.key)) < 0
+
+
+class ForgetsTheLastPage(Arrangement):
+    """Rows are read and counted, and not written where their page completes their vnode."""
+
+    def _write(self, actor: ActorState, page: ModelPage, curr: int) -> None:
+        after = actor.positions.by_vnode
+        kept = [one for one in page.versions if after[one.vnode].state is not PositionState.COMPLETED]
+        super()._write(actor, ModelPage(tuple(kept)), curr)
+
+
+class ReadsAtPrev(Arrangement):
+    """Changes of the epoch's own interval are lost to the page, and not forwarded either."""
+
+    def snapshot_epoch(self, prev: int, curr: int) -> int:
+        del curr
+        return prev
+
+
+@pytest.mark.parametrize("arrangement", [MarksStrictly, ForgetsTheLastPage, ReadsAtPrev])
+def test_a_broken_scan_is_found(arrangement: type[Arrangement]) -> None:
+    """I1."""
+    assert "I1" in found(arrangement=arrangement)
+
+
+def test_a_skipped_roll_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I3."""
+
+    async def skipped(world: World, view: GraphView, *, term: Term) -> None:
+        await world.tables.fence(view.graph, view.generation, term=term)
+        async with world.stores.begin(term) as tx:
+            await tx.graphs.set_status(view.graph, GraphStatus.WAITING, now=world.clock.now())
+
+    monkeypatch.setattr(recovery, "roll_back", skipped)
+    found()
+
+
+def test_an_answer_of_an_old_generation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I7."""
+    answered = FakeBarriers.answer
+
+    async def accepted(self: FakeBarriers, answer: Collected | Failed, *, now: datetime) -> bool:
+        key = (answer.graph, answer.epoch)
+        row = self.tables.history.get(key)
+        if row is not None and row.state == "ABANDONED":
+            self.tables.history.take(key)
+            self.tables.barriers.put(key, replace(row, state="INJECTED"))
+        return await answered(self, answer, now=now)
+
+    monkeypatch.setattr(FakeBarriers, "answer", accepted)
+    found(among=ZOMBIES)
+
+
+def test_a_zombie_that_is_not_fenced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I7."""
+
+    def held(self: Writing) -> bool:
+        del self
+        return True
+
+    monkeypatch.setattr(Writing, "held", held)
+    found(among=ZOMBIES)
+
+
+def test_a_deposed_leader_that_is_not_fenced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I7."""
+
+    def trusted(self: FakeTables, term: Term) -> None:
+        del self, term
+
+    entered = FakeStores.enter
+
+    async def enter(self: FakeStores, term: Term | None) -> object:
+        del term
+        return await entered(self, None)
+
+    monkeypatch.setattr(FakeTables, "_assert_term", trusted)
+    monkeypatch.setattr(FakeStores, "enter", enter)
+    found(among=DEPOSED)
+
+
+def loses_a_vnode(held: Sequence[Positions], owned: Sequence[Runs]) -> list[Positions]:
+    """The last vnode belongs to nobody."""
+    dealt = redistributed(held, owned)
+    last = dealt[-1]
+    vnodes = vnodes_of(last.runs)[:-1]
+    if vnodes:
+        dealt[-1] = Positions(runs_of(vnodes), {one: last.by_vnode[one] for one in vnodes if one in last.by_vnode})
+    return dealt
+
+
+def loses_a_position(held: Sequence[Positions], owned: Sequence[Runs]) -> list[Positions]:
+    """The last vnode that has a position starts again."""
+    dealt = redistributed(held, owned)
+    moved = [positions for positions in dealt if positions.by_vnode]
+    if moved:
+        del moved[-1].by_vnode[max(moved[-1].by_vnode)]
+    return dealt
+
+
+@pytest.mark.parametrize("broken", [loses_a_vnode, loses_a_position])
+def test_a_broken_rescale_is_found(broken: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I11."""
+    monkeypatch.setattr("workers.backfill.scan.redistributed", broken)
+    found()
+
+
+def test_a_view_that_is_created_one_actor_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I6."""
+
+    def early(self: ScanState) -> bool:
+        return sum(not actor.positions.completed for actor in self.actors) <= (len(self.actors) > 1)
+
+    monkeypatch.setattr(ScanState, "finished", property(early))
+    found()
+
+
+def test_a_scan_that_is_released_one_actor_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I4: the backfill order waits for all actors of all that comes before."""
+    scans = FakeFragments._scans  # pyright: ignore[reportPrivateUsage]
+
+    def through(self: FakeFragments, row: FragmentRow) -> bool:
+        """Whether no more than one actor of a scan still reads."""
+        positions = self.tables.positions.get(row.id, {})
+        complete = {one for one, position in positions.items() if position.state is PositionState.COMPLETED}
+        reading = [one for one in self.tables.of_fragment(row.id) if not complete.issuperset(vnodes_of(one.runs))]
+        return len(reading) <= 1
+
+    def early(self: FakeFragments, job: JobId) -> list[ScanProgress]:
+        rows = {row.id: row for row in self.tables.of_job(job)}
+        open_ = {
+            self.tables.relations[row.upstream].relation.name
+            for row in rows.values()
+            if row.upstream is not None and not through(self, row)
+        }
+        return [replace(scan, awaits=tuple(one for one in scan.awaits if one in open_)) for scan in scans(self, job)]
+
+    monkeypatch.setattr(FakeFragments, "_scans", early)
+    found()
+
+
+def test_a_pause_that_is_not_heeded_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def heedless(self: ScanState, *, paused: bool) -> bool:
+        del paused
+        return not (self.waiting or self.finished)
+
+    monkeypatch.setattr(ScanState, "may_read", heedless)
+    assert "I4" in found()
+
+
+def test_a_bucket_that_saves_up_for_ever_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def saving(self: Budget, now: float, *, interval_seconds: float) -> Budget:
+        del interval_seconds
+        return replace(self, at=now, tokens=self.tokens + (self.limit or 0) * (now - self.at))
+
+    monkeypatch.setattr(Budget, "refilled", saving)
+    assert "I4" in found()
+
+
+def test_a_pause_that_a_recovery_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forgotten(self: FakeGraphs, graph: GraphId, *, paused: bool, now: datetime) -> None:
+        del self, graph, paused, now
+
+    monkeypatch.setattr(FakeGraphs, "set_paused", forgotten)
+    found()
+
+
+def test_a_commit_that_forgets_an_actor_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1, I6: what it read is downstream, and its position is not stored."""
+    recorded = FakeFragments.record
+
+    async def forgetful(self: FakeFragments, answers: Iterable[Collected], *, now: datetime) -> None:
+        kept = [answer.model_copy(update={"actors": answer.actors[:-1]}) for answer in answers]
+        await recorded(self, kept, now=now)
+
+    monkeypatch.setattr(FakeFragments, "record", forgetful)
+    found()
+
+
+def test_statements_that_are_not_put_back_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I3: what an abandoned epoch carried is run again."""
+
+    def forgotten(self: FakeGraphs, graph: GraphId, reason: str | None) -> None:
+        del reason
+        for key in [key for key in self.tables.barriers if key[0] == graph]:
+            self.tables.barriers.take(key)
+
+    monkeypatch.setattr(FakeGraphs, "_forget", forgotten)
+    found()
+
+
+def test_a_statement_that_comes_back_after_its_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I3."""
+    finished = FakeStatements.finish
+
+    async def finish(self: FakeStatements, results: Sequence[StatementResult], *, epoch: Epoch, now: datetime) -> None:
+        if epoch % 7:
+            await finished(self, results, epoch=epoch, now=now)
+            return
+        for result in results:
+            row = self.tables.statements[result.id]
+            self.tables.statements.put(result.id, replace(row, carried_by=None))
+
+    monkeypatch.setattr(FakeStatements, "finish", finish)
+    assert "I3" in found()
+
+
+def test_a_table_that_is_not_dropped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def kept(self: FakeTables, relation: RelationId, name: str, *, term: Term) -> None:
+        del self, relation, name, term
+
+    monkeypatch.setattr(FakeTables, "drop", kept)
+    assert "I9" in found()
+
+
+def test_a_vacuum_that_heeds_no_pin_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I2."""
+
+    def heedless(self: FakeTables, graph: GraphId, epoch: Epoch) -> Epoch:
+        return min(epoch, self.store.published.get(graph, epoch))
+
+    monkeypatch.setattr(FakeTables, "_advance", heedless)
+    assert "I2" in found()
+
+
+def test_an_epoch_that_is_shown_before_it_is_committed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I2."""
+    injected = barriers._inject  # pyright: ignore[reportPrivateUsage]
+
+    async def hasty(world: World, tx: Transaction, view: GraphView, *args: Any, **named: Any) -> None:
+        await injected(world, tx, view, *args, **named)
+        assert isinstance(tx, FakeTransaction)
+        await tx.graphs.set_published(view.graph, tx.graphs.tables.graphs[view.graph].newest, now=named["now"])
+
+    monkeypatch.setattr(barriers, "_inject", hasty)
+    found()

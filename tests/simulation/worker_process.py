@@ -1,0 +1,371 @@
+"""One worker process: the real agent and the real graph executor over HTTP that loses messages, a state store in memory
+and, in Spark's place, the plain-data reference of the arrangement executor.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, Protocol, cast
+
+from typing_extensions import override
+
+from service.domain.errors import Fenced, MetaError
+from service.operations import workers
+from service.operations.world import World
+from service.protocol.api import Registered, Registration
+from service.protocol.barrier import Barrier
+from service.protocol.dml import InsertStaged, Statement, StatementResult
+from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, FragmentId, Generation, GraphId, RelationId, WorkerId
+from service.protocol.plan import Stateless
+from service.protocol.report import Collected, Failed
+from service.protocol.request import Analyzed, Rejected, Request, Verified
+from tests.simulation import dml, shapes
+from tests.simulation.kernel import BrokenError, Killed, Task
+from tests.simulation.service_process import Place, ServiceProcess
+from tests.support.fake_state_store import GenerationOverError, Source, StateStore, StoredTable, Target, Writing
+from workers.agent import Agent
+from workers.backfill.budget import Budget
+from workers.backfill.model import Arrangement, Key, Passed, Reading, Version, VersionedTable
+from workers.backfill.positions import Positions
+from workers.backfill.scan import ActorState
+from workers.bootstrap import _failure as failure_of  # pyright: ignore[reportPrivateUsage]
+from workers.executors.arrangement import ActorOutcome, EpochTask, ScanTask
+from workers.executors.failure import JobFailedError
+from workers.executors.graph import GraphExecutor, Scan, Stores
+from workers.meta_client import MetaClient, ServiceAwayError, StaleWorkerError
+from workers.state_store.dml import DmlOutcome
+
+HTTP_TIMEOUT = 6.0
+"""Longer than a long poll takes, shorter than the real one: a schedule has a minute."""
+
+
+class StateStoreError(Exception):
+    """A task could not reach the state store."""
+
+
+class Watching(Protocol):
+    """Is told of every page that is read (I4)."""
+
+    def page_read(
+        self, epoch: Epoch, fragment: FragmentId, actor: tuple[Generation, ActorId], *, rows: int, at: float
+    ) -> None: ...
+
+
+@dataclass
+class Services:
+    """The address of the service, behind which there may be none, one or several processes."""
+
+    processes: list[ServiceProcess] = field(default_factory=list[ServiceProcess])
+
+    def alive(self) -> list[ServiceProcess]:
+        return [one for one in self.processes if one.process.alive]
+
+
+@dataclass
+class _Box:
+    """The answer to one call."""
+
+    waiting: Task
+    came: bool = False
+    value: Any = None
+    error: Exception | None = None
+
+
+@dataclass
+class SimulatedClient:
+    """The calls of `workers.meta_client.MetaClient`, over a network."""
+
+    place: Place
+    services: Services
+
+    def register(self, registration: Registration) -> Registered:
+        return self._call("register", lambda world: workers.register(world, registration))
+
+    def next_barrier(self, worker: WorkerId, taken: Mapping[GraphId, Epoch]) -> Barrier | None:
+        return self._call("poll", lambda world: workers.next_barrier(world, worker, taken))
+
+    def answer(self, answer: Collected | Failed) -> bool:
+        """Return whether it was taken. As the real one: that it is of the past says nothing of the worker."""
+        try:
+            self._call("answer", lambda world: workers.answer(world, answer))
+        except StaleWorkerError:
+            return False
+        return True
+
+    def next_request(self, worker: WorkerId, graph: GraphId) -> Request | None:
+        return self._call("request", lambda world: workers.next_request(world, worker, graph))
+
+    def respond(self, worker: WorkerId, response: Analyzed | Verified | Rejected) -> None:
+        self._call("respond", lambda world: workers.respond(world, worker, response))
+
+    def _call(self, name: str, body: Callable[[World], Awaitable[Any]]) -> Any:
+        kernel, faults = self.place.kernel, self.place.faults
+        self.place.pass_by(f"http {name}")
+        alive = self.services.alive()
+        if not alive:
+            kernel.stop(0.05)
+            raise ServiceAwayError("connection refused")
+        service = kernel.random.choice(alive)
+        if faults.strikes("doubled", name):
+            kernel.spawn(service.process, f"{name}, again", self._handler(service, body, None), after=faults.delay())
+        if faults.strikes("lost request", name):
+            self.place.noticed()
+            kernel.stop(HTTP_TIMEOUT)
+            raise ServiceAwayError("timeout")
+        task = kernel.current
+        assert task is not None
+        box = _Box(task)
+        kernel.spawn(service.process, name, self._handler(service, body, box))
+        kernel.stop(HTTP_TIMEOUT)
+        if faults.strikes("lost answer", name):
+            self.place.noticed()
+            raise ServiceAwayError("connection reset")
+        if not box.came:
+            raise ServiceAwayError("timeout")
+        if box.error is not None:
+            raise (
+                StaleWorkerError(str(box.error)) if isinstance(box.error, Fenced) else ServiceAwayError(str(box.error))
+            )
+        return box.value
+
+    def _handler(
+        self, service: ServiceProcess, body: Callable[[World], Awaitable[Any]], box: _Box | None
+    ) -> Callable[[], None]:
+        kernel = self.place.kernel
+
+        def handle() -> None:
+            value, error = None, None
+            try:
+                value = service.run(body)
+            except MetaError as failed:
+                error = failed
+            except Killed:
+                if box is not None:
+                    kernel.wake(box.waiting)
+                raise
+            if box is not None:
+                box.came, box.value, box.error = True, value, error
+                kernel.wake(box.waiting)
+
+        return handle
+
+
+@dataclass
+class TaskStore:
+    """What a worker of one generation reaches of the state store."""
+
+    place: Place
+    store: StateStore
+    watching: Watching
+    graph: GraphId
+    generation: Generation
+    staged: dml.Staged
+    page_rows: int
+    pages_max: int
+    arrangement: type[Arrangement]
+    scan: Scan | None = None
+    """What runs now."""
+    began: float = 0.0
+    """When its buckets were filled."""
+
+    def table(self, relation: RelationId) -> StoredTable:
+        try:
+            return self.store.tables[relation]
+        except KeyError:
+            raise StateStoreError(f"relation state.t_{relation} does not exist") from None
+
+    def pass_by(self, point: str) -> None:
+        """Stop here, die here, or find the store away."""
+        self.place.pass_by(f"worker {point}")
+        if self.place.faults.strikes("error", point):
+            self.place.kernel.tell(f"the task fails at {point}")
+            raise StateStoreError(f"failed {point}")
+
+    def commit(self, writing: Writing) -> int:
+        """Return how many versions the transaction closed."""
+        self.pass_by("before its commit")
+        if self.place.faults.strikes("slow commit", "worker"):
+            self.place.hold_up("worker before its commit")
+        closed = writing.commit()
+        self.pass_by("after its commit")
+        return closed
+
+
+@dataclass
+class TaskDml:
+    """The worker's DML login."""
+
+    tasks: TaskStore
+
+    def run(self, statements: Sequence[Statement], epoch: int) -> DmlOutcome:
+        tasks = self.tasks
+        tasks.pass_by("before dml")
+        wanted = {one.relation.id for one in statements}
+        tables = {one: tasks.store.tables[one] for one in sorted(wanted) if one in tasks.store.tables}
+        before = {relation: table.alive() for relation, table in tables.items()}
+        rows = {relation: {key: one.row for key, one in alive.items()} for relation, alive in before.items()}
+        touched: dict[RelationId, set[Key]] = {relation: set() for relation in tables}
+        results: list[StatementResult] = []
+        for statement in statements:
+            lost = isinstance(statement, InsertStaged) and statement.id not in tasks.staged
+            if statement.relation.id in tables and not lost:
+                result, keys = dml.apply(statement, rows[statement.relation.id], tasks.staged)
+                touched[statement.relation.id] |= keys
+            else:
+                result = dml.undefined(statement)
+            results.append(result)
+        writing = Writing(tasks.store, tasks.graph, tasks.generation)
+        for relation, table in tables.items():
+            for key in sorted(touched[relation], key=str):
+                if key in before[relation]:
+                    writing.closed.append((table, key, epoch))
+                if key in rows[relation]:
+                    writing.inserted.append((table, Version(table.vnode(key), key, rows[relation][key], epoch)))
+        tasks.commit(writing)
+        changed = {one.relation.id for one, result in zip(statements, results, strict=True) if result.affected}
+        return DmlOutcome(
+            tuple(results),
+            tuple(one.relation.id for one in statements),
+            {relation: len(rows[relation]) - len(before[relation]) for relation in tables},
+            frozenset(changed),
+        )
+
+
+class PlainScanJob:
+    """In the place of `workers.executors.arrangement.ScanJob`: the same epoch, row by row."""
+
+    def __init__(self, _spark: object, scan: ScanTask, query: Stateless) -> None:
+        self.scan, self.query = scan, query
+        self.tasks = cast("TaskStore", scan.store)
+
+    def run(self, task: EpochTask) -> list[ActorOutcome]:
+        assert len(task.actors) == self.scan.actors, "the job was planned for another number of actors"
+        indexes = list(range(len(task.actors)))
+        self.tasks.place.kernel.random.shuffle(indexes)
+        return [self._actor(task, index) for index in indexes]
+
+    def _actor(self, task: EpochTask, index: int) -> ActorOutcome:
+        tasks, actor = self.tasks, task.actors[index]
+        running = tasks.scan
+        assert running is not None
+        source = Source(tasks.table(self.scan.upstream.id), task.reading, task.curr)
+        writing = Writing(tasks.store, tasks.graph, tasks.generation)
+        target = Target(writing, tasks.table(self.scan.target.id), source, shapes.branch_of(self.query))
+        state = ActorState(
+            running.state.actors[index].id,
+            Positions(actor.runs, {position.vnode: position for position in actor.positions}),
+            Budget(actor.permits, tasks.began, float(actor.permits or 0)),
+        )
+        pages: list[int] = []
+
+        def passed(point: Passed) -> None:
+            if point.point == "page_read":
+                pages.append(point.rows)
+                reader = (tasks.generation, point.actor)
+                tasks.watching.page_read(task.curr, running.state.id, reader, rows=point.rows, at=tasks.began)
+            tasks.pass_by(point.point)
+
+        executor = tasks.arrangement(
+            cast("VersionedTable", source),
+            cast("VersionedTable", target),
+            shapes.query_of(self.query),
+            running.state,
+            passed,
+        )
+        # The epoch before this one, where nothing is said to have changed since.
+        prev = min(task.reading.after, task.curr - 1)
+        executor.run(state, prev, task.curr, Reading(tasks.page_rows, tasks.pages_max, tasks.began))
+        closed = 0
+        if writing.closed or writing.inserted:
+            closed = tasks.commit(writing)
+        return ActorOutcome(
+            actor=index,
+            positions=state.positions.take_changed(),
+            snapshot_rows=sum(pages),
+            page_rows=task.page_rows,
+            upstream_rows=source.halves,
+            inserted=len(writing.inserted),
+            closed=closed,
+            reading_seconds=0.0,
+            used_slice=False,
+        )
+
+
+_WORLDS_FAULT = (StateStoreError, GenerationOverError, shapes.CannotTransformError)
+"""What may go wrong in an epoch. All else is ours: an agent would report it, and a recovery hide it."""
+
+
+class SimulatedExecutor(GraphExecutor):
+    """The real one, which says what runs when it runs."""
+
+    @override
+    def run(self, barrier: Barrier) -> Collected:
+        try:
+            return super().run(barrier)
+        except Exception as error:
+            cause = error.__cause__ if isinstance(error, JobFailedError) else error
+            if isinstance(cause, _WORLDS_FAULT):
+                raise
+            raise BrokenError(str(error) or type(error).__name__) from error
+
+    @override
+    def _run_job(self, scan: Scan, task: EpochTask) -> list[ActorOutcome]:
+        assert self.stores is not None
+        tasks = cast("TaskStore", self.stores.versioned)
+        tasks.scan, tasks.began = scan, tasks.place.kernel.seconds
+        return super()._run_job(scan, task)
+
+
+@dataclass
+class StopEvent:
+    """A `threading.Event` of which only the waiting is simulated."""
+
+    place: Place
+    stopped: bool = False
+
+    def is_set(self) -> bool:
+        return self.stopped
+
+    def set(self) -> None:
+        self.stopped = True
+
+    def wait(self, timeout: float) -> bool:
+        self.place.kernel.stop(timeout)
+        return self.stopped
+
+
+class WorkerProcess:
+    """A process with its agent."""
+
+    def __init__(self, place: Place, services: Services, connect: Callable[[Barrier], Stores], slots: int) -> None:
+        self.place, self.process = place, place.process
+        self.worker = WorkerId(place.process.name)
+        self.agent = Agent(
+            Registration(worker=self.worker, graph=DATABASE_GRAPH, pid=1, host="simulated", parallelism=slots),
+            cast("MetaClient", SimulatedClient(place, services)),
+            lambda _: SimulatedExecutor(self.worker, cast("Any", _SPARK), connect),
+            _refused,
+            lambda barrier, error: failure_of(self.worker, barrier, error),
+            stop=cast("Any", StopEvent(place)),
+        )
+
+    def start(self) -> None:
+        self.place.kernel.spawn(self.process, "epochs", self._run)
+
+    def _run(self) -> None:
+        """A process ends when its main thread does."""
+        with suppress(StaleWorkerError):
+            self.agent.run()
+        self.place.kernel.kill(self.process)
+
+
+def _set(_name: str, _value: str) -> None:
+    return
+
+
+_SPARK = SimpleNamespace(sparkContext=SimpleNamespace(setLocalProperty=_set))
+
+
+def _refused(request: Request) -> Rejected:
+    return Rejected(id=request.id, error="nobody asks in a simulation")

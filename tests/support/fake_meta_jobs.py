@@ -1,0 +1,444 @@
+"""The catalog, jobs, fragments and actors of the meta store in memory; part of `fake_meta_store`."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from service.domain.errors import Conflict, NotFound
+from service.domain.job import CREATING, TERMINAL, Job, JobEvent, JobState, after
+from service.domain.order import OrderedScan, awaited, dependents
+from service.domain.parallelism import Parallelism
+from service.domain.progress import ScanProgress, advanced
+from service.ports.records import CatalogEntry, Cleanup, Json, NewFragment, NewJob, Receded
+from service.protocol.epoch import instant_of
+from service.protocol.ids import ActorId, FragmentId, GraphId, JobId, RelationId
+from service.protocol.plan import ActorPlan, FragmentKind, FragmentPlan, JobPlan, ScanType, SnapshotPlan
+from service.protocol.relation import Relation
+from service.protocol.report import ActorReport, Collected
+from service.protocol.vnodes import Runs, vnodes_of
+from tests.support.fake_meta_tables import ActorRow, FragmentRow, JobRow, RelationRow, ScanRow, Tables, printable
+
+_UNREADABLE = TERMINAL | {JobState.CANCELLING, JobState.DROPPING, JobState.FAILED}
+_ENDS = TERMINAL | {JobState.CREATED, JobState.FAILED}
+
+
+@dataclass(frozen=True, slots=True)
+class FakeCatalog:
+    tables: Tables
+
+    async def named(self, name: str) -> CatalogEntry | None:
+        return next((self._entry(row) for row in self._taken() if row.relation.name == name), None)
+
+    async def get(self, relation: RelationId) -> CatalogEntry | None:
+        row = self.tables.relations.get(relation)
+        return None if row is None or row.dropped else self._entry(row)
+
+    async def all(self) -> Sequence[CatalogEntry]:
+        return [self._entry(row) for row in self._taken()]
+
+    async def dependents(self, relation: RelationId) -> Sequence[CatalogEntry]:
+        readers = {row.job for row in self.tables.fragments.values() if row.upstream == relation}
+        return [self._entry(row) for row in self._taken() if row.job in readers]
+
+    async def remove(self, relation: RelationId) -> None:
+        row = self.tables.relations.get(relation)
+        if row is None or row.dropped:
+            return
+        self.tables.relations.put(relation, replace(row, dropped=True))
+        for fragment in self.tables.of_job(row.job):
+            self.tables.fragments.take(fragment.id)
+            self.tables.positions.take(fragment.id)
+            self.tables.scans.take(fragment.id)
+            for actor in self.tables.of_fragment(fragment.id):
+                self.tables.actors.take(actor.id)
+        self.tables.cleanups.put(relation, Cleanup(relation, row.relation.name))
+
+    async def unshown(self) -> Sequence[Relation]:
+        return [
+            row.relation
+            for row in self._taken()
+            if not row.shown and self.tables.jobs[row.job].job.state is JobState.CREATED
+        ]
+
+    async def cleanups(self) -> Sequence[Cleanup]:
+        return [cleanup for _, cleanup in sorted(self.tables.cleanups.items(), reverse=True)]
+
+    async def cleaned(self, relation: RelationId) -> None:
+        self.tables.cleanups.take(relation)
+
+    def _taken(self) -> list[RelationRow]:
+        return [row for _, row in sorted(self.tables.relations.items()) if not row.dropped]
+
+    def _entry(self, row: RelationRow) -> CatalogEntry:
+        read = {fragment.upstream for fragment in self.tables.of_job(row.job) if fragment.upstream is not None}
+        return CatalogEntry(
+            relation=row.relation,
+            definition=row.definition,
+            job=row.job,
+            state=self.tables.jobs[row.job].job.state,
+            key_count=row.key_count,
+            upstreams=tuple(sorted(read)),
+            shown=row.shown,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FakeJobs:
+    tables: Tables
+
+    async def add(self, new: NewJob, *, now: datetime) -> Job:
+        assert not new.views, "no logical view is made in memory"
+        tables = self.tables
+        for upstream in sorted({one.upstream for one in new.fragments if one.upstream is not None}):
+            read = tables.relations[upstream]
+            state = tables.jobs[read.job].job.state
+            if state in _UNREADABLE:
+                raise Conflict(f'{read.relation.kind} "{read.relation.name}" cannot be read: it is {state}')
+        self._refuse_taken(new.relation)
+        relation, number = RelationId(next(tables.ids)), JobId(next(tables.ids))
+        stored = new.relation.model_copy(update={"id": relation})
+        tables.relations.put(relation, RelationRow(stored, new.statement, number))
+        job = Job(
+            id=number,
+            relation=relation,
+            name=new.relation.name,
+            kind=new.relation.kind,
+            statement=new.statement,
+            state=JobState.INITIAL,
+            background=new.background,
+            initialized_at=now,
+            state_since=now,
+            parallelism=new.parallelism,
+            backfill_parallelism=new.backfill_parallelism,
+        )
+        tables.jobs.put(number, JobRow(job, new.order, rescale_due=new.parallelism is not None))
+        late = dependents(new.order)
+        for one in new.fragments:
+            self._add_fragment(number, one, waiting=one.upstream in late)
+        return job
+
+    async def get(self, job: JobId) -> Job | None:
+        row = self.tables.jobs.get(job)
+        return None if row is None else row.job
+
+    async def where(self, states: Collection[JobState] | None = None, *, graph: GraphId | None = None) -> Sequence[Job]:
+        return [
+            row.job
+            for _, row in sorted(self.tables.jobs.items())
+            if (states is None or row.job.state in states) and (graph is None or row.job.graph == graph)
+        ]
+
+    async def move(self, job: JobId, event: JobEvent, *, now: datetime, error: str | None = None) -> Job:
+        row = self.tables.jobs.get(job)
+        if row is None:
+            raise NotFound(f"job {job} not found", kind="job")
+        before = row.job
+        state = after(before.state, event)
+        moved = replace(
+            before,
+            state=state,
+            state_since=now,
+            started_at=now if event is JobEvent.STARTED else before.started_at,
+            finished_at=now if state in _ENDS and before.finished_at is None else before.finished_at,
+            error=before.error if error is None else printable(error),
+        )
+        due = row.rescale_due or (event is JobEvent.FINISHED and before.backfill_parallelism is not None)
+        self.tables.jobs.put(job, replace(row, job=moved, rescale_due=due))
+        return moved
+
+    async def plans(self, jobs: Collection[JobId]) -> Sequence[JobPlan]:
+        found = [(one, self.tables.relations[self.tables.jobs[one].job.relation]) for one in sorted(set(jobs))]
+        return [
+            JobPlan(
+                id=one,
+                relation=relation.relation,
+                fragments=tuple(self._fragment(row) for row in self.tables.of_job(one)),
+                snapshot=self._snapshot(one),
+            )
+            for one, relation in found
+            if not relation.dropped
+        ]
+
+    async def blame(self, job: JobId | None, *, graph: GraphId) -> int:
+        failures = 0
+        for one, row in list(self.tables.jobs.items()):
+            lived = row.job.graph == graph and row.job.state is JobState.CREATING
+            changed = replace(row.job, recoveries=row.job.recoveries + lived)
+            if one == job:
+                failures = changed.failures + 1
+                changed = replace(changed, failures=failures)
+            elif row.job.graph == graph:
+                changed = replace(changed, failures=0)
+            if changed != row.job:
+                self.tables.jobs.put(one, replace(row, job=changed))
+        return failures
+
+    def _snapshot(self, job: JobId) -> SnapshotPlan | None:
+        if self.tables.jobs[job].job.state is JobState.CREATED:
+            return None
+        mine = [one for one in self.tables.snapshots.values() if one.job == job]
+        return SnapshotPlan(epoch=mine[0].epoch, consumed=mine[0].consumed) if mine else None
+
+    def _refuse_taken(self, relation: Relation) -> None:
+        for row in self.tables.relations.values():
+            if row.relation.name != relation.name or row.dropped:
+                continue
+            if self.tables.jobs[row.job].job.state in CREATING:
+                raise Conflict(f"{row.relation.kind} named {relation.name} already exists and is still being created")
+            raise Conflict(f'{row.relation.kind} with name "{relation.name}" exists')
+
+    def _add_fragment(self, job: JobId, new: NewFragment, *, waiting: bool) -> None:
+        one = FragmentId(next(self.tables.ids))
+        row = FragmentRow(one, job, new.kind, new.upstream, new.query, new.scan_type, new.rate_limit, waiting)
+        self.tables.fragments.put(one, row)
+        for runs in new.actors:
+            actor = ActorId(next(self.tables.ids))
+            self.tables.actors.put(actor, ActorRow(actor, one, runs))
+        if new.kind is FragmentKind.STREAM_SCAN:
+            self.tables.scans.put(one, ScanRow())
+
+    def _fragment(self, row: FragmentRow) -> FragmentPlan:
+        positions = self.tables.positions.get(row.id, {})
+        return FragmentPlan(
+            id=row.id,
+            kind=row.kind,
+            actors=tuple(
+                ActorPlan(
+                    id=actor.id,
+                    vnodes=actor.runs,
+                    positions=tuple(positions[vnode] for vnode in vnodes_of(actor.runs) if vnode in positions),
+                )
+                for actor in self.tables.of_fragment(row.id)
+            ),
+            upstream=None if row.upstream is None else self.tables.relations[row.upstream].relation,
+            query=row.query,
+            scan_type=row.scan_type,
+            rate_limit=row.rate_limit,
+            waiting=row.waiting,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FakeFragments:
+    tables: Tables
+
+    async def job_of(self, fragments: Collection[FragmentId]) -> Mapping[FragmentId, tuple[JobId, FragmentKind]]:
+        rows = [self.tables.fragments[one] for one in fragments if one in self.tables.fragments]
+        return {row.id: (row.job, row.kind) for row in rows}
+
+    async def release(self, fragments: Collection[FragmentId]) -> None:
+        for one in fragments:
+            if row := self.tables.fragments.get(one):
+                self.tables.fragments.put(one, replace(row, waiting=False))
+
+    async def held(self, graph: GraphId) -> Sequence[JobId]:
+        found: set[JobId] = set()
+        for fragment, scan in self.tables.scans.items():
+            row = self.tables.fragments[fragment]
+            job = self.tables.jobs[row.job]
+            creating = job.job.graph == graph and job.job.state is JobState.CREATING
+            if row.waiting and creating and not scan.finished:
+                found.add(row.job)
+        return sorted(found)
+
+    async def receded(self, reports: Sequence[ActorReport]) -> Receded | None:
+        reporting = {report.fragment for report in reports}
+        committed = {
+            row.id: row
+            for row in self.tables.actors.values()
+            if row.fragment in reporting and (scan := self.tables.scans.get(row.fragment)) and not scan.finished
+        }
+        for report in reports:
+            before = committed.get(report.actor)
+            if before is not None and report.rows < before.rows:
+                return self._receded(str(report.actor), report.fragment, report.rows, before.rows)
+        known = {report.fragment for report in reports if report.actor in committed}
+        for fragment in reporting - known:
+            mine = [report for report in reports if report.fragment == fragment]
+            before = [row.rows for row in committed.values() if row.fragment == fragment]
+            told = sum(report.rows for report in mine)
+            if before and told < sum(before):
+                return self._receded(", ".join(str(one.actor) for one in mine), fragment, told, sum(before))
+        return None
+
+    async def record(self, answers: Iterable[Collected], *, now: datetime) -> None:
+        kept = tuple(answers)
+        for answer in kept:
+            for told in answer.relations:
+                if row := self.tables.relations.get(told.relation):
+                    counted = replace(row, key_count=row.key_count + told.key_count_delta)
+                    self.tables.relations.put(told.relation, counted)
+        graphs = {answer.graph for answer in kept}
+        mine = {
+            fragment: self.tables.jobs[self.tables.fragments[fragment].job].job
+            for fragment, scan in self.tables.scans.items()
+            if not scan.finished
+        }
+        mine = {fragment: job for fragment, job in mine.items() if job.graph in graphs}
+        reports = [report for answer in kept for report in answer.actors if report.fragment in mine]
+        for report in reports:
+            self._store(report)
+        reported = {report.fragment for report in reports}
+        for fragment, job in mine.items():
+            started = self.tables.scans[fragment].at is not None
+            if fragment in reported or (job.state is JobState.CREATING and started):
+                self._advance(fragment, now)
+
+    async def scans(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ScanProgress]]:
+        return {one: self._scans(one) for one in jobs}
+
+    async def order(self, job: JobId) -> Sequence[tuple[str, str]]:
+        names = {one: row.relation.name for one, row in self.tables.relations.items()}
+        return [(names[before], names[after]) for before, after in self.tables.jobs[job].order]
+
+    async def detail(self, job: JobId) -> Sequence[Json]:
+        return [
+            {
+                "id": row.id,
+                "kind": row.kind,
+                "upstream": None if row.upstream is None else self.tables.relations[row.upstream].relation.name,
+                "scan_type": row.scan_type,
+                "rate_limit": row.rate_limit,
+                "waiting": row.waiting,
+                "actors": [self._actor(actor) for actor in self.tables.of_fragment(row.id)],
+            }
+            for row in self.tables.of_job(job)
+        ]
+
+    async def store_texts(self, texts: Mapping[JobId, Json]) -> None:
+        for job, text in texts.items():
+            self.tables.jobs.put(job, replace(self.tables.jobs[job], progress=text))
+
+    def _receded(self, actor: str, fragment: FragmentId, rows: int, committed: int) -> Receded:
+        return Receded(actor, fragment, rows, self.tables.fragments[fragment].job, committed)
+
+    def _store(self, report: ActorReport) -> None:
+        if report.positions:
+            stored = self.tables.positions.get(report.fragment, {})
+            moved = {position.vnode: position for position in report.positions}
+            self.tables.positions.put(report.fragment, {**stored, **moved})
+        actor = self.tables.actors.get(report.actor)
+        if actor is not None and actor.fragment == report.fragment:
+            self.tables.actors.put(actor.id, replace(actor, rows=report.rows, finished=report.finished))
+
+    def _advance(self, fragment: FragmentId, now: datetime) -> None:
+        actors = self.tables.of_fragment(fragment)
+        before = self._scan(self.tables.fragments[fragment])
+        total = before.total
+        assert total is not None
+        rows, finished = sum(one.rows for one in actors), all(one.finished for one in actors)
+        moved = advanced(before, rows=rows, total=total, finished=finished, at=now)
+        self.tables.scans.put(fragment, ScanRow(moved.rows, moved.rate, moved.finished, moved.at))
+
+    def _scans(self, job: JobId) -> list[ScanProgress]:
+        rows = [row for row in self.tables.of_job(job) if row.id in self.tables.scans]
+        scans = [self._scan(row) for row in rows]
+        if not any(row.waiting for row in rows):
+            return scans
+        ordered = [
+            OrderedScan(row.id, row.upstream, scan.finished)
+            for row, scan in zip(rows, scans, strict=True)
+            if row.upstream is not None
+        ]
+        waits = awaited(self.tables.jobs[job].order, ordered)
+        named = {one: self.tables.relations[one].relation.name for before in waits.values() for one in before}
+        return [
+            replace(scan, awaits=tuple(named[one] for one in waits.get(scan.fragment, ()))) if scan.waiting else scan
+            for scan in scans
+        ]
+
+    def _scan(self, row: FragmentRow) -> ScanProgress:
+        assert row.upstream is not None
+        scan, upstream = self.tables.scans[row.id], self.tables.relations[row.upstream]
+        return ScanProgress(
+            fragment=row.id,
+            upstream=upstream.relation.name,
+            rows=scan.rows,
+            total=upstream.key_count,
+            rate=scan.rate,
+            finished=scan.finished,
+            rate_limit=row.rate_limit,
+            at=scan.at,
+            waiting=row.waiting and not scan.finished,
+            scan_type=ScanType.ARRANGEMENT_BACKFILL if row.scan_type is None else row.scan_type,
+            limited_since=None if row.limit_epoch is None else instant_of(row.limit_epoch),
+        )
+
+    def _actor(self, row: ActorRow) -> Json:
+        stored = self.tables.positions.get(row.fragment, {})
+        own = [stored[vnode] for vnode in vnodes_of(row.runs) if vnode in stored]
+        return {
+            "id": row.id,
+            "vnodes": [list(run) for run in row.runs],
+            "rows": row.rows,
+            "finished": row.finished,
+            "positions": [position.model_dump(mode="json") for position in own],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FakeActors:
+    tables: Tables
+
+    async def hold(self, job: JobId) -> Job | None:
+        row = self.tables.jobs.get(job)
+        return None if row is None else row.job
+
+    async def set_parallelism(self, job: JobId, parallelism: Parallelism | None, backfill: Parallelism | None) -> None:
+        row = self.tables.jobs[job]
+        asked = replace(row.job, parallelism=parallelism, backfill_parallelism=backfill)
+        self.tables.jobs.put(job, replace(row, job=asked, rescale_due=True))
+
+    async def due(self, graph: GraphId) -> Sequence[Job]:
+        running = {JobState.CREATING, JobState.CREATED}
+        return [
+            row.job
+            for _, row in sorted(self.tables.jobs.items())
+            if row.job.graph == graph and row.rescale_due and row.job.state in running
+        ]
+
+    async def settled(self, jobs: Collection[JobId]) -> None:
+        for job in jobs:
+            self.tables.jobs.put(job, replace(self.tables.jobs[job], rescale_due=False))
+
+    async def all_due(self, graph: GraphId) -> None:
+        running = {JobState.CREATING, JobState.CREATED}
+        for one, row in list(self.tables.jobs.items()):
+            if row.job.graph == graph and row.job.state in running and row.job.parallelism is not None:
+                self.tables.jobs.put(one, replace(row, rescale_due=True))
+
+    async def layouts(self, jobs: Collection[JobId]) -> Mapping[JobId, Mapping[FragmentId, Sequence[Runs]]]:
+        return {
+            job: {
+                row.id: [actor.runs for actor in self.tables.of_fragment(row.id)]
+                for row in self.tables.of_job(job)
+                if row.kind is FragmentKind.STREAM_SCAN
+            }
+            for job in jobs
+        }
+
+    async def tied(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[Job]]:
+        makers = {row.job.relation: job for job, row in self.tables.jobs.items()}
+        tied: dict[JobId, set[JobId]] = {one: set() for one in jobs}
+        for row in self.tables.fragments.values():
+            if row.scan_type is ScanType.BACKFILL and row.upstream is not None:
+                for one in tied.keys() & {row.job, makers[row.upstream]}:
+                    tied[one].add(row.job)
+        found = {one: [self.tables.jobs[other].job for other in sorted(others)] for one, others in tied.items()}
+        alive = CREATING | {JobState.CREATED}
+        return {one: [job for job in others if job.state in alive] for one, others in found.items()}
+
+    async def reserve(self, number: int) -> Sequence[ActorId]:
+        return [ActorId(next(self.tables.ids)) for _ in range(number)]
+
+    async def replace(self, fragments: Mapping[FragmentId, Sequence[ActorPlan]]) -> None:
+        for fragment, plans in fragments.items():
+            scan = self.tables.scans.get(fragment)
+            if scan is None:
+                continue
+            for actor in self.tables.of_fragment(fragment):
+                self.tables.actors.take(actor.id)
+            stored = self.tables.positions.get(fragment, {})
+            for plan in plans:
+                rows = sum(stored[vnode].rows for vnode in vnodes_of(plan.vnodes) if vnode in stored)
+                self.tables.actors.put(plan.id, ActorRow(plan.id, fragment, plan.vnodes, rows, scan.finished))

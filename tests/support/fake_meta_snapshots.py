@@ -1,0 +1,180 @@
+"""Graphs of snapshot jobs, limits and logical views of the meta store in memory; part of `fake_meta_store`.
+
+Nothing is adapted and no logical view is made in memory: whoever tries is told so.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from service.domain.job import JobState
+from service.ports.limits import AdaptedScan, AutoLimit, Held, LimitChange, Look
+from service.ports.records import Command, LogicalView, NewLogicalView
+from service.ports.snapshots import Snapshot
+from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, GraphId, JobId, RelationId
+from service.protocol.mutation import Pause, Resume, Stop
+from tests.support.fake_meta_tables import GraphRow, Tables
+
+_UNFINISHED = {JobState.CREATING, JobState.CANCELLING}
+
+
+@dataclass(frozen=True, slots=True)
+class FakeSnapshots:
+    tables: Tables
+
+    async def begin(self, job: JobId, *, indexed: bool) -> Snapshot:
+        tables, database = self.tables, self.tables.graphs[DATABASE_GRAPH]
+        graph = GraphId(DATABASE_GRAPH + next(tables.ids))
+        asked = [
+            isinstance(one.mutation, Pause)
+            for _, one in sorted(tables.commands.items())
+            if one.graph == DATABASE_GRAPH and isinstance(one.mutation, Pause | Resume)
+        ]
+        paused = asked[-1] if asked else database.paused
+        tables.graphs.put(graph, GraphRow(graph, paused=paused, paused_since=database.paused_since))
+        row = tables.jobs[job]
+        tables.jobs.put(job, replace(row, job=replace(row.job, graph=graph), snapshot_epoch=database.committed))
+        begun = Snapshot(job, graph, database.committed, indexed=indexed)
+        tables.snapshots.put(graph, begun)
+        return begun
+
+    async def of_graph(self, graph: GraphId) -> Snapshot | None:
+        return self.tables.snapshots.get(graph)
+
+    async def of_jobs(self, jobs: Collection[JobId]) -> Mapping[JobId, Snapshot]:
+        return {one.job: one for one in self.tables.snapshots.values() if one.job in jobs}
+
+    async def graphs(self) -> Sequence[GraphId]:
+        return sorted(one for one in self.tables.graphs if one != DATABASE_GRAPH)
+
+    async def unmerged(self) -> Sequence[GraphId]:
+        return sorted(one.graph for one in self.tables.snapshots.values() if not one.merged)
+
+    async def graphs_of(self, jobs: Collection[JobId]) -> Mapping[JobId, GraphId]:
+        return {one: self.tables.jobs[one].job.graph for one in sorted(set(jobs)) if one in self.tables.jobs}
+
+    async def index_built(self, graph: GraphId) -> None:
+        if row := self.tables.snapshots.get(graph):
+            self.tables.snapshots.put(graph, replace(row, indexed=True))
+
+    async def replayed(self, graph: GraphId, consumed: Epoch) -> None:
+        if row := self.tables.snapshots.get(graph):
+            self.tables.snapshots.put(graph, replace(row, consumed=consumed))
+
+    async def merge(self, graph: GraphId) -> None:
+        self.tables.snapshots.put(graph, replace(self.tables.snapshots[graph], merged=True))
+        self._leave(graph)
+        self._hand_over(graph)
+        for command in self._waiting(graph):
+            self.tables.commands.put(command.id, replace(command, graph=DATABASE_GRAPH))
+
+    async def pinned(self) -> Epoch | None:
+        read = [one.epoch if one.consumed is None else one.consumed for one in self._creating()]
+        return min(read, default=None)
+
+    async def settled(self) -> Mapping[RelationId, Epoch]:
+        return {
+            self.tables.jobs[one.job].job.relation: self.tables.graphs[one.graph].committed
+            for one in self._creating()
+            if one.merged
+        }
+
+    async def retire(self, graph: GraphId) -> None:
+        tables = self.tables
+        if graph not in tables.graphs:
+            return
+        self._hand_over(graph)
+        last = tables.graphs[DATABASE_GRAPH].committed
+        parts = {part for of in tables.parts.values() for part in of}
+        for command in self._waiting(graph):
+            refused = command.id not in parts and command.mutation is not None
+            error = "the job is no longer being created" if refused and not isinstance(command.mutation, Stop) else None
+            tables.commands.take(command.id)
+            over = replace(command, graph=DATABASE_GRAPH, done=True, epoch=last, error=error)
+            tables.finished_commands.put(command.id, over)
+        for one, command in list(tables.finished_commands.items()):
+            if command.graph == graph:
+                tables.finished_commands.put(one, replace(command, graph=DATABASE_GRAPH))
+        self._leave(graph)
+        for table in (tables.barriers, tables.history):
+            for key in [key for key in table if key[0] == graph]:
+                table.take(key)
+        tables.snapshots.take(graph)
+        tables.graphs.take(graph)
+
+    def _creating(self) -> list[Snapshot]:
+        rows = self.tables.snapshots.values()
+        return [one for one in rows if self.tables.jobs[one.job].job.state in _UNFINISHED]
+
+    def _waiting(self, graph: GraphId) -> list[Command]:
+        return [one for one in self.tables.commands.values() if one.graph == graph]
+
+    def _leave(self, graph: GraphId) -> None:
+        for job, row in list(self.tables.jobs.items()):
+            if row.job.graph == graph:
+                self.tables.jobs.put(job, replace(row, job=replace(row.job, graph=DATABASE_GRAPH)))
+
+    def _hand_over(self, graph: GraphId) -> None:
+        database = self.tables.graphs[DATABASE_GRAPH]
+        newest = max(database.newest, self.tables.graphs[graph].newest)
+        self.tables.graphs.put(DATABASE_GRAPH, replace(database, newest=newest))
+
+
+@dataclass(frozen=True, slots=True)
+class FakeLimits:
+    tables: Tables
+
+    async def put(self, limits: Mapping[FragmentId, int | None], *, auto: Collection[FragmentId], epoch: Epoch) -> None:
+        assert not auto, _NOTHING_ADAPTED
+        for one, limit in limits.items():
+            if row := self.tables.fragments.get(one):
+                self.tables.fragments.put(one, replace(row, rate_limit=limit, limit_epoch=epoch))
+
+    async def hold(self, fragments: Collection[FragmentId]) -> Mapping[FragmentId, Held]:
+        rows = [self.tables.fragments[one] for one in sorted(set(fragments)) if one in self.tables.fragments]
+        return {row.id: Held(row.rate_limit, auto=False, present=None) for row in rows}
+
+    async def adapted(self, graph: GraphId, *, hold: bool = False) -> Sequence[AdaptedScan]:
+        del graph, hold
+        return ()
+
+    async def record(self, looks: Sequence[Look], *, now: datetime) -> None:
+        del now
+        assert not looks, _NOTHING_ADAPTED
+
+    async def shown(self, jobs: Collection[JobId]) -> Mapping[FragmentId, AutoLimit]:
+        del jobs
+        return {}
+
+    async def history(self, job: JobId, *, limit: int, before: int | None = None) -> Sequence[LimitChange]:
+        del job, limit, before
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class FakeLogicalViews:
+    tables: Tables
+
+    async def add(self, new: NewLogicalView) -> RelationId:
+        raise NotImplementedError(new.name)
+
+    async def named(self, name: str) -> LogicalView | None:
+        del name
+        return None
+
+    async def all(self) -> Sequence[LogicalView]:
+        return ()
+
+    async def hold(self, view: RelationId) -> LogicalView | None:
+        del view
+        return None
+
+    async def show(self, view: RelationId) -> None:
+        raise NotImplementedError(view)
+
+    async def reading(self, relation: RelationId) -> Sequence[LogicalView]:
+        del relation
+        return ()
+
+
+_NOTHING_ADAPTED = "nothing is adapted in memory"

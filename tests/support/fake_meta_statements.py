@@ -1,0 +1,161 @@
+"""Statements, questions to workers and idempotency keys of the meta store in memory; part of `fake_meta_store`."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from service.domain.errors import Conflict
+from service.ports.records import Claim, Json, StoredStatement
+from service.protocol.dml import Statement, StatementResult
+from service.protocol.ids import Epoch, GraphId, RequestId, StatementId, WorkerId
+from service.protocol.request import Analyzed, Rejected, Request, Verified
+from tests.support.fake_meta_tables import KeyRow, RequestRow, StatementRow, Tables, printable
+
+STATEMENTS_KEPT_FOR = timedelta(minutes=10)
+KEYS_KEPT_FOR = timedelta(hours=24)
+
+
+@dataclass(frozen=True, slots=True)
+class FakeStatements:
+    tables: Tables
+
+    async def reserve(self) -> StatementId:
+        return StatementId(next(self.tables.ids))
+
+    async def add(self, statement: Statement, *, now: datetime, staged_rows: int | None = None) -> None:
+        assert statement.id not in self.tables.statements, "a statement's id is its own"
+        stored = StoredStatement(statement.id, statement, now, staged_rows)
+        self.tables.statements.put(statement.id, StatementRow(stored, staging=staged_rows is not None))
+
+    async def get(self, statement: StatementId) -> StoredStatement | None:
+        row = self._row(statement)
+        return None if row is None else row.stored
+
+    async def waiting(self, *, limit: int) -> Sequence[StoredStatement]:
+        waiting = sorted(one for one, row in self.tables.statements.items() if row.carried_by is None)
+        return [self.tables.statements[one].stored for one in waiting[:limit]]
+
+    async def finish(self, results: Sequence[StatementResult], *, epoch: Epoch, now: datetime) -> None:
+        if not results:
+            return
+        for result in results:
+            row = self.tables.statements.get(result.id)
+            if row is not None:
+                self._finish(row, result, epoch, now)
+        awaited = {row.claim.statement for row in self.tables.keys.values() if row.response is None}
+        for one, row in list(self.tables.finished_statements.items()):
+            assert row.finished_at is not None
+            if row.finished_at < now - STATEMENTS_KEPT_FOR and not row.staging and one not in awaited:
+                self.tables.finished_statements.take(one)
+
+    async def staged(self) -> Sequence[StatementId]:
+        return sorted(one for one, row in self.tables.finished_statements.items() if row.staging)
+
+    async def unstaged(self, statement: StatementId) -> None:
+        row = self.tables.finished_statements.get(statement)
+        if row is not None:
+            self.tables.finished_statements.put(statement, replace(row, staging=False))
+
+    def _row(self, statement: StatementId) -> StatementRow | None:
+        return self.tables.statements.get(statement) or self.tables.finished_statements.get(statement)
+
+    def _finish(self, row: StatementRow, result: StatementResult, epoch: Epoch, now: datetime) -> None:
+        stored, failed = row.stored, result.error is not None
+        applied = stored.applied_rows if row.carried_to is None else row.carried_to
+        affected = 0 if failed else row.affected + result.affected
+        kept = replace(stored, applied_rows=stored.applied_rows if failed else applied)
+        row = replace(row, stored=kept, affected=affected, carried_by=None, carried_to=None)
+        if not (stored.staged_rows is None or failed or applied >= stored.staged_rows):
+            self.tables.statements.put(stored.id, row)
+            return
+        error = None if result.error is None else printable(result.error)
+        told = StatementResult(id=stored.id, affected=affected, error=error, sqlstate=result.sqlstate)
+        self.tables.statements.take(stored.id)
+        ended = replace(row, stored=replace(kept, epoch=epoch, result=told), finished_at=now)
+        self.tables.finished_statements.put(stored.id, ended)
+
+
+@dataclass(frozen=True, slots=True)
+class FakeRequests:
+    tables: Tables
+
+    async def add(self, request: Request, graph: GraphId, *, now: datetime) -> RequestId:
+        del now
+        one = RequestId(next(self.tables.ids))
+        self.tables.requests.put(one, RequestRow(graph, request.model_copy(update={"id": one})))
+        return one
+
+    async def claim(self, graph: GraphId, worker: WorkerId, *, now: datetime) -> Request | None:
+        del now
+        for one, row in sorted(self.tables.requests.items()):
+            holder = None if row.worker is None else self.tables.workers[row.worker]
+            free = row.response is None and (holder is None or holder.given_up)
+            if row.graph == graph and free:
+                self.tables.requests.put(one, replace(row, worker=worker))
+                return row.request
+        return None
+
+    async def answer(self, response: Analyzed | Verified | Rejected) -> None:
+        row = self.tables.requests.get(response.id)
+        if row is not None and row.response is None:
+            self.tables.requests.put(response.id, replace(row, response=response))
+
+    async def response(self, request: RequestId) -> Analyzed | Verified | Rejected | None:
+        row = self.tables.requests.get(request)
+        return None if row is None else row.response
+
+    async def forget(self, request: RequestId) -> None:
+        self.tables.requests.take(request)
+
+
+@dataclass(frozen=True, slots=True)
+class FakeKeys:
+    tables: Tables
+
+    async def claim(self, key: str, fingerprint: str, *, now: datetime, hold: timedelta) -> Claim | Json:
+        row = self.tables.keys.get(key)
+        if row is not None and row.claimed_at < now - KEYS_KEPT_FOR:
+            row = None
+        if row is not None and row.fingerprint != fingerprint:
+            raise Conflict("this idempotency key was used with another request")
+        if row is not None and row.response is not None:
+            return row.response
+        if row is not None and row.held_until > now:
+            raise Conflict("the first call with this idempotency key has not been answered yet")
+        claim = Claim(key, next(self.tables.ids), None if row is None else row.claim.statement)
+        claimed_at = now if row is None else row.claimed_at
+        self.tables.keys.put(key, KeyRow(claim, fingerprint, claimed_at, now + hold))
+        return claim
+
+    async def renew(self, claims: Collection[Claim], *, now: datetime, hold: timedelta) -> None:
+        for claim in claims:
+            if row := self._held(claim):
+                self.tables.keys.put(claim.key, replace(row, held_until=now + hold))
+
+    async def accepted(self, claim: Claim, statement: StatementId) -> None:
+        row = self._held(claim)
+        if row is None:
+            raise Conflict("a repetition of this call has taken its idempotency key over")
+        self.tables.keys.put(claim.key, replace(row, claim=replace(row.claim, statement=statement)))
+
+    async def store(self, claim: Claim, response: Json) -> None:
+        if row := self._held(claim):
+            self.tables.keys.put(claim.key, replace(row, response=response))
+
+    async def release(self, claim: Claim, *, now: datetime) -> None:
+        row = self._held(claim)
+        if row is None:
+            return
+        statement = row.claim.statement
+        finished = None if statement is None else self.tables.finished_statements.get(statement)
+        failed = (
+            finished is not None and finished.stored.result is not None and finished.stored.result.error is not None
+        )
+        if statement is None or failed:
+            self.tables.keys.take(claim.key)
+        else:
+            self.tables.keys.put(claim.key, replace(row, held_until=now))
+
+    def _held(self, claim: Claim) -> KeyRow | None:
+        row = self.tables.keys.get(claim.key)
+        return row if row is not None and row.claim.number == claim.number and row.response is None else None

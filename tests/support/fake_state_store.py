@@ -1,0 +1,348 @@
+"""The state store in memory: versioned tables, who may write to them, what is shown of them.
+
+The service's side implements `service.ports.state_store` and sits its examination. The worker's side is a transaction
+that buffers what it writes and is fenced when it commits, as the last statement of a real one is. Keys are whole
+numbers and NULL, ascending: the orders of keys have tests of their own.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from typing_extensions import override
+
+from service.domain.errors import Conflict, Deposed, Stale
+from service.protocol.ids import Epoch, Generation, GraphId, RelationId, Term
+from service.protocol.relation import ALIVE, Relation
+from service.protocol.vnodes import vnode_of
+from workers.backfill.model import Half, Key, ModelPage, Row, Version, VersionedTable
+from workers.backfill.order import Position, key_of
+from workers.backfill.positions import Block
+from workers.backfill.reading import Reading
+
+PIN_SECONDS = 60.0
+
+
+class GenerationOverError(Exception):
+    """The last statement of a worker's transaction found its generation gone. The text is the real one's."""
+
+    def __init__(self, graph: GraphId, generation: Generation) -> None:
+        super().__init__(f"generation {generation} of graph {graph} is over")
+
+
+@lru_cache(maxsize=1 << 16)
+def ranked(key: Key) -> tuple[Any, ...]:
+    """Return what sorts as the key does: NULL is largest."""
+    return tuple((value is None, value or 0) for value in key)
+
+
+@lru_cache(maxsize=1 << 16)
+def placed(key: Key, vnode_count: int) -> int:
+    """Return the vnode of a table's key."""
+    return vnode_of([None if value is None else str(value) for value in key], vnode_count)
+
+
+class StoredTable(VersionedTable):
+    """One relation's table, whose versions are found by key."""
+
+    def __init__(self, relation: Relation) -> None:
+        super().__init__(key_of(relation), relation.vnode_count)
+        self.relation = relation
+        self.indexed = True
+        self._by_key: dict[Key, list[Version]] = {}
+
+    @override
+    def page(self, epoch: int, block: Block, limit: int) -> ModelPage:
+        found: list[Version] = []
+        for span in block:
+            rows = [one for one in self.versions if one.vnode == span.vnode and one.start <= epoch < one.end]
+            if span.after is not None:
+                after = ranked(self.values(span.after))
+                rows = [one for one in rows if ranked(one.key) > after]
+            found += sorted(rows, key=_storage_order)[:limit]
+        return ModelPage(tuple(found))
+
+    @override
+    def values(self, position: Position) -> Key:
+        return tuple(None if text is None else int(text) for text in position)
+
+    def rows(self, epoch: int) -> dict[Key, Row]:
+        """Return what is readable at `epoch`."""
+        return {one.key: one.row for one in self.versions if one.start <= epoch < one.end}
+
+    def alive(self) -> dict[Key, Version]:
+        """Return what DML sees: the versions that no epoch has ended."""
+        return {one.key: one for one in self.versions if one.end == ALIVE}
+
+    @override
+    def vnode(self, key: Key) -> int:
+        return placed(key, self.vnode_count)
+
+    def put_version(self, version: Version) -> None:
+        """Insert a version. As the unique index does, refuses a second one of the same key and epoch."""
+        mine = self._by_key.setdefault(version.key, [])
+        assert all(one.start != version.start for one in mine), f"{version} meets another of its key and epoch"
+        assert version.start < version.end, f"{version} has no life"
+        mine.append(version)
+        self.versions.append(version)
+
+    def ends(self, key: Key, epoch: int) -> int:
+        """End the version alive at a key, unless it began in this epoch; return how many were ended."""
+        assert self.indexed, f"{self.relation.name} has no index to find {key} by"
+        ended = [one for one in self._by_key.get(key, ()) if one.end == ALIVE and one.start < epoch]
+        for version in ended:
+            version.end = epoch
+        return len(ended)
+
+    @override
+    def roll_back(self, epoch: int) -> None:
+        for version in self.versions:
+            if epoch < version.end < ALIVE:
+                version.end = ALIVE
+        self._keep(lambda version: version.start <= epoch)
+
+    def vacuum(self, horizon: int) -> int:
+        """Delete what ended at or before the horizon; return how much."""
+        before = len(self.versions)
+        self._keep(lambda version: version.end > horizon)
+        return before - len(self.versions)
+
+    def _keep(self, wanted: Callable[[Version], bool]) -> None:
+        kept = [version for version in self.versions if wanted(version)]
+        if len(kept) == len(self.versions):
+            return
+        self.versions, self._by_key = kept, {}
+        for version in kept:
+            self._by_key.setdefault(version.key, []).append(version)
+
+
+def _storage_order(version: Version) -> tuple[Any, ...]:
+    return ranked(version.key)
+
+
+@dataclass
+class StateStore:
+    """The database. `seconds` is its clock."""
+
+    seconds: Callable[[], float] = lambda: 0.0
+    term: Term = field(default_factory=lambda: Term(0))
+    fences: dict[GraphId, Generation] = field(default_factory=dict[GraphId, Generation])
+    published: dict[GraphId, Epoch] = field(default_factory=dict[GraphId, Epoch])
+    horizons: dict[GraphId, Epoch] = field(default_factory=dict[GraphId, Epoch])
+    pins: dict[tuple[GraphId, str], tuple[Epoch, float]] = field(
+        default_factory=dict[tuple[GraphId, str], tuple[Epoch, float]]
+    )
+    tables: dict[RelationId, StoredTable] = field(default_factory=dict[RelationId, StoredTable])
+    public: dict[str, tuple[RelationId, GraphId]] = field(default_factory=dict[str, tuple[RelationId, GraphId]])
+    live: dict[str, RelationId] = field(default_factory=dict[str, RelationId])
+
+    def shown(self, name: str) -> dict[Key, Row] | None:
+        """Return what a user reads, None where there is no such view."""
+        if name not in self.public:
+            return None
+        relation, graph = self.public[name]
+        return self.tables[relation].rows(self.published.get(graph, 0))
+
+
+@dataclass
+class Writing:
+    """A worker's transaction: nobody sees what it wrote before it commits."""
+
+    store: StateStore
+    graph: GraphId
+    generation: Generation
+    closed: list[tuple[StoredTable, Key, int]] = field(default_factory=list[tuple[StoredTable, Key, int]])
+    inserted: list[tuple[StoredTable, Version]] = field(default_factory=list[tuple[StoredTable, Version]])
+
+    def commit(self) -> int:
+        """Hold the generation, and make everything durable at once (I7); return how many versions were closed."""
+        if not self.held():
+            raise GenerationOverError(self.graph, self.generation)
+        closed = sum(table.ends(key, epoch) for table, key, epoch in self.closed)
+        for table, version in self.inserted:
+            table.put_version(version)
+        return closed
+
+    def held(self) -> bool:
+        """Whether its generation is the present one."""
+        return self.store.fences.get(self.graph) == self.generation
+
+
+@dataclass
+class Source:
+    """What an executor reads in the epoch `curr`. Remembers each key's vnode, which its row downstream shares."""
+
+    table: StoredTable
+    reading: Reading
+    curr: Epoch
+    halves: int = 0
+    vnodes: dict[Key, int] = field(default_factory=dict[Key, int])
+
+    @property
+    def key(self) -> Any:
+        return self.table.key
+
+    def values(self, position: Position) -> Key:
+        return self.table.values(position)
+
+    def changes(self, prev: int, curr: int) -> list[Half]:
+        del prev, curr
+        halves = self.table.changes(self.reading.after, self.reading.upto) if self.reading.changes else []
+        self.halves += len(halves)
+        self.vnodes.update((half.key, half.vnode) for half in halves)
+        return halves
+
+    def page(self, epoch: int, block: Block, limit: int) -> ModelPage:
+        page = self.table.page(self.reading.at if epoch == self.curr else epoch, block, limit)
+        self.vnodes.update((version.key, version.vnode) for version in page.versions)
+        return page
+
+
+@dataclass
+class Target:
+    """What an executor writes to: one branch of a view, in a transaction."""
+
+    writing: Writing
+    table: StoredTable
+    source: Source
+    branch: int
+
+    def close(self, key: Key, epoch: int) -> None:
+        self.writing.closed.append((self.table, self._key(key), epoch))
+
+    def insert(self, key: Key, row: Row, epoch: int) -> None:
+        version = Version(self.source.vnodes[key], self._key(key), row, epoch)
+        self.writing.inserted.append((self.table, version))
+
+    def _key(self, key: Key) -> Key:
+        return view_key(self.branch, key, len(self.table.key))
+
+
+def view_key(branch: int, key: Key, parts: int) -> Key:
+    """Return a view's key: the branch of the union, the upstream's key, and NULLs where another branch has more."""
+    return (branch, *key, *(None,) * (parts - 1 - len(key)))
+
+
+def _unseen(_: str) -> None:
+    return
+
+
+@dataclass
+class FakeTables:
+    """See `service.ports.state_store.VersionedTables`. `passing` is called around each transaction, with its name."""
+
+    store: StateStore
+    passing: Callable[[str], None] = _unseen
+
+    async def claim(self, term: Term) -> None:
+        self.passing("before claim")
+        if self.store.term > term:
+            raise Deposed(term)
+        self.store.term = term
+        self.passing("after claim")
+
+    async def create(self, relation: Relation, *, term: Term, loading: bool = False) -> None:
+        self.passing("before create")
+        self._assert_term(term)
+        table = self.store.tables.get(relation.id)
+        if table is not None and table.relation != relation:
+            raise Conflict(f"state.t_{relation.id} belongs to another relation: was the meta store replaced?")
+        if table is None:
+            table = self.store.tables[relation.id] = StoredTable(relation)
+            table.indexed = False
+        table.indexed |= not loading
+        self.store.live[relation.name] = relation.id
+        self.passing("after create")
+
+    async def index(self, relation: Relation, *, term: Term) -> None:
+        self.passing("before index")
+        self._assert_term(term)
+        if table := self.store.tables.get(relation.id):
+            table.indexed = True
+        self.passing("after index")
+
+    async def publish(self, graph: GraphId, epoch: Epoch, *, term: Term, created: Sequence[Relation]) -> None:
+        self.passing("before publish")
+        self._assert_term(term)
+        for relation in created:
+            self.store.public[relation.name] = (relation.id, graph)
+        self.store.published[graph] = max(epoch, self.store.published.get(graph, epoch))
+        self.passing("after publish")
+
+    async def fence(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
+        self.passing("before fence")
+        if self.store.fences.get(graph, generation) > generation:
+            raise Stale(generation)
+        self._assert_term(term)
+        self.store.fences[graph] = generation
+        self.passing("after fence")
+
+    async def retire(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
+        await self.fence(graph, generation, term=term)
+        self.passing("before retire")
+        self._assert_term(term)
+        for table in (self.store.fences, self.store.published, self.store.horizons):
+            table.pop(graph, None)
+        self.store.pins = {pin: held for pin, held in self.store.pins.items() if pin[0] != graph}
+        self.passing("after retire")
+
+    async def roll_back(self, relations: Collection[RelationId], epoch: Epoch, *, term: Term) -> None:
+        for relation in sorted(relations):
+            self.passing("before roll back")
+            self._assert_term(term)
+            if table := self.store.tables.get(relation):
+                table.roll_back(epoch)
+        self.passing("after roll back")
+
+    async def vacuum(self, relations: Collection[RelationId], graph: GraphId, epoch: Epoch, *, term: Term) -> int:
+        self.passing("before vacuum")
+        self._assert_term(term)
+        horizon = self._advance(graph, epoch)
+        deleted = 0
+        for relation in sorted(relations):
+            self.passing("amid vacuum")
+            self._assert_term(term)
+            if table := self.store.tables.get(relation):
+                deleted += table.vacuum(horizon)
+        self.passing("after vacuum")
+        return deleted
+
+    async def drop(self, relation: RelationId, name: str, *, term: Term) -> None:
+        self.passing("before drop")
+        self._assert_term(term)
+        if name in self.store.public and self.store.public[name][0] == relation:
+            del self.store.public[name]
+        if self.store.live.get(name) == relation:
+            del self.store.live[name]
+        self.store.tables.pop(relation, None)
+        self.passing("after drop")
+
+    def _assert_term(self, term: Term) -> None:
+        if self.store.term != term:
+            raise Deposed(term)
+
+    def _advance(self, graph: GraphId, epoch: Epoch) -> Epoch:
+        now = self.store.seconds()
+        self.store.pins = {pin: held for pin, held in self.store.pins.items() if held[1] > now}
+        pinned = [pinned for (of, _), (pinned, _) in self.store.pins.items() if of == graph]
+        wanted = min(epoch, self.store.published.get(graph, epoch), *pinned)
+        horizon = max(wanted, self.store.horizons.get(graph, Epoch(0)))
+        self.store.horizons[graph] = horizon
+        return horizon
+
+
+@dataclass
+class FakePins:
+    """See `service.ports.state_store.Pins`. A pin of a holder that died runs out by itself."""
+
+    store: StateStore
+
+    @asynccontextmanager
+    async def pin(self, graph: GraphId, epoch: Epoch, *, holder: str) -> AsyncGenerator[None]:
+        if epoch < self.store.horizons.get(graph, Epoch(0)):
+            raise Conflict(f"epoch {epoch} can no longer be read")
+        self.store.pins[graph, holder] = (epoch, self.store.seconds() + PIN_SECONDS)
+        yield
+        del self.store.pins[graph, holder]
