@@ -8,6 +8,7 @@ from typing import Any
 from service.domain.barrier import GraphStatus
 from service.domain.job import CREATING, Job, JobEvent, JobState
 from service.domain.progress import JobProgress, SnapshotProgress, of_job
+from service.operations.routing import share_of
 from service.ports.meta_store import Transaction
 from service.ports.records import Command, Json
 from service.ports.snapshots import Snapshot
@@ -49,8 +50,9 @@ async def _take_effect(
     match mutation:
         case Pause() | Resume():
             await tx.graphs.set_paused(graph, paused=isinstance(mutation, Pause), now=now)
-        case Throttle(fragments=limits, auto=auto):
-            await tx.limits.put(limits, auto=auto, epoch=epoch)
+        case Throttle():
+            mine = await share_of(tx, mutation, graph)
+            await tx.limits.put(mine.fragments, auto=mine.auto, epoch=epoch)
         case StartFragmentBackfill(fragments=fragments):
             await tx.fragments.release(fragments)
         case Stop(jobs=jobs):
