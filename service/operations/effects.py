@@ -27,7 +27,9 @@ async def apply_commands(
     """Record what each command that the epoch carried has changed, and answer it with the epoch (I4)."""
     done: list[CommandId] = []
     for command in commands:
-        await _take_effect(tx, graph, command.mutation, epoch=epoch, now=now)
+        if command.mutation is not None:
+            mine = await share_of(tx, command.mutation, graph)
+            await _take_effect(tx, graph, mine, epoch=epoch, now=now)
         done.append(command.id)
         if command.mutation is not None:
             await tx.events.append(
@@ -50,9 +52,8 @@ async def _take_effect(
     match mutation:
         case Pause() | Resume():
             await tx.graphs.set_paused(graph, paused=isinstance(mutation, Pause), now=now)
-        case Throttle():
-            mine = await share_of(tx, mutation, graph)
-            await tx.limits.put(mine.fragments, auto=mine.auto, epoch=epoch)
+        case Throttle(fragments=limits, auto=auto):
+            await tx.limits.put(limits, auto=auto, epoch=epoch)
         case StartFragmentBackfill(fragments=fragments):
             await tx.fragments.release(fragments)
         case Stop(jobs=jobs):

@@ -41,12 +41,21 @@ async def follow(tx: Transaction, plan: JobPlan, graph: GraphId, *, now: datetim
             await tx.commands.add(graph, part, asked_by=command.asked_by, now=now, part_of=command.id)
 
 
-async def share_of(tx: Transaction, throttle: Throttle, graph: GraphId) -> Throttle:
-    """Return what a limit says of the scans of one graph. What another one commits of its own may be newer."""
-    owners = {one: job for one, (job, _) in (await tx.fragments.job_of(throttle.fragments)).items()}
+async def share_of(tx: Transaction, mutation: Mutation, graph: GraphId) -> Mutation | None:
+    """Return what a mutation says to one graph, None where that is nothing. Of the scans of another one it says nothing
+    there: what that one has committed may be newer.
+    """
+    match mutation:
+        case Throttle(fragments=spoken_of):
+            named = list(spoken_of)
+        case StartFragmentBackfill(fragments=starting):
+            named = list(starting)
+        case _:
+            return mutation
+    owners = {one: job for one, (job, _) in (await tx.fragments.job_of(named)).items()}
     jobs = [await tx.jobs.get(job) for job in sorted(set(owners.values()))]
     mine = {job.id for job in jobs if job is not None and job.graph == graph}
-    return _share(throttle, [one for one, job in owners.items() if job in mine])
+    return _of_scans(mutation, [one for one, job in owners.items() if job in mine])
 
 
 async def unfinished(tx: Transaction) -> Sequence[Command]:
