@@ -67,6 +67,8 @@ class GraphView:
     in_flight: InFlight | None = None
     uncommitted: int = 0
     """Collected barriers that wait for the next checkpoint."""
+    attached: Epoch | None = None
+    """The newest of them, which the next barrier comes after."""
     last_injected_at: datetime | None = None
     attempts: int = 0
     """Generations started since the last commit of a barrier that was not itself a start."""

@@ -173,7 +173,8 @@ def _view(graph: GraphId, alive_after: datetime) -> Select[*tuple[Any, ...]]:
             graphs,
             select(func.max(graphs.c.newest)).correlate(None).scalar_subquery().label("newest_of_all"),
             _alive(graph, alive_after).label("alive"),
-            _attached(graph).label("attached"),
+            _attached(graph, func.count()).label("uncommitted"),
+            _attached(graph, func.max(barrier.c.epoch)).label("attached"),
             exists().where(waiting, command.c.hurried).label("commands_waiting"),
             exists().where(waiting, command.c.stops).label("stops_waiting"),
             exists().where(statements).label("statements_waiting"),
@@ -214,9 +215,9 @@ def _alive(graph: GraphId, after: datetime) -> Any:
     return func.array(select(workers.c.id).where(alive).correlate(None).scalar_subquery())
 
 
-def _attached(graph: GraphId) -> ScalarSelect[int]:
+def _attached(graph: GraphId, of: ColumnElement[int]) -> ScalarSelect[int]:
     attached = and_(barrier.c.graph == graph, UNCOMMITTED, barrier.c.state == literal_column("'ATTACHED'"))
-    return select(func.count()).select_from(barrier).where(attached).correlate(None).scalar_subquery()
+    return select(of).select_from(barrier).where(attached).correlate(None).scalar_subquery()
 
 
 def _backfilling(graph: GraphId) -> Any:
@@ -240,7 +241,8 @@ def _graph_view(row: Row[*tuple[Any, ...]]) -> GraphView:
         worker=None if row.worker is None else WorkerId(row.worker),
         alive=frozenset(WorkerId(worker) for worker in row.alive),
         in_flight=_in_flight(row),
-        uncommitted=row.attached,
+        uncommitted=row.uncommitted,
+        attached=None if row.attached is None else Epoch(row.attached),
         last_injected_at=row.last_injected_at,
         attempts=row.attempts,
         recovering_since=row.recovering_since,

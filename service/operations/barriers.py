@@ -119,7 +119,7 @@ async def _inject(
     barrier = Barrier(
         graph=view.graph,
         generation=view.generation,
-        prev=view.newest if view.uncommitted else view.committed,
+        prev=view.committed if view.attached is None else view.attached,
         curr=world.epochs.next(view.newest, now=now),
         kind=effect.kind,
         mutation=mutation,

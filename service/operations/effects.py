@@ -8,6 +8,7 @@ from typing import Any
 from service.domain.barrier import GraphStatus
 from service.domain.job import CREATING, Job, JobEvent, JobState
 from service.domain.progress import JobProgress, SnapshotProgress, of_job
+from service.operations.routing import share_of
 from service.ports.meta_store import Transaction
 from service.ports.records import Command, Json
 from service.ports.snapshots import Snapshot
@@ -26,7 +27,9 @@ async def apply_commands(
     """Record what each command that the epoch carried has changed, and answer it with the epoch (I4)."""
     done: list[CommandId] = []
     for command in commands:
-        await _take_effect(tx, graph, command.mutation, epoch=epoch, now=now)
+        if command.mutation is not None:
+            mine = await share_of(tx, command.mutation, graph)
+            await _take_effect(tx, graph, mine, epoch=epoch, now=now)
         done.append(command.id)
         if command.mutation is not None:
             await tx.events.append(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from service.domain.errors import Refused
 from service.domain.job import HOLDS_PERMIT, Job, JobEvent, JobState
 from service.domain.parameters import SystemParameters
+from service.operations.routing import follow
 from service.operations.snapshots import is_snapshot, many_rows
 from service.operations.world import World
 from service.protocol.ids import DATABASE_GRAPH, Term
@@ -69,7 +70,8 @@ async def _start(world: World, job: Job, *, term: Term) -> None:
             return  # cancelled meanwhile: its removal queued the clean-up of the table
         await tx.jobs.move(job.id, JobEvent.STARTED, now=world.clock.now())
         if is_snapshot(plan):
-            await tx.snapshots.begin(job.id, indexed=not loading)
+            begun = await tx.snapshots.begin(job.id, indexed=not loading)
+            await follow(tx, plan, begun.graph, now=world.clock.now())
         else:
             await tx.commands.add(DATABASE_GRAPH, Add(jobs=(plan,)), asked_by=f"job {job.id}", now=world.clock.now())
         await tx.events.append("job.started", {"job": job.id, "name": job.name}, now=world.clock.now())

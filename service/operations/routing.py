@@ -9,6 +9,7 @@ from service.ports.meta_store import Transaction
 from service.ports.records import Command
 from service.protocol.ids import BIGINT_MAX, DATABASE_GRAPH, CommandId, Epoch, FragmentId, GraphId
 from service.protocol.mutation import Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle
+from service.protocol.plan import JobPlan
 
 T = TypeVar("T")
 
@@ -23,6 +24,38 @@ async def queue(
         whole = added if whole is None else whole
     assert whole is not None, mutation
     return whole
+
+
+async def follow(tx: Transaction, plan: JobPlan, graph: GraphId, *, now: datetime) -> None:
+    """Ask the graph of its own in which a job starts for what the database graph was asked of the job's scans and has
+    yet to apply: the worker of that graph would never hear of it.
+    """
+    scans = {fragment.id for fragment in plan.fragments}
+    asked = [
+        *await tx.commands.carried(DATABASE_GRAPH, Epoch(BIGINT_MAX)),
+        *await tx.commands.waiting(DATABASE_GRAPH),
+    ]
+    for command in asked:
+        part = _of_scans(command.mutation, scans)
+        if part is not None:
+            await tx.commands.add(graph, part, asked_by=command.asked_by, now=now, part_of=command.id)
+
+
+async def share_of(tx: Transaction, mutation: Mutation, graph: GraphId) -> Mutation | None:
+    """Return what a mutation says to one graph, None where that is nothing. Of the scans of another one it says nothing
+    there: what that one has committed may be newer.
+    """
+    match mutation:
+        case Throttle(fragments=spoken_of):
+            named = list(spoken_of)
+        case StartFragmentBackfill(fragments=starting):
+            named = list(starting)
+        case _:
+            return mutation
+    owners = {one: job for one, (job, _) in (await tx.fragments.job_of(named)).items()}
+    jobs = [await tx.jobs.get(job) for job in sorted(set(owners.values()))]
+    mine = {job.id for job in jobs if job is not None and job.graph == graph}
+    return _of_scans(mutation, [one for one, job in owners.items() if job in mine])
 
 
 async def unfinished(tx: Transaction) -> Sequence[Command]:
@@ -52,6 +85,16 @@ async def _by_graph(tx: Transaction, mutation: Mutation | None) -> AsyncIterator
         # Read after the database graph's was queued: a job that starts from then on is paused as that one will be.
         for graph in await tx.snapshots.unmerged():
             yield graph, mutation
+
+
+def _of_scans(mutation: Mutation | None, scans: Collection[FragmentId]) -> Mutation | None:
+    match mutation:
+        case Throttle(fragments=limits) if mine := [one for one in limits if one in scans]:
+            return _share(mutation, mine)
+        case StartFragmentBackfill(fragments=starting) if share := tuple(one for one in starting if one in scans):
+            return StartFragmentBackfill(fragments=share)
+        case _:
+            return None
 
 
 def _share(throttle: Throttle, fragments: Collection[FragmentId]) -> Throttle:

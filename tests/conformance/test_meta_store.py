@@ -281,7 +281,7 @@ async def test_attached_barriers_wait_for_the_checkpoint_that_commits_them_all(s
             await tx.barriers.attach(DATABASE_GRAPH, Epoch(epoch))
     async with stores.begin() as tx:
         view = await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)
-    assert (view.uncommitted, view.in_flight, view.committed) == (2, None, 0)
+    assert (view.uncommitted, view.attached, view.in_flight, view.committed) == (2, 11, None, 0)
     await inject(stores, barrier(12, 11))
     async with stores.begin() as tx:
         await tx.barriers.answer(collected(12), now=NOW)

@@ -4,11 +4,12 @@ that were committed and the positions that are stored; what each epoch may read;
 It is told of every commit of the meta store, every publication and every page that is read, and keeps books of its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from service.domain.job import IN_GRAPH, JobState
+from service.ports.snapshots import Snapshot
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.dml import InsertStaged, StatementResult
 from service.protocol.epoch import NEVER
@@ -19,6 +20,7 @@ from service.protocol.ids import (
     Epoch,
     FragmentId,
     Generation,
+    GraphId,
     JobId,
     RelationId,
     StatementId,
@@ -35,7 +37,7 @@ from workers.backfill.model import Key, Row
 
 Rows = dict[Key, Row]
 Contents = Mapping[RelationId, Rows]
-Actor = tuple[Generation, ActorId]
+Actor = tuple[GraphId, Generation, ActorId]
 """A zombie's reads are its own: they are rolled back, and no limit of a later generation counts them."""
 SLACK: Final = 1e-6
 
@@ -47,6 +49,11 @@ class Control:
     paused: bool = False
     limits: Mapping[FragmentId, int | None] = field(default_factory=dict[FragmentId, int | None])
     released: frozenset[FragmentId] = frozenset()
+
+    def without(self, fragments: Collection[FragmentId]) -> "Control":
+        """Forget what was said of these scans."""
+        kept = {one: limit for one, limit in self.limits.items() if one not in fragments}
+        return replace(self, limits=kept, released=self.released.difference(fragments))
 
     def after(self, mutation: Mutation | None) -> "Control":
         match mutation:
@@ -77,23 +84,26 @@ class Checker:
     store: StateStore
     staged: dml.Staged
     interval: float
-    committed: Epoch = NEVER
+    committed: dict[GraphId, Epoch] = field(default_factory=dict[GraphId, Epoch])
     statements: dict[StatementId, tuple[Epoch, StatementResult]] = field(
         default_factory=dict[StatementId, tuple[Epoch, StatementResult]]
     )
     carried: dict[Epoch, Mutation | None] = field(default_factory=dict[Epoch, Mutation | None])
+    merged: int = 0
     epochs: int = 0
     rows: dict[RelationId, Rows] = field(default_factory=dict[RelationId, Rows])
     """What DML has made of the tables, as of the committed epoch."""
     expected: dict[Epoch, Contents] = field(default_factory=dict[Epoch, Contents])
     control: dict[Epoch, Control] = field(default_factory=dict[Epoch, Control])
+    _passed: list[Epoch] = field(default_factory=list[Epoch])
+    """The epochs of the database graph, checkpoints or not."""
     _made: dict[FragmentId, FragmentRow] = field(default_factory=dict[FragmentId, FragmentRow])
-    _present: Control = field(default_factory=Control)
+    _present: dict[GraphId, Control] = field(default_factory=lambda: {DATABASE_GRAPH: Control()})
     _applied: dict[StatementId, int] = field(default_factory=dict[StatementId, int])
     _affected: dict[StatementId, int] = field(default_factory=dict[StatementId, int])
     _progress: dict[FragmentId, int] = field(default_factory=dict[FragmentId, int])
     _buckets: dict[Actor, Bucket] = field(default_factory=dict[Actor, Bucket])
-    _began: dict[Generation, float] = field(default_factory=dict[Generation, float])
+    _began: dict[tuple[GraphId, Generation], float] = field(default_factory=dict[tuple[GraphId, Generation], float])
     _derived: dict[RelationId, tuple[list[Any], Rows]] = field(default_factory=dict[RelationId, tuple[list[Any], Rows]])
 
     # What it is told.
@@ -109,8 +119,10 @@ class Checker:
                 ended.append(before)
             elif table[key].state == "INJECTED":
                 self._injected(table[key])
-        if tables.graphs[DATABASE_GRAPH].committed != self.committed:
-            self._committed(sorted(ended, key=lambda row: row.barrier.curr))
+        for graph, row in tables.graphs.items():
+            if row.committed != self.committed.get(graph, NEVER):
+                rows = [one for one in ended if one.barrier.graph == graph]
+                self._committed(graph, sorted(rows, key=lambda row: row.barrier.curr))
 
     def page_read(self, epoch: Epoch, fragment: FragmentId, actor: Actor, *, rows: int, at: float) -> None:
         """A worker, of whatever generation, has read a page of history in an epoch (I4)."""
@@ -128,12 +140,12 @@ class Checker:
         bucket = self._buckets.get(actor)
         if bucket is None:
             # It starts empty with the generation, if not later.
-            bucket = self._buckets[actor] = Bucket(limit, 0.0, self._began[actor[0]])
+            bucket = self._buckets[actor] = Bucket(limit, 0.0, self._began[actor[:2]])
         elif bucket.limit != limit:
             bucket = self._buckets[actor] = Bucket(limit, size, at)
         bucket.tokens = min(size, bucket.tokens + limit * (at - bucket.at)) - rows
         bucket.at = at
-        assert bucket.tokens >= -SLACK, f"I4: actor {actor[1]} read more than {limit} rows/s"
+        assert bucket.tokens >= -SLACK, f"I4: actor {actor[2]} read more than {limit} rows/s"
 
     def published(self) -> None:
         """Users read: each sees a committed epoch, and all of it (I2)."""
@@ -152,9 +164,15 @@ class Checker:
 
     def acknowledged(self, command: CommandId, epoch: Epoch) -> None:
         """A command was answered with an epoch: that one carried it, and everybody sees it (I4)."""
-        assert epoch <= self.store.published[DATABASE_GRAPH], f"I4: {epoch} is acknowledged and not published"
-        mutation = self.tables.finished_commands[command].mutation
-        carried = self.carried.get(epoch)
+        asked = self.tables.finished_commands[command]
+        whole = command not in self.tables.parts
+        assert not whole or asked.graph != DATABASE_GRAPH or epoch <= self.store.published[DATABASE_GRAPH], (
+            f"I4: {epoch} is acknowledged and not published"
+        )
+        # Of several graphs that each carried a part this one's says what it was.
+        mutation, own = asked.mutation, epoch if whole else asked.epoch
+        assert own is not None, f"I4: command {command} is acknowledged and not done"
+        carried = self.carried.get(own)
         assert mutation is None or mutation == carried, (
             f"I4: {epoch} is acknowledged for {mutation} and carried {carried}"
         )
@@ -169,6 +187,10 @@ class Checker:
     def at_rest(self) -> None:
         """All is over: nothing is left of what was dropped, and every view is its query (I1, I9)."""
         tables = self.tables
+        assert set(tables.graphs) == {DATABASE_GRAPH}, f"I9: the graphs {sorted(tables.graphs)} are left"
+        assert not tables.snapshots, "I9: snapshot jobs are left"
+        for stored in (self.store.fences, self.store.published, self.store.horizons):
+            assert set(stored) <= {DATABASE_GRAPH}, f"I9: the state store knows of the graphs {sorted(stored)}"
         kept = {relation for relation, row in tables.relations.items() if not row.dropped}
         assert set(self.store.tables) == kept, f"I9: {set(self.store.tables) ^ kept} are left, or gone"
         names = {row.relation.name for row in tables.relations.values() if not row.dropped}
@@ -188,19 +210,35 @@ class Checker:
 
     def _changed(self, table: object, key: Any, before: Any) -> None:
         tables = self.tables
-        if table is tables.parameters and before == "true":
+        if table is tables.parameters and before == "true" and tables.parameters[key] == "false":
             # Whatever becomes of the barrier that starts it, the generation is a paused one.
-            self._present = replace(self._present, paused=True)
+            self._present[DATABASE_GRAPH] = replace(self._present[DATABASE_GRAPH], paused=True)
+        elif table is tables.graphs and key in tables.graphs:
+            self._present.setdefault(key, Control(paused=tables.graphs[key].paused))
+        elif table is tables.jobs and before is not None and key in tables.jobs:
+            self._moved(key, before)
         elif table is tables.fragments and key in tables.fragments:
             self._made.setdefault(key, tables.fragments[key])
         elif table is tables.commands and key in tables.commands:
             self._asked(tables.commands[key].asked_by, tables.commands[key].mutation)
 
+    def _moved(self, job: JobId, before: object) -> None:
+        """What one graph made of a job's scans is where the next one begins."""
+        if not isinstance(before, JobRow) or before.job.graph == self.tables.jobs[job].job.graph:
+            return
+        rows = {row.id: row for row in self.tables.of_job(job)}
+        self._made.update(rows)
+        for controls in (self._present, self.control):
+            for key, control in list(cast("dict[int, Control]", controls).items()):
+                controls[cast("Any", key)] = control.without(rows.keys())
+
     def _injected(self, row: BarrierRow) -> None:
         barrier = row.barrier
         if barrier.kind is BarrierKind.INITIAL:
-            self._began[barrier.generation] = self.store.seconds()
-        base = self._present if barrier.kind is BarrierKind.INITIAL else self.control[barrier.prev]
+            self._began[barrier.graph, barrier.generation] = self.store.seconds()
+        assert barrier.curr not in self.carried, f"I3: epoch {barrier.curr} was given twice"
+        first = barrier.kind is BarrierKind.INITIAL or barrier.prev == self.committed.get(barrier.graph)
+        base = self._present[barrier.graph] if first else self.control[barrier.prev]
         control = self.control[barrier.curr] = base.after(barrier.mutation)
         self.carried[barrier.curr] = barrier.mutation
         if isinstance(barrier.mutation, Add):
@@ -231,25 +269,57 @@ class Checker:
                 whole = other.upstream not in before or self._complete(other)
                 assert whole, f"I4: fragment {fragment} is started before {other.id} is through"
 
-    def _committed(self, rows: list[BarrierRow]) -> None:
-        prev = self.committed
+    def _committed(self, graph: GraphId, rows: list[BarrierRow]) -> None:
+        prev = self.committed.get(graph, NEVER)
         for row in rows:
             barrier = row.barrier
             assert barrier.prev == prev, f"I3: epoch {barrier.curr} comes after {barrier.prev}, not after {prev}"
             assert isinstance(row.answer, Collected), f"I3: epoch {barrier.curr} was committed and not collected"
             prev = barrier.curr
             self._apply(barrier, row.answer)
-        assert prev == self.tables.graphs[DATABASE_GRAPH].committed, "I3: the committed epoch is not the last one"
-        self.committed, self._present = prev, self.control[prev]
+            self._reached_its_graph(barrier)
+        assert prev == self.tables.graphs[graph].committed, "I3: the committed epoch is not the last one"
+        self.committed[graph], self._present[graph] = prev, self.control[prev]
         self.epochs += len(rows)
-        for row in rows:
-            if isinstance(row.barrier.mutation, Update):
-                for fragment in row.barrier.mutation.fragments:
-                    self._owned(fragment)
+        for fragment in _rescaled(rows):
+            self._owned(fragment)
         self._check_progress()
+        if graph != DATABASE_GRAPH:
+            self._check_snapshot(self.tables.snapshots[graph])
+            self.merged += self.tables.snapshots[graph].merged
+            return
+        self._passed += [row.barrier.curr for row in rows]
         self.expected[prev] = self._check_contents(prev)
+        for snapshot in self.tables.snapshots.values():
+            if snapshot.merged:
+                self._check_snapshot(snapshot)
         for old in [epoch for epoch in self.control if epoch < self.store.published.get(DATABASE_GRAPH, 0)][:-64]:
             del self.control[old]
+
+    def _reached_its_graph(self, barrier: Barrier) -> None:
+        """Where the database graph speaks of another graph's scans, that one speaks of them as well (I4)."""
+        if barrier.graph != DATABASE_GRAPH:
+            return  # with this commit a job may have moved
+        match barrier.mutation:
+            case Throttle(fragments=limits):
+                told = [*limits]
+            case StartFragmentBackfill(fragments=released):
+                told = [*released]
+            case _:
+                return
+        for fragment in told:
+            row = self.tables.fragments.get(fragment)
+            graph = DATABASE_GRAPH if row is None else self.tables.jobs[row.job].job.graph
+            assert graph == DATABASE_GRAPH or fragment in self._told(graph), (
+                f"I4: fragment {fragment} of graph {graph} is not told there"
+            )
+
+    def _told(self, graph: GraphId) -> set[FragmentId]:
+        """Return the scans that a graph has been asked to limit or to start."""
+        commands = [*self.tables.commands.values(), *self.tables.finished_commands.values()]
+        mine = [one.mutation for one in commands if one.graph == graph]
+        asked = [one for one in mine if isinstance(one, Throttle | StartFragmentBackfill)]
+        return {fragment for one in asked for fragment in one.fragments}
 
     def _apply(self, barrier: Barrier, answer: Collected) -> None:
         results = {result.id: result for result in answer.statements}
@@ -284,13 +354,37 @@ class Checker:
             state = tables.jobs[row.job].job.state
             assert scan.finished or state is not JobState.CREATED, f"I6: job {row.job} is created and not finished"
 
+    def _check_snapshot(self, snapshot: Snapshot) -> None:
+        """A snapshot job holds its query over one epoch of the past: what it pinned, or has replayed up to."""
+        job, committed = self.tables.jobs[snapshot.job], self.tables.graphs[snapshot.graph].committed
+        if job.job.state is not JobState.CREATING:
+            return
+        at = snapshot.epoch if snapshot.consumed is None else snapshot.consumed
+        read = next(epoch for epoch in reversed(self._passed) if epoch <= at)
+        if read not in self.expected:
+            return  # a span may end at a barrier that was no checkpoint
+        contents = self.expected[read]
+        # What the database graph has begun to write of a merged one is of later epochs.
+        upto = max(committed, self.committed[DATABASE_GRAPH]) if snapshot.merged else committed
+        row = self.tables.relations[job.job.relation]
+        found, expected = self.store.tables[row.relation.id].rows(upto), self._rows(row.relation.id, job, contents)
+        name = row.relation.name
+        assert found == expected, f"I1: {name} holds {_difference(found, expected)} of {at} at {upto}"
+        assert row.key_count == len(found), f"I6: {name} counts {row.key_count} keys and has {len(found)}"
+
+    def _alone(self) -> set[JobId]:
+        """Return the jobs that are not what they read is at the database graph's epoch."""
+        found = {one.job for one in self.tables.snapshots.values()}
+        return {one for one in found if self.tables.jobs[one].job.state in {JobState.CREATING, JobState.CANCELLING}}
+
     def _check_contents(self, epoch: Epoch) -> Contents:
         contents: dict[RelationId, Rows] = {}
         earlier = self.expected[max(self.expected)] if self.expected else {}
+        alone = self._alone()
         for relation, row in sorted(self.tables.relations.items()):
             job = self.tables.jobs[row.job]
             state = job.job.state
-            if row.dropped or state in {JobState.INITIAL, JobState.QUEUED}:
+            if row.dropped or row.job in alone or state in {JobState.INITIAL, JobState.QUEUED}:
                 continue
             if state is JobState.FAILED:
                 contents[relation] = earlier[relation]
@@ -365,6 +459,11 @@ class Checker:
 
     def _waits(self, fragment: FragmentId, control: Control) -> bool:
         return self._made[fragment].waiting and fragment not in control.released
+
+
+def _rescaled(rows: list[BarrierRow]) -> list[FragmentId]:
+    updates = [row.barrier.mutation for row in rows if isinstance(row.barrier.mutation, Update)]
+    return [fragment for update in updates for fragment in update.fragments]
 
 
 def _reached(position: VnodePosition | None, key: Key) -> bool:

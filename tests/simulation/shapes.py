@@ -87,6 +87,7 @@ def view(
     backfill: Parallelism | None = None,
     rate_limit: int | None = None,
     order: Order = (),
+    scan_type: ScanType = ScanType.ARRANGEMENT_BACKFILL,
     background: bool = True,
 ) -> NewJob:
     """Return a view of one or several branches; all relations have as many vnodes."""
@@ -100,7 +101,7 @@ def view(
             owned,
             upstream.id,
             _stateless(number, tuple(part.name for part in upstream.key), query, keys),
-            ScanType.ARRANGEMENT_BACKFILL,
+            scan_type,
             rate_limit,
         )
         for number, (upstream, query) in enumerate(branches)

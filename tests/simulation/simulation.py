@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,7 +23,7 @@ from service.domain.errors import MetaError
 from service.domain.job import JobState
 from service.loops import schedule
 from service.loops.periodic import Pauses
-from service.operations import barriers, waiting
+from service.operations import barriers, snapshots, waiting
 from service.protocol.barrier import Barrier
 from service.protocol.ids import DATABASE_GRAPH, WorkerId
 from tests.simulation.checker import Checker
@@ -37,6 +37,7 @@ from tests.support.fake_state_store import StateStore
 from workers import agent
 from workers.backfill import positions
 from workers.backfill.model import Arrangement
+from workers.backfill.reading import Replay
 from workers.executors import graph
 from workers.executors.graph import Stores
 
@@ -97,6 +98,9 @@ class Simulation:
         self.pace = random.choice((0.1, 0.3, 1.0))
         self.blocks = random.choice((2, 32))
         self.skewed = random.choice((0.0, 0.0, 1.5))
+        self.lag = timedelta(seconds=random.choice((0.2, 1, 3)))
+        self.span = random.choice((200, 1_000, 10_000)) << 16
+        self.index_later = random.choice((3, 100_000))
         self.several = 2 if "slow recovery" in self.faults.rates else random.choice((1, 1, 2))
         self.state_store = StateStore(lambda: self.kernel.seconds)
         self.stores = FakeStores(Clock(self.kernel, 0.0).now)
@@ -112,7 +116,13 @@ class Simulation:
 
     def run(self) -> Ran:
         """Live through the schedule. Raises FoundError, whose text begins with the seed."""
-        with _simulated(self.kernel, block_vnodes=self.blocks):
+        sizes: tuple[tuple[Any, str, Any], ...] = (
+            (positions, "BLOCK_VNODES", self.blocks),
+            (snapshots, "LAG_MAX", self.lag),
+            (snapshots, "INDEX_LATER_ROWS", self.index_later),
+            (graph, "Replay", partial(Replay, span=self.span)),
+        )
+        with _simulated(self.kernel, sizes):
             try:
                 for _ in range(self.several):
                     self._start_service()
@@ -246,6 +256,7 @@ class Simulation:
             "an epoch is not published": not row.committed
             == row.published
             == self.state_store.published.get(DATABASE_GRAPH),
+            "a snapshot job has its graph": len(tables.graphs) > 1,
             "statements wait": bool(tables.statements),
             "commands wait": bool(tables.commands),
             "something is to be removed": bool(tables.cleanups or self.staged.rows),
@@ -293,6 +304,13 @@ class Simulation:
             self.kernel.kill(self.kernel.random.choice(processes))
 
 
+class _Future:
+    """Of a loop that ends by itself."""
+
+    def add_done_callback(self, _: object) -> None:
+        return
+
+
 @dataclass
 class _OneThread:
     """A pool of one thread, which runs what it is given in turn."""
@@ -323,7 +341,7 @@ class _OneThread:
 
 
 @contextmanager
-def _simulated(kernel: Kernel, *, block_vnodes: int) -> Generator[None]:
+def _simulated(kernel: Kernel, sizes: tuple[tuple[Any, str, Any], ...]) -> Generator[None]:
     """Put the simulation in the place of threads, clocks and Spark."""
 
     def thread(target: Callable[..., None], args: tuple[Any, ...] = (), *, daemon: bool) -> SimpleNamespace:
@@ -345,7 +363,7 @@ def _simulated(kernel: Kernel, *, block_vnodes: int) -> Generator[None]:
     def create_task(periodic: tuple[str, Callable[[], None]]) -> asyncio.Future[None]:
         assert kernel.current is not None
         kernel.spawn(kernel.current.process, *periodic)
-        return cast("Any", SimpleNamespace(add_done_callback=_nobody))
+        return cast("Any", _Future())
 
     places: tuple[tuple[Any, str, Any], ...] = (
         (agent, "threading", SimpleNamespace(Thread=thread)),
@@ -357,7 +375,7 @@ def _simulated(kernel: Kernel, *, block_vnodes: int) -> Generator[None]:
         (graph, "plan", _as_it_is),
         (graph, "find_culprit", _nobody),
         (graph, "_monotonic", lambda: kernel.seconds),
-        (positions, "BLOCK_VNODES", block_vnodes),
+        *sizes,
         (barriers, "SLICE_ROWS", 3),
         # Whoever waits looks again at every signal; without one, a second more or less only costs time.
         (waiting, "_REREAD_SECONDS", 1.5),

@@ -5,24 +5,25 @@ Seeds are fixed, so that a planted bug is found at the same one every time; a ch
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
 from service.domain.barrier import GraphStatus, GraphView
 from service.domain.progress import ScanProgress
-from service.operations import barriers, recovery
+from service.operations import barriers, queue, recovery
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.protocol.dml import StatementResult
-from service.protocol.ids import Epoch, GraphId, JobId, RelationId, Term
-from service.protocol.plan import PositionState, VnodePosition
+from service.protocol.ids import Epoch, Generation, GraphId, JobId, RelationId, Term
+from service.protocol.plan import JobPlan, PositionState, VnodePosition
 from service.protocol.report import Collected, Failed
 from service.protocol.vnodes import Runs, runs_of, vnodes_of
 from tests.simulation.faults import DEPOSED, ZOMBIES
 from tests.simulation.simulation import FoundError, Simulation
 from tests.support.fake_meta_jobs import FakeFragments
+from tests.support.fake_meta_snapshots import FakeSnapshots
 from tests.support.fake_meta_statements import FakeStatements
 from tests.support.fake_meta_store import FakeBarriers, FakeGraphs, FakeStores, FakeTransaction
 from tests.support.fake_meta_tables import FragmentRow
@@ -30,6 +31,7 @@ from tests.support.fake_state_store import FakeTables, Writing
 from workers.backfill.budget import Budget
 from workers.backfill.model import Arrangement, Key, ModelPage, order_python
 from workers.backfill.positions import Positions, redistributed
+from workers.backfill.reading import Reading, Replay, interleaved
 from workers.backfill.scan import ActorState, ScanState
 
 SCHEDULES = 200
@@ -291,3 +293,81 @@ def test_an_epoch_that_is_shown_before_it_is_committed_is_found(monkeypatch: pyt
 
     monkeypatch.setattr(barriers, "_inject", hasty)
     found()
+
+
+# --- snapshot jobs ------------------------------------------------------------------------------------------------
+
+
+def test_a_vacuum_that_heeds_no_snapshot_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: what a snapshot job has yet to read is gone."""
+
+    async def heedless(self: FakeSnapshots) -> None:
+        del self
+
+    monkeypatch.setattr(FakeSnapshots, "pinned", heedless)
+    found()
+
+
+def test_a_recovery_that_takes_a_merged_job_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I3: what its own graph has committed is durable."""
+
+    async def forgotten(self: FakeSnapshots) -> Mapping[RelationId, Epoch]:
+        del self
+        return {}
+
+    monkeypatch.setattr(FakeSnapshots, "settled", forgotten)
+    found()
+
+
+def test_a_merge_that_loses_what_is_left_of_the_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: the first epoch in the database graph reads the changes since the last replayed one."""
+
+    def since_the_last_barrier(*, since: Epoch, curr: Epoch) -> Reading:
+        return (
+            interleaved(since=max(since, Epoch(curr - 1)), curr=curr)
+            if since < curr
+            else interleaved(since=since, curr=curr)
+        )
+
+    monkeypatch.setattr("workers.executors.graph.interleaved", since_the_last_barrier)
+    assert "I1" in found()
+
+
+def test_a_span_that_is_replayed_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stays(self: Replay, reading: Reading, upto: Epoch) -> None:
+        del self, reading, upto
+
+    monkeypatch.setattr(Replay, "replayed", stays)
+    found()
+
+
+def test_a_graph_that_is_not_retired_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I9: the state store forgets it as well."""
+
+    async def kept(self: FakeTables, graph: GraphId, generation: Generation, *, term: Term) -> None:
+        await self.fence(graph, generation, term=term)
+
+    monkeypatch.setattr(FakeTables, "retire", kept)
+    assert "I9" in found()
+
+
+def test_a_limit_that_does_not_follow_its_job_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I4: it was asked for in the database graph, before the job had one of its own."""
+
+    async def stays(tx: Transaction, plan: JobPlan, graph: GraphId, *, now: datetime) -> None:
+        del tx, plan, graph, now
+
+    monkeypatch.setattr(queue, "follow", stays)
+    assert "I4" in found()
+
+
+def test_an_epoch_that_comes_after_another_graphs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I3: with checkpoints that cover several barriers."""
+    seen = FakeGraphs.view
+
+    async def of_all(self: FakeGraphs, graph: GraphId, *, now: datetime, lease: timedelta) -> GraphView:
+        view = await seen(self, graph, now=now, lease=lease)
+        return view if view.attached is None else replace(view, attached=view.newest)
+
+    monkeypatch.setattr(FakeGraphs, "view", of_all)
+    assert "I3" in found()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.simulation.simulation import Simulation
 
-STRETCH = 60
+STRETCH = 40
 
 
 @pytest.mark.parametrize("first", range(0, 4 * STRETCH, STRETCH))

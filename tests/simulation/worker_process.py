@@ -48,7 +48,7 @@ class Watching(Protocol):
     """Is told of every page that is read (I4)."""
 
     def page_read(
-        self, epoch: Epoch, fragment: FragmentId, actor: tuple[Generation, ActorId], *, rows: int, at: float
+        self, epoch: Epoch, fragment: FragmentId, actor: tuple[GraphId, Generation, ActorId], *, rows: int, at: float
     ) -> None: ...
 
 
@@ -262,7 +262,7 @@ class PlainScanJob:
         def passed(point: Passed) -> None:
             if point.point == "page_read":
                 pages.append(point.rows)
-                reader = (tasks.generation, point.actor)
+                reader = (tasks.graph, tasks.generation, point.actor)
                 tasks.watching.page_read(task.curr, running.state.id, reader, rows=point.rows, at=tasks.began)
             tasks.pass_by(point.point)
 

@@ -15,6 +15,7 @@ from service.ports.records import Claim
 from service.protocol.dml import Delete, InsertStaged, InsertValues, Statement, Update
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, JobId, RelationId, StatementId
 from service.protocol.mutation import Mutation, Pause, Resume
+from service.protocol.plan import ScanType
 from service.protocol.relation import Relation, RelationKind
 from tests.simulation import shapes
 from tests.simulation.checker import Checker
@@ -165,6 +166,7 @@ class Users:
             backfill=backfill,
             rate_limit=random.choice((None, None, None, 0, 2, 5)),
             order=self._order([upstream.id for upstream, _ in branches]),
+            scan_type=random.choice((ScanType.ARRANGEMENT_BACKFILL, ScanType.SNAPSHOT_BACKFILL)),
         )
         wait = random.choice((jobs.created, jobs.first_barrier, None, None, None, None))
 
@@ -271,7 +273,7 @@ class Users:
         async def call(world: World) -> None:
             if self.tables.commands:
                 return  # each has a barrier of its own: more of them would hold up what they are for
-            if self.tables.graphs[DATABASE_GRAPH].paused:
+            if any(graph.paused for graph in self.tables.graphs.values()):
                 await commands.inject(world, Resume(), asked_by="the end")
             for job, row in sorted(self.tables.jobs.items()):
                 if row.job.state in {JobState.QUEUED, JobState.CREATING}:

@@ -81,6 +81,7 @@ class FakeGraphs:
             ),
             in_flight=None if flying is None else _in_flight(flying),
             uncommitted=len(barriers) - (flying is not None),
+            attached=max((one.barrier.curr for one in barriers if one.state == "ATTACHED"), default=None),
             last_injected_at=row.last_injected_at,
             attempts=row.attempts,
             recovering_since=row.recovering_since,

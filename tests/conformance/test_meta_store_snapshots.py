@@ -1,0 +1,145 @@
+"""Jobs in graphs of their own: what begins, moves and ends with them."""
+
+import pytest
+
+from service.domain.errors import NotFound
+from service.domain.job import Job
+from service.ports.meta_store import Stores
+from service.ports.snapshots import Snapshot
+from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId
+from service.protocol.mutation import Mutation, Pause, Resume, Throttle
+from service.protocol.plan import SnapshotPlan
+from tests.support.meta_store import (
+    LEASE,
+    NOW,
+    WORKER,
+    barrier,
+    collected,
+    inject,
+    running,
+    table_and_view,
+)
+
+
+async def ask(
+    stores: Stores, mutation: Mutation | None, graph: GraphId = DATABASE_GRAPH, part_of: CommandId | None = None
+) -> CommandId:
+    async with stores.begin() as tx:
+        return await tx.commands.add(graph, mutation, asked_by="a test", now=NOW, part_of=part_of)
+
+
+async def started(stores: Stores, *, indexed: bool = True) -> tuple[Job, Snapshot]:
+    """Start a job in a graph of its own, when the database graph has committed epoch 10."""
+    _, view = await table_and_view(stores)
+    await running(stores)
+    await inject(stores, barrier(10))
+    async with stores.begin() as tx:
+        await tx.barriers.answer(collected(10), now=NOW)
+        await tx.barriers.commit(DATABASE_GRAPH, Epoch(10), now=NOW)
+        return view, await tx.snapshots.begin(view.id, indexed=indexed)
+
+
+async def test_a_graph_of_its_own_begins_at_what_is_committed(stores: Stores) -> None:
+    view, begun = await started(stores, indexed=False)
+    assert (begun.job, begun.epoch, begun.consumed, begun.indexed, begun.merged) == (view.id, 10, None, False, False)
+    assert begun.graph != DATABASE_GRAPH
+    async with stores.begin() as tx:
+        assert await tx.snapshots.of_graph(begun.graph) == begun
+        assert await tx.snapshots.of_jobs([view.id]) == {view.id: begun}
+        assert await tx.snapshots.graphs() == await tx.snapshots.unmerged() == [begun.graph]
+        assert await tx.snapshots.graphs_of([view.id]) == {view.id: begun.graph}
+        assert [job.id for job in await tx.jobs.where(graph=begun.graph)] == [view.id]
+        assert (await tx.jobs.plans([view.id]))[0].snapshot == SnapshotPlan(epoch=Epoch(10))
+        assert await tx.snapshots.pinned() == 10
+        assert await tx.snapshots.settled() == {}
+        seen = await tx.graphs.view(begun.graph, now=NOW, lease=LEASE)
+        assert seen.alive == {WORKER}, "workers of the database graph run it"
+        assert seen.newest == 10, "epochs are of one sequence"
+
+
+@pytest.mark.parametrize("asked", [[Pause()], [Resume(), Pause()], [Pause(), Resume()]])
+async def test_it_begins_paused_as_the_database_graph_will_be(stores: Stores, asked: list[Mutation]) -> None:
+    for mutation in asked:
+        await ask(stores, mutation)
+    _, begun = await started(stores)
+    async with stores.begin() as tx:
+        assert (await tx.graphs.state(begun.graph))["paused"] is isinstance(asked[-1], Pause)
+
+
+async def test_what_it_has_replayed_moves_its_pin(stores: Stores) -> None:
+    view, begun = await started(stores, indexed=False)
+    async with stores.begin() as tx:
+        await tx.snapshots.index_built(begun.graph)
+        await tx.snapshots.replayed(begun.graph, Epoch(15))
+        snapshot = await tx.snapshots.of_graph(begun.graph)
+        assert snapshot is not None
+        assert (snapshot.indexed, snapshot.consumed) == (True, 15)
+        assert await tx.snapshots.pinned() == 15
+        assert (await tx.jobs.plans([view.id]))[0].snapshot == SnapshotPlan(epoch=Epoch(10), consumed=Epoch(15))
+
+
+async def test_a_merge_moves_the_job_and_what_waits_for_it(stores: Stores) -> None:
+    view, begun = await started(stores)
+    waiting = await ask(stores, Throttle(fragments={}), begun.graph)
+    async with stores.begin() as tx:
+        await tx.snapshots.merge(begun.graph)
+        assert await tx.snapshots.graphs_of([view.id]) == {view.id: DATABASE_GRAPH}
+        assert await tx.snapshots.unmerged() == []
+        assert await tx.snapshots.graphs() == [begun.graph]
+        assert await tx.snapshots.settled() == {view.relation: 0}
+        assert [one.id for one in await tx.commands.waiting(DATABASE_GRAPH)] == [waiting]
+        decoupled = (await tx.graphs.view(begun.graph, now=NOW, lease=LEASE)).decoupled
+        assert decoupled is not None
+        assert decoupled.merged
+
+
+async def test_a_graph_that_is_retired_is_gone_and_its_commands_are_done(stores: Stores) -> None:
+    view, begun = await started(stores)
+    refused, flush = [await ask(stores, one, begun.graph) for one in (Throttle(fragments={}), None)]
+    whole = await ask(stores, Pause())
+    await ask(stores, Pause(), begun.graph, part_of=whole)
+    async with stores.begin() as tx:
+        await tx.commands.finish([whole], epoch=Epoch(9))
+        found = await tx.commands.get(whole)
+        assert found is not None
+        assert not found.done, "a part is left"
+        await tx.snapshots.retire(begun.graph)
+        done = [await tx.commands.get(one) for one in (refused, flush, whole)]
+        assert [(one.done, one.epoch) for one in done if one is not None] == [(True, 10)] * 3
+        assert [one is not None and one.error is not None for one in done] == [True, False, False]
+        assert await tx.snapshots.of_jobs([view.id]) == {}
+        assert await tx.snapshots.graphs() == []
+        assert await tx.snapshots.graphs_of([view.id]) == {view.id: DATABASE_GRAPH}
+        with pytest.raises(NotFound):
+            await tx.graphs.view(begun.graph, now=NOW, lease=LEASE)
+
+
+async def test_a_resume_is_over_with_its_first_part(stores: Stores) -> None:
+    _, begun = await started(stores)
+    whole = await ask(stores, Resume())
+    part = await ask(stores, Resume(), begun.graph, part_of=whole)
+    async with stores.begin() as tx:
+        await tx.commands.finish([whole], epoch=Epoch(12))
+        await tx.commands.finish([part], epoch=Epoch(11))
+        found = await tx.commands.get(whole)
+    assert found is not None
+    assert (found.done, found.epoch) == (True, 11)
+
+
+async def test_a_worker_is_given_each_graphs_barrier_once(stores: Stores) -> None:
+    _, begun = await started(stores)
+    async with stores.begin() as tx:
+        generation = (await tx.graphs.view(begun.graph, now=NOW, lease=LEASE)).generation
+    sent = [
+        barrier(12).model_copy(update={"graph": begun.graph, "generation": generation}),
+        barrier(13, 10),
+    ]
+    for one in sent:
+        await inject(stores, one)
+    async with stores.begin() as tx:
+        taken: dict[GraphId, Epoch] = {}
+        for one in sent:
+            assert await tx.barriers.for_worker(WORKER, taken) == one
+            taken[one.graph] = one.curr
+        assert await tx.barriers.for_worker(WORKER, taken) is None
+        assert await tx.barriers.for_worker(WORKER, {DATABASE_GRAPH: Epoch(12)}) == sent[0]
