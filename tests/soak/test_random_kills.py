@@ -6,12 +6,10 @@ from random import Random
 
 import pytest
 
-from tests.e2e.test_kills import KILLS
+from tests.e2e.test_kills import ALL_KILLS
 from tests.support.service import Service
 from tests.support.soaking import seeds
 from tests.support.workload import STRATEGIES, Workload, until_reading
-
-ANY = [kill for kills in KILLS.values() for kill in kills]
 
 pytestmark = [pytest.mark.soak, pytest.mark.e2e]
 
@@ -27,7 +25,7 @@ def test_nothing_is_lost_nor_twice_however_often_anything_is_killed(service: Ser
             rows = until_reading(work, 0)
             for _ in range(random.randint(1, 5)):
                 rows = service.until_rows(work.job, rows + random.randrange(600))
-                kill, generation = random.choice(ANY), service.graph()["generation"]
+                kill, generation = random.choice(ALL_KILLS), service.graph()["generation"]
                 kill(service)
                 service.wait_ready()
                 service.until_recovered(generation)
