@@ -3,14 +3,16 @@
 import asyncio
 import base64
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
+import structlog
 
 from service.domain.probes import ProbeUrl, parse_probe_url
 from service.ports.health import ProbeFailed
 from service.probes.http import HttpxProbe
+from service.telemetry.log import configure
 from tests.support.service import free_port
 
 Answer = Callable[[asyncio.StreamWriter, str], Awaitable[None]]
@@ -138,11 +140,21 @@ async def test_one_that_does_not_speak_http_has_failed() -> None:
             await status(port)
 
 
-async def test_nothing_secret_is_in_an_error_or_in_a_log(caplog: pytest.LogCaptureFixture) -> None:
-    from service.telemetry.log import configure  # noqa: PLC0415 - it changes the libraries' levels
+@pytest.fixture
+def logging_as_served() -> Iterator[None]:
+    """The log set up as a service does, which quietens the libraries; as it was afterwards."""
+    libraries = [logging.getLogger(name) for name in ("sqlglot", "httpx", "httpcore")]
+    levels = [library.level for library in libraries]
+    configure(level="debug", form="json")
+    yield
+    structlog.reset_defaults()
+    for library, level in zip(libraries, levels, strict=True):
+        library.setLevel(level)
 
+
+@pytest.mark.usefixtures("logging_as_served")
+async def test_nothing_secret_is_in_an_error_or_in_a_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        configure(level="debug", form="json")
         async with server(says("200 OK")) as (port, _):
             await status(port)
         with pytest.raises(ProbeFailed) as error:
