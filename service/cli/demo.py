@@ -234,7 +234,8 @@ class Demo:
 
     def say(self, text: str) -> None:
         """Say what came of it."""
-        self.console.print(f"  {text}", highlight=False)
+        # Without markup: a progress text has brackets of its own.
+        self.console.print(f"  {text}", highlight=False, markup=False)
 
     def _rows(self, job: int) -> int:
         return int(self.service.get(f"/v1/jobs/{job}")["job"]["progress"]["rows"])

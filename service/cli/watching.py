@@ -86,11 +86,12 @@ class _BarView:
 
     def __init__(self) -> None:
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            # Without markup: what is said stands in brackets.
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.fields[percent]:>7}"),
-            TextColumn("{task.fields[rows]}"),
-            TextColumn("{task.fields[beside]}"),
+            TextColumn("{task.fields[percent]:>7}", markup=False),
+            TextColumn("{task.fields[rows]}", markup=False),
+            TextColumn("{task.fields[beside]}", markup=False),
             console=output.console(),
         )
         self._bars: dict[int, TaskID] = {}
@@ -118,6 +119,7 @@ class _BarView:
                 rows=f"{job['rows']:,}/{'?' if total is None else f'{total:,}'}",
                 beside=_beside(job),
             )
+        self._progress.refresh()
 
     def end(self, job: Mapping[str, Any]) -> None:
         bar = self._bars.pop(job["id"], None)

@@ -1,5 +1,6 @@
 """The command line: what it calls, what it prints, how it ends."""
 
+import io
 import json
 from collections.abc import Callable
 from typing import Any
@@ -7,10 +8,11 @@ from unittest.mock import Mock
 
 import httpx
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from service import bootstrap
-from service.cli import client, watching
+from service.cli import client, output, watching
 from service.cli.app import app
 
 Answer = Callable[[httpx.Request], httpx.Response]
@@ -265,6 +267,17 @@ def test_watching_says_what_waits_for_what(command: Command, routes: Routes) -> 
         "[every backfill is paused] [b after a, c]",
         "[b after a, c]",
     ]
+
+
+def test_bars_say_in_brackets_what_lines_do(command: Command, routes: Routes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal: brackets are no markup."""
+    drawn = io.StringIO()
+    terminal = Console(file=drawn, force_terminal=True, color_system=None, width=200)
+    monkeypatch.setattr(output, "console", Mock(return_value=terminal))
+    routes.on("GET", "/v1/ddl-progress", [{**PROGRESS, "waiting_for": "paused"}], [])
+    routes.on("GET", "/v1/jobs/7", {"job": JOB, "fragments": []})
+    assert command("watch").exit_code == 0
+    assert "[paused]" in drawn.getvalue()
 
 
 SCAN = {
