@@ -45,6 +45,8 @@ class Decoupled:
     """The job was created, cancelled or failed: nothing needs the graph any more."""
     merged: bool = False
     """The job goes on in the database graph; what was committed here stays known until it is created."""
+    hurries: bool = False
+    """It reads history without a limit: its next barrier need not wait for the interval, which nobody else shares."""
     unindexed: bool = False
     """The snapshot is loaded, and its table lacks the index that the change log's rows are found by."""
 
@@ -249,7 +251,7 @@ def _advance(barrier: InFlight, now: datetime, pace: Pace) -> Effect:
 
 
 def _due(view: GraphView, now: datetime, pace: Pace) -> datetime:
-    if view.commands_waiting:
+    if view.commands_waiting or (view.decoupled is not None and view.decoupled.hurries):
         return now
     early = view.statements_waiting and not view.backfilling
     return _later(view.last_injected_at, min(pace.statement_delay, pace.interval) if early else pace.interval, now)

@@ -183,6 +183,7 @@ def _view(graph: GraphId, alive_after: datetime) -> Select[*tuple[Any, ...]]:
             snapshot_backfill.c.merged,
             snapshot_backfill.c.indexed,
             _loaded().label("loaded"),
+            _unlimited().label("unlimited"),
             job.c.state.label("job_state"),
             barrier.c.epoch,
             barrier.c.kind,
@@ -208,6 +209,18 @@ def _loaded() -> ColumnElement[bool]:
     """Whether the scans of a graph's own job have read all history."""
     left = and_(fragment.c.job == snapshot_backfill.c.job, scan_progress.c.fragment == fragment.c.id, OPEN)
     return not_(exists(select(fragment.c.id).where(left)))
+
+
+def _unlimited() -> ColumnElement[bool]:
+    """Whether a scan of a graph's own job reads history, and as fast as it can."""
+    reading = and_(
+        fragment.c.job == snapshot_backfill.c.job,
+        scan_progress.c.fragment == fragment.c.id,
+        OPEN,
+        fragment.c.rate_limit.is_(None),
+        not_(fragment.c.waiting),
+    )
+    return and_(not_(graphs.c.paused), exists(select(fragment.c.id).where(reading)))
 
 
 def _alive(graph: GraphId, after: datetime) -> Any:
@@ -262,6 +275,7 @@ def _decoupled(row: Row[*tuple[Any, ...]]) -> Decoupled | None:
     return Decoupled(
         over=row.job_state not in {JobState.CREATING, JobState.CANCELLING},
         merged=bool(row.merged),
+        hurries=bool(row.unlimited),
         unindexed=bool(row.loaded) and not row.indexed,
     )
 

@@ -57,8 +57,11 @@ async def follow(
 ) -> None:
     """Record how far the log was replayed by what has just been committed, and merge once little is left."""
     consumed = max((answer.consumed for answer in answers if answer.consumed is not None), default=None)
-    if consumed is None:
-        return
+    if consumed is not None:
+        await _replayed(tx, graph, consumed, lag_max=lag_max, now=now)
+
+
+async def _replayed(tx: Transaction, graph: GraphId, consumed: Epoch, *, lag_max: timedelta, now: datetime) -> None:
     await tx.snapshots.replayed(graph, consumed)
     snapshot = await tx.snapshots.of_graph(graph)
     assert snapshot is not None
@@ -80,7 +83,7 @@ async def pause_all(tx: Transaction, *, now: datetime) -> None:
 
 
 async def build_index(world: World, graph: GraphId, *, term: Term) -> None:
-    """Build the index of the job's table; nothing writes it meanwhile. Repeatable."""
+    """Build the index of the job's table; nothing writes it meanwhile. Repeatable. Then the snapshot is consumed."""
     async with world.stores.begin(term) as tx:
         snapshot = await tx.snapshots.of_graph(graph)
         plans = [] if snapshot is None else await tx.jobs.plans([snapshot.job])
@@ -88,6 +91,9 @@ async def build_index(world: World, graph: GraphId, *, term: Term) -> None:
         await world.tables.index(plan.relation, term=term)
     async with world.stores.begin(term) as tx:
         await tx.snapshots.index_built(graph)
+        if snapshot is not None:
+            parameters = SystemParameters.of(await tx.parameters.all())
+            await _replayed(tx, graph, snapshot.epoch, lag_max=lag_max(parameters), now=world.clock.now())
 
 
 async def retire(world: World, view: GraphView, *, term: Term) -> None:

@@ -9,11 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.domain.barrier import (
+    STOPPED,
     Abandon,
     ApplyStops,
     Attach,
+    BuildIndex,
     CleanUp,
     Commit,
+    Decoupled,
     Effect,
     GraphStatus,
     GraphView,
@@ -21,6 +24,7 @@ from service.domain.barrier import (
     Inject,
     Pace,
     Publish,
+    Retire,
     RollBack,
     Wait,
     decide,
@@ -358,3 +362,31 @@ def test_a_hung_worker_is_given_up_at_the_deadline() -> None:
     while not isinstance(environment.step(), Abandon):
         assert environment.now - NOW <= PACE.deadline + 2 * SECOND
     assert environment.now - NOW >= PACE.deadline
+
+
+OWN = replace(RUNNING, graph=GraphId(2), published=Epoch(0), decoupled=Decoupled())
+
+
+@pytest.mark.parametrize(
+    ("view", "effect"),
+    [
+        # It publishes nothing, and keeps the interval while a limit or a pause holds its history.
+        (OWN, Wait(NOW + PACE.interval, "barrier interval")),
+        (replace(OWN, decoupled=Decoupled(hurries=True)), Inject(BarrierKind.CHECKPOINT, W1)),
+        (replace(OWN, decoupled=Decoupled(unindexed=True)), BuildIndex()),
+        (
+            replace(OWN, decoupled=Decoupled(unindexed=True), in_flight=replace(FLYING, collected=True)),
+            Commit(Epoch(9)),
+        ),
+        # A stop needs no barrier, whatever is in flight.
+        (replace(OWN, stops_waiting=True, commands_waiting=True, in_flight=FLYING), Abandon(STOPPED)),
+        (replace(OWN, stops_waiting=True, status=GraphStatus.RECOVERING), RollBack()),
+        (replace(OWN, stops_waiting=True, status=GraphStatus.WAITING), ApplyStops()),
+        (replace(OWN, decoupled=Decoupled(merged=True)), Wait(None, "its job goes on in the database graph")),
+        (replace(OWN, decoupled=Decoupled(over=True, merged=True)), Retire()),
+        (replace(OWN, decoupled=Decoupled(over=True), status=GraphStatus.RECOVERING), Retire()),
+    ],
+)
+def test_the_graph_of_a_snapshot_job(view: GraphView, effect: Effect) -> None:
+    """I9, I10."""
+    assert decide(view, now=NOW, pace=PACE) == effect
