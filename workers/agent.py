@@ -78,14 +78,19 @@ class Agent:
     stop: threading.Event = field(default_factory=threading.Event)
     registered: Registered | None = None
     """What the service said when this worker presented itself."""
+    lanes: dict[GraphId, _Lane] = field(default_factory=dict[GraphId, _Lane])
 
     def run(self) -> None:
-        """Work until `stop` is set or the service says that this worker is of the past."""
+        """Work until `stop` is set or the service says that this worker is of the past. Epochs that have begun are
+        answered before it returns: a worker that is stopped fails no epoch.
+        """
         self.registered = self._keep_trying(lambda: self.client.register(self.registration))
         questions = threading.Thread(target=self._guarded, args=(self._answer_questions,), daemon=True)
         questions.start()
         self._guarded(self._hand_out)
         self.stop.set()
+        for lane in self.lanes.values():
+            lane.thread.shutdown()
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Run `work`; whatever ends it badly ends the worker."""
@@ -95,21 +100,22 @@ class Agent:
             log.warning("worker.stale", worker=self.registration.worker)
             self.stop.set()
         except BaseException:
+            # Of a lane nobody else would hear what ended it.
+            log.exception("worker.broke", worker=self.registration.worker)
             self.stop.set()
             raise
 
     def _hand_out(self) -> None:
         """Give each barrier to its graph's lane: one graph's epoch may take as long as it likes, others go on (I10)."""
-        lanes: dict[GraphId, _Lane] = {}
         while not self.stop.is_set():
-            taken = {graph: lane.taken for graph, lane in lanes.items()}
+            taken = {graph: lane.taken for graph, lane in self.lanes.items()}
             barrier = self._keep_trying(partial(self.client.next_barrier, self.registration.worker, taken))
             if barrier is None:
-                lanes = {graph: lane for graph, lane in lanes.items() if not lane.over}
+                self.lanes = {graph: lane for graph, lane in self.lanes.items() if not lane.over}
                 continue
-            lane = lanes.get(barrier.graph)
+            lane = self.lanes.get(barrier.graph)
             if lane is None:
-                lane = lanes[barrier.graph] = _Lane(self.executor_of(barrier.graph), barrier.graph)
+                lane = self.lanes[barrier.graph] = _Lane(self.executor_of(barrier.graph), barrier.graph)
             lane.taken = barrier.curr
             lane.ended = lane.thread.submit(self._guarded, partial(self._run_barrier, lane.executor, barrier))
 

@@ -1,0 +1,105 @@
+"""The worker's loop beside a service and an executor that do as the test says."""
+
+import threading
+from collections.abc import Mapping
+from typing import Any, cast
+from unittest.mock import Mock
+
+from service.protocol.api import Registered, Registration
+from service.protocol.barrier import Barrier, BarrierKind
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, WorkerId
+from service.protocol.report import Collected, Failed
+from workers.agent import Agent
+from workers.meta_client import MetaClient
+
+WORKER = WorkerId("w")
+OTHER_GRAPH = GraphId(2)
+
+
+def barrier(graph: GraphId, curr: int) -> Barrier:
+    return Barrier(graph=graph, generation=Generation(1), prev=Epoch(1), curr=Epoch(curr), kind=BarrierKind.CHECKPOINT)
+
+
+def collected(one: Barrier) -> Collected:
+    return Collected(worker=WORKER, graph=one.graph, generation=one.generation, epoch=one.curr)
+
+
+class Service:
+    """Hands barriers out that were not taken, and keeps the answers."""
+
+    def __init__(self, *barriers: Barrier) -> None:
+        self.barriers = barriers
+        self.answers: list[Collected | Failed] = []
+        self.answered = threading.Event()
+
+    def register(self, _: Registration) -> Registered:
+        return Registered(wait_seconds=0, lease_seconds=9, dml_url="")
+
+    def next_barrier(self, _: WorkerId, taken: Mapping[GraphId, Epoch]) -> Barrier | None:
+        done = {(one.graph, one.epoch) for one in self.answers}
+        left = [one for one in self.barriers if (one.graph, one.curr) not in done and taken.get(one.graph) != one.curr]
+        return left[0] if left else None
+
+    def answer(self, answer: Collected | Failed) -> bool:
+        self.answers.append(answer)
+        self.answered.set()
+        return True
+
+    def next_request(self, *_: object) -> None:
+        return None
+
+
+class Gated:
+    """Epochs of one graph, each of which waits until it may end."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def run(self, one: Barrier) -> Collected:
+        self.begun.set()
+        assert self.may_end.wait(60)
+        return collected(one)
+
+
+def agent(service: Service, executors: Mapping[GraphId, Any]) -> Agent:
+    registration = Registration(worker=WORKER, graph=DATABASE_GRAPH, pid=1, host="h", parallelism=1)
+    nothing = Mock(return_value=None)
+    return Agent(registration, cast("MetaClient", service), executors.__getitem__, nothing, nothing)
+
+
+def started(one: Agent) -> threading.Thread:
+    running = threading.Thread(target=one.run)
+    running.start()
+    return running
+
+
+def test_an_epoch_that_has_begun_is_answered_before_a_stopped_worker_ends() -> None:
+    """A SIGTERM fails no epoch: what follows `run` ends Spark."""
+    gate, service = Gated(), Service(barrier(DATABASE_GRAPH, 5))
+    worker = agent(service, {DATABASE_GRAPH: gate})
+    running = started(worker)
+    assert gate.begun.wait(60)
+    worker.stop.set()
+    # Its loop has ended by then, or ends now: the epoch is all that it still waits for.
+    running.join(0.2)
+    assert running.is_alive()
+    gate.may_end.set()
+    running.join(60)
+    assert not running.is_alive()
+    assert [answer.epoch for answer in service.answers] == [5]
+
+
+def test_a_graph_whose_epoch_takes_long_holds_up_no_other() -> None:
+    """I10: the job's own graph hangs, and the database graph's barrier is answered."""
+    stuck, free = Gated(), Gated()
+    free.may_end.set()
+    service = Service(barrier(OTHER_GRAPH, 5), barrier(DATABASE_GRAPH, 6))
+    worker = agent(service, {OTHER_GRAPH: stuck, DATABASE_GRAPH: free})
+    running = started(worker)
+    assert stuck.begun.wait(60)
+    assert service.answered.wait(60)
+    assert [answer.graph for answer in service.answers] == [DATABASE_GRAPH]
+    worker.stop.set()
+    stuck.may_end.set()
+    running.join(60)
+    assert [answer.graph for answer in service.answers] == [DATABASE_GRAPH, OTHER_GRAPH]
