@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from service.protocol.ids import Vnode
 from service.protocol.plan import ActorPlan, FragmentPlan, PositionState, ScanType, VnodePosition
 from service.protocol.vnodes import Runs
 from tests.support.arrangement import INTERLEAVING, INTERVAL, World, random_walk
@@ -215,16 +216,14 @@ def test_a_roll_back_that_reopens_nothing_is_found(monkeypatch: pytest.MonkeyPat
     assert found() is not None
 
 
-def test_completing_a_vnode_at_an_exactly_full_page_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completing_a_vnode_that_has_more_rows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = Positions.record
 
-    def generous(self: Positions, block: Block, page: Page, *, limit: int) -> None:
-        recorded(self, block, page, limit=limit)
-        for span in block:
-            rows = self.by_vnode[span.vnode].rows
-            self.by_vnode[span.vnode] = VnodePosition(
-                vnode=self.by_vnode[span.vnode].vnode, state=PositionState.COMPLETED, rows=rows
-            )
+    def generous(self: Positions, block: Block, page: Page) -> None:
+        recorded(self, block, page)
+        for vnode in page.reached:
+            rows = self.by_vnode[vnode].rows
+            self.by_vnode[vnode] = VnodePosition(vnode=Vnode(vnode), state=PositionState.COMPLETED, rows=rows)
 
     monkeypatch.setattr(Positions, "record", generous)
     assert found() is not None

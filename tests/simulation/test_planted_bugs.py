@@ -65,7 +65,7 @@ class ForgetsTheLastPage(Arrangement):
     def _write(self, actor: ActorState, page: ModelPage, curr: int) -> None:
         after = actor.positions.by_vnode
         kept = [one for one in page.versions if after[one.vnode].state is not PositionState.COMPLETED]
-        super()._write(actor, ModelPage(tuple(kept)), curr)
+        super()._write(actor, replace(page, versions=tuple(kept)), curr)
 
 
 class ReadsAtPrev(Arrangement):

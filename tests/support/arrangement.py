@@ -409,10 +409,10 @@ def random_walk(
     here = world(
         shape,
         vnode_count=vnode_count,
-        actors=min(1 + seed % 3, vnode_count) if tied else 1,
+        actors=min(1 + seed % 3, vnode_count),
         checkpoint_frequency=random.choice((1, 1, 2, 3)),
         executor=executor,
-        preloaded=[random_dml(random, shape) for _ in range(random.choice((0, 3, 30, 60)))],
+        preloaded=[random_dml(random, shape) for _ in range(random.choice((0, 3, 30, 60, 120)))],
         waiting=seed % 5 == 0,
         scan_type=scan_type,
     )
@@ -420,7 +420,8 @@ def random_walk(
         lambda: here.ask("pause"),
         lambda: here.ask("resume"),
         lambda: here.ask("throttle", random.choice((None, 0, 1, 3, 5))),
-        lambda: None if tied else here.ask("rescale", random.randint(1, here.vnode_count)),
+        # Often to one actor, whose vnodes then stand where several have led them.
+        lambda: None if tied else here.ask("rescale", random.choice((1, random.randint(1, here.vnode_count)))),
     )
     kill_every = random.choice((2, 4, 16))
     hasty = random.choice((0.1, 1.0))

@@ -5,7 +5,7 @@ that buffers what it writes and is fenced when it commits, as the last statement
 numbers and NULL, ascending: the orders of keys have tests of their own.
 """
 
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,7 +19,7 @@ from service.protocol.relation import ALIVE, Relation
 from service.protocol.vnodes import vnode_of
 from workers.backfill.model import Half, Key, ModelPage, Row, Version, VersionedTable
 from workers.backfill.order import Position, key_of
-from workers.backfill.positions import Block
+from workers.backfill.positions import Block, PageSize
 from workers.backfill.reading import Reading
 
 PIN_SECONDS = 60.0
@@ -54,15 +54,8 @@ class StoredTable(VersionedTable):
         self._by_key: dict[Key, list[Version]] = {}
 
     @override
-    def page(self, epoch: int, block: Block, limit: int) -> ModelPage:
-        found: list[Version] = []
-        for span in block:
-            rows = [one for one in self.versions if one.vnode == span.vnode and one.start <= epoch < one.end]
-            if span.after is not None:
-                after = ranked(self.values(span.after))
-                rows = [one for one in rows if ranked(one.key) > after]
-            found += sorted(rows, key=_storage_order)[:limit]
-        return ModelPage(tuple(found))
+    def in_order(self, versions: Iterable[Version]) -> list[Version]:
+        return sorted(versions, key=_storage_order)
 
     @override
     def values(self, position: Position) -> Key:
@@ -194,8 +187,8 @@ class Source:
         self.vnodes.update((half.key, half.vnode) for half in halves)
         return halves
 
-    def page(self, epoch: int, block: Block, limit: int) -> ModelPage:
-        page = self.table.page(self.reading.at if epoch == self.curr else epoch, block, limit)
+    def page(self, epoch: int, block: Block, size: PageSize) -> ModelPage:
+        page = self.table.page(self.reading.at if epoch == self.curr else epoch, block, size)
         self.vnodes.update((version.key, version.vnode) for version in page.versions)
         return page
 

@@ -6,7 +6,7 @@ compared with the upstream (I1). The order inside an epoch `(prev, curr]`: first
 the positions stored at `prev`, then read pages at `curr`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cmp_to_key
 from typing import Any, Final
@@ -17,7 +17,7 @@ from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.relation import ALIVE
 from service.protocol.vnodes import canonical_float, vnode_of, vnodes_of
 from workers.backfill.order import KeyPart, Position
-from workers.backfill.positions import Block, pages
+from workers.backfill.positions import Block, PageSize, Span, alike, pages, sample
 from workers.backfill.scan import ActorState, ScanState
 
 Value = bool | int | float | str | bytes | None
@@ -111,9 +111,10 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class ModelPage:
-    """A page in storage order."""
+    """A page and how far it leads."""
 
     versions: tuple[Version, ...]
+    reached: Mapping[int, Position | None]
 
     @property
     def rows(self) -> Mapping[int, int]:
@@ -122,11 +123,6 @@ class ModelPage:
         for version in self.versions:
             counts[version.vnode] = counts.get(version.vnode, 0) + 1
         return counts
-
-    @property
-    def ends(self) -> Mapping[int, Position]:
-        """The last key of each vnode."""
-        return {version.vnode: tuple(text_of(value) for value in version.key) for version in self.versions}
 
 
 @dataclass
@@ -146,17 +142,38 @@ class VersionedTable:
         readable = [version for version in self.versions if version.start <= epoch < version.end]
         return sorted(readable, key=cmp_to_key(self._order))
 
-    def page(self, epoch: int, block: Block, limit: int) -> ModelPage:
-        """Read at most `limit` rows of each vnode of a block."""
-        readable = self.at(epoch)
-        found: list[Version] = []
-        for span in block:
-            rows = [version for version in readable if version.vnode == span.vnode]
-            if span.after is not None:
-                after = self.values(span.after)
-                rows = [version for version in rows if order_python(self.key, version.key, after) > 0]
-            found += rows[:limit]
-        return ModelPage(tuple(found))
+    def page(self, epoch: int, block: Block, size: PageSize) -> ModelPage:
+        """Read a page of a block."""
+        left = {span.vnode: self.left_of(epoch, span) for span in block}
+        few = [] if size.exact else left[sample(block).vnode]
+        place = max(size.rows // len(block), 1)
+        if place <= len(few):
+            upto = few[place - 1].key
+        else:
+            every = self.in_order(one for rows in left.values() for one in rows)
+            if len(every) < size.rows:
+                return ModelPage(tuple(every), dict.fromkeys(left))
+            upto = every[size.rows - 1].key
+        part = [
+            span.vnode
+            for after, spans in alike(block).items()
+            if after is None or order_python(self.key, upto, self.values(after)) > 0
+            for span in spans
+        ]
+        found = [one for vnode in part for one in left[vnode] if order_python(self.key, one.key, upto) <= 0]
+        return ModelPage(tuple(found), dict.fromkeys(part, tuple(text_of(value) for value in upto)))
+
+    def left_of(self, epoch: int, span: Span) -> list[Version]:
+        """Return what is left of a vnode at `epoch`, in the order of the key."""
+        rows = [one for one in self.versions if one.vnode == span.vnode and one.start <= epoch < one.end]
+        if span.after is not None:
+            after = self.values(span.after)
+            rows = [one for one in rows if order_python(self.key, one.key, after) > 0]
+        return self.in_order(rows)
+
+    def in_order(self, versions: Iterable[Version]) -> list[Version]:
+        """Return versions in the order of their keys."""
+        return sorted(versions, key=cmp_to_key(lambda one, other: order_python(self.key, one.key, other.key)))
 
     def changes(self, prev: int, curr: int) -> list[Half]:
         """Return the net changes of `(prev, curr]`, each half of an update by itself."""
@@ -296,8 +313,8 @@ class Arrangement:
         def more_time() -> bool:
             return done < reading.pages_max
 
-        def read(block: Block, limit: int) -> ModelPage:
-            return self.upstream.page(at, block, limit)
+        def read(block: Block, size: PageSize) -> ModelPage:
+            return self.upstream.page(at, block, size)
 
         def page_rows() -> int:
             return reading.page_rows

@@ -60,14 +60,26 @@ def after_postgres(key: Sequence[KeyPart], position: Position) -> str:
     """Return a Postgres condition: the row's key comes after `position`."""
     assert len(key) == len(position)
     if _comparable_as_row(key, position):
-        columns = ", ".join(quoted(part.name) for part in key)
-        values = ", ".join(literal(text, part.type) for part, text in zip(key, position, strict=True))
-        return f"({columns}) {'<' if key[0].descending else '>'} ({values})"
+        return _as_row(key, "<" if key[0].descending else ">", position)
     alternatives: list[str] = []
     for index, part in enumerate(key):
         equal = [_same_postgres(part, text) for part, text in zip(key[:index], position[:index], strict=True)]
         alternatives.append("(" + " and ".join([*equal, _after_postgres(part, position[index])]) + ")")
     return f"({_bound_postgres(key[0], position[0])}({' or '.join(alternatives)}))"
+
+
+def upto_postgres(key: Sequence[KeyPart], position: Position) -> str:
+    """Return a Postgres condition: the row's key does not come after `position`."""
+    if _comparable_as_row(key, position):
+        return _as_row(key, ">=" if key[0].descending else "<=", position)
+    return f"({_last_postgres(key[0], position[0])}{after_postgres(key, position)} is not true)"
+
+
+def _last_postgres(part: KeyPart, text: str | None) -> str:
+    """Said once more of the first column alone: where an index may stop to read."""
+    if text is None or (part.nullable and part.descending):
+        return ""
+    return f"{quoted(part.name)} {'>=' if part.descending else '<='} {literal(text, part.type)} and "
 
 
 def _bound_postgres(part: KeyPart, text: str | None) -> str:
@@ -86,6 +98,12 @@ def marked_spark(key: Sequence[KeyPart]) -> str:
 def _comparable_as_row(key: Sequence[KeyPart], position: Position) -> bool:
     one_way = len({part.descending for part in key}) == 1
     return one_way and not any(part.nullable for part in key) and None not in position
+
+
+def _as_row(key: Sequence[KeyPart], operator: str, position: Position) -> str:
+    columns = ", ".join(quoted(part.name) for part in key)
+    values = ", ".join(literal(text, part.type) for part, text in zip(key, position, strict=True))
+    return f"({columns}) {operator} ({values})"
 
 
 def _same_postgres(part: KeyPart, text: str | None) -> str:

@@ -1,10 +1,11 @@
 """Positions of one actor's vnodes, and the pages that move them. Pure; storage comes in as a function.
 
-Per vnode: not started (no entry), in progress at a key, or completed. A page reads the vnodes of one *block* side by
-side, so many rows of each: keys are spread over the vnodes by their hash, so that a block's positions pass the same
-keys at about the same time. Where rows lie in the order of their key, as most do, the pages of the table are then read
-once per block, not once per vnode. A vnode that gives fewer rows than were asked for has met its end, and is completed
-in the epoch that read it.
+Per vnode: not started (no entry), in progress at a key, or completed. A page is a *range of keys*, the same in all
+vnodes of one *block*: everything after their positions and up to a key, which becomes their position. Nothing of it
+has to be sorted or cut off, so that the store may read it in the order in which it lies, and where rows lie in the
+order of their key, as most do, a page is a part of the table read from end to end, once per block. Where the page ends
+is asked of the store first: keys are spread over the vnodes by their hash, so that the keys of one vnode say where a
+page of about so many rows ends; where permits are counted, all of them are asked.
 
 With blocks of one vnode the positions of an actor are *one* position, the pair (vnode, key) in storage order: what
 comes before that vnode is completed, and what comes after it has not started.
@@ -29,23 +30,53 @@ ONE_VNODE: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a page reads of one vnode: the rows after a key, or from its start."""
+    """What is left of one vnode: the rows after a key, or from its start; `rows` were read before."""
 
     vnode: int
     after: Position | None = None
+    rows: int = 0
 
 
 Block = Sequence[Span]
-"""What a page reads: vnodes in storage order, with the same limit for each."""
+"""What a page may read of: vnodes in storage order."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageSize:
+    """How many rows a page shall have: `exact` not one more (and fewer only at the end), otherwise about so many."""
+
+    rows: int
+    exact: bool
 
 
 class Page(Protocol):
-    """What a read gave: rows by vnode, and the last key of each vnode that gave as many as were asked for."""
+    """What a read gave: the vnodes it read of, each with the key up to which it did (None: to its end), and their rows.
+
+    A vnode whose position is already past the page's end is not among them; at least one always is.
+    """
 
     @property
     def rows(self) -> Mapping[int, int]: ...
     @property
-    def ends(self) -> Mapping[int, Position]: ...
+    def reached(self) -> Mapping[int, Position | None]: ...
+
+
+def alike(block: Block) -> Mapping[Position | None, Block]:
+    """Return a block's spans by where they stand."""
+    standing: dict[Position | None, list[Span]] = {}
+    for span in block:
+        standing.setdefault(span.after, []).append(span)
+    return standing
+
+
+def sample(block: Block) -> Span:
+    """Return the span whose keys say where a page ends: of those that are furthest behind, so that no page reads much
+    more of them than of the others; of these the one that gave most, for one that has few keys says little.
+    """
+    behind = min(
+        alike(block).values(), key=lambda spans: (spans[0].after is not None, sum(s.rows for s in spans) / len(spans))
+    )
+    return max(behind, key=lambda span: span.rows)
 
 
 P = TypeVar("P", bound=Page)
@@ -81,20 +112,18 @@ class Positions:
             if position is None:
                 block.append(Span(vnode))
             elif position.state is PositionState.IN_PROGRESS:
-                block.append(Span(vnode, position.key))
+                block.append(Span(vnode, position.key, position.rows))
         return block
 
-    def record(self, block: Block, page: Page, *, limit: int) -> None:
-        """Move the positions over a page that was read with `limit` rows of each vnode."""
-        for span in block:
-            read = page.rows.get(span.vnode, 0)
-            assert read <= limit, (span, read, limit)
-            rows = self._rows(span.vnode) + read
-            if read < limit:
-                self._set(VnodePosition(vnode=Vnode(span.vnode), state=PositionState.COMPLETED, rows=rows))
-            else:
-                end = page.ends[span.vnode]
-                self._set(VnodePosition(vnode=Vnode(span.vnode), state=PositionState.IN_PROGRESS, key=end, rows=rows))
+    def record(self, block: Block, page: Page) -> None:
+        """Move the positions over a page that was read of a block."""
+        reached = page.reached
+        assert reached, "a page that leads nowhere"
+        assert page.rows.keys() <= reached.keys() <= {span.vnode for span in block}, (block, page.rows, reached)
+        for vnode, key in reached.items():
+            state = PositionState.COMPLETED if key is None else PositionState.IN_PROGRESS
+            rows = self._rows(vnode) + page.rows.get(vnode, 0)
+            self._set(VnodePosition(vnode=Vnode(vnode), state=state, key=key, rows=rows))
 
     def take_changed(self) -> tuple[VnodePosition, ...]:
         """Return the positions that changed since the last call, by vnode."""
@@ -136,7 +165,7 @@ def redistributed(held: Sequence[Positions], owned: Sequence[Runs]) -> list[Posi
 
 def pages(
     positions: Positions,
-    read: Callable[[Block, int], P],
+    read: Callable[[Block, PageSize], P],
     *,
     page_rows: Callable[[], int],
     permits: int | None,
@@ -154,11 +183,10 @@ def pages(
         allowed = wanted if left is None else min(wanted, left)
         if allowed <= 0:
             return
-        block = block[:allowed]
-        limit = allowed // len(block)
-        page = read(block, limit)
-        positions.record(block, page, limit=limit)
+        page = read(block, PageSize(allowed, exact=left is not None))
+        positions.record(block, page)
         rows = sum(page.rows.values())
+        assert left is None or rows <= allowed, (rows, allowed)
         done += rows
         left = None if left is None else left - rows
         yield page

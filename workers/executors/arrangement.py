@@ -31,7 +31,7 @@ from service.protocol.plan import Pushdown, VnodePosition
 from service.protocol.relation import Relation
 from service.protocol.vnodes import Runs
 from workers.backfill.pace import page_rows_after
-from workers.backfill.positions import BLOCK_VNODES, Block, Positions, pages
+from workers.backfill.positions import BLOCK_VNODES, Block, PageSize, Positions, pages
 from workers.backfill.reading import Reading
 from workers.executors.rows import PositionColumns, actor_indexes, input_schema, repeated, row_batch
 from workers.queries.stateless import REPORT, StatelessPlan
@@ -186,7 +186,7 @@ def _page_reader(scan: ScanTask, task: EpochTask, positions: Positions) -> Abstr
     """A query that the store can answer is copied inside it: its rows meet Spark only when they change."""
     if scan.pushdown is None or not positions.next_block():
         at = task.reading.at
-        return nullcontext(lambda block, limit: scan.store.read_page(scan.upstream, block, at=at, limit=limit))
+        return nullcontext(lambda block, size: scan.store.read_page(scan.upstream, block, at=at, size=size))
     return scan.store.copying(scan.upstream, scan.target, scan.pushdown, at=task.reading.at, epoch=task.curr)
 
 
@@ -200,9 +200,9 @@ class _SizedPages:
     def next_rows(self) -> int:
         return self.page_rows
 
-    def read(self, block: Block, limit: int) -> ArrowPage:
+    def read(self, block: Block, size: PageSize) -> ArrowPage:
         began = time.monotonic()  # noqa: TID251 - the task owns the clock of its slice
-        page = self.page_reader(block, limit)
+        page = self.page_reader(block, size)
         seconds = time.monotonic() - began  # noqa: TID251 - as above
         rows = sum(page.rows.values())
         self.page_rows = page_rows_after(self.page_rows, rows=rows, size_bytes=page.size_bytes, seconds=seconds)

@@ -104,7 +104,7 @@ def _read_blocks(side: _Side, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
         for block in actor_indexes(batch):
             whole = pages(
                 Positions(side.blocks[block]),
-                lambda vnodes, limit: side.store.read_page(side.relation, vnodes, at=side.epoch, limit=limit),
+                lambda vnodes, size: side.store.read_page(side.relation, vnodes, at=side.epoch, size=size),
                 page_rows=lambda: PAGE_ROWS,
                 permits=None,
                 more_time=lambda: True,

@@ -16,7 +16,7 @@ from service.protocol.ids import Epoch, RelationId, Vnode
 from service.protocol.plan import PositionState, Pushdown, Stateless, VnodePosition
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.vnodes import Runs
-from workers.backfill.positions import Block
+from workers.backfill.positions import Block, PageSize
 from workers.backfill.reading import interleaved
 from workers.executors.arrangement import ActorTask, EpochTask, ScanJob, ScanTask
 from workers.queries.stateless import plan
@@ -47,7 +47,7 @@ class _Handful(VersionedStore):
     """Two changes and a page of one row, and no memory of what is written."""
 
     @override
-    def read_page(self, relation: Relation, block: Block, *, at: Epoch, limit: int) -> ArrowPage:
+    def read_page(self, relation: Relation, block: Block, *, at: Epoch, size: PageSize) -> ArrowPage:
         return ArrowPage((_row(relation),), {0: 1}, {0: ("1",)})
 
     @override

@@ -18,18 +18,17 @@ from service.protocol.ids import Generation, GraphId, RequestId
 
 _EXACT: Final = ("set timezone = 'UTC'", "set datestyle = 'ISO'", "set extra_float_digits = 1", "set jit = off")
 _READING: Final = (*_EXACT, "set max_parallel_workers_per_gather = 0", "set enable_seqscan = off")
-PAGES: Final = (*_READING, "set default_transaction_read_only = on", "set enable_bitmapscan = off")
-"""Pages follow the storage index and stop at their limit: a bitmap would read a whole vnode first."""
-CHANGES: Final = (
-    *_READING,
-    "set default_transaction_read_only = on",
-    # What an epoch changed lies together; an index on the vnode would lead through the whole history.
-    "set enable_indexscan = off",
-    "set enable_indexonlyscan = off",
-)
+_READ_ONLY: Final = "set default_transaction_read_only = on"
+_BITMAP: Final = ("set enable_indexscan = off", "set enable_indexonlyscan = off")
+BOUNDS: Final = (*_READING, _READ_ONLY, "set enable_bitmapscan = off")
+"""Where a page ends is found by following the storage index so many keys: a bitmap would read a whole vnode first."""
+PAGES: Final = (*_READING, _READ_ONLY, *_BITMAP)
+"""The rows of a page are read in the order in which they lie: following the index would come back to each block."""
+CHANGES: Final = (*_READING, _READ_ONLY, *_BITMAP)
+"""What an epoch changed lies together; an index on the vnode would lead through the whole history."""
 _BOUNDED: Final = ("set idle_in_transaction_session_timeout = '60s'", "set lock_timeout = '30s'")
 WRITING: Final = (*_READING, *_BOUNDED)
-COPYING: Final = (*_READING, "set enable_bitmapscan = off", *_BOUNDED)
+COPYING: Final = (*_READING, *_BITMAP, *_BOUNDED)
 
 KEPT: Final = 12
 """Connections kept by one process: the four purposes, of the database graph and of a few beside it."""

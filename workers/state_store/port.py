@@ -18,7 +18,7 @@ from service.protocol.plan import Pushdown
 from service.protocol.relation import Relation
 from service.protocol.vnodes import Runs
 from workers.backfill.order import Position
-from workers.backfill.positions import Block
+from workers.backfill.positions import Block, PageSize
 
 CONTROL: Final = 0
 CLOSE: Final = -1
@@ -31,14 +31,14 @@ VNODE: Final = "_vnode"
 
 @dataclass(frozen=True, slots=True)
 class ArrowPage:
-    """Rows of one block in storage order: `_vnode` and the relation's columns as they travel.
+    """Rows of one block in no order: `_vnode` and the relation's columns as they travel; see `positions.Page`.
 
     A page that was copied inside the store has no batches; `copied` is how many of its rows satisfied the query.
     """
 
     batches: tuple[pa.RecordBatch, ...]
     rows: Mapping[int, int]
-    ends: Mapping[int, Position]
+    reached: Mapping[int, Position | None]
     copied: int = 0
 
     @property
@@ -47,8 +47,8 @@ class ArrowPage:
         return sum(batch.nbytes for batch in self.batches)
 
 
-PageReader = Callable[[Block, int], ArrowPage]
-"""Takes a page of a block, with at most so many rows of each vnode."""
+PageReader = Callable[[Block, PageSize], ArrowPage]
+"""Takes a page of a block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class Written:
 class VersionedStore(Protocol):
     """What a task needs of the state store. Implementations are small values that travel to the task."""
 
-    def read_page(self, relation: Relation, block: Block, *, at: Epoch, limit: int) -> ArrowPage:
-        """Read at most `limit` rows of each vnode of a block as of epoch `at`."""
+    def read_page(self, relation: Relation, block: Block, *, at: Epoch, size: PageSize) -> ArrowPage:
+        """Read a page of a block as of epoch `at`."""
         ...
 
     def copying(

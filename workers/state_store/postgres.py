@@ -15,9 +15,10 @@ from service.protocol.plan import Pushdown
 from service.protocol.relation import Relation, state_table
 from service.protocol.vnodes import Runs
 from workers.backfill.order import Position, key_of, quoted
-from workers.backfill.positions import Block
+from workers.backfill.positions import Block, PageSize, Span, alike, sample
 from workers.state_store import statements
 from workers.state_store.connections import (
+    BOUNDS,
     CHANGES,
     COPYING,
     PAGES,
@@ -46,13 +47,29 @@ class PostgresStore:
     generation: Generation
     question: RequestId | None = None
 
-    def read_page(self, relation: Relation, block: Block, *, at: Epoch, limit: int) -> ArrowPage:
-        """Read at most `limit` rows of each vnode of a block as of epoch `at`."""
-        query = statements.page_query(relation, block, at=at, limit=limit)
+    def read_page(self, relation: Relation, block: Block, *, at: Epoch, size: PageSize) -> ArrowPage:
+        """Read a page of a block as of epoch `at`."""
+        part, upto = self._part(relation, block, at, size)
+        query = statements.page_query(relation, part, upto, at=at)
         schema = read_schema(relation)
         with adbc_connection(self.url, self._name, PAGES, autocommit=True) as connection:
             batches = tuple(_read(connection, query, schema))
-        return _page(relation, batches)
+        return ArrowPage(batches, _counted(batches), {span.vnode: upto for span in part})
+
+    def _part(self, relation: Relation, block: Block, at: Epoch, size: PageSize) -> tuple[Block, Position | None]:
+        """Return what of a block a page of a size reads, and up to which key."""
+        with adbc_connection(self.url, self._name, BOUNDS, autocommit=True) as connection:
+
+            def bound(spans: Block, rows: int) -> tuple[Block, Position] | None:
+                return _bound(
+                    relation,
+                    block,
+                    _fetch(connection, statements.bound_query(relation, block, spans, at=at, rows=rows)),
+                )
+
+            found = None if size.exact else bound([sample(block)], max(size.rows // len(block), 1))
+            # Where the keys of one vnode cannot say it, near the end, those of all do.
+            return found or bound(block, size.rows) or (block, None)
 
     @contextmanager
     def copying(
@@ -61,9 +78,12 @@ class PostgresStore:
         """Give a reader that copies pages as of `at` into the target at `epoch`; fence and commit when it ends."""
         with adbc_connection(self.url, self._name, COPYING, autocommit=False) as connection:
 
-            def copy(block: Block, limit: int) -> ArrowPage:
-                text = statements.copy_query(upstream, target, query, block, at=at, epoch=epoch, limit=limit)
-                return _copied(upstream, _fetch(connection, text), limit)
+            def copy(block: Block, size: PageSize) -> ArrowPage:
+                part, upto = self._part(upstream, block, at, size)
+                text = statements.copy_query(upstream, target, query, part, upto, at=at, epoch=epoch)
+                told: list[dict[str, Any]] = _fetch(connection, text).to_pylist()
+                rows = {one["_vnode"]: one["rows"] for one in told}
+                return ArrowPage((), rows, {span.vnode: upto for span in part}, sum(one["copied"] for one in told))
 
             yield copy
             _select(connection, self._hold)
@@ -190,33 +210,26 @@ def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     )
 
 
-def _copied(upstream: Relation, told: pa.Table, limit: int) -> ArrowPage:
-    """Read what a copy told: by vnode its rows, those copied, and the key of the row at the limit."""
-    columns: list[list[Any]] = [column.to_pylist() for column in told.columns]
-    vnodes, rows, copied, *last = columns
-    key = key_of(upstream)
-    ends = {
-        vnode: tuple(key_text(part[place], one.type) for part, one in zip(last, key, strict=True))
-        for place, vnode in enumerate(vnodes)
-        if rows[place] == limit
-    }
-    return ArrowPage((), dict(zip(vnodes, rows, strict=True)), ends, sum(copied))
-
-
-def _page(relation: Relation, batches: tuple[pa.RecordBatch, ...]) -> ArrowPage:
-    """Count what was read by vnode, and find each vnode's last key; its rows lie together."""
+def _bound(relation: Relation, block: Block, told: pa.Table) -> tuple[Block, Position] | None:
+    """Read what the query of a bound told: the part of the block that stands before it, and its key."""
+    if not told.num_rows:
+        return None
     key = key_of(relation)
+    values = [column[0].as_py() for column in told.columns]
+    upto = tuple(key_text(value, part.type) for part, value in zip(key, values[: len(key)], strict=True))
+    standing = zip(alike(block).values(), values[len(key) :], strict=True)
+    part: list[Span] = [span for spans, passed in standing if passed for span in spans]
+    return part, upto
+
+
+def _counted(batches: tuple[pa.RecordBatch, ...]) -> dict[int, int]:
+    """Count rows by vnode."""
     rows: dict[int, int] = {}
-    ends: dict[int, Position] = {}
     for batch in batches:
-        began = 0
-        runs: Any = pc.run_end_encode(batch.column(0))  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
-        for vnode, ended in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-            rows[vnode] = rows.get(vnode, 0) + ended - began
-            (last,) = batch.slice(ended - 1, 1).select([part.name for part in key]).to_pylist()
-            ends[vnode] = tuple(key_text(last[part.name], part.type) for part in key)
-            began = ended
-    return ArrowPage(batches, rows, ends)
+        counts: Any = pc.value_counts(batch.column(0))  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
+        for counted in counts.to_pylist():
+            rows[counted["values"]] = rows.get(counted["values"], 0) + counted["counts"]
+    return rows
 
 
 def _split(rows: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]:

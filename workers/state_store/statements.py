@@ -4,40 +4,64 @@ from service.protocol.ids import Epoch
 from service.protocol.plan import Pushdown
 from service.protocol.relation import ALIVE, Relation, state_table
 from service.protocol.vnodes import Runs
-from workers.backfill.order import KeyPart, after_postgres, key_of, quoted
-from workers.backfill.positions import Block, Span
+from workers.backfill.order import KeyPart, Position, after_postgres, key_of, quoted, upto_postgres
+from workers.backfill.positions import Block, Span, alike
 from workers.state_store.wire import read_postgres
 
 
-def page_query(relation: Relation, block: Block, *, at: Epoch, limit: int) -> str:
-    """Read a block as of an epoch, in storage order, by the storage index: `limit` rows of each vnode."""
-    return _page(relation, block, _columns(relation), at, limit)
+def bound_query(relation: Relation, block: Block, spans: Block, *, at: Epoch, rows: int) -> str:
+    """Find the key of the row at place `rows` among what is left of `spans` as of an epoch, in the order of the key:
+    no row where fewer are left. Beside it, whether it comes after each of the positions of `block`, as `alike` has
+    them.
+    """
+    key = key_of(relation)
+    names = ", ".join(quoted(part.name) for part in key)
+    # Each part is read in the order of the index, and no further than the merge of all of them asks for.
+    left = " union all ".join(
+        f"(select {names} from {state_table(relation.id)} where {_left_of(relation, span)} and {_readable(at)}"
+        f" order by _vnode, {_order(relation, state_table(relation.id).split('.')[1])} limit {rows})"
+        for span in spans
+    )
+    passed = ["true" if after is None else after_postgres(key, after) for after in alike(block)]
+    told = ", ".join([*map(_value, key), *passed])
+    return f"select {told} from ({left}) bound order by {_order(relation, 'bound')} offset {rows - 1} limit 1"
+
+
+def page_query(relation: Relation, block: Block, upto: Position | None, *, at: Epoch) -> str:
+    """Read a block as of an epoch up to a key (None: to its end), in no order."""
+    return _page(relation, block, upto, _columns(relation), at)
 
 
 def copy_query(
-    upstream: Relation, target: Relation, query: Pushdown, block: Block, *, at: Epoch, epoch: Epoch, limit: int
+    upstream: Relation,
+    target: Relation,
+    query: Pushdown,
+    block: Block,
+    upto: Position | None,
+    *,
+    at: Epoch,
+    epoch: Epoch,
 ) -> str:
     """Copy the rows of a page as of `at` that satisfy the query, as versions of `epoch`, and tell of the page by vnode:
-    its rows, the rows copied, and the key of the row at the limit (NULLs where there is none).
+    its rows, and the rows copied.
     """
-    key = key_of(upstream)
-    # A condition may read any column; without one the page carries what is copied and its key.
-    read = [column.name for column in upstream.columns if query.predicate is not None]
-    copied = [column for column in query.columns if isinstance(column, str)]
-    wanted = dict.fromkeys((*copied, *(part.name for part in key), *read))
-    # Its row's place within its vnode goes by a name that no column has.
-    place = f"row_number() over (partition by _vnode order by {_order(upstream)}) as _to"
-    page = _page(upstream, block, ", ".join([*map(quoted, wanted), place]), at, limit)
-    predicate = "true" if query.predicate is None else query.predicate
-    last = ", ".join(
-        f"(array_agg({_value(part)}) filter (where _to = {limit}))[1] as {quoted(part.name)}" for part in key
+    columns = [column for column in query.columns if isinstance(column, str)]
+    # A condition may read any column; without one the page carries what is copied.
+    read = [column.name for column in upstream.columns] if query.predicate is not None else dict.fromkeys(columns)
+    page = _page(upstream, block, upto, ", ".join(map(quoted, read)), at)
+    insert = (
+        f"insert into {state_table(target.id)} ({', '.join(map(quoted, stored_columns(target)))})"
+        f" select _vnode, {', '.join(map(_pushed, query.columns))}, {epoch}"
     )
+    if query.predicate is None:
+        return (
+            f"with copied as ({insert} from ({page}) page returning _vnode)"
+            " select _vnode, count(*) as rows, count(*) as copied from copied group by _vnode"
+        )
     return (
-        f"with page as materialized ({page}),"
-        f" copied as (insert into {state_table(target.id)} ({', '.join(map(quoted, stored_columns(target)))})"
-        f" select _vnode, {', '.join(map(_pushed, query.columns))}, {epoch} from page where {predicate})"
-        f" select _vnode, count(*) as rows, count(*) filter (where {predicate}) as copied, {last}"
-        " from page group by _vnode order by _vnode"
+        f"with page as materialized ({page}), copied as ({insert} from page where {query.predicate})"
+        f" select _vnode, count(*) as rows, count(*) filter (where {query.predicate}) as copied"
+        " from page group by _vnode"
     )
 
 
@@ -81,18 +105,24 @@ def stored_columns(relation: Relation) -> list[str]:
     return ["_vnode", *(column.name for column in relation.columns), "_from"]
 
 
-def _page(relation: Relation, block: Block, columns: str, at: Epoch, limit: int) -> str:
-    # One after the other: without parallel workers Postgres appends what each vnode gives, in this order.
+def _page(relation: Relation, block: Block, upto: Position | None, columns: str, at: Epoch) -> str:
+    key = key_of(relation)
+    end = "" if upto is None else f" and {upto_postgres(key, upto)}"
     return " union all ".join(
-        f"(select _vnode, {columns} from {state_table(relation.id)} where {_rest(relation, span)}"
-        f" and _from <= {at} and _to > {at} order by _vnode, {_order(relation)} limit {limit})"
-        for span in block
+        f"select {', '.join(filter(None, ('_vnode', columns)))} from {state_table(relation.id)}"
+        f" where _vnode = any('{{{','.join(str(span.vnode) for span in spans)}}}'::smallint[])"
+        f"{'' if after is None else f' and {after_postgres(key, after)}'}{end} and {_readable(at)}"
+        for after, spans in alike(block).items()
     )
 
 
-def _rest(relation: Relation, span: Span) -> str:
+def _left_of(relation: Relation, span: Span) -> str:
     vnode = f"_vnode = {span.vnode}"
     return vnode if span.after is None else f"{vnode} and {after_postgres(key_of(relation), span.after)}"
+
+
+def _readable(at: Epoch) -> str:
+    return f"_from <= {at} and _to > {at}"
 
 
 def _pushed(column: str | int | None) -> str:
@@ -114,9 +144,8 @@ def _columns(relation: Relation) -> str:
     return ", ".join(read_postgres(column.name, column.type) for column in relation.columns)
 
 
-def _order(relation: Relation) -> str:
+def _order(relation: Relation, table: str) -> str:
     # The qualified name: an output column that was turned into text for its travel must not decide the order.
-    table = state_table(relation.id).split(".")[1]
     return ", ".join(
         f"{table}.{quoted(part.name)} {'desc nulls first' if part.descending else 'asc nulls last'}"
         for part in relation.key

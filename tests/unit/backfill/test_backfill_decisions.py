@@ -23,7 +23,7 @@ from workers.backfill.pace import (
     page_rows_after,
     share_of,
 )
-from workers.backfill.positions import Block, Positions, Span, pages
+from workers.backfill.positions import Block, PageSize, Positions, Span, pages, sample
 from workers.backfill.scan import ScanState, report
 
 
@@ -32,7 +32,7 @@ class Counted:
     """A page of which only the counts matter."""
 
     rows: Mapping[int, int] = field(default_factory=dict[int, int])
-    ends: Mapping[int, Position] = field(default_factory=dict[int, Position])
+    reached: Mapping[int, Position | None] = field(default_factory=dict[int, Position | None])
 
 
 def completed(vnode: int, rows: int = 0) -> VnodePosition:
@@ -51,16 +51,16 @@ def at(*positions: VnodePosition, runs: tuple[tuple[int, int], ...] = ((0, 3), (
     ("positions", "block"),
     [
         (at(), [Span(0), Span(1), Span(2), Span(3), Span(8), Span(9)]),
-        (at(completed(0), in_progress(2, "k", 1)), [Span(1), Span(2, ("k",)), Span(3), Span(8), Span(9)]),
+        (at(completed(0), in_progress(2, "k", 1)), [Span(1), Span(2, ("k",), 1), Span(3), Span(8), Span(9)]),
         (at(*map(completed, range(4))), [Span(8), Span(9)]),
         (at(*map(completed, (0, 1, 2, 3, 8, 9))), []),
         (at(runs=((30, 33), (64, 64))), [Span(30), Span(31)]),
         (at(completed(30), completed(31), runs=((30, 33), (64, 64))), [Span(32), Span(33)]),
         (at(*map(completed, range(30, 34)), runs=((30, 33), (64, 64))), [Span(64)]),
         (at(block=1), [Span(0)]),
-        (at(in_progress(0, "k", 1), block=1), [Span(0, ("k",))]),
+        (at(in_progress(0, "k", 1), block=1), [Span(0, ("k",), 1)]),
         (at(completed(0), block=1), [Span(1)]),
-        (at(*map(completed, range(4)), in_progress(8, "k", 1), block=1), [Span(8, ("k",))]),
+        (at(*map(completed, range(4)), in_progress(8, "k", 1), block=1), [Span(8, ("k",), 1)]),
         (at(*map(completed, (0, 1, 2, 3, 8, 9)), block=1), []),
     ],
 )
@@ -69,42 +69,81 @@ def test_the_next_block(positions: Positions, block: list[Span]) -> None:
     assert positions.completed is (block == [])
 
 
-def test_a_vnode_is_completed_by_fewer_rows_than_were_asked_for() -> None:
-    positions = at()
-    positions.record([Span(0), Span(1), Span(3)], Counted({0: 2, 1: 3}, {0: ("j",), 1: ("k",)}), limit=3)
-    assert positions.take_changed() == (completed(0, 2), in_progress(1, "k", 3), completed(3))
+def test_a_page_moves_the_vnodes_that_it_reached() -> None:
+    """Those that gave nothing as well, to its end; those that stand further stay."""
+    positions = at(in_progress(2, "z", 5))
+    block = positions.next_block()
+    assert (positions.rows, block[2]) == (5, Span(2, ("z",), 5))
+    positions.record(block, Counted({0: 2, 1: 3}, {0: ("k",), 1: ("k",), 3: ("k",)}))
+    assert positions.take_changed() == (in_progress(0, "k", 2), in_progress(1, "k", 3), in_progress(3, "k", 0))
     assert positions.take_changed() == ()
-    positions.record([Span(1, ("k",))], Counted({1: 3}, {1: ("m",)}), limit=3)
-    assert positions.take_changed() == (in_progress(1, "m", 6),)
+    positions.record(positions.next_block(), Counted({1: 3}, {0: None, 1: None, 2: None}))
+    assert positions.take_changed() == (completed(0, 2), completed(1, 6), completed(2, 5))
 
 
-def test_a_page_longer_than_its_limit_is_a_mistake() -> None:
+@pytest.mark.parametrize(
+    "page",
+    [
+        Counted(),
+        Counted({0: 1}, {1: ("k",)}),
+        Counted({}, {7: ("k",)}),
+    ],
+)
+def test_a_page_that_leads_nowhere_or_elsewhere_is_a_mistake(page: Counted) -> None:
     with pytest.raises(AssertionError):
-        at().record([Span(0)], Counted({0: 4}, {0: ("k",)}), limit=3)
+        at().record([Span(0), Span(1)], page)
+
+
+@pytest.mark.parametrize(
+    ("block", "sampled"),
+    [
+        ([Span(0), Span(1)], 0),
+        ([Span(0, ("k",), 5), Span(1)], 1),
+        ([Span(0, ("k",), 5), Span(1, ("k",), 7), Span(2, ("k",), 6)], 1),
+        # Where they stand is behind, as far as rows can tell.
+        ([Span(0, ("z",), 50), Span(1, ("k",), 7), Span(2, ("k",), 6)], 1),
+        ([Span(0, ("z",), 5), Span(1, ("k",), 90), Span(2, ("z",), 7)], 2),
+    ],
+)
+def test_the_vnode_whose_keys_say_where_a_page_ends(block: list[Span], sampled: int) -> None:
+    assert sample(block).vnode == sampled
 
 
 @pytest.mark.parametrize(
     ("permits", "asked"),
     [
-        (None, [(2, 2), (2, 2), (2, 2)]),
-        (9, [(2, 2), (2, 2), (1, 1)]),
-        (5, [(2, 2), (1, 1)]),
-        (4, [(2, 2)]),
-        (1, [(1, 1)]),
+        (None, [PageSize(5, exact=False)] * 3),
+        (12, [PageSize(5, exact=True), PageSize(5, exact=True), PageSize(2, exact=True)]),
+        (5, [PageSize(5, exact=True)]),
+        (1, [PageSize(1, exact=True)]),
         (0, []),
     ],
 )
-def test_pages_ask_for_no_more_than_is_permitted(permits: int | None, asked: list[tuple[int, int]]) -> None:
-    """Of as many vnodes, and so many rows of each, that all of them together are within the permits."""
-    told: list[tuple[int, int]] = []
+def test_pages_ask_for_no_more_than_is_permitted(permits: int | None, asked: list[PageSize]) -> None:
+    """I4: permits are counted to the row; without a limit a page may have more rows than it was to have."""
+    told: list[PageSize] = []
 
-    def full(block: Block, limit: int) -> Counted:
-        told.append((len(block), limit))
-        return Counted({s.vnode: limit for s in block}, {s.vnode: (str(len(told)),) for s in block})
+    def full(block: Block, size: PageSize) -> Counted:
+        told.append(size)
+        rows = size.rows if size.exact else size.rows + 3
+        return Counted({block[0].vnode: rows}, {s.vnode: (str(len(told)),) for s in block})
 
     read = pages(at(runs=((0, 1),)), full, page_rows=lambda: 5, permits=permits, more_time=lambda: len(told) < 3)
-    assert [sum(page.rows.values()) for page in read] == [vnodes * limit for vnodes, limit in asked]
+    assert [sum(page.rows.values()) for page in read] == [one.rows + (0 if one.exact else 3) for one in asked]
     assert told == asked
+
+
+def test_a_page_of_more_rows_than_were_permitted_is_a_mistake() -> None:
+    """I4."""
+    read = pages(
+        at(),
+        lambda _block, size: Counted({0: size.rows + 1}, {0: ("k",)}),
+        page_rows=lambda: 5,
+        permits=5,
+        more_time=lambda: True,
+    )
+    with pytest.raises(AssertionError):
+        next(read)
 
 
 @pytest.mark.parametrize(("rows", "read"), [(0, 3), (2, 3), (3, 1)])
@@ -112,8 +151,9 @@ def test_without_any_time_about_a_page_of_rows_is_read(rows: int, read: int) -> 
     """However many blocks it takes: of a tiny table all of them."""
     every = at(runs=((0, 0), (32, 32), (64, 64)))
 
-    def first(block: Block, _limit: int) -> Counted:
-        return Counted({block[0].vnode: rows if block[0].vnode == 0 else 0})
+    def first(block: Block, _size: PageSize) -> Counted:
+        vnode = block[0].vnode
+        return Counted({vnode: rows if vnode == 0 else 0}, {vnode: None})
 
     assert len(list(pages(every, first, page_rows=lambda: 5, permits=None, more_time=lambda: False))) == read
 

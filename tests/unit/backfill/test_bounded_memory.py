@@ -7,7 +7,7 @@ from weakref import WeakSet
 import pytest
 
 from workers.backfill.order import Position
-from workers.backfill.positions import Positions, pages
+from workers.backfill.positions import PageSize, Positions, pages
 
 LIMIT = 2
 PAGES = 9
@@ -18,7 +18,7 @@ class Held:
     """A page that can be seen to be let go of."""
 
     rows: Mapping[int, int]
-    ends: Mapping[int, Position]
+    reached: Mapping[int, Position | None]
 
 
 @pytest.mark.parametrize("permits", [None, LIMIT * PAGES])
@@ -27,10 +27,9 @@ def test_pages_are_held_one_at_a_time(permits: int | None) -> None:
     alive = WeakSet[Held]()
     held: list[int] = []
 
-    def read(_block: object, limit: int) -> Held:
+    def read(_block: object, size: PageSize) -> Held:
         held.append(len(alive))
-        rows = limit if len(held) < PAGES else limit - 1
-        page = Held({0: rows}, {0: (str(len(held)),)})
+        page = Held({0: size.rows}, {0: (str(len(held)),) if len(held) < PAGES else None})
         alive.add(page)
         return page
 

@@ -9,7 +9,7 @@ import pytest
 from service.protocol.ids import Epoch, Vnode
 from service.protocol.plan import PositionState, VnodePosition
 from tests.support.key_shapes import SHAPES
-from workers.backfill.positions import BLOCK_VNODES, ONE_VNODE, Block
+from workers.backfill.positions import BLOCK_VNODES, ONE_VNODE, Block, PageSize
 from workers.backfill.reading import interleaved
 from workers.executors.arrangement import ActorTask, EpochTask, ScanTask, read_rows
 from workers.queries.stateless import REPORT
@@ -27,13 +27,16 @@ class Counted:
     blocks: list[list[int]] = field(default_factory=list[list[int]])
     left: dict[int, int] = field(default_factory=dict[int, int])
 
-    def read_page(self, _relation: object, block: Block, *, at: Epoch, limit: int) -> ArrowPage:
+    def read_page(self, _relation: object, block: Block, *, at: Epoch, size: PageSize) -> ArrowPage:
         assert at == Epoch(2)
         self.blocks.append([span.vnode for span in block])
-        rows = {span.vnode: min(limit, self.left.get(span.vnode, ROWS)) for span in block}
-        for vnode, count in rows.items():
-            self.left[vnode] = self.left.get(vnode, ROWS) - count
-        return ArrowPage((), rows, {vnode: (str(self.left[vnode]),) for vnode in rows})
+        rows = dict.fromkeys((span.vnode for span in block), 0)
+        for vnode in rows:
+            left = self.left.get(vnode, ROWS)
+            rows[vnode] = min(left, size.rows - sum(rows.values()))
+            self.left[vnode] = left - rows[vnode]
+        end = None if sum(rows.values()) < size.rows else (str(len(self.blocks)),)
+        return ArrowPage((), rows, dict.fromkeys(rows, end))
 
 
 @pytest.mark.parametrize(
