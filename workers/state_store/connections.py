@@ -31,7 +31,7 @@ WRITING: Final = (*_READING, *_BOUNDED)
 COPYING: Final = (*_READING, *_BITMAP, *_BOUNDED)
 
 KEPT: Final = 12
-"""Connections kept by one process: the four purposes, of the database graph and of a few beside it."""
+"""Connections kept by one process: the five purposes, of the database graph and of a few beside it."""
 
 _open: dict[tuple[int, str, str, tuple[str, ...]], tuple[str, Any]] = {}
 """By process, driver and server, graph, and purpose; the least recently used first."""
