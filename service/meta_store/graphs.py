@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.barrier import Decoupled, GraphStatus, GraphView, InFlight
 from service.domain.errors import NotFound
-from service.domain.job import JobState
+from service.domain.job import HOLDS_PERMIT
 from service.meta_store.documents import among, printable, text_of
 from service.meta_store.models import (
     IN_FLIGHT,
@@ -168,6 +168,7 @@ def _view(graph: GraphId, alive_after: datetime) -> Select[*tuple[Any, ...]]:
     waiting = and_(command.c.graph == graph, UNFINISHED, command.c.epoch.is_(None))
     # DML belongs to the database graph; a job graph of its own runs none.
     statements = and_(literal(graph == DATABASE_GRAPH), WAITING)
+    unlimited = (fragment.c.rate_limit.is_(None), not_(fragment.c.waiting))
     return (
         select(
             graphs,
@@ -182,8 +183,8 @@ def _view(graph: GraphId, alive_after: datetime) -> Select[*tuple[Any, ...]]:
             and_(literal(graph == DATABASE_GRAPH), exists().select_from(cleanup)).label("cleanups_waiting"),
             snapshot_backfill.c.merged,
             snapshot_backfill.c.indexed,
-            _loaded().label("loaded"),
-            _unlimited().label("unlimited"),
+            not_(_reading()).label("loaded"),
+            and_(not_(graphs.c.paused), _reading(*unlimited)).label("unlimited"),
             job.c.state.label("job_state"),
             barrier.c.epoch,
             barrier.c.kind,
@@ -205,22 +206,10 @@ def _serves(graph: GraphId) -> ColumnElement[bool]:
     return workers.c.graph.in_({graph, DATABASE_GRAPH})
 
 
-def _loaded() -> ColumnElement[bool]:
-    """Whether the scans of a graph's own job have read all history."""
-    left = and_(fragment.c.job == snapshot_backfill.c.job, scan_progress.c.fragment == fragment.c.id, OPEN)
-    return not_(exists(select(fragment.c.id).where(left)))
-
-
-def _unlimited() -> ColumnElement[bool]:
-    """Whether a scan of a graph's own job reads history, and as fast as it can."""
-    reading = and_(
-        fragment.c.job == snapshot_backfill.c.job,
-        scan_progress.c.fragment == fragment.c.id,
-        OPEN,
-        fragment.c.rate_limit.is_(None),
-        not_(fragment.c.waiting),
-    )
-    return and_(not_(graphs.c.paused), exists(select(fragment.c.id).where(reading)))
+def _reading(*how: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Whether a scan of a graph's own job has history left, and reads it in this way."""
+    left = and_(fragment.c.job == snapshot_backfill.c.job, scan_progress.c.fragment == fragment.c.id, OPEN, *how)
+    return exists(select(fragment.c.id).where(left))
 
 
 def _alive(graph: GraphId, after: datetime) -> Any:
@@ -273,7 +262,7 @@ def _decoupled(row: Row[*tuple[Any, ...]]) -> Decoupled | None:
     if row.id == DATABASE_GRAPH:
         return None
     return Decoupled(
-        over=row.job_state not in {JobState.CREATING, JobState.CANCELLING},
+        over=row.job_state not in HOLDS_PERMIT,
         merged=bool(row.merged),
         hurries=bool(row.unlimited),
         unindexed=bool(row.loaded) and not row.indexed,

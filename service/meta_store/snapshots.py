@@ -3,10 +3,11 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Row, Select, and_, delete, func, insert, literal_column, not_, or_, select, update
+from sqlalchemy import Row, Select, and_, delete, func, insert, not_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.barrier import GraphStatus
+from service.domain.job import HOLDS_PERMIT
 from service.meta_store.documents import among
 from service.meta_store.models import GRAPH_ID, UNFINISHED, barrier, command, snapshot_backfill
 from service.meta_store.models import graph as graphs
@@ -126,13 +127,7 @@ class PostgresSnapshots:
 
 _CREATING: Final = snapshot_backfill.join(
     job_table,
-    and_(
-        job_table.c.id == snapshot_backfill.c.job,
-        or_(
-            job_table.c.state == literal_column("'Creating'"),
-            job_table.c.state == literal_column("'Cancelling'"),
-        ),
-    ),
+    and_(job_table.c.id == snapshot_backfill.c.job, job_table.c.state.in_(HOLDS_PERMIT)),
 )
 _SNAPSHOTS: Final[Select[*tuple[Any, ...]]] = select(
     snapshot_backfill.c.job,

@@ -5,9 +5,10 @@ everything after it (publishing, cleaning up) is repeatable and done first by wh
 Next: `service.meta_store.barriers`, then `workers.agent`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import takewhile
+from typing import Final
 
 from service.domain.barrier import (
     Abandon,
@@ -41,6 +42,7 @@ from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId, Term
 from service.protocol.mutation import Add, Mutation, Update
 from service.protocol.report import Collected
 from service.telemetry.log import logger
+from service.telemetry.metrics import Stage
 
 STATEMENTS_MAX = 5_000
 """How many statements one epoch takes: bounds the barrier's message and the epoch's transaction (I8)."""
@@ -50,20 +52,26 @@ not make many views come sooner, and would hold everybody's barrier up.
 """
 SLICE_ROWS = 100_000
 """How many staged rows one epoch moves: about half a second of work, so that barriers keep their pace."""
+_STAGES: Final[Mapping[type[Effect], Stage]] = {
+    Inject: "inject",
+    Attach: "commit",
+    Commit: "commit",
+    Publish: "publish",
+}
 
 log = logger("barriers")
 
 
 async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
     """Look at the graph once and do the one next thing. Raises Deposed if a newer term exists, Unavailable."""
-    now = world.clock.now()
+    now, began = world.clock.now(), world.clock.monotonic()
     async with world.stores.begin(term) as tx:
         parameters = SystemParameters.of(await tx.parameters.all())
         view = await tx.graphs.view(graph, now=now, lease=world.worker_lease)
         effect = decide(view, now=now, pace=pace_of(world, graph, parameters))
         answers = await _record(world, tx, view, effect, parameters, now=now)
     # Counted only once the commit is certain.
-    world.metrics.committed([actor for answer in answers for actor in answer.actors], barriers=len(answers))
+    _count(world, effect, answers, seconds=world.clock.monotonic() - began)
     match effect:
         case Publish(epoch):
             await _publish(world, graph, epoch, term=term)
@@ -82,6 +90,12 @@ async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
     if not isinstance(effect, Wait):
         world.signals.notify()
     return effect
+
+
+def _count(world: World, effect: Effect, answers: Sequence[Collected], *, seconds: float) -> None:
+    if (stage := _STAGES.get(type(effect))) is not None:
+        world.metrics.transacted(stage, seconds)
+    world.metrics.committed([actor for answer in answers for actor in answer.actors], barriers=len(answers))
 
 
 async def _record(
@@ -232,13 +246,15 @@ async def _commit(
 
 
 async def _publish(world: World, graph: GraphId, epoch: Epoch, *, term: Term) -> None:
-    async with world.stores.begin(term) as tx:
-        created = await tx.catalog.unshown()
+    with world.timed("publish"):
+        async with world.stores.begin(term) as tx:
+            created = await tx.catalog.unshown()
     await world.tables.publish(graph, epoch, term=term, created=created)
-    async with world.stores.begin(term) as tx:
-        now = world.clock.now()
-        await tx.graphs.set_published(graph, epoch, now=now)
-        newest = await tx.barriers.history(graph, limit=1)
+    with world.timed("publish"):
+        async with world.stores.begin(term) as tx:
+            now = world.clock.now()
+            await tx.graphs.set_published(graph, epoch, now=now)
+            newest = await tx.barriers.history(graph, limit=1)
     for record in newest:
         seconds = (now - record.injected_at).total_seconds()
         world.metrics.published(seconds=seconds)

@@ -17,10 +17,11 @@ from service.domain.job import CREATING, Job, JobState
 from service.domain.parallelism import Fixed, Parallelism, check_vnodes, resolved
 from service.domain.placement import blocks
 from service.domain.strategy import tied_actors
+from service.operations.routing import unfinished_in
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import NewJob
-from service.protocol.ids import BIGINT_MAX, DATABASE_GRAPH, CommandId, Epoch, FragmentId, GraphId, JobId
+from service.protocol.ids import DATABASE_GRAPH, CommandId, FragmentId, GraphId, JobId
 from service.protocol.mutation import Update
 from service.protocol.plan import ActorPlan, ScanType
 from service.protocol.relation import Relation
@@ -134,10 +135,9 @@ async def settle(tx: Transaction, graph: GraphId, *, now: datetime, lease: timed
 
 async def _asked(tx: Transaction, graph: GraphId) -> dict[FragmentId, Sequence[Runs]]:
     """Return the layouts that Updates have been asked for and not committed: the last one of a scan counts."""
-    unfinished = [*await tx.commands.carried(graph, Epoch(BIGINT_MAX)), *await tx.commands.waiting(graph)]
     return {
         fragment: [actor.vnodes for actor in actors]
-        for command in unfinished
+        for command in await unfinished_in(tx, graph)
         if isinstance(command.mutation, Update)
         for fragment, actors in command.mutation.fragments.items()
     }

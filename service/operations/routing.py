@@ -31,11 +31,7 @@ async def follow(tx: Transaction, plan: JobPlan, graph: GraphId, *, now: datetim
     yet to apply: the worker of that graph would never hear of it.
     """
     scans = {fragment.id for fragment in plan.fragments}
-    asked = [
-        *await tx.commands.carried(DATABASE_GRAPH, Epoch(BIGINT_MAX)),
-        *await tx.commands.waiting(DATABASE_GRAPH),
-    ]
-    for command in asked:
+    for command in await unfinished_in(tx, DATABASE_GRAPH):
         part = _of_scans(command.mutation, scans)
         if part is not None:
             await tx.commands.add(graph, part, asked_by=command.asked_by, now=now, part_of=command.id)
@@ -46,34 +42,33 @@ async def share_of(tx: Transaction, mutation: Mutation, graph: GraphId) -> Mutat
     there: what that one has committed may be newer.
     """
     match mutation:
-        case Throttle(fragments=spoken_of):
-            named = list(spoken_of)
-        case StartFragmentBackfill(fragments=starting):
-            named = list(starting)
+        case Throttle(fragments=named) | StartFragmentBackfill(fragments=named):
+            owners = {one: job for one, (job, _) in (await tx.fragments.job_of(named)).items()}
+            jobs = [await tx.jobs.get(job) for job in sorted(set(owners.values()))]
+            mine = {job.id for job in jobs if job is not None and job.graph == graph}
+            return _of_scans(mutation, [one for one, job in owners.items() if job in mine])
         case _:
             return mutation
-    owners = {one: job for one, (job, _) in (await tx.fragments.job_of(named)).items()}
-    jobs = [await tx.jobs.get(job) for job in sorted(set(owners.values()))]
-    mine = {job.id for job in jobs if job is not None and job.graph == graph}
-    return _of_scans(mutation, [one for one, job in owners.items() if job in mine])
 
 
 async def unfinished(tx: Transaction) -> Sequence[Command]:
     """Return the commands of all graphs that have not been committed, in the order in which they were asked for."""
-    found: list[Command] = []
-    for graph in (DATABASE_GRAPH, *await tx.snapshots.unmerged()):
-        found += [*await tx.commands.carried(graph, Epoch(BIGINT_MAX)), *await tx.commands.waiting(graph)]
+    graphs = (DATABASE_GRAPH, *await tx.snapshots.unmerged())
+    found = [command for graph in graphs for command in await unfinished_in(tx, graph)]
     return sorted(found, key=lambda command: command.id)
+
+
+async def unfinished_in(tx: Transaction, graph: GraphId) -> Sequence[Command]:
+    """Return the commands of a graph that have not been committed: first those that barriers carry."""
+    return [*await tx.commands.carried(graph, Epoch(BIGINT_MAX)), *await tx.commands.waiting(graph)]
 
 
 async def _by_graph(tx: Transaction, mutation: Mutation | None) -> AsyncIterator[tuple[GraphId, Mutation | None]]:
     match mutation:
-        case Throttle():
-            shares = await _graphs(tx, mutation.fragments)
-            parts = {graph: _share(mutation, share) for graph, share in shares.items()}
-        case StartFragmentBackfill(fragments=starting):
-            shares = await _graphs(tx, starting)
-            parts = {graph: StartFragmentBackfill(fragments=tuple(share)) for graph, share in shares.items()}
+        case Throttle(fragments=named) | StartFragmentBackfill(fragments=named):
+            shares = await _graphs(tx, named)
+            # Of scans that are all gone it says nothing to anyone, and is answered as any other.
+            parts = {graph: _of_scans(mutation, share) or mutation for graph, share in shares.items()}
         case Stop(jobs=jobs):
             stopping = _grouped(await tx.snapshots.graphs_of(jobs))
             parts = {graph: Stop(jobs=tuple(sorted(share))) for graph, share in stopping.items()}
@@ -89,19 +84,12 @@ async def _by_graph(tx: Transaction, mutation: Mutation | None) -> AsyncIterator
 
 def _of_scans(mutation: Mutation | None, scans: Collection[FragmentId]) -> Mutation | None:
     match mutation:
-        case Throttle(fragments=limits) if mine := [one for one in limits if one in scans]:
-            return _share(mutation, mine)
+        case Throttle(fragments=limits, auto=auto) if mine := {one: limits[one] for one in limits if one in scans}:
+            return Throttle(fragments=mine, auto=tuple(one for one in auto if one in mine))
         case StartFragmentBackfill(fragments=starting) if share := tuple(one for one in starting if one in scans):
             return StartFragmentBackfill(fragments=share)
         case _:
             return None
-
-
-def _share(throttle: Throttle, fragments: Collection[FragmentId]) -> Throttle:
-    return Throttle(
-        fragments={one: throttle.fragments[one] for one in fragments},
-        auto=tuple(one for one in throttle.auto if one in fragments),
-    )
 
 
 async def _graphs(tx: Transaction, fragments: Collection[FragmentId]) -> Mapping[GraphId, Sequence[FragmentId]]:

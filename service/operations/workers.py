@@ -49,9 +49,10 @@ async def answer(world: World, answer: Collected | Failed) -> None:
 
     An answer that takes back rows is stored as the failure that it is: it cannot be committed (I6).
     """
-    async with world.stores.begin() as tx:
-        await tx.workers.seen(answer.worker, now=world.clock.now())
-        await tx.barriers.answer(await _checked(tx, answer), now=world.clock.now())
+    with world.timed("collect"):
+        async with world.stores.begin() as tx:
+            await tx.workers.seen(answer.worker, now=world.clock.now())
+            await tx.barriers.answer(await _checked(tx, answer), now=world.clock.now())
     world.signals.notify()
 
 

@@ -1,5 +1,7 @@
 """What operations act on, handed in by bootstrap: ports and the pace. No operation reaches for anything else."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -12,7 +14,7 @@ from service.ports.meta_store import Stores
 from service.ports.records import Claim
 from service.ports.signals import Signals
 from service.ports.state_store import Pins, PublicViews, Reader, Staging, VersionedTables
-from service.telemetry.metrics import Metrics
+from service.telemetry.metrics import Metrics, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +48,10 @@ class World:
     """Given to the barriers that this process makes while it leads."""
     overhead: Overhead = field(default_factory=Overhead)
     """What barriers take outside the worker, as this process sees it while it leads."""
+
+    @contextmanager
+    def timed(self, stage: Stage) -> Generator[None]:
+        """Count how long a barrier's transaction takes that is opened and committed inside."""
+        began = self.clock.monotonic()
+        yield
+        self.metrics.transacted(stage, self.clock.monotonic() - began)

@@ -8,7 +8,7 @@ on every service process.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UntypedMetricFamily
@@ -20,6 +20,9 @@ from service.protocol.report import ActorReport
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 _LATENCY_BUCKETS: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds. Dense around the interval and the two goals, p50 under 1 s and p99 under 2 s."""
+_TRANSACTION_BUCKETS: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""Seconds. Dense below the goal: all of a barrier's transactions together under 0.2 s."""
+Stage = Literal["inject", "collect", "commit", "publish"]
 _FRAGMENT_LABELS: Final = (
     "job_id",
     "fragment_id",
@@ -73,6 +76,13 @@ class Metrics:
             buckets=_LATENCY_BUCKETS,
             registry=self._registry,
         )
+        self._transactions = Histogram(
+            "tidefill_meta_store_seconds",
+            "Meta store transactions of a barrier, from begin to committed.",
+            labelnames=("stage",),
+            buckets=_TRANSACTION_BUCKETS,
+            registry=self._registry,
+        )
         self._snapshot_rows: dict[tuple[FragmentId, ActorId], int] = {}
         self._upstream_rows: dict[tuple[FragmentId, ActorId], int] = {}
 
@@ -89,6 +99,10 @@ class Metrics:
     def published(self, *, seconds: float) -> None:
         """Count a barrier that was shown `seconds` after it was injected."""
         self._latency.observe(seconds)
+
+    def transacted(self, stage: Stage, seconds: float) -> None:
+        """Count what a barrier's transaction of the meta store took, with all that is worked out inside it."""
+        self._transactions.labels(stage).observe(seconds)
 
     def page(self, measures: Measures) -> bytes:
         """Return the page in Prometheus's text format."""

@@ -68,6 +68,17 @@ def test_latency_is_counted_in_buckets() -> None:
     assert 'meta_barrier_duration_seconds_bucket{le="+Inf"} 4.0' in page
 
 
+def test_a_barriers_transactions_are_counted_by_what_they_are_for() -> None:
+    metrics = Metrics()
+    metrics.transacted("commit", 0.15)
+    metrics.transacted("commit", 0.25)
+    metrics.transacted("inject", 0.5)
+    page = lines(metrics, measures(upstream_of={}))
+    assert 'tidefill_meta_store_seconds_sum{stage="commit"} 0.4' in page
+    assert 'tidefill_meta_store_seconds_bucket{le="0.2",stage="commit"} 1.0' in page
+    assert 'tidefill_meta_store_seconds_count{stage="inject"} 1.0' in page
+
+
 def test_what_was_measured_is_shown() -> None:
     page = lines(Metrics(), measures(upstream_of={}))
     for line in (
