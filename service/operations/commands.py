@@ -112,9 +112,16 @@ async def _check(tx: Transaction, mutation: Mutation) -> None:
             await check_scans(tx, limits)
             await tx.limits.hold(limits)
         case StartFragmentBackfill(fragments=fragments):
+            _check_named(fragments, "/fragments")
             await check_scans(tx, fragments)
         case Stop(jobs=jobs):
+            _check_named(jobs, "/jobs")
             await _check_stopping(tx, jobs)
+
+
+def _check_named(named: Collection[int], pointer: str) -> None:
+    if not named:
+        raise Invalid("names nothing that it could be about", pointer=pointer)
 
 
 async def _check_stopping(tx: Transaction, jobs: Collection[JobId]) -> None:
