@@ -137,7 +137,7 @@ def _parse_number(name: str, text: str) -> str:
 
 
 def _parse_parallelism(name: str, text: str) -> str:
-    if name == "streaming_parallelism_for_backfill" and not text.lstrip("-").isdecimal():
+    if name == "streaming_parallelism_for_backfill" and not (text.isdecimal() and int(text) > 0):
         raise Invalid(
             "Only `default` or fixed backfill parallelism is supported here; adaptive backfill strategy is deferred to"
             " a later change.",

@@ -11,11 +11,15 @@ from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
-from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, JobId
+from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, Generation, JobId
 from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle, Update
 
 APPLIED_WAIT: timedelta = timedelta(minutes=2)
 """How long a caller is kept before it is told that no barrier has carried its command yet. The command stays queued."""
+RECOVERED_WAIT: timedelta = timedelta(seconds=30)
+"""A worker that has to be started anew is there by then; what keeps failing is told sooner than a command is."""
+LOOKED_THROUGH = 20
+"""Behind a generation's first epoch, which is always published, come the barriers that wait for a checkpoint."""
 
 
 async def flush(world: World, *, asked_by: str) -> Epoch:
@@ -63,14 +67,35 @@ async def start_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
     return await inject(world, StartFragmentBackfill(fragments=scans), asked_by=asked_by)
 
 
-async def recover(world: World, reason: str = "adhoc recovery", *, asked_by: str) -> None:
-    """End the present generation and start the next one from the last committed epoch."""
+async def recover(world: World, reason: str = "adhoc recovery", *, asked_by: str) -> Generation:
+    """Ask for the end of the present generation, which is returned; the next one starts from the last committed
+    epoch.
+    """
     async with world.stores.begin() as tx:
+        ended = await _generation(tx)
         for graph in (DATABASE_GRAPH, *await tx.snapshots.unmerged()):
             await tx.graphs.ask_recovery(graph, reason)
         facts = {"graph": DATABASE_GRAPH, "reason": reason, "asked_by": asked_by}
         await tx.events.append("recovery.asked", facts, now=world.clock.now())
     world.signals.notify()
+    return ended
+
+
+async def recovered(world: World, ended: Generation) -> bool:
+    """Wait until a generation after `ended` has published an epoch, so that the recovery ends nothing that is asked for
+    from now on; return whether one has. While no worker lives none will, and nobody is kept waiting for it.
+    """
+
+    async def look() -> bool | None:
+        async with world.stores.begin() as tx:
+            generation = await _generation(tx)
+            known = await tx.workers.all(now=world.clock.now(), lease=world.worker_lease)
+            newest = await tx.barriers.history(DATABASE_GRAPH, limit=LOOKED_THROUGH)
+        if any(one.barrier.generation > ended and one.published_at is not None for one in newest):
+            return True
+        return False if generation > ended and not any(worker.alive for worker in known) else None
+
+    return bool(await until(world, look, limit=RECOVERED_WAIT))
 
 
 async def _check(tx: Transaction, mutation: Mutation) -> None:
@@ -87,9 +112,16 @@ async def _check(tx: Transaction, mutation: Mutation) -> None:
             await check_scans(tx, limits)
             await tx.limits.hold(limits)
         case StartFragmentBackfill(fragments=fragments):
+            _check_named(fragments, "/fragments")
             await check_scans(tx, fragments)
         case Stop(jobs=jobs):
+            _check_named(jobs, "/jobs")
             await _check_stopping(tx, jobs)
+
+
+def _check_named(named: Collection[int], pointer: str) -> None:
+    if not named:
+        raise Invalid("names nothing that it could be about", pointer=pointer)
 
 
 async def _check_stopping(tx: Transaction, jobs: Collection[JobId]) -> None:
@@ -99,6 +131,10 @@ async def _check_stopping(tx: Transaction, jobs: Collection[JobId]) -> None:
             raise NotFound(f"job {job} not found", kind="job")
         if found.state not in {JobState.CANCELLING, JobState.DROPPING}:
             raise Conflict(f"job {job} is {found.state}: cancel or drop it, which injects the Stop")
+
+
+async def _generation(tx: Transaction) -> Generation:
+    return Generation(int((await tx.graphs.state(DATABASE_GRAPH))["generation"]))
 
 
 async def _not_carried(world: World) -> Unavailable:

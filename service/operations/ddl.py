@@ -54,8 +54,11 @@ async def create_table(
         statement = replace(statement, vnode_count=int(asked))
     new = jobs.table_job(table_relation(statement), text)
     made = await jobs.create(world, new, if_not_exists=statement.if_not_exists, asked_by=asked_by)
+    if made.existed:
+        await jobs.finished(world, made.job)
+        return _existing(RelationKind.TABLE, statement.name)
     await jobs.created(world, made.job)
-    return _existing(RelationKind.TABLE, statement.name) if made.existed else Created()
+    return Created()
 
 
 async def create_view(
@@ -67,12 +70,11 @@ async def create_view(
     background = session.get("background_ddl") == "true"
     taken = await _taken(world, statement)
     if taken is not None:
-        # A background caller, or one that finds it finished, has nothing to wait for.
-        if not background:
-            await jobs.created(world, taken.job)
-        return _existing(RelationKind.MATERIALIZED_VIEW, statement.name)
+        return await _there(world, statement, taken.job, background=background)
     planned = await _plan(world, statement, session, background=background)
     asked = await jobs.create(world, planned.new, if_not_exists=statement.if_not_exists, asked_by=asked_by)
+    if asked.existed:
+        return await _there(world, statement, asked.job, background=background)
     return await (_started if background else _finished)(world, asked.job)
 
 
@@ -169,6 +171,13 @@ async def _taken(world: World, statement: CreateMaterializedView) -> CatalogEntr
     if statement.if_not_exists and found.kind is RelationKind.MATERIALIZED_VIEW:
         return found.entry
     raise found.taken
+
+
+async def _there(world: World, statement: CreateMaterializedView, job: JobId, *, background: bool) -> Created:
+    """Answer IF NOT EXISTS. A background caller, or one that finds the view finished, has nothing to wait for."""
+    if not background:
+        await jobs.finished(world, job)
+    return _existing(RelationKind.MATERIALIZED_VIEW, statement.name)
 
 
 async def _started(world: World, job: JobId) -> Created:

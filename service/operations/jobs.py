@@ -54,7 +54,7 @@ def table_job(relation: Relation, statement: str) -> NewJob:
 
 
 async def created(world: World, job: JobId) -> Job:
-    """Wait, as a foreground CREATE does, until the job is Created and readable.
+    """Wait, as the foreground CREATE that asked for it does, until the job is Created and readable.
 
     Raises Conflict when it was cancelled or failed, and UnderRecovery when a recovery within the first 30 s cancelled
     it.
@@ -69,6 +69,19 @@ async def created(world: World, job: JobId) -> Job:
             await cancel(world, [job], asked_by="recovery")
             raise UnderRecovery(await _recovery_reason(world))
         return found
+
+    found = await until(world, look)
+    assert found is not None
+    return found
+
+
+async def finished(world: World, job: JobId) -> Job:
+    """Wait, over any recovery, until a job that somebody else asked for is Created and readable: it is not ours to
+    cancel. Raises Conflict when it was cancelled or failed.
+    """
+
+    async def look() -> Job | None:
+        return await _settled(world, job)
 
     found = await until(world, look)
     assert found is not None

@@ -32,6 +32,7 @@ from service.sql.parse import parse
 from service.sql.statements import wrong_kind
 
 WAIT_LIMIT: Final = timedelta(hours=2)
+RECOVERING: Final = "the recovery goes on: rw_catalog.rw_recovery_info shows how"
 _DESCRIBED: Final = (("Name", "text"), ("Type", "text"), ("Is Hidden", "text"), ("Description", "text"))
 _CATALOG: Final = re.compile(r"\brw_[a-z_]+", re.IGNORECASE)
 
@@ -208,8 +209,9 @@ class _Call:
                 await self._wait(kind, name)
                 return Outcome("WAIT")
             case s.Recover():
-                await commands.recover(self.world, asked_by=self.asked_by)
-                return Outcome("RECOVER")
+                ended = await commands.recover(self.world, asked_by=self.asked_by)
+                over = await commands.recovered(self.world, ended)
+                return Outcome("RECOVER", notices=() if over else (RECOVERING,))
             case _:
                 assert_never(statement)
 

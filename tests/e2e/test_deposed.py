@@ -140,7 +140,7 @@ def published(service: Service) -> tuple[int, int]:
 def put_to_sleep(leader: Service, other: Service, point: str) -> None:
     order_fault(Path(leader.environment[FAULT]), point, signal.SIGSTOP)
     if point != "before_commit":
-        other.run("RECOVER")
+        other.post("/v1/recover")
     until(leader.is_stopped, what="the leader sleeps")
 
 

@@ -48,3 +48,17 @@ def test_a_generation_goes_on_from_what_was_committed() -> None:
 def test_an_interleaving_scan_reads_pages_where_its_changes_end() -> None:
     assert interleaved(since=Epoch(5), curr=Epoch(8)) == Reading(Epoch(5), Epoch(8), Epoch(8))
     assert not interleaved(since=Epoch(8), curr=Epoch(8)).changes
+
+
+def test_what_came_meanwhile_waits_and_is_replayed_oldest_first() -> None:
+    """Scenario 55, whose queue of barriers is here the log since the pinned epoch: nothing of it while it has to wait,
+    then all of it in its order.
+    """
+    replay, came = Replay(Epoch(1), span=2), Epoch(6)
+    assert not replay.reading(None).changes
+    spans: list[tuple[int, int]] = []
+    while (reading := replay.reading(came)).changes:
+        spans.append((reading.after, reading.upto))
+        replay.replayed(reading, came)
+        came = Epoch(7)
+    assert spans == [(1, 3), (3, 7)]

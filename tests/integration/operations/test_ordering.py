@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 import pytest
 from sqlalchemy import text
 
+from service.domain.errors import Invalid
 from service.domain.order import Order
 from service.operations import commands
 from service.protocol.barrier import Barrier
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, JobId, RelationId
-from service.protocol.mutation import Add, StartFragmentBackfill
+from service.protocol.mutation import Add, Mutation, StartFragmentBackfill, Stop
 from service.protocol.plan import FragmentKind, FragmentPlan
 from service.protocol.report import ActorReport
 from tests.support.leading import Leader, leading
@@ -172,6 +173,13 @@ async def test_a_whole_job_is_started_by_hand(leader: Leader) -> None:
     assert await leader.epoch_of(command) == barrier.curr
     assert await job.waiting() == []
     assert await job.first() == [], "a recovery does not take it back (I4)"
+
+
+@pytest.mark.parametrize("nothing", [StartFragmentBackfill(fragments=()), Stop(jobs=())])
+async def test_a_mutation_names_what_it_is_about(leader: Leader, nothing: Mutation) -> None:
+    """Scenario 31: neither a fragment nor a job."""
+    with pytest.raises(Invalid, match="names nothing"):
+        await commands.inject(leader.world, nothing, asked_by="a test")
 
 
 async def test_a_recovery_keeps_who_waits_and_who_was_started(leader: Leader) -> None:

@@ -1,0 +1,112 @@
+"""RECOVER is answered when the recovery that it asked for is over, so that it ends nothing that is asked for next; what
+it does end is what a foreground CREATE has just asked for, and not what another one has found.
+"""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+import pytest
+
+from service.domain.barrier import Abandon, RollBack
+from service.domain.errors import UnderRecovery
+from service.operations import commands, jobs, sql
+from service.operations.commands import RECOVERED_WAIT
+from service.operations.sql import Outcome
+from tests.support.http import StillClock
+from tests.support.leading import Leader, leading
+
+pytestmark = pytest.mark.postgres
+
+STEPS = ["asked", "ended", "rolled back", "published"]
+
+
+@pytest.fixture
+async def leader(database_url: str) -> AsyncGenerator[Leader]:
+    async with leading(database_url) as made:
+        await made.queue(None)
+        await made.barrier()
+        yield made
+
+
+@dataclass
+class Stepping:
+    """Whoever waits for a signal lets the leader go a step on, as long as it `goes_on`; then it is `patient` or not."""
+
+    leader: Leader
+    clock: StillClock
+    goes_on: int = len(STEPS)
+    patient: bool = True
+    taken: list[str] = field(default_factory=list[str])
+
+    def notify(self) -> None:
+        """Nobody listens."""
+
+    async def wait(self, timeout_seconds: float) -> None:
+        self.clock.seconds += timeout_seconds
+        if len(self.taken) == self.goes_on:
+            if not self.patient:
+                raise TimeoutError
+        else:
+            step = STEPS[len(self.taken)]
+            self.taken.append(step)
+            match step:
+                case "asked":
+                    await commands.recover(self.leader.world, asked_by="an operator")
+                case "ended":
+                    assert isinstance(await self.leader.look(), Abandon)
+                case "rolled back":
+                    assert isinstance(await self.leader.look(), RollBack)
+                case "published":
+                    await self.leader.barrier()
+                case _:
+                    raise AssertionError(step)
+
+
+async def recovered(
+    leader: Leader, goes_on: int, *, lease: timedelta = timedelta(minutes=5)
+) -> tuple[Outcome, Stepping]:
+    clock = StillClock()
+    signals = Stepping(leader, clock, goes_on)
+    world = replace(leader.world, clock=clock, signals=signals, worker_lease=lease)
+    return await sql.run(world, "RECOVER", session={}, asked_by="a test"), signals
+
+
+async def test_it_is_answered_once_an_epoch_of_the_next_generation_is_published(leader: Leader) -> None:
+    outcome, signals = await recovered(leader, len(STEPS))
+    assert (outcome.tag, outcome.notices) == ("RECOVER", ())
+    assert signals.taken == STEPS
+
+
+async def test_it_does_not_wait_for_a_worker_that_is_gone(leader: Leader) -> None:
+    """But for the end of what ran."""
+    outcome, signals = await recovered(leader, len(STEPS), lease=timedelta(seconds=-1))
+    assert outcome.notices == (sql.RECOVERING,)
+    assert signals.taken == ["asked", "ended"]
+
+
+async def test_it_is_answered_in_the_end_whatever_becomes_of_the_recovery(leader: Leader) -> None:
+    outcome, signals = await recovered(leader, 3)
+    assert outcome.notices == (sql.RECOVERING,)
+    assert signals.taken == STEPS[:3]
+    assert signals.clock.seconds >= RECOVERED_WAIT.total_seconds()
+
+
+async def test_who_has_asked_for_a_job_hears_of_the_recovery_that_cancels_it(leader: Leader) -> None:
+    (job,), _ = await leader.add_views(1, named="m")
+    await leader.barrier()
+    clock = StillClock()
+    world = replace(leader.world, clock=clock, signals=Stepping(leader, clock, goes_on=3))
+    with pytest.raises(UnderRecovery, match="adhoc recovery"):
+        await jobs.created(world, job)
+    assert await leader.state_of(job) == "Cancelling"
+
+
+async def test_who_has_found_a_job_waits_over_a_recovery(leader: Leader) -> None:
+    (job,), _ = await leader.add_views(1, named="m")
+    await leader.barrier()
+    clock = StillClock()
+    world = replace(leader.world, clock=clock, signals=Stepping(leader, clock, patient=False))
+    with pytest.raises(TimeoutError):
+        await jobs.finished(world, job)
+    assert await leader.state_of(job) == "Creating"
