@@ -15,7 +15,6 @@ from service.operations.naming import named
 from service.operations.rescaling import actors_beside, slots
 from service.operations.world import World
 from service.ports.records import CatalogEntry, NewFragment, NewJob
-from service.protocol.ids import JobId
 from service.protocol.plan import FragmentKind, ScanType
 from service.protocol.relation import Relation, RelationKind
 from service.sql.explain import PlannedScan, plan_text
@@ -54,7 +53,7 @@ async def create_table(
         statement = replace(statement, vnode_count=int(asked))
     new = jobs.table_job(table_relation(statement), text)
     made = await jobs.create(world, new, if_not_exists=statement.if_not_exists, asked_by=asked_by)
-    await jobs.created(world, made.job)
+    await jobs.created(world, made.job, found=made.existed)
     return _existing(RelationKind.TABLE, statement.name) if made.existed else Created()
 
 
@@ -69,11 +68,11 @@ async def create_view(
     if taken is not None:
         # A background caller, or one that finds it finished, has nothing to wait for.
         if not background:
-            await jobs.created(world, taken.job)
+            await jobs.created(world, taken.job, found=True)
         return _existing(RelationKind.MATERIALIZED_VIEW, statement.name)
     planned = await _plan(world, statement, session, background=background)
     asked = await jobs.create(world, planned.new, if_not_exists=statement.if_not_exists, asked_by=asked_by)
-    return await (_started if background else _finished)(world, asked.job)
+    return await (_started if background else _finished)(world, asked)
 
 
 async def explain_view(world: World, statement: CreateMaterializedView, session: Mapping[str, str]) -> tuple[str, ...]:
@@ -171,16 +170,16 @@ async def _taken(world: World, statement: CreateMaterializedView) -> CatalogEntr
     raise found.taken
 
 
-async def _started(world: World, job: JobId) -> Created:
-    started = await jobs.first_barrier(world, job)
+async def _started(world: World, asked: jobs.Asked) -> Created:
+    started = await jobs.first_barrier(world, asked.job)
     if started.state is not JobState.QUEUED:
         return Created()
-    return Created((f"job {job} is queued: max_concurrent_creating_streaming_jobs is reached",))
+    return Created((f"job {asked.job} is queued: max_concurrent_creating_streaming_jobs is reached",))
 
 
-async def _finished(world: World, job: JobId) -> Created:
+async def _finished(world: World, asked: jobs.Asked) -> Created:
     began = world.clock.monotonic()
-    await jobs.created(world, job)
+    await jobs.created(world, asked.job, found=asked.existed)
     seconds = world.clock.monotonic() - began
     if seconds < SLOW_DDL_SECONDS:
         return Created()

@@ -53,26 +53,26 @@ def table_job(relation: Relation, statement: str) -> NewJob:
     return NewJob(relation, statement, background=False, fragments=(NewFragment(FragmentKind.DML, (whole,)),))
 
 
-async def created(world: World, job: JobId) -> Job:
+async def created(world: World, job: JobId, *, found: bool = False) -> Job:
     """Wait, as a foreground CREATE does, until the job is Created and readable.
 
     Raises Conflict when it was cancelled or failed, and UnderRecovery when a recovery within the first 30 s cancelled
-    it.
+    it. One that was `found`, begun by an earlier call, may be old or somebody else's: no recovery cancels it.
     """
     began = world.clock.monotonic()
     generation = await _generation(world)
 
     async def look() -> Job | None:
-        found = await _settled(world, job)
-        early = world.clock.monotonic() - began < EARLY.total_seconds()
-        if found is None and early and await _generation(world) != generation:
+        settled = await _settled(world, job)
+        early = not found and world.clock.monotonic() - began < EARLY.total_seconds()
+        if settled is None and early and await _generation(world) != generation:
             await cancel(world, [job], asked_by="recovery")
             raise UnderRecovery(await _recovery_reason(world))
-        return found
+        return settled
 
-    found = await until(world, look)
-    assert found is not None
-    return found
+    settled = await until(world, look)
+    assert settled is not None
+    return settled
 
 
 async def first_barrier(world: World, job: JobId) -> Job:
