@@ -118,23 +118,25 @@ class SubprocessLauncher:
         worker = self._new_worker_id()
         home = make_home(self._settings.data_dir, worker, worker_secrets(self._settings))
         try:
-            process = self._spawn(worker, home.directory)
+            process = self._spawn(home)
         except BaseException:
             home.clear()
             raise
         _log.info("worker.started", worker=worker, pid=process.pid, log=str(self._log_of(worker)))
         return _Running(worker, process, home, self._clock.monotonic())
 
-    def _spawn(self, worker: WorkerId, home: Path) -> subprocess.Popen[bytes]:
-        path = self._log_of(worker)
+    def _spawn(self, home: WorkerHome) -> subprocess.Popen[bytes]:
+        path = self._log_of(home.worker)
         path.parent.mkdir(parents=True, exist_ok=True)
         for old in sorted(path.parent.glob("worker-*.log"), key=_age)[: -(_LOGS_KEPT - 1)]:
             old.unlink(missing_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)) as log:
             return subprocess.Popen(  # noqa: S603 - our own program, no shell
                 self._command,
-                cwd=home,
-                env=worker_environment(self._settings, worker, home=home, inherited=os.environ),
+                cwd=home.directory,
+                env=worker_environment(
+                    self._settings, home.worker, home=home.directory, temporary=home.temporary, inherited=os.environ
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

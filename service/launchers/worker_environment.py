@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from service.protocol.ids import GraphId, WorkerId
 
 _HANDED_ON: Final = re.compile(
-    "PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_.*|TZ|TMPDIR|LD_LIBRARY_PATH"
+    "PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_.*|TZ|LD_LIBRARY_PATH"
     "|SPARK_.*|PYTHON.*|TIDEFILL_SPARK_CONF|TIDEFILL_LOG_LEVEL"
 )
 _SECRET: Final = re.compile("TOKEN|SECRET|PASSWORD|CREDENTIAL")
@@ -32,9 +32,9 @@ class WorkerSettings:
 
 
 def worker_environment(
-    settings: WorkerSettings, worker: WorkerId, *, home: Path, inherited: Mapping[str, str]
+    settings: WorkerSettings, worker: WorkerId, *, home: Path, temporary: Path, inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the whole environment of a worker's process. `home` is the worker's own directory."""
+    """Return the whole environment of a worker's process. `home` and `temporary` are the worker's own directories."""
     handed_on = {
         name: value
         for name, value in inherited.items()
@@ -47,6 +47,7 @@ def worker_environment(
         **handed_on,
         **java,
         "PYSPARK_PYTHON": sys.executable,
+        "TMPDIR": str(temporary),
         "TIDEFILL_SERVICE_URL": settings.service_url,
         "TIDEFILL_WORKER_ID": worker,
         "TIDEFILL_GRAPH": str(settings.graph),

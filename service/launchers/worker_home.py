@@ -2,20 +2,26 @@
 
     <data_dir>/workers/<worker id>/lock       held by the service while the worker is its
     <data_dir>/workers/<worker id>/secrets/   one file a secret
+    <data_dir>/workers/<worker id>/tmp        a link to its temporary files
 
 The kernel drops the lock with the service, however that ends, so a home that can be locked is one nobody looks after.
+Temporary files are not inside: among them are sockets, whose whole paths may have 107 bytes.
 """
 
 import fcntl
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from service.launchers.processes import end_processes
 from service.protocol.ids import WorkerId
+
+_TEMPORARY: Final = "tmp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +32,16 @@ class WorkerHome:
     directory: Path
     lock: IO[str]
 
+    @property
+    def temporary(self) -> Path:
+        """Where the worker, its JVM and their children put temporary files."""
+        return (self.directory / _TEMPORARY).readlink()
+
     def clear(self, session: int | None = None) -> None:
-        """End what is left of the worker and remove the directory; see `end_processes` for `session`."""
+        """End what is left of the worker and remove its files; see `end_processes` for `session`."""
         end_processes(self.worker, session)
+        with suppress(FileNotFoundError):  # its service was killed before it made them
+            shutil.rmtree(self.temporary, ignore_errors=True)
         shutil.rmtree(self.directory, ignore_errors=True)
         self.lock.close()
 
@@ -41,6 +54,7 @@ def make_home(data_dir: Path, worker: WorkerId, secrets: Mapping[str, str]) -> W
     # tick makes another.
     lock = (directory / "lock").open("a")
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    (directory / _TEMPORARY).symlink_to(tempfile.mkdtemp(prefix="tidefill-"))
     (directory / "secrets").mkdir(mode=0o700)
     for name, text in secrets.items():
         path = directory / "secrets" / name

@@ -145,6 +145,7 @@ class Schedule:
         if term is not None:
             await maintenance.vacuum(self.world, term=term)
             await maintenance.unstage(self.world, term=term)
+            await maintenance.forget_questions(self.world, term=term)
 
     async def supervise(self) -> None:
         """Keep the worker process running."""

@@ -55,3 +55,6 @@ class PostgresRequests:
 
     async def forget(self, request: RequestId) -> None:
         await self._connection.execute(delete(requests).where(requests.c.id == request))
+
+    async def forget_older(self, than: datetime) -> None:
+        await self._connection.execute(delete(requests).where(requests.c.asked_at < than))

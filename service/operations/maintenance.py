@@ -1,6 +1,9 @@
-"""Chores of the leader that no epoch waits for: vacuum old versions, drop staging tables that are done with."""
+"""Chores of the leader that no epoch waits for: vacuum old versions, drop staging tables that are done with, forget
+questions whose service was killed.
+"""
 
 from service.domain.job import IN_GRAPH
+from service.operations.requests import VERIFY_WAIT
 from service.operations.world import World
 from service.protocol.ids import DATABASE_GRAPH, Epoch, StatementId, Term
 
@@ -34,3 +37,9 @@ async def unstage(world: World, *, term: Term) -> int:
     for statement in orphans:
         await world.staging.drop(statement)
     return len(done) + len(orphans)
+
+
+async def forget_questions(world: World, *, term: Term) -> None:
+    """Forget the questions that nobody can wait for any more."""
+    async with world.stores.begin(term) as tx:
+        await tx.requests.forget_older(world.clock.now() - VERIFY_WAIT)

@@ -302,6 +302,8 @@ class Requests(Protocol):
 
     async def forget(self, request: RequestId) -> None: ...
 
+    async def forget_older(self, than: datetime) -> None: ...
+
 
 class Events(Protocol):
     """The append-only event log."""

@@ -195,6 +195,18 @@ async def test_a_question_of_a_lost_worker_is_handed_out_again(stores: Stores) -
     assert again.id == asked
 
 
+async def test_questions_that_nobody_waits_for_are_forgotten(stores: Stores) -> None:
+    await running(stores)
+    async with stores.begin() as tx:
+        await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW - timedelta(seconds=1))
+        kept = await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW)
+        await tx.requests.forget_older(NOW)
+        claimed = await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW)
+        assert claimed is not None
+        assert claimed.id == kept
+        assert await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW) is None
+
+
 # --- events, parameters, keys -------------------------------------------------------------------------------------
 
 

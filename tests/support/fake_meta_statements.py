@@ -80,9 +80,8 @@ class FakeRequests:
     tables: Tables
 
     async def add(self, request: Request, graph: GraphId, *, now: datetime) -> RequestId:
-        del now
         one = RequestId(next(self.tables.ids))
-        self.tables.requests.put(one, RequestRow(graph, request.model_copy(update={"id": one})))
+        self.tables.requests.put(one, RequestRow(graph, request.model_copy(update={"id": one}), now))
         return one
 
     async def claim(self, graph: GraphId, worker: WorkerId, *, now: datetime) -> Request | None:
@@ -106,6 +105,10 @@ class FakeRequests:
 
     async def forget(self, request: RequestId) -> None:
         self.tables.requests.take(request)
+
+    async def forget_older(self, than: datetime) -> None:
+        for one in [one for one, row in self.tables.requests.items() if row.asked_at < than]:
+            self.tables.requests.take(one)
 
 
 @dataclass(frozen=True, slots=True)

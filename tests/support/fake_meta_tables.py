@@ -192,6 +192,7 @@ class WorkerRow:
 class RequestRow:
     graph: GraphId
     request: Request
+    asked_at: datetime
     worker: WorkerId | None = None
     response: Analyzed | Verified | Rejected | None = None
 

@@ -6,6 +6,8 @@ always adds it; there the gateway is started here, without the flag, and PySpark
 
 import os
 import re
+import shlex
+import shutil
 import struct
 import subprocess
 import sys
@@ -20,10 +22,16 @@ from typing import Final
 import pyspark
 from pyspark.sql import SparkSession
 
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
+_SOCKETS_IN_BYTES: Final = 106 - len("/.sock") - 37
+"""How long the name of their directory may be. Java takes paths of 106 bytes; their names are a full stop, a UUID and
+`.sock`.
+"""
 CONF: Final[Mapping[str, str]] = {
     # Loopback TCP buffers hold far more rows in flight than a slice wants: sockets of the machine cut the flush to a
     # quarter.
-    "spark.python.unix.domain.socket.enabled": "true",
+    _SOCKETS: "true",
     "spark.sql.adaptive.enabled": "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -46,7 +54,7 @@ CONF: Final[Mapping[str, str]] = {
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    _JAVA_OPTIONS: "-XX:+UseParallelGC",
     "spark.scheduler.mode": "FAIR",
 }
 
@@ -58,6 +66,8 @@ class Session:
     """A running Spark session. `ended` is set when its JVM is gone: it runs nothing more."""
 
     spark: SparkSession
+    folder: Path
+    """Temporary files of its own."""
     gateway: "subprocess.Popen[bytes] | None" = None
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -75,12 +85,13 @@ class Session:
         return self.spark.sparkContext.defaultParallelism
 
     def stop(self) -> None:
-        """End the session and its JVM."""
+        """End the session and its JVM, and remove its temporary files."""
         if not self.ended.is_set():
             self.spark.stop()
         if self.gateway is not None and self.gateway.stdin is not None:
             self.gateway.stdin.close()
             self.gateway.wait(timeout=30)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def start(master: str, extra: Mapping[str, str]) -> Session:
@@ -89,14 +100,19 @@ def start(master: str, extra: Mapping[str, str]) -> Session:
     root = str(Path(__file__).resolve().parents[2])
     os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     master, slots = _with_room(master)
-    conf = {**CONF, **slots, "spark.sql.warehouse.dir": tempfile.mkdtemp(prefix="tidefill-warehouse-"), **extra}
-    gateway = None if _has_vector_module() else _start_gateway(conf)
+    folder = Path(tempfile.mkdtemp(prefix="spark-"))
+    conf = {**CONF, **slots, "spark.sql.warehouse.dir": str(folder / "warehouse"), **extra}
+    if len(os.fsencode(folder)) > _SOCKETS_IN_BYTES:
+        conf[_SOCKETS] = "false"
+    # Spark's artifacts and its sockets as well.
+    conf[_JAVA_OPTIONS] += " " + shlex.quote(f"-Djava.io.tmpdir={folder}")
+    gateway = None if _has_vector_module() else _start_gateway(conf, folder / "connection")
     builder = SparkSession.builder.master(master).appName("tidefill")
     for name, value in conf.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    return Session(spark, gateway)
+    return Session(spark, folder, gateway)
 
 
 def _with_room(master: str) -> tuple[str, Mapping[str, str]]:
@@ -124,17 +140,17 @@ def _has_vector_module() -> bool:
     return "jdk.incubator.vector" in listed
 
 
-def _start_gateway(conf: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    """Start SparkSubmit for PySpark ourselves; PySpark connects to it through the two variables."""
-    folder = Path(tempfile.mkdtemp(prefix="tidefill-gateway-"))
-    info = folder / "connection"
+def _start_gateway(conf: Mapping[str, str], info: Path) -> "subprocess.Popen[bytes]":
+    """Start SparkSubmit for PySpark ourselves; PySpark connects to it through the two variables. `info` is where it
+    will say how.
+    """
     home = Path(pyspark.__file__).parent
     command = [
         _java(),
         "-cp",
         f"{home / 'jars'}{os.sep}*",
         f"-Xmx{conf['spark.driver.memory']}",
-        *conf["spark.driver.extraJavaOptions"].split(),
+        *shlex.split(conf[_JAVA_OPTIONS]),
         *_OPENED,
         "org.apache.spark.deploy.SparkSubmit",
         *(part for name, value in conf.items() for part in ("--conf", f"{name}={value}")),

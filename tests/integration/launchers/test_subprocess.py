@@ -22,7 +22,7 @@ from service.launchers.worker_environment import WorkerSettings
 from service.protocol.ids import DATABASE_GRAPH, WorkerId
 
 WORKER = r"""
-import json, os, signal, subprocess, sys
+import json, os, signal, subprocess, sys, tempfile
 
 # A driver, a JVM and its daemons: the last one leaves the process group and forgets its environment.
 child = [sys.executable, "-c", "import os, signal; os.setpgid(0, 0); print(flush=True)\nwhile True: signal.pause()"]
@@ -35,6 +35,7 @@ report = {
     "children": [process.pid for process in children],
     "environment": dict(os.environ),
     "cwd": os.getcwd(),
+    "temporary": tempfile.mkstemp()[1],
     "secrets": {name: open(f"{secrets}/{name}").read() for name in os.listdir(secrets)},
     "modes": [os.stat(path).st_mode for path in [secrets, *(f"{secrets}/{name}" for name in os.listdir(secrets))]],
 }
@@ -149,6 +150,11 @@ def _alive(report: dict[str, Any]) -> list[int]:
     return [pid for pid in [report["pid"], *report["children"]] if _runs(pid)]
 
 
+def _kept(report: dict[str, Any]) -> bool:
+    """Whether the directory of the worker's temporary files is there."""
+    return Path(report["temporary"]).parent.exists()
+
+
 def _runs(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
@@ -204,8 +210,10 @@ async def test_a_dead_driver_takes_its_children_along(launch: Callable[..., Subp
     os.kill(report["pid"], signal.SIGKILL)
     assert wait_for_end(report["pid"], 30)
     assert len(_alive(report)) == 2
+    assert _kept(report)
     assert list(await launcher.supervise(())) == [_worker(report)]
     assert _alive(report) == []
+    assert not _kept(report)
 
 
 async def test_a_new_worker_has_a_new_identity_and_waits_its_time(
@@ -253,6 +261,7 @@ async def test_stop_asks_first(launch: Callable[..., SubprocessLauncher], ready:
     report = _report(ready)
     await launcher.stop()
     assert _alive(report) == []
+    assert not _kept(report)
     assert (tmp_path / "data" / "logs" / f"worker-{_worker(report)}.log").read_text() == "ended by itself\n"
     assert list((tmp_path / "data" / "workers").iterdir()) == []
 
@@ -291,6 +300,8 @@ async def test_the_worker_of_a_killed_service_is_ended_by_the_next(
     assert _alive(orphan) == []
     assert len(_alive(successor)) == 3
     assert [home.name for home in (tmp_path / "data" / "workers").iterdir()] == [_worker(successor)]
+    assert not _kept(orphan)
+    assert _kept(successor)
 
 
 async def test_the_worker_of_a_living_service_is_left_alone(

@@ -15,10 +15,11 @@ SETTINGS = WorkerSettings(
     state_store_url=SecretStr("postgresql://owner:hush-owner@db/state"),
 )
 HOME = Path("/data/workers/w1")
+TEMPORARY = Path("/tmp/tidefill-w1")
 
 
 def _environment(inherited: dict[str, str]) -> dict[str, str]:
-    return worker_environment(SETTINGS, WorkerId("w1"), home=HOME, inherited=inherited)
+    return worker_environment(SETTINGS, WorkerId("w1"), home=HOME, temporary=TEMPORARY, inherited=inherited)
 
 
 def test_it_says_what_the_worker_asks_for() -> None:
@@ -51,12 +52,14 @@ def test_no_secret_of_the_service_is_handed_on() -> None:
 
 
 def test_what_a_python_and_a_spark_need_is_handed_on() -> None:
-    inherited = {"LC_ALL": "C", "TMPDIR": "/t", "SPARK_CONF_DIR": "/c", "PYTHONPATH": "/p", "TIDEFILL_SPARK_CONF": "{}"}
+    inherited = {"LC_ALL": "C", "SPARK_CONF_DIR": "/c", "PYTHONPATH": "/p", "TIDEFILL_SPARK_CONF": "{}"}
     assert inherited.items() <= _environment(inherited).items()
 
 
 def test_the_services_own_answers_win_over_inherited_ones() -> None:
-    environment = _environment({"TIDEFILL_WORKER_ID": "other", "JAVA_HOME": "/other", "PYSPARK_PYTHON": "/other"})
+    others = {"TIDEFILL_WORKER_ID": "other", "JAVA_HOME": "/other", "PYSPARK_PYTHON": "/other", "TMPDIR": "/other"}
+    environment = _environment(others)
+    assert environment["TMPDIR"] == str(TEMPORARY)
     assert environment["TIDEFILL_WORKER_ID"] == "w1"
     assert environment["JAVA_HOME"] == "/java"
     assert environment["PYSPARK_PYTHON"] != "/other"
