@@ -35,7 +35,7 @@ from tests.simulation.workload import Call, Insistence, Users
 from tests.support.fake_meta_store import FakeStores
 from tests.support.fake_state_store import StateStore
 from workers import agent
-from workers.backfill import positions
+from workers.backfill import scan
 from workers.backfill.model import Arrangement
 from workers.backfill.reading import Replay
 from workers.executors import graph
@@ -117,7 +117,7 @@ class Simulation:
     def run(self) -> Ran:
         """Live through the schedule. Raises FoundError, whose text begins with the seed."""
         sizes: tuple[tuple[Any, str, Any], ...] = (
-            (positions, "BLOCK_VNODES", self.blocks),
+            (scan, "BLOCK_VNODES", self.blocks),
             (snapshots, "LAG_MAX", self.lag),
             (snapshots, "INDEX_LATER_ROWS", self.index_later),
             (graph, "Replay", partial(Replay, span=self.span)),

@@ -254,7 +254,11 @@ class PlainScanJob:
         target = Target(writing, tasks.table(self.scan.target.id), source, shapes.branch_of(self.query))
         state = ActorState(
             running.state.actors[index].id,
-            Positions(actor.runs, {position.vnode: position for position in actor.positions}),
+            Positions(
+                actor.runs,
+                {position.vnode: position for position in actor.positions},
+                block_vnodes=self.scan.block_vnodes,
+            ),
             Budget(actor.permits, tasks.began, float(actor.permits or 0)),
         )
         pages: list[int] = []

@@ -1,12 +1,13 @@
 """What the users of a schedule do: each action is one call to a service, which may die before it answers."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from random import Random
 
 from service.domain.errors import Invalid
-from service.domain.job import JobState
+from service.domain.job import CREATING, JobState
 from service.domain.parallelism import Adaptive, Fixed, Parallelism, resolved
 from service.operations import commands, idempotency, jobs, limits, rescaling
 from service.operations import dml as accepted
@@ -90,7 +91,8 @@ class Users:
     def begin(self) -> Call:
         """Create a table with some rows."""
         self.numbered += 1
-        relation = shapes.table(self._name("t"), self.vnode_count)
+        vnode_count = self.random.choice((self.vnode_count, self.vnode_count, 1 + self.random.randrange(3)))
+        relation = shapes.table(self._name("t"), vnode_count)
         rows = [
             (self.random.randrange(KEYS), self.random.randrange(VALUES)) for _ in range(self.random.choice((0, 10, 40)))
         ]
@@ -145,32 +147,29 @@ class Users:
 
     def create(self) -> Call | None:
         """Create a view over whatever can be read."""
-        shown = [row.relation for _, row in sorted(self.tables.relations.items()) if row.shown and not row.dropped]
-        readable = [one for one in shown if len(one.key) < 4]
-        if not readable:
+        branches = self._branches()
+        if branches is None:
             return None
         random = self.random
         self.numbered += 1
-        branches = [
-            (random.choice(readable), random.choice(shapes.HARMLESS)) for _ in range(random.choice((1, 1, 2, 3)))
-        ]
-        if self.unlucky and random.randrange(2):
-            branches[-1] = (branches[-1][0], shapes.FAILING)
-        parallelism = self._parallelism()
-        backfill = random.choice((None, None, Fixed(random.randint(1, self.vnode_count))))
-        new = shapes.view(
+        scan_type = random.choice(list(ScanType))
+        tied = scan_type is ScanType.BACKFILL
+        parallelism = None if tied else self._parallelism()
+        backfill = None if tied else random.choice((None, None, Fixed(random.randint(1, self.vnode_count))))
+        planned = partial(
+            shapes.view,
             self._name("m"),
             branches,
-            actors=resolved(backfill or parallelism, slots=self.slots, vnode_count=self.vnode_count),
             parallelism=parallelism,
             backfill=backfill,
             rate_limit=random.choice((None, None, None, 0, 2, 5)),
             order=self._order([upstream.id for upstream, _ in branches]),
-            scan_type=random.choice((ScanType.ARRANGEMENT_BACKFILL, ScanType.SNAPSHOT_BACKFILL)),
+            scan_type=scan_type,
         )
         wait = random.choice((jobs.created, jobs.first_barrier, None, None, None, None))
 
         async def call(world: World) -> None:
+            new = planned(actors=await self._actors(world, branches, backfill or parallelism))
             asked = await jobs.create(world, new, if_not_exists=False, asked_by="a user")
             if wait is not None:
                 await wait(world, asked.job)
@@ -187,10 +186,15 @@ class Users:
         return self._command(None)
 
     def throttle(self) -> Call | None:
-        job, limit = self._creating(), self.random.choice((None, 0, 1, 3, 8))
+        job, limit = self._creating() or self._view(JobState.CREATED), self.random.choice((None, 0, 1, 3, 8))
         if job is None:
             return None
         return self._awaited(lambda world: limits.throttle_job(world, job, limit, asked_by="a user"))
+
+    def hold(self) -> Call | None:
+        """Pause one job, or let it go on."""
+        job, ask = self._creating(), self.random.choice((limits.pause_job, limits.resume_job))
+        return None if job is None else self._awaited(lambda world: ask(world, job, asked_by="a user"))
 
     def start(self) -> Call | None:
         job = self._creating()
@@ -208,20 +212,21 @@ class Users:
         job = self._creating()
         if job is None:
             return None
+        others = [job, *filter(None, [self._creating()])] if not self.random.randrange(4) else [job]
 
         async def call(world: World) -> None:
-            await jobs.cancel(world, [job], asked_by="a user")
+            await jobs.cancel(world, others, asked_by="a user")
 
         return call
 
     def drop(self) -> Call | None:
         kind = RelationKind.MATERIALIZED_VIEW if self.random.randrange(5) else RelationKind.TABLE
-        relation = self._one(kind)
+        relation, cascade = self._one(kind), bool(self.random.randrange(4))
         if relation is None:
             return None
 
         async def call(world: World) -> None:
-            await jobs.drop(world, relation.name, kind, cascade=True, asked_by="a user")
+            await jobs.drop(world, relation.name, kind, cascade=cascade, asked_by="a user")
 
         return call
 
@@ -306,6 +311,29 @@ class Users:
 
         return call
 
+    def _branches(self) -> list[shapes.Branch] | None:
+        """Draw what a view reads: tables, and views of any strategy."""
+        shown = [row.relation for _, row in sorted(self.tables.relations.items()) if row.shown and not row.dropped]
+        readable = [one for one in shown if len(one.key) < 4]
+        if not readable:
+            return None
+        random = self.random
+        derived = [one for one in readable if one.kind is RelationKind.MATERIALIZED_VIEW]
+        among = derived if derived and random.randrange(2) else readable
+        branches = [(random.choice(among), random.choice(shapes.HARMLESS)) for _ in range(random.choice((1, 1, 2, 3)))]
+        if self.unlucky and random.randrange(2):
+            branches[-1] = (branches[-1][0], shapes.FAILING)
+        return branches
+
+    async def _actors(
+        self, world: World, branches: Sequence[shapes.Branch], asked: Parallelism | None
+    ) -> Sequence[int]:
+        """Return how many actors each scan begins with; where none are asked for, those of its upstream."""
+        if asked is None:
+            async with world.stores.begin() as tx:
+                return [await rescaling.actors_beside(tx, upstream) for upstream, _ in branches]
+        return [resolved(asked, slots=self.slots, vnode_count=upstream.vnode_count) for upstream, _ in branches]
+
     def _name(self, letter: str) -> str:
         """Return a new name, or one that has become free."""
         names = {row.relation.name: row.dropped for _, row in sorted(self.tables.relations.items())}
@@ -323,7 +351,7 @@ class Users:
         return self.random.choice(found) if found else None
 
     def _creating(self) -> JobId | None:
-        return self._view(JobState.CREATING, JobState.QUEUED)
+        return self._view(*CREATING)
 
     def _view(self, *states: JobState) -> JobId | None:
         found = [
@@ -381,6 +409,7 @@ _WEIGHED: tuple[tuple[Callable[[Users], Call | None], int], ...] = (
     (Users.resume, 4),
     (Users.flush, 3),
     (Users.throttle, 6),
+    (Users.hold, 3),
     (Users.start, 2),
     (Users.rescale, 7),
     (Users.cancel, 3),
