@@ -293,7 +293,10 @@ class Checker:
         for snapshot in self.tables.snapshots.values():
             if snapshot.merged:
                 self._check_snapshot(snapshot)
-        for old in [epoch for epoch in self.control if epoch < self.store.published.get(DATABASE_GRAPH, 0)][:-64]:
+        # A graph that is stuck commits its epoch long after the others' have been forgotten.
+        open_ = {epoch for _, epoch in self.tables.barriers}
+        published = self.store.published.get(DATABASE_GRAPH, 0)
+        for old in [epoch for epoch in self.control if epoch < published and epoch not in open_][:-64]:
             del self.control[old]
 
     def _reached_its_graph(self, barrier: Barrier) -> None:

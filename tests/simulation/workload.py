@@ -20,6 +20,7 @@ from service.protocol.plan import ScanType
 from service.protocol.relation import Relation, RelationKind
 from tests.simulation import shapes
 from tests.simulation.checker import Checker
+from tests.simulation.decoupling import BRIEFLY
 from tests.simulation.dml import DIVISION, written
 from tests.simulation.kernel import Kernel
 from tests.simulation.service_process import Staged
@@ -79,6 +80,8 @@ class Users:
     staged: Staged
     vnode_count: int
     slots: int
+    disturbed: Callable[[float], None]
+    strategies: Sequence[ScanType] = tuple(ScanType)
     unlucky: bool = False
     """Whether there are rows that some views cannot transform."""
     numbered: int = 0
@@ -152,7 +155,7 @@ class Users:
             return None
         random = self.random
         self.numbered += 1
-        scan_type = random.choice(list(ScanType))
+        scan_type = random.choice(self.strategies)
         tied = scan_type is ScanType.BACKFILL
         parallelism = None if tied else self._parallelism()
         backfill = None if tied else random.choice((None, None, Fixed(random.randint(1, self.vnode_count))))
@@ -186,32 +189,43 @@ class Users:
         return self._command(None)
 
     def throttle(self) -> Call | None:
-        job, limit = self._creating() or self._view(JobState.CREATED), self.random.choice((None, 0, 1, 3, 8))
-        if job is None:
-            return None
+        job = self._creating() or self._view(JobState.CREATED)
+        return None if job is None else self.throttle_one(job)
+
+    def throttle_one(self, job: JobId) -> Call:
+        limit = self.random.choice((None, 0, 1, 3, 8))
         return self._awaited(lambda world: limits.throttle_job(world, job, limit, asked_by="a user"))
 
     def hold(self) -> Call | None:
+        job = self._creating()
+        return None if job is None else self.hold_one(job)
+
+    def hold_one(self, job: JobId) -> Call:
         """Pause one job, or let it go on."""
-        job, ask = self._creating(), self.random.choice((limits.pause_job, limits.resume_job))
-        return None if job is None else self._awaited(lambda world: ask(world, job, asked_by="a user"))
+        ask = self.random.choice((limits.pause_job, limits.resume_job))
+        return self._awaited(lambda world: ask(world, job, asked_by="a user"))
 
     def start(self) -> Call | None:
         job = self._creating()
-        return None if job is None else self._awaited(lambda world: commands.start_job(world, job, asked_by="a user"))
+        return None if job is None else self.start_one(job)
+
+    def start_one(self, job: JobId) -> Call:
+        return self._awaited(lambda world: commands.start_job(world, job, asked_by="a user"))
 
     def rescale(self) -> Call | None:
         job = self._creating() if self.random.randrange(4) else self._view(JobState.CREATED)
-        if job is None:
-            return None
+        return None if job is None else self.rescale_one(job)
+
+    def rescale_one(self, job: JobId) -> Call:
         name = self.random.choice(("parallelism", "backfill_parallelism"))
         changes: Mapping[str, Parallelism | None] = {name: self._parallelism()}
         return self._awaited(lambda world: rescaling.alter(world, job, changes, asked_by="a user"))
 
     def cancel(self) -> Call | None:
         job = self._creating()
-        if job is None:
-            return None
+        return None if job is None else self.cancel_one(job)
+
+    def cancel_one(self, job: JobId) -> Call:
         others = [job, *filter(None, [self._creating()])] if not self.random.randrange(4) else [job]
 
         async def call(world: World) -> None:
@@ -221,14 +235,24 @@ class Users:
 
     def drop(self) -> Call | None:
         kind = RelationKind.MATERIALIZED_VIEW if self.random.randrange(5) else RelationKind.TABLE
-        relation, cascade = self._one(kind), bool(self.random.randrange(4))
-        if relation is None:
-            return None
+        relation = self._one(kind)
+        return None if relation is None else self._drop(relation.name, kind)
+
+    def drop_one(self, job: JobId) -> Call:
+        found = self.tables.jobs[job].job
+        return self._drop(found.name, found.kind)
+
+    def _drop(self, name: str, kind: RelationKind) -> Call:
+        cascade = bool(self.random.randrange(4))
 
         async def call(world: World) -> None:
-            await jobs.drop(world, relation.name, kind, cascade=cascade, asked_by="a user")
+            await jobs.drop(world, name, kind, cascade=cascade, asked_by="a user")
 
         return call
+
+    def ambush(self, job: JobId) -> Call:
+        """Do something with a job that has just come into another phase."""
+        return self.random.choices(_AMBUSHES, _AMBUSH_WEIGHTS)[0](self, job)
 
     def pause_next(self) -> Call:
         """Have the next generation start paused."""
@@ -241,6 +265,7 @@ class Users:
 
     def recover(self) -> Call:
         async def call(world: World) -> None:
+            self.disturbed(BRIEFLY)
             await commands.recover(world, asked_by="an operator")
 
         return call
@@ -404,7 +429,7 @@ def _statement(
 _WEIGHED: tuple[tuple[Callable[[Users], Call | None], int], ...] = (
     (Users.write, 40),
     (Users.load, 4),
-    (Users.create, 14),
+    (Users.create, 18),
     (Users.pause, 3),
     (Users.resume, 4),
     (Users.flush, 3),
@@ -418,5 +443,19 @@ _WEIGHED: tuple[tuple[Callable[[Users], Call | None], int], ...] = (
     (Users.pause_next, 1),
     (Users.read, 4),
 )
+_AMBUSHED: tuple[tuple[Callable[[Users, JobId], Call], int], ...] = (
+    (Users.throttle_one, 3),
+    (Users.hold_one, 2),
+    (Users.start_one, 2),
+    (Users.rescale_one, 4),
+    (Users.cancel_one, 2),
+    (Users.drop_one, 2),
+    (lambda users, _: users.pause(), 3),
+    (lambda users, _: users.resume(), 1),
+    (lambda users, _: users.flush(), 1),
+    (lambda users, _: users.recover(), 3),
+)
+_AMBUSHES = [action for action, _ in _AMBUSHED]
+_AMBUSH_WEIGHTS = [weight for _, weight in _AMBUSHED]
 _ACTIONS = [action for action, _ in _WEIGHED]
 _WEIGHTS = [weight for _, weight in _WEIGHED]
