@@ -17,6 +17,7 @@ from tests.support.meta_store import (
     collected,
     inject,
     running,
+    scan_of,
     table_and_view,
 )
 
@@ -64,6 +65,27 @@ async def test_it_begins_paused_as_the_database_graph_will_be(stores: Stores, as
     _, begun = await started(stores)
     async with stores.begin() as tx:
         assert (await tx.graphs.state(begun.graph))["paused"] is isinstance(asked[-1], Pause)
+
+
+async def test_it_hurries_while_it_may_read_as_fast_as_it_can(stores: Stores) -> None:
+    view, begun = await started(stores)
+    scan = (await scan_of(stores, view.id)).id
+
+    async def hurries() -> bool:
+        async with stores.begin() as tx:
+            decoupled = (await tx.graphs.view(begun.graph, now=NOW, lease=LEASE)).decoupled
+        assert decoupled is not None
+        return decoupled.hurries
+
+    assert await hurries()
+    for limit in (5, None):
+        async with stores.begin() as tx:
+            await tx.limits.put({scan: limit}, auto=(), epoch=Epoch(11))
+        assert await hurries() is (limit is None)
+    for paused in (True, False):
+        async with stores.begin() as tx:
+            await tx.graphs.set_paused(begun.graph, paused=paused, now=NOW)
+        assert await hurries() is not paused
 
 
 async def test_what_it_has_replayed_moves_its_pin(stores: Stores) -> None:

@@ -12,8 +12,15 @@ from service.protocol.ids import Vnode
 from service.protocol.plan import ActorPlan, FragmentPlan, PositionState, ScanType, VnodePosition
 from service.protocol.vnodes import Runs
 from tests.support.arrangement import INTERLEAVING, INTERVAL, World, random_walk
+from tests.support.planted import (
+    ForgetsBufferedRowsAtAForcedFinish,
+    ForgetsTheLastPage,
+    MarksStrictly,
+    ReadsAtPrev,
+    loses_a_position,
+)
 from workers.backfill.budget import Budget
-from workers.backfill.model import Arrangement, Half, Key, Marks, Passed, Reading, VersionedTable, order_python
+from workers.backfill.model import Arrangement, Half, Key, Marks, Passed, Reading, VersionedTable
 from workers.backfill.positions import Block, Page, Positions, redistributed
 from workers.backfill.scan import ActorState, ScanState
 
@@ -35,15 +42,6 @@ def found(
     return None
 
 
-class MarksStrictly(Arrangement):
-    """`<` instead of `<=`: changes of the last key read are dropped."""
-
-    def visible(self, position: VnodePosition | None, key: Key) -> bool:
-        if position is None or position.key is None:
-            return super().visible(position, key)
-        return order_python(self.upstream.key, key, self.upstream.values(position.key)) < 0
-
-
 class MarksByTheNewPosition(Arrangement):
     """A page row and a change of one key meet in an epoch."""
 
@@ -52,14 +50,6 @@ class MarksByTheNewPosition(Arrangement):
             self.read(actor, curr, curr, reading)
         self.forward(actor, prev, curr, dict(actor.positions.by_vnode))
         self.passed(Passed("after_pages", actor.id))
-
-
-class ReadsAtPrev(Arrangement):
-    """Changes of the epoch's own interval are lost to the page, and not forwarded either."""
-
-    def snapshot_epoch(self, prev: int, curr: int) -> int:
-        del curr
-        return prev
 
 
 class ForwardsForNotStarted(Arrangement):
@@ -93,6 +83,8 @@ class ForgetsHalfVisibleUpdates(Arrangement):
         MarksStrictly,
         MarksByTheNewPosition,
         ReadsAtPrev,
+        ForgetsTheLastPage,
+        ForgetsBufferedRowsAtAForcedFinish,
         ForwardsForNotStarted,
         DropsForCompleted,
         ForgetsHalfVisibleUpdates,
@@ -141,15 +133,6 @@ class SharesAVnode(World):
 @pytest.mark.parametrize("world", [LosesAVnode, ForgetsPositions, SharesAVnode])
 def test_a_broken_rescale_is_found(world: type[World]) -> None:
     assert found(world=world) is not None
-
-
-def loses_a_position(held: Sequence[Positions], owned: Sequence[Runs]) -> list[Positions]:
-    """The last vnode that has a position starts again."""
-    dealt = redistributed(held, owned)
-    moved = [positions for positions in dealt if positions.by_vnode]
-    if moved:
-        del moved[-1].by_vnode[max(moved[-1].by_vnode)]
-    return dealt
 
 
 def forgets_rows(held: Sequence[Positions], owned: Sequence[Runs]) -> list[Positions]:

@@ -16,6 +16,7 @@ from service.ports.launcher import Launcher
 from service.ports.meta_store import Transaction
 from service.protocol.ids import StatementId, Term
 from service.telemetry.metrics import Metrics
+from tests.simulation.decoupling import LONG, of_a_job
 from tests.simulation.faults import Faults
 from tests.simulation.kernel import Kernel, Process, Task, finish
 from tests.support.fake_meta_store import FakeStores
@@ -44,6 +45,8 @@ class Place:
     """The kind that holds it up."""
     noticed: Callable[[], None]
     """Told when somebody who waits for this process has reason to grow impatient."""
+    disturbed: Callable[[float], None]
+    """Told what may hold the database graph up, and for how many seconds."""
 
     def pass_by(self, name: str) -> None:
         """Let others go on, and strike where a fault is due."""
@@ -56,6 +59,9 @@ class Place:
             if faults.strikes(self.slow, name):
                 self.hold_up(name)
                 return
+            if of_a_job(kernel.live().name) and faults.strikes("stuck job", name):
+                self._stand_still(name, faults.standstill())
+                return
         if kernel.random.random() >= self.hurry:
             kernel.stop(kernel.random.random() * 0.01)
 
@@ -67,6 +73,12 @@ class Place:
             self.process.frozen_until = self.kernel.seconds + seconds
         self.kernel.tell(f"{name} takes {seconds} s{', as does all else there' if frozen else ''}")
         self.noticed()
+        if frozen or not of_a_job(self.kernel.live().name):
+            self.disturbed(seconds + LONG)
+        self._stand_still(name, seconds)
+
+    def _stand_still(self, name: str, seconds: float) -> None:
+        self.kernel.tell(f"{name} is passed in {seconds} s")
         self.faults.late += 1
         try:
             self.kernel.stop(seconds)

@@ -82,7 +82,7 @@ def view(
     name: str,
     branches: Sequence[Branch],
     *,
-    actors: int,
+    actors: Sequence[int],
     parallelism: Parallelism | None = None,
     backfill: Parallelism | None = None,
     rate_limit: int | None = None,
@@ -90,21 +90,22 @@ def view(
     scan_type: ScanType = ScanType.ARRANGEMENT_BACKFILL,
     background: bool = True,
 ) -> NewJob:
-    """Return a view of one or several branches; all relations have as many vnodes."""
+    """Return a view of one or several branches, each with a number of actors. It has as many vnodes as the widest of
+    what it reads.
+    """
     keys = 1 + max(len(upstream.key) for upstream, _ in branches)
-    vnode_count = branches[0][0].vnode_count
+    vnode_count = max(upstream.vnode_count for upstream, _ in branches)
     target = _relation(name, RelationKind.MATERIALIZED_VIEW, keys, vnode_count)
-    owned = blocks(vnode_count, min(actors, vnode_count))
     scans = tuple(
         NewFragment(
             FragmentKind.STREAM_SCAN,
-            owned,
+            blocks(upstream.vnode_count, owners),
             upstream.id,
             _stateless(number, tuple(part.name for part in upstream.key), query, keys),
             scan_type,
             rate_limit,
         )
-        for number, (upstream, query) in enumerate(branches)
+        for number, ((upstream, query), owners) in enumerate(zip(branches, actors, strict=True))
     )
     return NewJob(target, f"create {name}", background, scans, parallelism, backfill, order)
 

@@ -25,17 +25,21 @@ from service.loops import schedule
 from service.loops.periodic import Pauses
 from service.operations import barriers, snapshots, waiting
 from service.protocol.barrier import Barrier
-from service.protocol.ids import DATABASE_GRAPH, WorkerId
+from service.protocol.ids import DATABASE_GRAPH, JobId, WorkerId
+from service.protocol.plan import ScanType
 from tests.simulation.checker import Checker
-from tests.simulation.faults import Faults
+from tests.simulation.coverage import RARE, Coverage, Phase
+from tests.simulation.decoupling import BRIEFLY, LONG, Decoupling, of_a_job
+from tests.simulation.faults import CRASHES, STUCK, Faults
 from tests.simulation.kernel import BrokenError, Kernel, NoRestError, Process, Task
 from tests.simulation.service_process import Clock, Place, ServiceProcess, Staged, loop
 from tests.simulation.worker_process import PlainScanJob, Services, TaskDml, TaskStore, WorkerProcess
 from tests.simulation.workload import Call, Insistence, Users
 from tests.support.fake_meta_store import FakeStores
+from tests.support.fake_meta_tables import Journal
 from tests.support.fake_state_store import StateStore
 from workers import agent
-from workers.backfill import positions
+from workers.backfill import scan
 from workers.backfill.model import Arrangement
 from workers.backfill.reading import Replay
 from workers.executors import graph
@@ -43,6 +47,8 @@ from workers.executors.graph import Stores
 
 ENDS_WITHIN = 300.0
 """Seconds of a schedule, with all its faults: one that takes longer will not come to rest."""
+CALM_EPOCH = 6.0
+"""Seconds within which an epoch that nothing holds up is through, beyond its interval: ten times what it takes."""
 _UNSETTLED = {
     JobState.INITIAL,
     JobState.QUEUED,
@@ -65,6 +71,9 @@ class Ran:
     generations: int
     faults: Sequence[str]
     seconds: float
+    calm: float
+    """Seconds of them of which I10 could be said."""
+    coverage: Coverage = field(repr=False)
 
 
 @dataclass
@@ -102,6 +111,8 @@ class Simulation:
         self.span = random.choice((200, 1_000, 10_000)) << 16
         self.index_later = random.choice((3, 100_000))
         self.several = 2 if "slow recovery" in self.faults.rates else random.choice((1, 1, 2))
+        if self.faults.rates == STUCK:
+            self.skewed = 0.0
         self.state_store = StateStore(lambda: self.kernel.seconds)
         self.stores = FakeStores(Clock(self.kernel, 0.0).now)
         tables = self.stores.tables
@@ -109,15 +120,28 @@ class Simulation:
         tables.parameters["checkpoint_frequency"] = random.choice(("1", "1", "1", "2", "3"))
         tables.parameters["max_concurrent_creating_streaming_jobs"] = random.choice(("0", "1", "2"))
         self.checker = Checker(tables, self.state_store, self.staged.rows, self.pace)
-        self.stores.committed = self.checker.transaction
-        self.users = Users(self.kernel, tables, self.checker, self.staged, self.vnode_count, self.slots)
+        self.coverage = Coverage(tables, self._entered)
+        self.ambushes = random.choice((0, 3, 8))
+        if not random.randrange(4):
+            self.faults.arm()
+        checkpoint = int(tables.parameters["checkpoint_frequency"]) * self.pace
+        self.decoupling = Decoupling(self.kernel, tables, allowed=checkpoint + CALM_EPOCH)
+        if self.several > 1 and self.skewed:
+            # What two clocks say of one lease or deadline may differ by as much as it lasts.
+            self.decoupling.excuse(float("inf"))
+        self.stores.committed, self.faults.told = self._transaction, self._struck
+        self.users = Users(
+            self.kernel, tables, self.checker, self.staged, self.vnode_count, self.slots, self.decoupling.excuse
+        )
         self.users.unlucky = not random.randrange(4)
+        if self.faults.rates == STUCK:
+            self.users.strategies = (*ScanType, ScanType.SNAPSHOT_BACKFILL, ScanType.SNAPSHOT_BACKFILL)
         self._processes = 0
 
     def run(self) -> Ran:
         """Live through the schedule. Raises FoundError, whose text begins with the seed."""
         sizes: tuple[tuple[Any, str, Any], ...] = (
-            (positions, "BLOCK_VNODES", self.blocks),
+            (scan, "BLOCK_VNODES", self.blocks),
             (snapshots, "LAG_MAX", self.lag),
             (snapshots, "INDEX_LATER_ROWS", self.index_later),
             (graph, "Replay", partial(Replay, span=self.span)),
@@ -139,7 +163,40 @@ class Simulation:
             finally:
                 self.kernel.end()
         generation = self.stores.tables.graphs[DATABASE_GRAPH].generation
-        return Ran(self.seed, self.checker.epochs, generation, self.faults.struck, self.kernel.seconds)
+        faults, calm = self.faults.struck, self.decoupling.calm
+        return Ran(self.seed, self.checker.epochs, generation, faults, self.kernel.seconds, calm, self.coverage)
+
+    def _transaction(self, journal: Journal) -> None:
+        self.checker.transaction(journal)
+        self.coverage.transaction(journal)
+        self.decoupling.look()
+
+    def _entered(self, job: JobId, phase: Phase) -> None:
+        """What happens to a job in a phase that soon passes is found only by who lies in wait for it."""
+        random = self.kernel.random
+        if phase is not Phase.QUEUED:
+            self.faults.arm()
+        if self.ambushes and not self.faults.ceased and not random.randrange(2 if phase in RARE else 8):
+            self.ambushes -= 1
+            after = self.pace * random.random() * random.choice((0, 0.01, 0.1, 1))
+            self.kernel.spawn(self.machine, "ambush", partial(self._ambush, job), after=after)
+
+    def _ambush(self, job: JobId) -> None:
+        if self.faults.ceased:
+            return
+        match self.kernel.random.randrange(6):
+            case 0:
+                self._kill_one()
+            case 1:
+                self.faults.press()
+            case _:
+                self._call("ambush", self.users.ambush(job))
+
+    def _struck(self, kind: str) -> None:
+        self.coverage.everybody(kind)
+        task = self.kernel.current
+        if kind in CRASHES or task is None or not of_a_job(task.name):
+            self.decoupling.excuse(LONG)
 
     # The machine.
 
@@ -198,7 +255,14 @@ class Simulation:
     def _place(self, letter: str, crash: str, slow: str) -> Place:
         self._processes += 1
         return Place(
-            self.kernel, self.faults, Process(f"{letter}{self._processes}"), self.hurry, crash, slow, self._notice
+            self.kernel,
+            self.faults,
+            Process(f"{letter}{self._processes}"),
+            self.hurry,
+            crash,
+            slow,
+            self._notice,
+            self.decoupling.excuse,
         )
 
     # The users.
@@ -211,16 +275,24 @@ class Simulation:
                 self.machine, "operator", lambda: self._call("recover", self.users.recover()), after=after
             )
 
-    def _act(self) -> None:
+    def _begin(self) -> None:
         random = self.kernel.random
-        for _ in range(random.choice((1, 1, 2))):
+        for _ in range(random.choice((1, 2, 2, 3))):
             self._call("begin", self.users.begin())
         self.kernel.stop(self.pace * 4)
-        for _ in range(self.actions or random.choice((10, 20, 30))):
+        for _ in range(random.choice((0, 1, 2, 3))):
+            if (call := self.users.create()) is not None:
+                self._call("create", call)
+
+    def _act(self) -> None:
+        random = self.kernel.random
+        self._begin()
+        for _ in range(self.actions or random.choice((10, 20, 40))):
             self._keep_services()
             if not random.randrange(25):
                 self._kill_one()
             if not random.randrange(40) and (alive := self.services.alive()):
+                self.decoupling.excuse(BRIEFLY)
                 self.kernel.spawn(self.machine, "stop", random.choice(alive).stop)
             call = self.users.next()
             if call is not None:
@@ -301,7 +373,10 @@ class Simulation:
         if "worker crash" in self.faults.rates:
             processes += [one.running.process for one in self.workers if one.running.process.alive]
         if processes:
-            self.kernel.kill(self.kernel.random.choice(processes))
+            killed = self.kernel.random.choice(processes)
+            self.decoupling.excuse(LONG)
+            self.coverage.everybody("service crash" if killed.name.startswith("s") else "worker crash")
+            self.kernel.kill(killed)
 
 
 class _Future:

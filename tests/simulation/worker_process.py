@@ -3,7 +3,7 @@ and, in Spark's place, the plain-data reference of the arrangement executor.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Protocol, cast
@@ -21,7 +21,8 @@ from service.protocol.plan import Stateless
 from service.protocol.report import Collected, Failed
 from service.protocol.request import Analyzed, Rejected, Request, Verified
 from tests.simulation import dml, shapes
-from tests.simulation.kernel import BrokenError, Killed, Task
+from tests.simulation.decoupling import BRIEFLY
+from tests.simulation.kernel import BrokenError, Kernel, Killed, Task
 from tests.simulation.service_process import Place, ServiceProcess
 from tests.support.fake_state_store import GenerationOverError, Source, StateStore, StoredTable, Target, Writing
 from workers.agent import Agent
@@ -254,7 +255,11 @@ class PlainScanJob:
         target = Target(writing, tasks.table(self.scan.target.id), source, shapes.branch_of(self.query))
         state = ActorState(
             running.state.actors[index].id,
-            Positions(actor.runs, {position.vnode: position for position in actor.positions}),
+            Positions(
+                actor.runs,
+                {position.vnode: position for position in actor.positions},
+                block_vnodes=self.scan.block_vnodes,
+            ),
             Budget(actor.permits, tasks.began, float(actor.permits or 0)),
         )
         pages: list[int] = []
@@ -304,6 +309,8 @@ class SimulatedExecutor(GraphExecutor):
         try:
             return super().run(barrier)
         except Exception as error:
+            if barrier.graph == DATABASE_GRAPH and self.stores is not None:
+                cast("TaskStore", self.stores.versioned).place.disturbed(BRIEFLY)
             cause = error.__cause__ if isinstance(error, JobFailedError) else error
             if isinstance(cause, _WORLDS_FAULT):
                 raise
@@ -315,6 +322,22 @@ class SimulatedExecutor(GraphExecutor):
         tasks = cast("TaskStore", self.stores.versioned)
         tasks.scan, tasks.began = scan, tasks.place.kernel.seconds
         return super()._run_job(scan, task)
+
+
+@dataclass
+class Turn:
+    """What the graphs of snapshot jobs share: one of them runs a Spark job at a time."""
+
+    kernel: Kernel
+    taken: bool = False
+
+    def __enter__(self) -> None:
+        while self.taken:
+            self.kernel.stop(0.05)
+        self.taken = True
+
+    def __exit__(self, *_: object) -> None:
+        self.taken = False
 
 
 @dataclass
@@ -341,10 +364,16 @@ class WorkerProcess:
     def __init__(self, place: Place, services: Services, connect: Callable[[Barrier], Stores], slots: int) -> None:
         self.place, self.process = place, place.process
         self.worker = WorkerId(place.process.name)
+        history = Turn(place.kernel)
+
+        def executor(graph: GraphId) -> SimulatedExecutor:
+            turn = nullcontext() if graph == DATABASE_GRAPH else history
+            return SimulatedExecutor(self.worker, cast("Any", _SPARK), connect, turn=turn)
+
         self.agent = Agent(
             Registration(worker=self.worker, graph=DATABASE_GRAPH, pid=1, host="simulated", parallelism=slots),
             cast("MetaClient", SimulatedClient(place, services)),
-            lambda _: SimulatedExecutor(self.worker, cast("Any", _SPARK), connect),
+            executor,
             _refused,
             lambda barrier, error: failure_of(self.worker, barrier, error),
             stop=cast("Any", StopEvent(place)),

@@ -1,12 +1,13 @@
 """What the users of a schedule do: each action is one call to a service, which may die before it answers."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from random import Random
 
 from service.domain.errors import Invalid
-from service.domain.job import JobState
+from service.domain.job import CREATING, JobState
 from service.domain.parallelism import Adaptive, Fixed, Parallelism, resolved
 from service.operations import commands, idempotency, jobs, limits, rescaling
 from service.operations import dml as accepted
@@ -19,6 +20,7 @@ from service.protocol.plan import ScanType
 from service.protocol.relation import Relation, RelationKind
 from tests.simulation import shapes
 from tests.simulation.checker import Checker
+from tests.simulation.decoupling import BRIEFLY
 from tests.simulation.dml import DIVISION, written
 from tests.simulation.kernel import Kernel
 from tests.simulation.service_process import Staged
@@ -78,6 +80,8 @@ class Users:
     staged: Staged
     vnode_count: int
     slots: int
+    disturbed: Callable[[float], None]
+    strategies: Sequence[ScanType] = tuple(ScanType)
     unlucky: bool = False
     """Whether there are rows that some views cannot transform."""
     numbered: int = 0
@@ -90,7 +94,8 @@ class Users:
     def begin(self) -> Call:
         """Create a table with some rows."""
         self.numbered += 1
-        relation = shapes.table(self._name("t"), self.vnode_count)
+        vnode_count = self.random.choice((self.vnode_count, self.vnode_count, 1 + self.random.randrange(3)))
+        relation = shapes.table(self._name("t"), vnode_count)
         rows = [
             (self.random.randrange(KEYS), self.random.randrange(VALUES)) for _ in range(self.random.choice((0, 10, 40)))
         ]
@@ -145,32 +150,29 @@ class Users:
 
     def create(self) -> Call | None:
         """Create a view over whatever can be read."""
-        shown = [row.relation for _, row in sorted(self.tables.relations.items()) if row.shown and not row.dropped]
-        readable = [one for one in shown if len(one.key) < 4]
-        if not readable:
+        branches = self._branches()
+        if branches is None:
             return None
         random = self.random
         self.numbered += 1
-        branches = [
-            (random.choice(readable), random.choice(shapes.HARMLESS)) for _ in range(random.choice((1, 1, 2, 3)))
-        ]
-        if self.unlucky and random.randrange(2):
-            branches[-1] = (branches[-1][0], shapes.FAILING)
-        parallelism = self._parallelism()
-        backfill = random.choice((None, None, Fixed(random.randint(1, self.vnode_count))))
-        new = shapes.view(
+        scan_type = random.choice(self.strategies)
+        tied = scan_type is ScanType.BACKFILL
+        parallelism = None if tied else self._parallelism()
+        backfill = None if tied else random.choice((None, None, Fixed(random.randint(1, self.vnode_count))))
+        planned = partial(
+            shapes.view,
             self._name("m"),
             branches,
-            actors=resolved(backfill or parallelism, slots=self.slots, vnode_count=self.vnode_count),
             parallelism=parallelism,
             backfill=backfill,
             rate_limit=random.choice((None, None, None, 0, 2, 5)),
             order=self._order([upstream.id for upstream, _ in branches]),
-            scan_type=random.choice((ScanType.ARRANGEMENT_BACKFILL, ScanType.SNAPSHOT_BACKFILL)),
+            scan_type=scan_type,
         )
         wait = random.choice((jobs.created, jobs.first_barrier, None, None, None, None))
 
         async def call(world: World) -> None:
+            new = planned(actors=await self._actors(world, branches, backfill or parallelism))
             asked = await jobs.create(world, new, if_not_exists=False, asked_by="a user")
             if wait is not None:
                 await wait(world, asked.job)
@@ -187,43 +189,70 @@ class Users:
         return self._command(None)
 
     def throttle(self) -> Call | None:
-        job, limit = self._creating(), self.random.choice((None, 0, 1, 3, 8))
-        if job is None:
-            return None
+        job = self._creating() or self._view(JobState.CREATED)
+        return None if job is None else self.throttle_one(job)
+
+    def throttle_one(self, job: JobId) -> Call:
+        limit = self.random.choice((None, 0, 1, 3, 8))
         return self._awaited(lambda world: limits.throttle_job(world, job, limit, asked_by="a user"))
+
+    def hold(self) -> Call | None:
+        job = self._creating()
+        return None if job is None else self.hold_one(job)
+
+    def hold_one(self, job: JobId) -> Call:
+        """Pause one job, or let it go on."""
+        ask = self.random.choice((limits.pause_job, limits.resume_job))
+        return self._awaited(lambda world: ask(world, job, asked_by="a user"))
 
     def start(self) -> Call | None:
         job = self._creating()
-        return None if job is None else self._awaited(lambda world: commands.start_job(world, job, asked_by="a user"))
+        return None if job is None else self.start_one(job)
+
+    def start_one(self, job: JobId) -> Call:
+        return self._awaited(lambda world: commands.start_job(world, job, asked_by="a user"))
 
     def rescale(self) -> Call | None:
         job = self._creating() if self.random.randrange(4) else self._view(JobState.CREATED)
-        if job is None:
-            return None
+        return None if job is None else self.rescale_one(job)
+
+    def rescale_one(self, job: JobId) -> Call:
         name = self.random.choice(("parallelism", "backfill_parallelism"))
         changes: Mapping[str, Parallelism | None] = {name: self._parallelism()}
         return self._awaited(lambda world: rescaling.alter(world, job, changes, asked_by="a user"))
 
     def cancel(self) -> Call | None:
         job = self._creating()
-        if job is None:
-            return None
+        return None if job is None else self.cancel_one(job)
+
+    def cancel_one(self, job: JobId) -> Call:
+        others = [job, *filter(None, [self._creating()])] if not self.random.randrange(4) else [job]
 
         async def call(world: World) -> None:
-            await jobs.cancel(world, [job], asked_by="a user")
+            await jobs.cancel(world, others, asked_by="a user")
 
         return call
 
     def drop(self) -> Call | None:
         kind = RelationKind.MATERIALIZED_VIEW if self.random.randrange(5) else RelationKind.TABLE
         relation = self._one(kind)
-        if relation is None:
-            return None
+        return None if relation is None else self._drop(relation.name, kind)
+
+    def drop_one(self, job: JobId) -> Call:
+        found = self.tables.jobs[job].job
+        return self._drop(found.name, found.kind)
+
+    def _drop(self, name: str, kind: RelationKind) -> Call:
+        cascade = bool(self.random.randrange(4))
 
         async def call(world: World) -> None:
-            await jobs.drop(world, relation.name, kind, cascade=True, asked_by="a user")
+            await jobs.drop(world, name, kind, cascade=cascade, asked_by="a user")
 
         return call
+
+    def ambush(self, job: JobId) -> Call:
+        """Do something with a job that has just come into another phase."""
+        return self.random.choices(_AMBUSHES, _AMBUSH_WEIGHTS)[0](self, job)
 
     def pause_next(self) -> Call:
         """Have the next generation start paused."""
@@ -236,6 +265,7 @@ class Users:
 
     def recover(self) -> Call:
         async def call(world: World) -> None:
+            self.disturbed(BRIEFLY)
             await commands.recover(world, asked_by="an operator")
 
         return call
@@ -306,6 +336,29 @@ class Users:
 
         return call
 
+    def _branches(self) -> list[shapes.Branch] | None:
+        """Draw what a view reads: tables, and views of any strategy."""
+        shown = [row.relation for _, row in sorted(self.tables.relations.items()) if row.shown and not row.dropped]
+        readable = [one for one in shown if len(one.key) < 4]
+        if not readable:
+            return None
+        random = self.random
+        derived = [one for one in readable if one.kind is RelationKind.MATERIALIZED_VIEW]
+        among = derived if derived and random.randrange(2) else readable
+        branches = [(random.choice(among), random.choice(shapes.HARMLESS)) for _ in range(random.choice((1, 1, 2, 3)))]
+        if self.unlucky and random.randrange(2):
+            branches[-1] = (branches[-1][0], shapes.FAILING)
+        return branches
+
+    async def _actors(
+        self, world: World, branches: Sequence[shapes.Branch], asked: Parallelism | None
+    ) -> Sequence[int]:
+        """Return how many actors each scan begins with; where none are asked for, those of its upstream."""
+        if asked is None:
+            async with world.stores.begin() as tx:
+                return [await rescaling.actors_beside(tx, upstream) for upstream, _ in branches]
+        return [resolved(asked, slots=self.slots, vnode_count=upstream.vnode_count) for upstream, _ in branches]
+
     def _name(self, letter: str) -> str:
         """Return a new name, or one that has become free."""
         names = {row.relation.name: row.dropped for _, row in sorted(self.tables.relations.items())}
@@ -323,7 +376,7 @@ class Users:
         return self.random.choice(found) if found else None
 
     def _creating(self) -> JobId | None:
-        return self._view(JobState.CREATING, JobState.QUEUED)
+        return self._view(*CREATING)
 
     def _view(self, *states: JobState) -> JobId | None:
         found = [
@@ -376,11 +429,12 @@ def _statement(
 _WEIGHED: tuple[tuple[Callable[[Users], Call | None], int], ...] = (
     (Users.write, 40),
     (Users.load, 4),
-    (Users.create, 14),
+    (Users.create, 18),
     (Users.pause, 3),
     (Users.resume, 4),
     (Users.flush, 3),
     (Users.throttle, 6),
+    (Users.hold, 3),
     (Users.start, 2),
     (Users.rescale, 7),
     (Users.cancel, 3),
@@ -389,5 +443,19 @@ _WEIGHED: tuple[tuple[Callable[[Users], Call | None], int], ...] = (
     (Users.pause_next, 1),
     (Users.read, 4),
 )
+_AMBUSHED: tuple[tuple[Callable[[Users, JobId], Call], int], ...] = (
+    (Users.throttle_one, 3),
+    (Users.hold_one, 2),
+    (Users.start_one, 2),
+    (Users.rescale_one, 4),
+    (Users.cancel_one, 2),
+    (Users.drop_one, 2),
+    (lambda users, _: users.pause(), 3),
+    (lambda users, _: users.resume(), 1),
+    (lambda users, _: users.flush(), 1),
+    (lambda users, _: users.recover(), 3),
+)
+_AMBUSHES = [action for action, _ in _AMBUSHED]
+_AMBUSH_WEIGHTS = [weight for _, weight in _AMBUSHED]
 _ACTIONS = [action for action, _ in _WEIGHED]
 _WEIGHTS = [weight for _, weight in _WEIGHED]

@@ -170,12 +170,16 @@ class FakeGraphs:
         return False
 
     def _decoupled(self, graph: GraphId) -> Decoupled:
-        snapshot = self.tables.snapshots[graph]
-        scans = [self.tables.scans[row.id] for row in self.tables.of_job(snapshot.job) if row.id in self.tables.scans]
+        tables, snapshot = self.tables, self.tables.snapshots[graph]
+        open_ = [
+            row for row in tables.of_job(snapshot.job) if row.id in tables.scans and not tables.scans[row.id].finished
+        ]
+        unlimited = any(row.rate_limit is None and not row.waiting for row in open_)
         return Decoupled(
-            over=self.tables.jobs[snapshot.job].job.state not in {JobState.CREATING, JobState.CANCELLING},
+            over=tables.jobs[snapshot.job].job.state not in {JobState.CREATING, JobState.CANCELLING},
             merged=snapshot.merged,
-            unindexed=all(scan.finished for scan in scans) and not snapshot.indexed,
+            hurries=unlimited and not tables.graphs[graph].paused,
+            unindexed=not (open_ or snapshot.indexed),
         )
 
     def _forget(self, graph: GraphId, reason: str | None) -> None:

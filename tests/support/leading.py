@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
-from service.domain.barrier import Abandon, Commit, Inject, Publish, RollBack
+from service.domain.barrier import Abandon, Commit, GraphStatus, Inject, Publish, RollBack
 from service.domain.leadership import LEASE
 from service.meta_store.stores import PostgresStores
 from service.operations.barriers import advance
@@ -24,6 +24,7 @@ from tests.support.meta_store import (
     migrated,
     new_table,
     new_view,
+    registration,
     running,
 )
 
@@ -85,6 +86,17 @@ class Leader:
             await tx.graphs.ask_recovery(DATABASE_GRAPH, "a test")
         assert isinstance(await self.look(), Abandon)
         assert isinstance(await self.look(), RollBack)
+
+    async def replaced(self, other: WorkerId, *, parallelism: int) -> WorkerId:
+        """Have the worker given up, and another in its place that runs so many tasks at once; return that one. The next
+        barrier is its initial one.
+        """
+        async with self.stores.begin() as tx:
+            await tx.workers.register(registration(other).model_copy(update={"parallelism": parallelism}), now=NOW)
+            await tx.graphs.set_status(DATABASE_GRAPH, GraphStatus.RECOVERING, now=NOW, reason="a test")
+            await tx.graphs.set_status(DATABASE_GRAPH, GraphStatus.WAITING, now=NOW)
+            await tx.workers.give_up(WORKER)
+        return other
 
     async def epoch_of(self, command: CommandId) -> int | None:
         async with self.stores.begin() as tx:

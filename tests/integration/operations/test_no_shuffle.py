@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from service.domain.barrier import GraphStatus
 from service.domain.errors import Conflict, Invalid, MetaError, NotFound
 from service.domain.job import Job, JobEvent, JobState
 from service.domain.parallelism import Adaptive, Fixed, Parallelism
@@ -21,7 +20,7 @@ from service.protocol.plan import FragmentPlan, ScanType
 from service.protocol.request import Analyze, Analyzed
 from service.protocol.vnodes import Runs
 from tests.support.leading import Leader, leading
-from tests.support.meta_store import NOW, WORKER, add_created, new_table, new_view, registration, scan_of
+from tests.support.meta_store import NOW, WORKER, add_created, new_table, new_view, scan_of
 
 pytestmark = pytest.mark.postgres
 
@@ -183,12 +182,7 @@ async def test_an_adaptive_upstream_waits_for_other_slots_until_nobody_is_tied_t
     view = await table_and_view(leader, Adaptive(), actors=2)
     job, _ = await no_shuffle(leader, "v")
     await finish(leader, job)
-    other = WorkerId("w-5")
-    async with leader.stores.begin() as tx:
-        await tx.workers.register(registration(other).model_copy(update={"parallelism": 5}), now=NOW)
-        await tx.graphs.set_status(DATABASE_GRAPH, GraphStatus.RECOVERING, now=NOW, reason="a test")
-        await tx.graphs.set_status(DATABASE_GRAPH, GraphStatus.WAITING, now=NOW)
-        await tx.workers.give_up(WORKER)
+    other = await leader.replaced(WorkerId("w-5"), parallelism=5)
     await leader.barrier(worker=other)
     async with leader.stores.begin() as tx:
         assert await tx.commands.waiting(DATABASE_GRAPH) == []

@@ -28,7 +28,6 @@ from tests.support.meta_store import (
     done,
     new_table,
     new_view,
-    registration,
     report,
     scan_of,
 )
@@ -227,12 +226,7 @@ async def test_a_restoration_that_got_lost_is_asked_for_again(leader: Leader) ->
 async def test_an_adaptive_job_follows_the_slots_of_the_next_worker(leader: Leader) -> None:
     job = await creating(leader, Adaptive())
     before = await stood(leader, job)
-    other = WorkerId("w-5")
-    async with leader.stores.begin() as tx:
-        await tx.workers.register(registration(other).model_copy(update={"parallelism": 5}), now=NOW)
-        await tx.graphs.set_status(DATABASE_GRAPH, GraphStatus.RECOVERING, now=NOW, reason="a test")
-        await tx.graphs.set_status(DATABASE_GRAPH, GraphStatus.WAITING, now=NOW)
-        await tx.workers.give_up(WORKER)
+    other = await leader.replaced(WorkerId("w-5"), parallelism=5)
     barrier = await leader.barrier(worker=other)
     assert barrier.kind is BarrierKind.INITIAL
     async with leader.stores.begin() as tx:

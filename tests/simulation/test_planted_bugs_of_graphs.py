@@ -1,0 +1,151 @@
+"""The simulation bites, as in `test_planted_bugs`: what is broken here are graphs that run side by side (I10), and jobs
+that go from one to the other.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from service.domain.barrier import Abandon, Effect, GraphView, Wait
+from service.loops.schedule import Schedule
+from service.operations import barriers, queue, recovery
+from service.ports.meta_store import Transaction
+from service.protocol.barrier import Barrier
+from service.protocol.ids import Epoch, Generation, GraphId, RelationId, Term
+from service.protocol.plan import JobPlan
+from tests.simulation.faults import STUCK
+from tests.simulation.finding import found
+from tests.simulation.kernel import Kernel
+from tests.simulation.worker_process import StopEvent, Turn
+from tests.support.fake_meta_snapshots import FakeSnapshots
+from tests.support.fake_meta_store import FakeGraphs
+from tests.support.fake_state_store import FakeTables
+from workers.agent import Agent, Executor
+from workers.backfill.reading import Reading, Replay, interleaved
+
+
+def test_a_vacuum_that_heeds_no_snapshot_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: what a snapshot job has yet to read is gone."""
+
+    async def heedless(self: FakeSnapshots) -> None:
+        del self
+
+    monkeypatch.setattr(FakeSnapshots, "pinned", heedless)
+    found()
+
+
+def test_a_recovery_that_takes_a_merged_job_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I3: what its own graph has committed is durable."""
+
+    async def forgotten(self: FakeSnapshots) -> Mapping[RelationId, Epoch]:
+        del self
+        return {}
+
+    monkeypatch.setattr(FakeSnapshots, "settled", forgotten)
+    found()
+
+
+def test_a_merge_that_loses_what_is_left_of_the_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: the first epoch in the database graph reads the changes since the last replayed one."""
+
+    def since_the_last_barrier(*, since: Epoch, curr: Epoch) -> Reading:
+        return (
+            interleaved(since=max(since, Epoch(curr - 1)), curr=curr)
+            if since < curr
+            else interleaved(since=since, curr=curr)
+        )
+
+    monkeypatch.setattr("workers.executors.graph.interleaved", since_the_last_barrier)
+    assert "I1" in found()
+
+
+def test_a_span_that_is_replayed_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stays(self: Replay, reading: Reading, upto: Epoch) -> None:
+        del self, reading, upto
+
+    monkeypatch.setattr(Replay, "replayed", stays)
+    found()
+
+
+def test_a_graph_that_is_not_retired_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I9: the state store forgets it as well."""
+
+    async def kept(self: FakeTables, graph: GraphId, generation: Generation, *, term: Term) -> None:
+        await self.fence(graph, generation, term=term)
+
+    monkeypatch.setattr(FakeTables, "retire", kept)
+    assert "I9" in found()
+
+
+def test_a_limit_that_does_not_follow_its_job_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I4: it was asked for in the database graph, before the job had one of its own."""
+
+    async def stays(tx: Transaction, plan: JobPlan, graph: GraphId, *, now: datetime) -> None:
+        del tx, plan, graph, now
+
+    monkeypatch.setattr(queue, "follow", stays)
+    assert "I4" in found()
+
+
+def test_an_epoch_that_comes_after_another_graphs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I3: with checkpoints that cover several barriers."""
+    seen = FakeGraphs.view
+
+    async def of_all(self: FakeGraphs, graph: GraphId, *, now: datetime, lease: timedelta) -> GraphView:
+        view = await seen(self, graph, now=now, lease=lease)
+        return view if view.attached is None else replace(view, attached=view.newest)
+
+    monkeypatch.setattr(FakeGraphs, "view", of_all)
+    assert "I3" in found()
+
+
+# --- side by side -------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_runs_one_epoch_at_a_time_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I10: the database graph's lane waits for no other."""
+    ran = Agent._run_barrier  # pyright: ignore[reportPrivateUsage]
+    turns: dict[tuple[Kernel, str], Turn] = {}
+
+    def in_turn(self: Agent, executor: Executor, barrier: Barrier) -> None:
+        assert isinstance(self.stop, StopEvent)
+        kernel = self.stop.place.kernel
+        with turns.setdefault((kernel, self.registration.worker), Turn(kernel)):
+            ran(self, executor, barrier)
+
+    monkeypatch.setattr(Agent, "_run_barrier", in_turn)
+    assert "I10" in found(among=STUCK)
+
+
+def test_a_leader_that_looks_at_one_graph_at_a_time_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I10."""
+    looked = Schedule.look
+    looking: set[str] = set()
+
+    async def in_turn(self: Schedule, graph: GraphId, *, term: Term) -> Effect:
+        if self.holder in looking:
+            await self.world.signals.wait(0.05)
+            return Wait(None, "another graph is looked at")
+        looking.add(self.holder)
+        try:
+            return await looked(self, graph, term=term)
+        finally:
+            looking.discard(self.holder)
+
+    monkeypatch.setattr(Schedule, "look", in_turn)
+    assert "I10" in found(among=STUCK)
+
+
+def test_a_worker_that_is_given_up_for_a_stuck_job_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I10: it may well run the epochs of the database graph."""
+    abandoned = recovery.abandon
+
+    async def given_up(tx: Transaction, view: GraphView, effect: Abandon, *, now: datetime) -> None:
+        await abandoned(tx, view, effect, now=now)
+        if view.worker is not None and view.decoupled is not None and effect.failure is None:
+            await tx.workers.give_up(view.worker)
+
+    monkeypatch.setattr(barriers.recovery, "abandon", given_up)
+    assert "I10" in found(among=STUCK)
