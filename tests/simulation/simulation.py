@@ -335,8 +335,8 @@ class _OneThread:
             self.running = self.kernel.spawn(self.kernel.current.process, self.name, self._run)
         return SimpleNamespace(done=lambda: bool(done))
 
-    def shutdown(self) -> None:
-        while self.running is not None and not self.running.done:
+    def shutdown(self, *, wait: bool = True) -> None:
+        while wait and self.running is not None and not self.running.done:
             self.kernel.stop(0.05)
 
     def _run(self) -> None:
