@@ -16,7 +16,7 @@ from service.operations import barriers, queue, recovery
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.protocol.dml import StatementResult
-from service.protocol.ids import Epoch, Generation, GraphId, JobId, RelationId, Term
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, JobId, RelationId, Term
 from service.protocol.plan import JobPlan, PositionState, VnodePosition
 from service.protocol.report import Collected, Failed
 from service.protocol.vnodes import Runs, runs_of, vnodes_of
@@ -371,3 +371,12 @@ def test_an_epoch_that_comes_after_another_graphs_is_found(monkeypatch: pytest.M
 
     monkeypatch.setattr(FakeGraphs, "view", of_all)
     assert "I3" in found()
+
+
+def test_a_job_that_shares_a_worker_although_it_has_its_own_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shared(self: FakeGraphs, graph: GraphId) -> GraphId:
+        del self, graph
+        return DATABASE_GRAPH
+
+    monkeypatch.setattr(FakeGraphs, "_serving", shared)
+    assert "I10" in found()

@@ -1,7 +1,7 @@
 """What the users of a schedule do: each action is one call to a service, which may die before it answers."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from random import Random
 
@@ -158,7 +158,9 @@ class Users:
             branches[-1] = (branches[-1][0], shapes.FAILING)
         parallelism = self._parallelism()
         backfill = random.choice((None, None, Fixed(random.randint(1, self.vnode_count))))
-        new = shapes.view(
+        scan_type = random.choice((ScanType.ARRANGEMENT_BACKFILL, ScanType.SNAPSHOT_BACKFILL))
+        serverless = scan_type is ScanType.SNAPSHOT_BACKFILL and bool(random.randrange(2))
+        view = shapes.view(
             self._name("m"),
             branches,
             actors=resolved(backfill or parallelism, slots=self.slots, vnode_count=self.vnode_count),
@@ -166,8 +168,9 @@ class Users:
             backfill=backfill,
             rate_limit=random.choice((None, None, None, 0, 2, 5)),
             order=self._order([upstream.id for upstream, _ in branches]),
-            scan_type=random.choice((ScanType.ARRANGEMENT_BACKFILL, ScanType.SNAPSHOT_BACKFILL)),
+            scan_type=scan_type,
         )
+        new = replace(view, serverless=serverless)
         wait = random.choice((jobs.created, jobs.first_barrier, None, None, None, None))
 
         async def call(world: World) -> None:
