@@ -7,6 +7,7 @@ state store, start the loops, the worker and the doors, and take all of it down 
 
 import asyncio
 import ipaddress
+import json
 import os
 import secrets
 import signal
@@ -189,6 +190,7 @@ async def _world(stack: AsyncExitStack, settings: Settings, database_url: str) -
         clock=SystemClock(),
         signals=LocalSignals(),
         dml_url=logins.writer_url,
+        own_workers=settings.launcher != "none",
     )
     return world, SecretStr(state_store_url)
 
@@ -230,7 +232,7 @@ async def readiness(world: World, schedule: Schedule) -> Mapping[str, str]:
         found["state_store"] = str(error)
     if schedule.leading is None:
         found["leader"] = "another service leads, or none yet"
-    if not any(worker.alive for worker in known):
+    if not any(worker.alive and worker.graph == DATABASE_GRAPH for worker in known):
         found["worker"] = "no worker is alive"
     if state["status"] != "RUNNING":
         found["graph"] = f"{state['status']}: {state['last_error'] or 'starting'}"
@@ -240,6 +242,7 @@ async def readiness(world: World, schedule: Schedule) -> Mapping[str, str]:
 def _launcher(settings: Settings, url: str, worker_token: SecretStr, state_store_url: SecretStr) -> Launcher | None:
     if settings.launcher == "none":
         return None
+    own_conf = settings.serverless_spark_conf
     worker = WorkerSettings(
         data_dir=settings.data_dir.resolve(),
         service_url=url,
@@ -248,6 +251,8 @@ def _launcher(settings: Settings, url: str, worker_token: SecretStr, state_store
         java_home=find_java(os.environ),
         worker_token=worker_token,
         state_store_url=state_store_url,
+        serverless_spark_master=settings.serverless_spark_master,
+        serverless_spark_conf=None if own_conf is None else json.dumps(own_conf),
     )
     Path(worker.data_dir).mkdir(parents=True, exist_ok=True)
     return SubprocessLauncher(worker, clock=SystemClock(), new_worker_id=_new_worker_id)

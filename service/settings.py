@@ -37,6 +37,10 @@ class Settings(BaseSettings):
     launcher: Literal["subprocess", "none"] = "subprocess"
     """`none`: workers are started by somebody else (Kubernetes)."""
     spark_master: str = "local[*]"
+    serverless_spark_master: str | None = None
+    """The Spark master, hence the task slots, of the worker of a serverless job; None is that of the others."""
+    serverless_spark_conf: dict[str, str] | None = None
+    """Spark settings of such a worker, as JSON (`{"spark.driver.memory": "2g"}`), instead of TIDEFILL_SPARK_CONF."""
     log_format: Literal["console", "json"] = "console"
     log_level: str = "info"
     body_size_max: int = Field(default=1 << 20, gt=0)

@@ -19,7 +19,7 @@ import structlog
 from service.protocol.api import Registered, Registration
 from service.protocol.barrier import Barrier
 from service.protocol.epoch import NEVER, instant_of
-from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId
 from service.protocol.report import Collected, Failed
 from service.protocol.request import Analyzed, Rejected, Request, Verified
 from workers.meta_client import MetaClient, ServiceAwayError, StaleWorkerError
@@ -40,6 +40,10 @@ class Executor(Protocol):
         """Run one epoch; everything it wrote is durable when it returns."""
         ...
 
+    def interrupt(self) -> None:
+        """Have the epoch that runs on another thread fail soon: its generation is over."""
+        ...
+
 
 @dataclass
 class _Lane:
@@ -47,6 +51,7 @@ class _Lane:
 
     executor: Executor
     graph: GraphId
+    generation: Generation
     taken: Epoch = NEVER
     """The last barrier that it was given."""
     ended: "Future[None] | None" = None
@@ -61,6 +66,18 @@ class _Lane:
         done = self.ended is not None and self.ended.done()
         age = datetime.now(UTC) - instant_of(self.taken)  # noqa: TID251 - the agent owns the clock of its lanes
         return done and self.graph != DATABASE_GRAPH and age > LANE_IDLE
+
+    def is_left_by(self, barrier: Barrier) -> bool:
+        """Whether what it still runs is of a generation that is over, so that this barrier must not wait for it. One
+        that hangs in the database graph's epoch is replaced as a whole.
+        """
+        busy = self.ended is not None and not self.ended.done()
+        return busy and self.graph != DATABASE_GRAPH and self.generation < barrier.generation
+
+    def leave(self) -> None:
+        """Let what still runs end by itself, soon if it can: nothing of it can be written any more (I7)."""
+        self.executor.interrupt()
+        self.thread.shutdown(wait=False)
 
 
 @dataclass
@@ -113,11 +130,20 @@ class Agent:
             if barrier is None:
                 self.lanes = {graph: lane for graph, lane in self.lanes.items() if not lane.over}
                 continue
-            lane = self.lanes.get(barrier.graph)
-            if lane is None:
-                lane = self.lanes[barrier.graph] = _Lane(self.executor_of(barrier.graph), barrier.graph)
-            lane.taken = barrier.curr
+            lane = self._lane(barrier)
+            lane.taken, lane.generation = barrier.curr, barrier.generation
             lane.ended = lane.thread.submit(self._guarded, partial(self._run_barrier, lane.executor, barrier))
+
+    def _lane(self, barrier: Barrier) -> _Lane:
+        lane = self.lanes.get(barrier.graph)
+        if lane is not None and lane.is_left_by(barrier):
+            log.warning("lane.left", graph=barrier.graph, epoch=lane.taken, generation=lane.generation)
+            lane.leave()
+            lane = None
+        if lane is None:
+            executor = self.executor_of(barrier.graph)
+            lane = self.lanes[barrier.graph] = _Lane(executor, barrier.graph, barrier.generation)
+        return lane
 
     def _run_barrier(self, executor: Executor, barrier: Barrier) -> None:
         answer = self._run_epoch(executor, barrier)

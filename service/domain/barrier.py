@@ -38,6 +38,17 @@ class InFlight:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnWorker:
+    """How starting the worker goes that serves one graph and no other: `failures` counts the starts in a row that came
+    to nothing, `error` says what was wrong with the last one, and at `due` it is tried again.
+    """
+
+    failures: int = 0
+    error: str | None = None
+    due: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Decoupled:
     """What the graph of a snapshot job adds: its job ends, or goes on in the database graph, before it does."""
 
@@ -49,6 +60,8 @@ class Decoupled:
     """It reads history without a limit: its next barrier need not wait for the interval, which nobody else shares."""
     unindexed: bool = False
     """The snapshot is loaded, and its table lacks the index that the change log's rows are found by."""
+    own_worker: OwnWorker | None = None
+    """None: workers of the database graph serve it as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +78,7 @@ class GraphView:
     worker: WorkerId | None
     """The worker that runs the present generation."""
     alive: frozenset[WorkerId]
-    """Workers of this graph whose lease runs."""
+    """Workers that serve this graph, whose lease runs."""
     in_flight: InFlight | None = None
     uncommitted: int = 0
     """Collected barriers that wait for the next checkpoint."""

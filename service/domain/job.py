@@ -130,6 +130,8 @@ class Job:
     """Where its barriers come from."""
     state_since: datetime | None = None
     """When it came into its state, where that was recorded."""
+    serverless: bool = False
+    """Its graph has a worker of its own until the job merges."""
 
     @property
     def present_parallelism(self) -> Parallelism | None:

@@ -75,6 +75,7 @@ SESSION_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "backfill_rate_limit": "default",
         "background_ddl": "false",
+        "enable_serverless_backfill": "false",
         "streaming_max_parallelism": "default",
         "streaming_parallelism": "default",
         **{f"streaming_parallelism_for_{kind}": "default" for kind in _KINDS},
@@ -112,7 +113,7 @@ def parse_session_variable(name: str, text: str) -> str:
     lowered = text.strip().lower()
     if lowered == "default":
         return SESSION_DEFAULTS[name]
-    if name in {"background_ddl", "streaming_use_arrangement_backfill", "streaming_use_snapshot_backfill"}:
+    if SESSION_DEFAULTS[name] in {"true", "false"}:
         return str(parse_bool(name, lowered)).lower()
     if name == "timezone":
         if lowered not in {"utc", "etc/utc"}:

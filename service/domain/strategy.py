@@ -32,6 +32,20 @@ def chosen(session: Mapping[str, str]) -> Strategy:
     return Strategy(ScanType.BACKFILL, off)
 
 
+def check_serverless(strategy: Strategy, *, own_workers: bool) -> None:
+    """Raise Invalid where a job cannot have a worker of its own."""
+    if strategy.scan_type is not ScanType.SNAPSHOT_BACKFILL:
+        raise Invalid(
+            "Serverless Backfill needs a graph of its own, which only a Snapshot backfill has: the strategy is"
+            f" {strategy.scan_type}, because {strategy.why}"
+        )
+    if not own_workers:
+        raise Invalid(
+            "Serverless Backfill is disabled. Workers are started outside of this service (TIDEFILL_LAUNCHER=none): it"
+            " cannot start one for this job. SET enable_serverless_backfill = false shares theirs"
+        )
+
+
 def tied_actors(scans: Collection[int], vnode_count: int) -> int:
     """Return how many actors a NoShuffle scan has: those of its upstream, which has `scans` with so many each.
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from service.domain.barrier import GraphStatus, GraphView, Pace
+from service.domain.barrier import GraphStatus, GraphView, OwnWorker, Pace
 from service.domain.job import Job, JobState
 from service.domain.progress import ScanProgress
 from service.domain.retry import backoff
@@ -57,6 +57,8 @@ class Around:
     paused: bool
     paused_since: datetime | None
     place: int | None = None
+    own_workers: bool = True
+    """Whether somebody starts workers for one graph alone."""
 
 
 def why(job: Job, scans: Sequence[ScanProgress], around: Around, *, now: datetime) -> Waiting | None:
@@ -70,23 +72,38 @@ def why(job: Job, scans: Sequence[ScanProgress], around: Around, *, now: datetim
         case JobState.CANCELLING | JobState.DROPPING:
             return Waiting(Reason.STOP, "a barrier has yet to stop its actors", job.state_since)
         case JobState.CREATING:
-            return _of_graph(around, now) or _of_job(job, scans, around)
+            return _of_graph(job, around, now) or _of_job(job, scans, around)
         case _:
             return None
 
 
-def _of_graph(around: Around, now: datetime) -> Waiting | None:
+def _of_graph(job: Job, around: Around, now: datetime) -> Waiting | None:
     graph, said = around.graph, around.last_error or "starting"
     if graph.status is GraphStatus.RECOVERING:
         return Waiting(Reason.RECOVERY, f"rolling back to the committed epoch: {said}", graph.recovering_since)
     lost = graph.status is GraphStatus.RUNNING and graph.worker not in graph.alive
     if not graph.alive or lost:
-        return Waiting(Reason.WORKER, "no worker is alive", graph.recovering_since)
+        own = None if graph.decoupled is None else graph.decoupled.own_worker
+        return _without_worker(own, graph.recovering_since or job.state_since, own_workers=around.own_workers)
     if graph.status is GraphStatus.WAITING:
         since = graph.recovering_since
         due = None if since is None else since + backoff(graph.attempts)
         return Waiting(Reason.RECOVERY, f"backing off after {graph.attempts} starts: {said}", since, due)
     return _overdue(around, now)
+
+
+def _without_worker(own: OwnWorker | None, since: datetime | None, *, own_workers: bool) -> Waiting:
+    if own is None:
+        return Waiting(Reason.WORKER, "no worker is alive", since)
+    if not own_workers:
+        text = "it needs a worker of its own, and this service starts none (TIDEFILL_LAUNCHER=none)"
+        return Waiting(Reason.WORKER, text, since)
+    if own.error is None:
+        return Waiting(Reason.WORKER, "its own worker is being started", since)
+    if own.failures == 0:
+        return Waiting(Reason.WORKER, f"its own worker is being started anew: {own.error}", since, own.due)
+    times = "once" if own.failures == 1 else f"{own.failures} times in a row"
+    return Waiting(Reason.WORKER, f"its own worker failed {times}: {own.error}", since, own.due)
 
 
 def _overdue(around: Around, now: datetime) -> Waiting | None:

@@ -1,8 +1,9 @@
-"""A worker as a process beside the service: one for the database graph, looked after until the service stops.
+"""Workers as processes beside the service: one for each graph that is to have one, looked after until it stops.
 
 `supervise` is a tick: it looks at what is there and does what is due. A driver that ended takes the rest of its worker
 with it (JVM, Python daemons), because what they still run belongs to a worker nobody listens to (I9). So does a service
-that ended: its successor on the same data directory ends what it finds.
+that ended: its successor on the same data directory ends what it finds. A tick waits for no worker to end by itself:
+one that takes its time holds up no other.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +24,8 @@ from service.launchers.restarts import Restarts
 from service.launchers.worker_environment import WorkerSettings, worker_environment, worker_secrets
 from service.launchers.worker_home import WorkerHome, abandoned_homes, make_home
 from service.ports.clock import Clock
-from service.protocol.ids import WorkerId
+from service.ports.launcher import Ended
+from service.protocol.ids import GraphId, WorkerId
 
 WORKER_COMMAND: Final = (sys.executable, "-m", "workers")
 _LOGS_KEPT: Final = 20
@@ -32,16 +34,24 @@ _LOGS_KEPT: Final = 20
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Running:
     worker: WorkerId
     process: subprocess.Popen[bytes]
     home: WorkerHome
     started: float
+    asked: float | None = None
+    """When it was asked to end."""
 
     def has_ended(self) -> bool:
         """Look without reaping: until its session is cleared, the driver's pid must stay its own."""
         return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def ask(self, now: float) -> None:
+        """Ask it to end, once."""
+        if self.asked is None:
+            self.process.terminate()
+            self.asked = now
 
     def clear(self) -> int:
         """End all of the worker's processes, remove its home, and return the driver's exit code."""
@@ -50,7 +60,7 @@ class _Running:
 
 
 class SubprocessLauncher:
-    """Implements `service.ports.launcher.Launcher` for one worker on this machine."""
+    """Implements `service.ports.launcher.Launcher` for workers on this machine."""
 
     def __init__(
         self,
@@ -66,66 +76,110 @@ class SubprocessLauncher:
         self._new_worker_id = new_worker_id
         self._command = command
         self._stop_after = stop_after
-        self._running: _Running | None = None
-        self._restarts = Restarts()
+        self._running: dict[GraphId, _Running] = {}
+        self._restarts: dict[GraphId, Restarts] = {}
         self._looked_for_leftovers = False
         self._stopped = False
         # Held in the threads, not on the loop: a cancelled tick leaves its thread at work while the stop comes.
         self._turn = threading.Lock()
 
-    async def supervise(self, given_up: Collection[WorkerId]) -> Collection[WorkerId]:
-        """See the port. A worker is returned once, when its processes are gone."""
-        return await asyncio.to_thread(self._look, given_up)
+    @property
+    def graphs(self) -> set[GraphId]:
+        """The graphs that have a worker here."""
+        return set(self._running)
+
+    async def supervise(
+        self, given_up: Collection[WorkerId], *, kept: Collection[GraphId], missing: Collection[GraphId]
+    ) -> Sequence[Ended]:
+        """See the port."""
+        return await asyncio.to_thread(self._look, given_up, kept, missing)
 
     async def stop(self) -> None:
-        """Ask the worker to end, then end it; nothing is started afterwards."""
+        """Ask the workers to end, then end them; nothing is started afterwards."""
         await asyncio.to_thread(self._stop)
 
-    def _look(self, given_up: Collection[WorkerId]) -> list[WorkerId]:
+    def _look(
+        self, given_up: Collection[WorkerId], kept: Collection[GraphId], missing: Collection[GraphId]
+    ) -> list[Ended]:
         with self._turn:
             if self._stopped:
                 return []
-            gone = [*self._end_leftovers(), *self._end_running(given_up)]
-            if self._running is None and self._restarts.allow(self._clock.monotonic()):
-                self._running = self._launch()
-            return gone
+            ended = [*self._end_leftovers(), *self._end_running(given_up, kept)]
+            self._restarts = {graph: one for graph, one in self._restarts.items() if graph in kept}
+            now = self._clock.monotonic()
+            for graph in missing:
+                if graph not in self._running and self._restarts.get(graph, Restarts()).allow(now):
+                    ended += self._launch(graph)
+            return ended
 
-    def _end_running(self, given_up: Collection[WorkerId]) -> list[WorkerId]:
-        running = self._running
-        if running is None or not (running.worker in given_up or running.has_ended()):
-            return []
-        exit_code = running.clear()
-        self._running = None
+    def _end_running(self, given_up: Collection[WorkerId], kept: Collection[GraphId]) -> Iterator[Ended]:
+        for graph, running in list(self._running.items()):
+            if running.has_ended() or self._is_due(running, given_up, wanted=graph in kept):
+                try:
+                    exit_code = running.clear()
+                except TimeoutError as error:
+                    # The kernel holds one of its processes: the next look tries again, and others are not kept waiting.
+                    _log.warning("worker.not_ended", worker=running.worker, graph=graph, error=str(error))
+                    continue
+                del self._running[graph]
+                yield self._ended(graph, running, exit_code)
+
+    def _is_due(self, running: _Running, given_up: Collection[WorkerId], *, wanted: bool) -> bool:
+        """Whether a worker has to be ended now; one whose graph needs it no more is asked first."""
         now = self._clock.monotonic()
-        self._restarts = self._restarts.after(timedelta(seconds=now - running.started), now=now)
-        log = str(self._log_of(running.worker))
-        _log.warning("worker.ended", worker=running.worker, exit_code=exit_code, log=log)
-        return [running.worker]
+        if not wanted:
+            running.ask(now)
+        if running.asked is not None:
+            return now - running.asked >= self._stop_after.total_seconds()
+        return running.worker in given_up
 
-    def _end_leftovers(self) -> list[WorkerId]:
+    def _ended(self, graph: GraphId, running: _Running, exit_code: int) -> Ended:
+        if running.asked is not None:
+            _log.info("worker.stopped", worker=running.worker, graph=graph, exit_code=exit_code)
+            return Ended(running.worker, graph, "it is needed no more", asked=True)
+        log = self._log_of(running.worker)
+        _log.warning("worker.ended", worker=running.worker, graph=graph, exit_code=exit_code, log=str(log))
+        how = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
+        lived = timedelta(seconds=self._clock.monotonic() - running.started)
+        return self._failed(graph, running.worker, f"it ended with {how}, see {log.name}", lived)
+
+    def _failed(self, graph: GraphId, worker: WorkerId, reason: str, lived: timedelta) -> Ended:
+        now = self._clock.monotonic()
+        restarts = self._restarts[graph] = self._restarts.get(graph, Restarts()).after(lived, now=now)
+        wait = timedelta(seconds=restarts.not_before - now)
+        return Ended(worker, graph, reason, failures=restarts.died_young, wait=wait)
+
+    def _end_leftovers(self) -> list[Ended]:
         """Once: end the workers of a service that was killed."""
         if self._looked_for_leftovers:
             return []
-        ended: list[WorkerId] = []
+        ended: list[Ended] = []
         for home in abandoned_homes(self._settings.data_dir):
             home.clear()
             _log.warning("worker.leftover_ended", worker=home.worker)
-            ended.append(home.worker)
+            ended.append(Ended(home.worker, None, "its service was killed"))
         self._looked_for_leftovers = True
         return ended
 
-    def _launch(self) -> _Running:
+    def _launch(self, graph: GraphId) -> Iterator[Ended]:
+        """Start a worker; yield it as one that ended where the machine does not let it start."""
         worker = self._new_worker_id()
-        home = make_home(self._settings.data_dir, worker, worker_secrets(self._settings))
+        settings = self._settings.of_graph(graph)
         try:
-            process = self._spawn(home)
-        except BaseException:
-            home.clear()
-            raise
-        _log.info("worker.started", worker=worker, pid=process.pid, log=str(self._log_of(worker)))
-        return _Running(worker, process, home, self._clock.monotonic())
+            home = make_home(settings.data_dir, worker, worker_secrets(settings))
+            try:
+                process = self._spawn(settings, home)
+            except BaseException:
+                home.clear()
+                raise
+        except OSError as error:
+            _log.warning("worker.not_started", worker=worker, graph=graph, error=str(error))
+            yield self._failed(graph, worker, f"it could not be started: {error}", timedelta(0))
+            return
+        _log.info("worker.started", worker=worker, graph=graph, pid=process.pid, log=str(self._log_of(worker)))
+        self._running[graph] = _Running(worker, process, home, self._clock.monotonic())
 
-    def _spawn(self, home: WorkerHome) -> subprocess.Popen[bytes]:
+    def _spawn(self, settings: WorkerSettings, home: WorkerHome) -> subprocess.Popen[bytes]:
         path = self._log_of(home.worker)
         path.parent.mkdir(parents=True, exist_ok=True)
         for old in sorted(path.parent.glob("worker-*.log"), key=_age)[: -(_LOGS_KEPT - 1)]:
@@ -135,7 +189,7 @@ class SubprocessLauncher:
                 self._command,
                 cwd=home.directory,
                 env=worker_environment(
-                    self._settings, home.worker, home=home.directory, temporary=home.temporary, inherited=os.environ
+                    settings, home.worker, home=home.directory, temporary=home.temporary, inherited=os.environ
                 ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -146,14 +200,13 @@ class SubprocessLauncher:
     def _stop(self) -> None:
         with self._turn:
             self._stopped = True
-            running = self._running
-            if running is None:
-                return
-            running.process.terminate()
-            wait_for_end(running.process.pid, self._stop_after.total_seconds())
-            exit_code = running.clear()
-            self._running = None
-        _log.info("worker.stopped", worker=running.worker, exit_code=exit_code)
+            deadline = self._clock.monotonic() + self._stop_after.total_seconds()
+            for running in self._running.values():
+                running.ask(self._clock.monotonic())
+            for graph, running in self._running.items():
+                wait_for_end(running.process.pid, max(deadline - self._clock.monotonic(), 0))
+                self._ended(graph, running, running.clear())
+            self._running = {}
 
     def _log_of(self, worker: WorkerId) -> Path:
         return self._settings.data_dir.resolve() / "logs" / f"worker-{worker}.log"

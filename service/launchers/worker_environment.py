@@ -3,13 +3,13 @@
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from pydantic import SecretStr
 
-from service.protocol.ids import GraphId, WorkerId
+from service.protocol.ids import DATABASE_GRAPH, GraphId, WorkerId
 
 _HANDED_ON: Final = re.compile(
     "PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_.*|TZ|LD_LIBRARY_PATH"
@@ -20,7 +20,11 @@ _SECRET: Final = re.compile("TOKEN|SECRET|PASSWORD|CREDENTIAL")
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What the worker of one graph has to know. `data_dir` is the service's own; `java_home` None: the worker looks."""
+    """What the worker of one graph has to know. `data_dir` is the service's own; `java_home` None: the worker looks.
+
+    The worker of a serverless job may have other slots (`serverless_spark_master`) and another configuration
+    (`serverless_spark_conf`, JSON, instead of TIDEFILL_SPARK_CONF); None: as all others.
+    """
 
     data_dir: Path
     service_url: str
@@ -29,6 +33,17 @@ class WorkerSettings:
     java_home: Path | None
     worker_token: SecretStr
     state_store_url: SecretStr
+    serverless_spark_master: str | None = None
+    serverless_spark_conf: str | None = None
+    spark_conf: str | None = None
+    """None: what is inherited."""
+
+    def of_graph(self, graph: GraphId) -> "WorkerSettings":
+        """Return what the worker of another graph has to know."""
+        if graph == DATABASE_GRAPH:
+            return replace(self, graph=graph)
+        master = self.serverless_spark_master or self.spark_master
+        return replace(self, graph=graph, spark_master=master, spark_conf=self.serverless_spark_conf)
 
 
 def worker_environment(
@@ -41,10 +56,12 @@ def worker_environment(
         if _HANDED_ON.fullmatch(name) and not _SECRET.search(name.upper())
     }
     java = {} if settings.java_home is None else {"JAVA_HOME": str(settings.java_home)}
+    conf = {} if settings.spark_conf is None else {"TIDEFILL_SPARK_CONF": settings.spark_conf}
     return {
         # Shuffles and spills of a killed worker go with its directory instead of staying among temporary files.
         "SPARK_LOCAL_DIRS": str(home / "spark"),
         **handed_on,
+        **conf,
         **java,
         "PYSPARK_PYTHON": sys.executable,
         "TMPDIR": str(temporary),

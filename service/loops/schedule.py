@@ -13,7 +13,7 @@ from service.domain.barrier import Effect, Publish, Retire, Wait
 from service.domain.errors import Deposed, NotFound
 from service.domain.leadership import RENEW_EVERY, Leadership
 from service.loops.periodic import Pauses, run_periodically
-from service.operations import adaptive, barriers, idempotency, leadership, maintenance, queue, workers
+from service.operations import adaptive, barriers, idempotency, launching, leadership, maintenance, queue
 from service.operations.world import World
 from service.ports.launcher import Launcher
 from service.protocol.ids import DATABASE_GRAPH, GraphId, Term
@@ -148,12 +148,9 @@ class Schedule:
             await maintenance.forget_questions(self.world, term=term)
 
     async def supervise(self) -> None:
-        """Keep the worker process running."""
+        """Keep the worker processes running."""
         assert self.launcher is not None
-        async with self.world.stores.begin() as tx:
-            known = await tx.workers.all(now=self.world.clock.now(), lease=self.world.worker_lease)
-        for worker in await self.launcher.supervise([record.worker for record in known if not record.alive]):
-            await workers.gone(self.world, worker)
+        await launching.supervise(self.world, self.launcher, leading=self._term() is not None)
 
     def _term(self) -> Term | None:
         """Return the term while it may be believed."""

@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.domain.barrier import Decoupled, GraphStatus, GraphView, InFlight
+from service.domain.barrier import Decoupled, GraphStatus, GraphView, InFlight, OwnWorker
 from service.domain.errors import NotFound
 from service.domain.job import HOLDS_PERMIT
 from service.meta_store.documents import among, printable, text_of
@@ -183,6 +183,10 @@ def _view(graph: GraphId, alive_after: datetime) -> Select[*tuple[Any, ...]]:
             and_(literal(graph == DATABASE_GRAPH), exists().select_from(cleanup)).label("cleanups_waiting"),
             snapshot_backfill.c.merged,
             snapshot_backfill.c.indexed,
+            snapshot_backfill.c.start_failures,
+            snapshot_backfill.c.start_error,
+            snapshot_backfill.c.start_due,
+            job.c.serverless,
             not_(_reading()).label("loaded"),
             and_(not_(graphs.c.paused), _reading(*unlimited)).label("unlimited"),
             job.c.state.label("job_state"),
@@ -202,8 +206,14 @@ def _view(graph: GraphId, alive_after: datetime) -> Select[*tuple[Any, ...]]:
 
 
 def _serves(graph: GraphId) -> ColumnElement[bool]:
-    """Whether a worker runs the graph's epochs: those of snapshot jobs run beside the database graph's."""
-    return workers.c.graph.in_({graph, DATABASE_GRAPH})
+    """Whether a worker runs the graph's epochs: those of snapshot jobs run beside the database graph's, unless they
+    have a worker of their own.
+    """
+    if graph == DATABASE_GRAPH:
+        return workers.c.graph == DATABASE_GRAPH
+    jobs = snapshot_backfill.join(job, job.c.id == snapshot_backfill.c.job)
+    own = exists(select(job.c.id).select_from(jobs).where(snapshot_backfill.c.graph == graph, job.c.serverless))
+    return workers.c.graph == case((own, graph), else_=DATABASE_GRAPH)
 
 
 def _reading(*how: ColumnElement[bool]) -> ColumnElement[bool]:
@@ -266,6 +276,7 @@ def _decoupled(row: Row[*tuple[Any, ...]]) -> Decoupled | None:
         merged=bool(row.merged),
         hurries=bool(row.unlimited),
         unindexed=bool(row.loaded) and not row.indexed,
+        own_worker=OwnWorker(row.start_failures, row.start_error, row.start_due) if row.serverless else None,
     )
 
 

@@ -58,6 +58,7 @@ class PostgresJobs:
             backfill_parallelism=parallelism_text(new.backfill_parallelism),
             # The worker may have other slots by the time it runs.
             rescale_due=new.parallelism is not None,
+            serverless=new.serverless,
         )
         job = JobId((await self._connection.execute(added.returning(job_table.c.id))).scalar_one())
         late = dependents(new.order)
@@ -151,6 +152,7 @@ JOBS: Final[Select[*tuple[Any, ...]]] = select(
     job_table.c.recoveries,
     job_table.c.graph,
     job_table.c.state_since,
+    job_table.c.serverless,
 ).join(relations, relations.c.id == job_table.c.relation)
 
 
@@ -174,6 +176,7 @@ def job_of_row(row: Row[*tuple[Any, ...]]) -> Job:
         recoveries=row.recoveries,
         graph=GraphId(row.graph),
         state_since=row.state_since,
+        serverless=row.serverless,
     )
 
 

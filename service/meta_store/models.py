@@ -209,6 +209,7 @@ job = Table(
     Column("rescale_due", Boolean, nullable=False, server_default=_FALSE),
     Column("snapshot_epoch", BigInteger),
     Column("state_since", _INSTANT),
+    Column("serverless", Boolean, nullable=False, server_default=_FALSE),
     UniqueConstraint("relation", name="job_creates_one_relation"),
 )
 BLAMED: Final = job.c.failures > literal_column("0")
@@ -227,6 +228,9 @@ snapshot_backfill = Table(
     Column("consumed", BigInteger),
     Column("indexed", Boolean, nullable=False),
     Column("merged", Boolean, nullable=False, server_default=_FALSE),
+    Column("start_failures", Integer, nullable=False, server_default=_ZERO),
+    Column("start_error", Text),
+    Column("start_due", _INSTANT),
 )
 
 fragment = Table(
@@ -318,7 +322,7 @@ worker = Table(
     "worker",
     METADATA,
     Column("id", Text, primary_key=True),
-    Column("graph", BigInteger, _reference("graph"), nullable=False),
+    Column("graph", BigInteger, nullable=False),
     Column("host", Text, nullable=False),
     Column("pid", BigInteger, nullable=False),
     Column("parallelism", Integer, nullable=False),

@@ -3,11 +3,15 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import and_, func, not_, select, update
+from sqlalchemy import and_, exists, func, literal_column, not_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from service.domain.barrier import OwnWorker
 from service.domain.errors import Stale
+from service.meta_store.documents import printable
+from service.meta_store.models import graph as graphs
+from service.meta_store.models import job, snapshot_backfill
 from service.meta_store.models import worker as workers
 from service.ports.records import WorkerRecord
 from service.protocol.api import Registration
@@ -21,7 +25,11 @@ class PostgresWorkers:
         self._connection = connection
 
     async def register(self, registration: Registration, *, now: datetime) -> None:
-        """A repetition (its answer was lost) is a sign of life. Raises Stale when the worker was given up."""
+        """A repetition (its answer was lost) is a sign of life."""
+        # Held: a graph that is retired meanwhile takes no worker along that nobody would tell so.
+        held = select(graphs.c.id).where(graphs.c.id == registration.graph).with_for_update(read=True, key_share=True)
+        if (await self._connection.execute(held)).first() is None:
+            raise Stale
         new = insert(workers).values(
             id=registration.worker,
             graph=registration.graph,
@@ -36,7 +44,8 @@ class PostgresWorkers:
             raise Stale
 
     async def seen(self, worker: WorkerId, *, now: datetime) -> None:
-        known = and_(workers.c.id == worker, not_(workers.c.given_up))
+        present = exists().where(graphs.c.id == workers.c.graph)
+        known = and_(workers.c.id == worker, not_(workers.c.given_up), present)
         sign = update(workers).where(known).values(seen_at=func.greatest(workers.c.seen_at, now))
         if (await self._connection.execute(sign.returning(workers.c.id))).first() is None:
             raise Stale
@@ -60,3 +69,16 @@ class PostgresWorkers:
             )
             for row in rows
         ]
+
+    async def wanted(self) -> Sequence[GraphId]:
+        rows = snapshot_backfill.join(job, job.c.id == snapshot_backfill.c.job)
+        creating = and_(job.c.serverless, job.c.state == literal_column("'Creating'"), not_(snapshot_backfill.c.merged))
+        found = select(snapshot_backfill.c.graph).select_from(rows).where(creating).order_by(snapshot_backfill.c.graph)
+        return [GraphId(graph) for graph in (await self._connection.execute(found)).scalars()]
+
+    async def start_failed(self, graph: GraphId, failed: OwnWorker) -> None:
+        told = update(snapshot_backfill).where(snapshot_backfill.c.graph == graph)
+        error = None if failed.error is None else printable(failed.error)
+        await self._connection.execute(
+            told.values(start_failures=failed.failures, start_error=error, start_due=failed.due)
+        )

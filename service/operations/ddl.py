@@ -8,7 +8,7 @@ from service.domain.adaptive import AUTO, Asked
 from service.domain.job import JobState
 from service.domain.parallelism import Parallelism, check_vnodes, for_backfill, normal, resolved
 from service.domain.placement import blocks
-from service.domain.strategy import Strategy, check_tied, chosen
+from service.domain.strategy import Strategy, check_serverless, check_tied, chosen
 from service.operations import jobs, logical_views, requests
 from service.operations.limits import first_limit
 from service.operations.naming import named
@@ -87,7 +87,9 @@ async def explain_view(world: World, statement: CreateMaterializedView, session:
         PlannedScan(scan.upstream.name, scan.query, len(fragment.actors), fragment.rate_limit)
         for scan, fragment in zip(planned.bound.scans, planned.new.fragments, strict=True)
     ]
-    return plan_text(planned.new.relation, scans, planned.strategy, planned.bound.order)
+    return plan_text(
+        planned.new.relation, scans, planned.strategy, planned.bound.order, serverless=planned.new.serverless
+    )
 
 
 async def readable(world: World) -> dict[str, Relation]:
@@ -118,6 +120,9 @@ async def _plan(
     columns = [await requests.analyze(world, scan.upstream, scan.query, bound.names) for scan in bound.scans]
     relation = view_relation(bound, columns, statement.name)
     strategy = chosen(session)
+    serverless = _serverless(statement, session)
+    if serverless:
+        check_serverless(strategy, own_workers=world.own_workers)
     tied = strategy.scan_type is ScanType.BACKFILL
     parallelism, backfill = normal(session, relation.kind), for_backfill(session)
     async with world.stores.begin() as tx:
@@ -144,7 +149,7 @@ async def _plan(
     # What is tied keeps the actors it has: nothing is asked for.
     asked = (None, None) if tied else (parallelism, backfill)
     read = tuple(views[name].id for name in sorted(query_reads(statement.query)) if name in views)
-    new = NewJob(relation, statement.text, background, scans, *asked, order, read)
+    new = NewJob(relation, statement.text, background, scans, *asked, order, read, serverless)
     return Planned(new, bound, strategy)
 
 
@@ -182,9 +187,11 @@ async def _there(world: World, statement: CreateMaterializedView, job: JobId, *,
 
 async def _started(world: World, job: JobId) -> Created:
     started = await jobs.first_barrier(world, job)
-    if started.state is not JobState.QUEUED:
-        return Created()
-    return Created((f"job {job} is queued: max_concurrent_creating_streaming_jobs is reached",))
+    if started.state is JobState.QUEUED:
+        return Created((f"job {job} is queued: max_concurrent_creating_streaming_jobs is reached",))
+    if started.state is JobState.CREATING and started.serverless:
+        return Created((f"job {job} is created by a worker of its own, which is started now",))
+    return Created()
 
 
 async def _finished(world: World, job: JobId) -> Created:
@@ -194,6 +201,13 @@ async def _finished(world: World, job: JobId) -> Created:
     if seconds < SLOW_DDL_SECONDS:
         return Created()
     return Created((f"the statement took {seconds:.0f} s; SET background_ddl = true returns at once",))
+
+
+def _serverless(statement: CreateMaterializedView, session: Mapping[str, str]) -> bool:
+    """The view's own option wins over the session's variable."""
+    if statement.serverless is not None:
+        return statement.serverless
+    return session.get("enable_serverless_backfill") == "true"
 
 
 def _rate_limit(statement: CreateMaterializedView, session: Mapping[str, str]) -> Asked:

@@ -13,7 +13,7 @@ from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import NewFragment, NewJob
-from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId
+from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, RelationId
 from service.protocol.mutation import Stop
 from service.protocol.plan import FragmentKind
 from service.protocol.relation import Relation, RelationKind
@@ -89,7 +89,9 @@ async def finished(world: World, job: JobId) -> Job:
 
 
 async def first_barrier(world: World, job: JobId) -> Job:
-    """Wait, as a background CREATE does, until the job's first barrier was collected, or it waits in the queue."""
+    """Wait, as a background CREATE does, until the job's first barrier was collected, or it waits in the queue or for a
+    worker of its own.
+    """
 
     async def look() -> Job | None:
         async with world.stores.begin() as tx:
@@ -97,6 +99,8 @@ async def first_barrier(world: World, job: JobId) -> Job:
             if found.state in {JobState.QUEUED, JobState.CREATED}:
                 return found
             _raise_if_ended(found)
+            if found.serverless and found.state is JobState.CREATING:
+                return found  # it takes long until its worker is there, and it need not be waited for
             scans = (await tx.fragments.scans([job])).get(job, ())
             return found if found.state is JobState.CREATING and any(scan.at for scan in scans) else None
 
@@ -126,9 +130,9 @@ async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: str) -> list[
                 await tx.events.append("job.cancelled", {"job": job, "name": found.name}, now=world.clock.now())
             else:
                 stopping.append(job)
-        await _stop(world, tx, stopping, asked_by=asked_by)
+        graphs = await _stop(world, tx, stopping, asked_by=asked_by)
     world.signals.notify()
-    await _gone(world, relations, cancelled)
+    await _gone(world, relations, graphs)
     return cancelled
 
 
@@ -147,18 +151,18 @@ async def drop(world: World, name: str, kind: RelationKind, *, cascade: bool, as
                 f"cannot drop {kind} {name} because other objects depend on it: {names}. Use DROP .. CASCADE"
             )
         stopping = [job for victim in doomed if (job := await _doom(world, tx, victim, asked_by)) is not None]
-        await _stop(world, tx, stopping, asked_by=asked_by)
+        graphs = await _stop(world, tx, stopping, asked_by=asked_by)
     world.signals.notify()
-    ended = [victim.entry.job for victim in doomed if victim.entry is not None]
-    await _gone(world, [victim.id for victim in doomed], ended)
+    await _gone(world, [victim.id for victim in doomed], graphs)
 
 
-async def _stop(world: World, tx: Transaction, jobs: Collection[JobId], *, asked_by: str) -> None:
+async def _stop(world: World, tx: Transaction, jobs: Collection[JobId], *, asked_by: str) -> Collection[GraphId]:
     """Queue the stop of jobs in the transaction that moves them to a state that waits for it: one that died in between
-    would leave them there for ever (I9).
+    would leave them there for ever (I9). Returns the graphs that are theirs alone.
     """
     if jobs:
         await ask(tx, Stop(jobs=tuple(sorted(jobs))), asked_by=asked_by, now=world.clock.now())
+    return {snapshot.graph for snapshot in (await tx.snapshots.of_jobs(jobs)).values()}
 
 
 async def _doom(world: World, tx: Transaction, victim: Named, asked_by: str) -> JobId | None:
@@ -200,9 +204,9 @@ async def _readers(tx: Transaction, relation: RelationId) -> list[Named]:
     return list(found.values())
 
 
-async def _gone(world: World, relations: Collection[RelationId], jobs: Collection[JobId]) -> None:
-    """Wait until the names are free, the state store holds nothing of them, and no graph of their own is left. Late is
-    not lost: the stop stays queued.
+async def _gone(world: World, relations: Collection[RelationId], graphs: Collection[GraphId]) -> None:
+    """Wait until the names are free, the state store holds nothing of them, and no graph of their own is left, nor a
+    worker of it. Late is not lost: the stop stays queued.
     """
     wanted = set(relations)
 
@@ -212,8 +216,10 @@ async def _gone(world: World, relations: Collection[RelationId], jobs: Collectio
             for relation in wanted:
                 if await tx.catalog.get(relation) is not None:
                     return None
-            graphs = await tx.snapshots.of_jobs(jobs)
-        return None if left or graphs else True
+            left_graphs = graphs and set(graphs).intersection(await tx.snapshots.graphs())
+            known = await tx.workers.all(now=world.clock.now(), lease=world.worker_lease) if graphs else ()
+        served = any(record.alive and record.graph in graphs for record in known)
+        return None if left or left_graphs or served else True
 
     await until(world, look, limit=GONE_WAIT)
 

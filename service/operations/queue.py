@@ -69,12 +69,14 @@ async def _start(world: World, job: Job, *, term: Term) -> None:
         if current is None or current.state not in {JobState.INITIAL, JobState.QUEUED}:
             return  # cancelled meanwhile: its removal queued the clean-up of the table
         await tx.jobs.move(job.id, JobEvent.STARTED, now=world.clock.now())
+        begun = None
         if is_snapshot(plan):
             begun = await tx.snapshots.begin(job.id, indexed=not loading)
             await follow(tx, plan, begun.graph, now=world.clock.now())
         else:
             await tx.commands.add(DATABASE_GRAPH, Add(jobs=(plan,)), asked_by=f"job {job.id}", now=world.clock.now())
-        await tx.events.append("job.started", {"job": job.id, "name": job.name}, now=world.clock.now())
+        facts = {"job": job.id, "name": job.name, "graph": (current if begun is None else begun).graph}
+        await tx.events.append("job.started", facts | {"serverless": job.serverless}, now=world.clock.now())
 
 
 async def _refuse(world: World, job: Job, error: str, *, term: Term) -> None:

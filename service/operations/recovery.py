@@ -8,7 +8,7 @@ continues.
 
 from datetime import datetime
 
-from service.domain.barrier import Abandon, GraphStatus, GraphView
+from service.domain.barrier import STOPPED, Abandon, GraphStatus, GraphView
 from service.domain.errors import Refused, Unavailable
 from service.domain.job import IN_GRAPH, JobEvent, JobState
 from service.domain.retry import gives_up
@@ -28,8 +28,7 @@ async def abandon(tx: Transaction, view: GraphView, effect: Abandon, *, now: dat
     blamed = None if effect.failure is None else effect.failure.job
     failures = await tx.jobs.blame(blamed, graph=view.graph)
     generation = await tx.graphs.set_status(view.graph, GraphStatus.RECOVERING, now=now, reason=effect.reason)
-    if view.worker is not None and (view.worker not in view.alive or (_hung(view, effect) and view.decoupled is None)):
-        # One that hangs in a snapshot job's epoch may well run those of the database graph (I10).
+    if view.worker is not None and (view.worker not in view.alive or (_hung(view, effect) and _alone(view))):
         await tx.workers.give_up(view.worker)
     if (
         blamed is not None
@@ -44,9 +43,18 @@ async def abandon(tx: Transaction, view: GraphView, effect: Abandon, *, now: dat
 
 
 def _hung(view: GraphView, effect: Abandon) -> bool:
-    """Whether the worker holds a barrier without an answer although nobody asked for a recovery."""
+    """Whether the worker holds a barrier without an answer although nobody asked for the end of the generation."""
     unanswered = view.in_flight is not None and not view.in_flight.collected and effect.failure is None
-    return unanswered and view.recover_asked is None
+    return unanswered and view.recover_asked is None and effect.reason != STOPPED
+
+
+def _alone(view: GraphView) -> bool:
+    """Whether nobody is disturbed when the graph's worker is replaced who is not held up by it anyhow.
+
+    One that hangs in the epoch of a snapshot job that shares it runs those of the database graph well (I10): it stays,
+    and lets go of the epoch itself when the next generation's barrier comes (`workers.agent`).
+    """
+    return view.decoupled is None or view.decoupled.own_worker is not None
 
 
 async def _fail(tx: Transaction, job: JobId, error: str, *, now: datetime) -> None:

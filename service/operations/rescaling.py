@@ -32,9 +32,10 @@ Layouts = Mapping[FragmentId, Sequence[Runs]]
 
 
 async def slots(tx: Transaction, *, now: datetime, lease: timedelta) -> int | None:
-    """Return how many tasks a worker runs at once, None while no worker is alive."""
+    """Return how many tasks a worker of the database graph runs at once, None while none is alive."""
     known = await tx.workers.all(now=now, lease=lease)
-    return max((record.parallelism for record in known if record.alive), default=None)
+    serving = (record.parallelism for record in known if record.alive and record.graph == DATABASE_GRAPH)
+    return max(serving, default=None)
 
 
 async def alter(world: World, wanted: JobId, changes: Mapping[str, Parallelism | None], *, asked_by: str) -> CommandId:

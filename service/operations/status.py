@@ -312,7 +312,7 @@ def _ddl(found: Job, progress: JobProgress, place: int | None, last_error: objec
         create_type="BACKGROUND" if found.background else "FOREGROUND",
         progress=progress.text,
         initialized_at=found.initialized_at,
-        is_serverless_backfill=False,
+        is_serverless_backfill=found.serverless,
         backfill_type=progress.backfill_type,
         name=found.name,
         state=found.state,

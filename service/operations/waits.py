@@ -43,6 +43,7 @@ async def _around(world: World, tx: Transaction, graph: GraphId) -> Around:
         last_error=state["last_error"],
         paused=bool(state["paused"]),
         paused_since=state["paused_since"],
+        own_workers=world.own_workers,
     )
 
 

@@ -16,12 +16,12 @@ from service.protocol.request import Analyzed, Rejected, Request, Verified
 
 
 async def register(world: World, registration: Registration) -> Registered:
-    """A warm worker presents itself. Raises Conflict for another protocol version."""
+    """A warm worker presents itself. Raises Conflict for another protocol version, Stale where nobody waits for it."""
     if registration.version != VERSION:
         raise Conflict(f"worker speaks protocol version {registration.version}, this service {VERSION}")
     async with world.stores.begin() as tx:
         await tx.workers.register(registration, now=world.clock.now())
-        facts = {"worker": registration.worker, "host": registration.host}
+        facts = {"worker": registration.worker, "graph": registration.graph, "host": registration.host}
         await tx.events.append("worker.registered", facts, now=world.clock.now())
     world.signals.notify()
     return Registered(
@@ -87,14 +87,6 @@ async def respond(world: World, worker: WorkerId, response: Analyzed | Verified 
     async with world.stores.begin() as tx:
         await tx.workers.seen(worker, now=world.clock.now())
         await tx.requests.answer(response)
-    world.signals.notify()
-
-
-async def gone(world: World, worker: WorkerId) -> None:
-    """The launcher saw the worker's process end: do not wait for its lease."""
-    async with world.stores.begin() as tx:
-        await tx.workers.give_up(worker)
-        await tx.events.append("worker.lost", {"worker": worker}, now=world.clock.now())
     world.signals.notify()
 
 

@@ -33,6 +33,8 @@ class World:
     signals: Signals
     dml_url: str = field(repr=False)
     """Where workers run users' DML; handed to them when they register."""
+    own_workers: bool = False
+    """Whether a worker can be started for one job alone."""
     worker_lease: timedelta = timedelta(seconds=10)
     """A worker that is silent for this long is given up. Its calls come at least every `poll_wait`."""
     poll_wait: timedelta = timedelta(seconds=2)

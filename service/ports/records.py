@@ -111,6 +111,8 @@ class NewJob:
     order: Order = ()
     views: tuple[RelationId, ...] = ()
     """The logical views that its query names."""
+    serverless: bool = False
+    """A worker of its own shall create it."""
 
     def __post_init__(self) -> None:
         """What nobody scans would never be read, and nothing could come after it."""

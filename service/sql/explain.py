@@ -19,7 +19,9 @@ class PlannedScan:
     rate_limit: int | None
 
 
-def plan_text(relation: Relation, scans: Sequence[PlannedScan], strategy: Strategy, order: Edges) -> tuple[str, ...]:
+def plan_text(
+    relation: Relation, scans: Sequence[PlannedScan], strategy: Strategy, order: Edges, *, serverless: bool = False
+) -> tuple[str, ...]:
     """Return the plan, a line each. Projections and predicates are in Spark's SQL, as they will run."""
     columns = ", ".join(f"{c.name}(hidden)" if c.hidden else c.name for c in relation.columns)
     key = ", ".join(f"{part.name} DESC" if part.descending else part.name for part in relation.key)
@@ -31,6 +33,7 @@ def plan_text(relation: Relation, scans: Sequence[PlannedScan], strategy: Strate
         *_scan(scans[-1], strategy, "└─", "  "),
         f"Backfill strategy: {strategy.scan_type}, because {strategy.why}",
         f"Backfill order: {f'FIXED({edges})' if edges else 'NONE'}",
+        *(["Backfill worker: its own, until the job merges"] if serverless else []),
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from service.domain.errors import Invalid
+from service.domain.parameters import parse_bool
 from service.sql.cursor import Cursor
 from service.sql.tokens import Token, TokenKind, syntax_error
 
@@ -27,6 +28,13 @@ class Option:
         if not text.isascii() or not text.lstrip("-").isdigit() or len(text) > len("-9223372036854775807"):
             raise Invalid(f'option "{self.name}" takes an integer, not {self.text}', position=self.position)
         return int(text)
+
+    def boolean(self) -> bool:
+        """Return a boolean, which may be written as a string. Raises Invalid."""
+        try:
+            return parse_bool(self.name, "".join(token.value for token in self.tokens))
+        except Invalid:
+            raise Invalid(f'option "{self.name}" takes a boolean, not {self.text}', position=self.position) from None
 
 
 def read_options(cursor: Cursor, *, known: Collection[str]) -> dict[str, Option]:

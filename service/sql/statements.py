@@ -48,7 +48,8 @@ class BackfillOrder:
 class CreateMaterializedView:
     """`options` are the WITH options as typed, by name; `backfill_rate_limit` and `order` are their meaning.
 
-    `limited` tells a limit that was given (None: unlimited) from one that was not, which the session then decides.
+    `limited` tells a limit that was given (None: unlimited) from one that was not, which the session then decides; it
+    decides as well where `serverless` is None.
     """
 
     name: str
@@ -59,6 +60,7 @@ class CreateMaterializedView:
     limited: bool = False
     backfill_rate_limit: Asked = None
     order: BackfillOrder = BackfillOrder()
+    serverless: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ from service.sql.view_keys import BoundScan, BoundView, Branch, Output, check_wi
 SCANS_MAX: Final = 1000
 """Logical views that put others together twice, one upon the other, would otherwise grow without a bound."""
 _NO_VIEWS: Final[Mapping[str, Tree]] = MappingProxyType({})
-OPTIONS: Final = frozenset({"backfill_rate_limit", "backfill_order"})
+SERVERLESS: Final = "cloud.serverless_backfill_enabled"
+OPTIONS: Final = frozenset({"backfill_rate_limit", "backfill_order", SERVERLESS})
 
 _CLAUSES: Final = {
     "joins": "a join",
@@ -74,6 +75,7 @@ def parse_create_view(cursor: Cursor) -> CreateMaterializedView:
         limited="backfill_rate_limit" in options,
         backfill_rate_limit=_limit(options.get("backfill_rate_limit")),
         order=order,
+        serverless=options[SERVERLESS].boolean() if SERVERLESS in options else None,
     )
 
 

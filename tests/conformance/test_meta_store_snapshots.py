@@ -1,21 +1,27 @@
 """Jobs in graphs of their own: what begins, moves and ends with them."""
 
+from dataclasses import replace
+
 import pytest
 
-from service.domain.errors import NotFound
-from service.domain.job import Job
+from service.domain.barrier import OwnWorker
+from service.domain.errors import NotFound, Stale
+from service.domain.job import Job, JobEvent
 from service.ports.meta_store import Stores
 from service.ports.snapshots import Snapshot
-from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId
+from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId, WorkerId
 from service.protocol.mutation import Mutation, Pause, Resume, Throttle
 from service.protocol.plan import SnapshotPlan
 from tests.support.meta_store import (
     LEASE,
     NOW,
     WORKER,
+    add_creating,
     barrier,
     collected,
     inject,
+    new_view,
+    registration,
     running,
     scan_of,
     table_and_view,
@@ -56,6 +62,65 @@ async def test_a_graph_of_its_own_begins_at_what_is_committed(stores: Stores) ->
         seen = await tx.graphs.view(begun.graph, now=NOW, lease=LEASE)
         assert seen.alive == {WORKER}, "workers of the database graph run it"
         assert seen.newest == 10, "epochs are of one sequence"
+
+
+async def serverless(stores: Stores) -> Snapshot:
+    """Start a job that shall have a worker of its own, beside one that shares that of the database graph."""
+    table, _ = await table_and_view(stores)
+    await running(stores)
+    async with stores.begin() as tx:
+        view = await add_creating(tx, replace(new_view("own", table.relation), serverless=True))
+        assert view.serverless
+        return await tx.snapshots.begin(view.id, indexed=True)
+
+
+async def test_a_graph_with_a_worker_of_its_own_has_no_other(stores: Stores) -> None:
+    own, other = await serverless(stores), WorkerId("own")
+    async with stores.begin() as tx:
+        assert (await tx.graphs.view(own.graph, now=NOW, lease=LEASE)).alive == frozenset()
+        presented = registration(other).model_copy(update={"graph": own.graph})
+        await tx.workers.register(presented, now=NOW)
+        assert (await tx.graphs.view(own.graph, now=NOW, lease=LEASE)).alive == {other}
+        assert (await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)).alive == {WORKER}
+        await tx.snapshots.retire(own.graph)
+        with pytest.raises(Stale):
+            await tx.workers.seen(other, now=NOW)
+        with pytest.raises(Stale):
+            await tx.workers.register(presented.model_copy(update={"worker": WorkerId("late")}), now=NOW)
+        records = {record.worker: record.graph for record in await tx.workers.all(now=NOW, lease=LEASE)}
+    assert records == {WORKER: DATABASE_GRAPH, other: own.graph}
+
+
+@pytest.mark.parametrize("event", [None, JobEvent.CANCEL_ASKED, JobEvent.FAILED])
+async def test_a_worker_of_its_own_is_wanted_until_its_job_merges_or_ends(
+    stores: Stores, event: JobEvent | None
+) -> None:
+    own = await serverless(stores)
+    async with stores.begin() as tx:
+        assert await tx.workers.wanted() == [own.graph]
+        if event is None:
+            await tx.snapshots.merge(own.graph)
+        else:
+            await tx.jobs.move(own.job, event, now=NOW)
+        assert await tx.workers.wanted() == []
+
+
+async def test_how_starting_it_goes_is_remembered_with_its_graph(stores: Stores) -> None:
+    _, shared = await started(stores)
+    async with stores.begin() as tx:
+        table = await tx.catalog.named("t")
+        assert table is not None
+        view = await add_creating(tx, replace(new_view("own", table.relation.id), serverless=True))
+        own = await tx.snapshots.begin(view.id, indexed=True)
+        seen: list[OwnWorker | None] = []
+        failed = OwnWorker(3, "exit\0code 3", NOW)
+        for _ in range(2):
+            for graph in (own.graph, shared.graph):
+                decoupled = (await tx.graphs.view(graph, now=NOW, lease=LEASE)).decoupled
+                assert decoupled is not None
+                seen.append(decoupled.own_worker)
+            await tx.workers.start_failed(own.graph, failed)
+    assert seen == [OwnWorker(), None, replace(failed, error="exit\N{REPLACEMENT CHARACTER}code 3"), None]
 
 
 @pytest.mark.parametrize("asked", [[Pause()], [Resume(), Pause()], [Pause(), Resume()]])

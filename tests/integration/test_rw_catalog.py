@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,7 +52,7 @@ async def rows(engine: AsyncEngine, query: str) -> list[dict[str, Any]]:
 
 async def test_a_job_is_listed_while_it_is_being_created(opened: Opened) -> None:
     stores, engine = opened
-    _, view = await table_and_view(stores)
+    table, view = await table_and_view(stores)
     listed = "select * from rw_catalog.rw_ddl_progress"
     expected = {
         "ddl_id": view.id,
@@ -68,7 +69,9 @@ async def test_a_job_is_listed_while_it_is_being_created(opened: Opened) -> None
     assert await rows(engine, listed) == [expected | {"progress": "12.50% (1/8)"}]
     async with stores.begin() as tx:
         await tx.jobs.move(view.id, JobEvent.FINISHED, now=NOW)
-    assert await rows(engine, listed) == []
+        own = await tx.jobs.add(replace(new_view("own", table.relation), serverless=True), now=NOW)
+    (told,) = await rows(engine, listed)
+    assert (told["ddl_id"], told["is_serverless_backfill"]) == (own.id, True)
 
 
 async def test_relations_and_their_jobs(opened: Opened) -> None:

@@ -236,12 +236,19 @@ class Checker:
         if barrier.kind is BarrierKind.INITIAL:
             self._began[barrier.graph, barrier.generation] = self.store.seconds()
         assert barrier.curr not in self.carried, f"I3: epoch {barrier.curr} was given twice"
+        served = self.tables.workers[row.worker].registration.graph
+        assert served == self._serving(barrier.graph), f"I10: a worker of {served} runs graph {barrier.graph}"
         first = barrier.kind is BarrierKind.INITIAL or barrier.prev == self.committed.get(barrier.graph)
         base = self._present[barrier.graph] if first else self.control[barrier.prev]
         control = self.control[barrier.curr] = base.after(barrier.mutation)
         self.carried[barrier.curr] = barrier.mutation
         if isinstance(barrier.mutation, Add):
             self._added(barrier, barrier.mutation, control)
+
+    def _serving(self, graph: GraphId) -> GraphId:
+        """Return for which graph the workers of this one register."""
+        own = [one for one in self.tables.jobs.values() if one.job.graph == graph and one.job.serverless]
+        return graph if own else DATABASE_GRAPH
 
     def _added(self, barrier: Barrier, add: Add, control: Control) -> None:
         """What a worker is given to build is what was committed last (I3, I4)."""

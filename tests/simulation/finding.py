@@ -3,6 +3,7 @@ time.
 """
 
 from collections.abc import Mapping
+from itertools import count, islice
 
 import pytest
 
@@ -14,10 +15,9 @@ SCHEDULES = 200
 
 def found(*, arrangement: type[Arrangement] = Arrangement, among: Mapping[str, float] | None = None) -> str:
     """Return what the first schedule says that fails, `among` those with these faults; fail when none does."""
-    for seed in range(SCHEDULES):
-        simulation = Simulation(seed, arrangement=arrangement)
-        if among is not None and simulation.faults.rates != among:
-            continue
+    every = (Simulation(seed, arrangement=arrangement) for seed in count())
+    with_faults = (one for one in every if among is None or one.faults.rates == among)
+    for simulation in islice(with_faults, SCHEDULES):
         try:
             simulation.run()
         except FoundError as failure:

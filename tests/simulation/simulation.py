@@ -24,8 +24,9 @@ from service.domain.job import JobState
 from service.loops import schedule
 from service.loops.periodic import Pauses
 from service.operations import barriers, snapshots, waiting
+from service.ports.launcher import Ended
 from service.protocol.barrier import Barrier
-from service.protocol.ids import DATABASE_GRAPH, JobId, WorkerId
+from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, WorkerId
 from service.protocol.plan import ScanType
 from tests.simulation.checker import Checker
 from tests.simulation.coverage import RARE, Coverage, Phase
@@ -79,7 +80,9 @@ class Ran:
 @dataclass
 class _Worker:
     running: WorkerProcess
+    graph: GraphId
     doomed: bool = False
+    asked: bool = False
     reported: bool = False
 
 
@@ -200,21 +203,27 @@ class Simulation:
 
     # The machine.
 
-    async def supervise(self, given_up: Collection[WorkerId]) -> Collection[WorkerId]:
-        """As a launcher does: end what was given up, though not always at once, and start what is missing."""
+    async def supervise(
+        self, given_up: Collection[WorkerId], *, kept: Collection[GraphId], missing: Collection[GraphId]
+    ) -> Sequence[Ended]:
+        """As a launcher does: end what was given up or has nothing left to do, though not always at once; start what is
+        missing.
+        """
         for one in self.workers:
             process = one.running.process
-            if process.alive and one.running.worker in given_up and not one.doomed:
+            one.asked = one.asked or one.graph not in kept
+            if process.alive and (one.asked or one.running.worker in given_up) and not one.doomed:
                 one.doomed = True
                 if not self.faults.strikes("unreachable", process.name):
                     late = self.faults.delay() if self.faults.rates and self.kernel.random.randrange(2) else 0.0
                     self.kernel.spawn(self.machine, "end", partial(self.kernel.kill, process), after=late)
-        if not any(one.running.process.alive and not one.doomed for one in self.workers):
-            self._start_worker()
+        for needy in missing:
+            if not any(one.running.process.alive and not one.doomed and one.graph == needy for one in self.workers):
+                self._start_worker(needy)
         gone = [one for one in self.workers if not (one.running.process.alive or one.reported)]
         for one in gone:
             one.reported = True
-        return [one.running.worker for one in gone]
+        return [Ended(one.running.worker, one.graph, "it ended", asked=one.asked) for one in gone]
 
     async def stop(self) -> None:
         """A launcher may be asked to."""
@@ -231,7 +240,7 @@ class Simulation:
         self.services.processes.append(service)
         service.start()
 
-    def _start_worker(self) -> None:
+    def _start_worker(self, served: GraphId) -> None:
         place = self._place("w", "worker crash", "slow worker")
 
         def connect(barrier: Barrier) -> Stores:
@@ -248,8 +257,8 @@ class Simulation:
             )
             return Stores(cast("Any", tasks), cast("Any", TaskDml(tasks)))
 
-        worker = WorkerProcess(place, self.services, connect, self.slots)
-        self.workers.append(_Worker(worker))
+        worker = WorkerProcess(place, self.services, connect, self.slots, served)
+        self.workers.append(_Worker(worker, served))
         worker.start()
 
     def _place(self, letter: str, crash: str, slow: str) -> Place:
@@ -329,6 +338,9 @@ class Simulation:
             == row.published
             == self.state_store.published.get(DATABASE_GRAPH),
             "a snapshot job has its graph": len(tables.graphs) > 1,
+            "a worker has no graph left": any(
+                one.running.process.alive and one.graph not in tables.graphs for one in self.workers
+            ),
             "statements wait": bool(tables.statements),
             "commands wait": bool(tables.commands),
             "something is to be removed": bool(tables.cleanups or self.staged.rows),
@@ -410,8 +422,8 @@ class _OneThread:
             self.running = self.kernel.spawn(self.kernel.current.process, self.name, self._run)
         return SimpleNamespace(done=lambda: bool(done))
 
-    def shutdown(self) -> None:
-        while self.running is not None and not self.running.done:
+    def shutdown(self, *, wait: bool = True) -> None:
+        while wait and self.running is not None and not self.running.done:
             self.kernel.stop(0.05)
 
     def _run(self) -> None:

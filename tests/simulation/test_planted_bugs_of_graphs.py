@@ -13,7 +13,7 @@ from service.loops.schedule import Schedule
 from service.operations import barriers, queue, recovery
 from service.ports.meta_store import Transaction
 from service.protocol.barrier import Barrier
-from service.protocol.ids import Epoch, Generation, GraphId, RelationId, Term
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, RelationId, Term
 from service.protocol.plan import JobPlan
 from tests.simulation.faults import STUCK
 from tests.simulation.finding import found
@@ -149,3 +149,12 @@ def test_a_worker_that_is_given_up_for_a_stuck_job_is_found(monkeypatch: pytest.
 
     monkeypatch.setattr(barriers.recovery, "abandon", given_up)
     assert "I10" in found(among=STUCK)
+
+
+def test_a_job_that_shares_a_worker_although_it_has_its_own_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shared(self: FakeGraphs, graph: GraphId) -> GraphId:
+        del self, graph
+        return DATABASE_GRAPH
+
+    monkeypatch.setattr(FakeGraphs, "_serving", shared)
+    assert "I10" in found()

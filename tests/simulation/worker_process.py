@@ -297,7 +297,7 @@ class PlainScanJob:
         )
 
 
-_WORLDS_FAULT = (StateStoreError, GenerationOverError, shapes.CannotTransformError)
+_WORLDS_FAULT = (StateStoreError, GenerationOverError, InterruptedError, shapes.CannotTransformError)
 """What may go wrong in an epoch. All else is ours: an agent would report it, and a recovery hide it."""
 
 
@@ -361,7 +361,14 @@ class StopEvent:
 class WorkerProcess:
     """A process with its agent."""
 
-    def __init__(self, place: Place, services: Services, connect: Callable[[Barrier], Stores], slots: int) -> None:
+    def __init__(
+        self,
+        place: Place,
+        services: Services,
+        connect: Callable[[Barrier], Stores],
+        slots: int,
+        graph: GraphId = DATABASE_GRAPH,
+    ) -> None:
         self.place, self.process = place, place.process
         self.worker = WorkerId(place.process.name)
         history = Turn(place.kernel)
@@ -371,7 +378,7 @@ class WorkerProcess:
             return SimulatedExecutor(self.worker, cast("Any", _SPARK), connect, turn=turn)
 
         self.agent = Agent(
-            Registration(worker=self.worker, graph=DATABASE_GRAPH, pid=1, host="simulated", parallelism=slots),
+            Registration(worker=self.worker, graph=graph, pid=1, host="simulated", parallelism=slots),
             cast("MetaClient", SimulatedClient(place, services)),
             executor,
             _refused,
@@ -389,11 +396,13 @@ class WorkerProcess:
         self.place.kernel.kill(self.process)
 
 
-def _set(_name: str, _value: str) -> None:
+def _ignored(*_: str) -> None:
     return
 
 
-_SPARK = SimpleNamespace(sparkContext=SimpleNamespace(setLocalProperty=_set))
+_SPARK = SimpleNamespace(
+    sparkContext=SimpleNamespace(setLocalProperty=_ignored, setJobGroup=_ignored, cancelJobGroup=_ignored)
+)
 
 
 def _refused(request: Request) -> Rejected:

@@ -1,7 +1,7 @@
 """What the users of a schedule do: each action is one call to a service, which may die before it answers."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from random import Random
@@ -156,6 +156,7 @@ class Users:
         random = self.random
         self.numbered += 1
         scan_type = random.choice(self.strategies)
+        serverless = scan_type is ScanType.SNAPSHOT_BACKFILL and bool(random.randrange(2))
         tied = scan_type is ScanType.BACKFILL
         parallelism = None if tied else self._parallelism()
         backfill = None if tied else random.choice((None, None, Fixed(random.randint(1, self.vnode_count))))
@@ -173,6 +174,7 @@ class Users:
 
         async def call(world: World) -> None:
             new = planned(actors=await self._actors(world, branches, backfill or parallelism))
+            new = replace(new, serverless=serverless)
             asked = await jobs.create(world, new, if_not_exists=False, asked_by="a user")
             if wait is not None:
                 await wait(world, asked.job)

@@ -110,6 +110,7 @@ class FakeJobs:
             state_since=now,
             parallelism=new.parallelism,
             backfill_parallelism=new.backfill_parallelism,
+            serverless=new.serverless,
         )
         tables.jobs.put(number, JobRow(job, new.order, rescale_due=new.parallelism is not None))
         late = dependents(new.order)

@@ -100,6 +100,7 @@ class FakeSnapshots:
             for key in [key for key in table if key[0] == graph]:
                 table.take(key)
         tables.snapshots.take(graph)
+        tables.own_workers.take(graph)
         tables.graphs.take(graph)
 
     def _creating(self) -> list[Snapshot]:

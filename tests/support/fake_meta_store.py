@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from service.domain.barrier import Decoupled, GraphStatus, GraphView, InFlight
+from service.domain.barrier import Decoupled, GraphStatus, GraphView, InFlight, OwnWorker
 from service.domain.errors import Deposed, NotFound, Stale
 from service.domain.job import JobState
 from service.ports.meta_store import Transaction
@@ -77,7 +77,7 @@ class FakeGraphs:
             alive=frozenset(
                 one
                 for one, worker in tables.workers.items()
-                if worker.registration.graph in {graph, DATABASE_GRAPH} and worker.alive(now - lease)
+                if worker.registration.graph == self._serving(graph) and worker.alive(now - lease)
             ),
             in_flight=None if flying is None else _in_flight(flying),
             uncommitted=len(barriers) - (flying is not None),
@@ -169,8 +169,15 @@ class FakeGraphs:
                 return True
         return False
 
+    def _serving(self, graph: GraphId) -> GraphId:
+        """Return the graph whose workers serve this one."""
+        snapshot = self.tables.snapshots.get(graph)
+        own = snapshot is not None and self.tables.jobs[snapshot.job].job.serverless
+        return graph if own else DATABASE_GRAPH
+
     def _decoupled(self, graph: GraphId) -> Decoupled:
         tables, snapshot = self.tables, self.tables.snapshots[graph]
+        own = self._serving(graph) == graph
         open_ = [
             row for row in tables.of_job(snapshot.job) if row.id in tables.scans and not tables.scans[row.id].finished
         ]
@@ -180,6 +187,7 @@ class FakeGraphs:
             merged=snapshot.merged,
             hurries=unlimited and not tables.graphs[graph].paused,
             unindexed=not (open_ or snapshot.indexed),
+            own_worker=tables.own_workers.get(graph, OwnWorker()) if own else None,
         )
 
     def _forget(self, graph: GraphId, reason: str | None) -> None:
@@ -395,14 +403,14 @@ class FakeWorkers:
 
     async def register(self, registration: Registration, *, now: datetime) -> None:
         row = self.tables.workers.get(registration.worker)
-        if row is not None and row.given_up:
+        if registration.graph not in self.tables.graphs or (row is not None and row.given_up):
             raise Stale
         row = WorkerRow(registration, now, now) if row is None else replace(row, seen_at=now)
         self.tables.workers.put(registration.worker, row)
 
     async def seen(self, worker: WorkerId, *, now: datetime) -> None:
         row = self.tables.workers.get(worker)
-        if row is None or row.given_up:
+        if row is None or row.given_up or row.registration.graph not in self.tables.graphs:
             raise Stale
         self.tables.workers.put(worker, replace(row, seen_at=max(row.seen_at, now)))
 
@@ -426,6 +434,16 @@ class FakeWorkers:
             )
             for row in newest
         ]
+
+    async def wanted(self) -> Sequence[GraphId]:
+        creating = (one for one in self.tables.snapshots.values() if not one.merged)
+        jobs = {one.graph: self.tables.jobs[one.job].job for one in creating}
+        return sorted(graph for graph, job in jobs.items() if job.serverless and job.state is JobState.CREATING)
+
+    async def start_failed(self, graph: GraphId, failed: OwnWorker) -> None:
+        if graph in self.tables.snapshots:
+            error = None if failed.error is None else printable(failed.error)
+            self.tables.own_workers.put(graph, replace(failed, error=error))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any, Generic, TypeVar
 
-from service.domain.barrier import GraphStatus
+from service.domain.barrier import GraphStatus, OwnWorker
 from service.domain.job import Job
 from service.domain.order import Order
 from service.ports.records import Claim, Cleanup, Command, Event, Json, StoredStatement
@@ -232,6 +232,7 @@ class Tables:
         self.parts = Table[CommandId, tuple[CommandId, ...]](journal)
         """What other graphs do of a command, by the part that stands for the whole."""
         self.snapshots = Table[GraphId, Snapshot](journal)
+        self.own_workers = Table[GraphId, OwnWorker](journal)
         self.relations = Table[RelationId, RelationRow](journal)
         self.cleanups = Table[RelationId, Cleanup](journal)
         self.jobs = Table[JobId, JobRow](journal)

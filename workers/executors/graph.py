@@ -83,6 +83,8 @@ class GraphExecutor:
     scans: dict[FragmentId, Scan] = field(default_factory=dict)
     replays: dict[JobId, Replay] = field(default_factory=dict)
     """Of the jobs that do not interleave: those of a graph of their own."""
+    over: bool = False
+    """Whether nobody waits for its epochs any more."""
 
     def run(self, barrier: Barrier) -> Collected:
         """Run one epoch; when it returns, everything it wrote is durable. Raises JobFailedError where one job is to
@@ -119,6 +121,22 @@ class GraphExecutor:
             },
             consumed=consumed,
         )
+
+    def interrupt(self) -> None:
+        """End this executor: no Spark job of it begins from now on, and one that runs is cancelled, so that its turn is
+        another's. Called from another thread than the one that hangs.
+        """
+        self.over = True
+        self.spark.sparkContext.cancelJobGroup(self._group)
+
+    def _check_present(self) -> None:
+        if self.over:
+            raise InterruptedError(f"generation {self.generation} is over")
+
+    @property
+    def _group(self) -> str:
+        """What Spark calls the jobs of this generation."""
+        return f"{self.pool}-{self.generation}"
 
     def _run_scans(
         self,
@@ -259,7 +277,9 @@ class GraphExecutor:
         began = _monotonic()
         try:
             with self.turn:
+                self._check_present()
                 self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.pool)
+                self.spark.sparkContext.setJobGroup(self._group, f"epoch {task.curr}")
                 outcomes = self._job(scan).run(task)
         except Exception as error:
             raise JobFailedError(

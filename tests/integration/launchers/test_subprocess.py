@@ -8,7 +8,7 @@ import stat
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from pydantic import SecretStr
 from service.launchers.processes import wait_for_end
 from service.launchers.subprocess import SubprocessLauncher
 from service.launchers.worker_environment import WorkerSettings
-from service.protocol.ids import DATABASE_GRAPH, WorkerId
+from service.ports.launcher import Ended
+from service.protocol.ids import DATABASE_GRAPH, GraphId, WorkerId
 
 WORKER = r"""
 import json, os, signal, subprocess, sys, tempfile
@@ -63,11 +64,11 @@ raise SystemExit(3)
 SERVICE_THAT_IS_KILLED = """
 import asyncio, os, signal, sys
 sys.path.insert(0, {root!r})
-from tests.integration.launchers.test_subprocess import launcher_of
+from tests.integration.launchers.test_subprocess import launcher_of, look
 from pathlib import Path
 
 async def main():
-    await launcher_of(Path({data_dir!r}), Path({ready!r})).supervise(())
+    await look(launcher_of(Path({data_dir!r}), Path({ready!r})))
     open({ready!r}).read()
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -103,6 +104,8 @@ def launcher_of(
         java_home=Path("/java"),
         worker_token=SecretStr("hush-token"),
         state_store_url=SecretStr("hush-state"),
+        serverless_spark_master="local[7]",
+        serverless_spark_conf='{"spark.driver.memory": "2g"}',
     )
     return SubprocessLauncher(
         settings,
@@ -111,6 +114,20 @@ def launcher_of(
         command=(sys.executable, "-c", f"MODE, READY = {mode!r}, {str(ready)!r}\n{program}"),
         stop_after=stop_after,
     )
+
+
+async def ends(
+    launcher: SubprocessLauncher, given_up: Collection[WorkerId] = (), graphs: Collection[GraphId] = (DATABASE_GRAPH,)
+) -> Sequence[Ended]:
+    """Look once, when these graphs are to have a worker."""
+    return await launcher.supervise(given_up, kept=graphs, missing=graphs)
+
+
+async def look(
+    launcher: SubprocessLauncher, given_up: Collection[WorkerId] = (), graphs: Collection[GraphId] = (DATABASE_GRAPH,)
+) -> list[WorkerId]:
+    """Look once; return the workers that have ended."""
+    return [ended.worker for ended in await ends(launcher, given_up, graphs)]
 
 
 @pytest.fixture
@@ -167,7 +184,7 @@ async def test_secrets_are_in_private_files_and_nowhere_else(
 ) -> None:
     monkeypatch.setenv("TIDEFILL_DATABASE_URL", "hush")
     monkeypatch.setenv("PGPASSWORD", "hush")
-    await launch().supervise(())
+    await look(launch())
     report = _report(ready)
     assert report["secrets"] == {
         "tidefill_worker_token": "hush-token",
@@ -182,10 +199,10 @@ async def test_one_worker_is_kept_and_a_tick_changes_nothing(
     launch: Callable[..., SubprocessLauncher], ready: Path
 ) -> None:
     launcher = launch()
-    assert list(await launcher.supervise(())) == []
+    assert await look(launcher) == []
     report = _report(ready)
     for _ in range(3):
-        assert list(await launcher.supervise([WorkerId("somebody-long-gone")])) == []
+        assert await look(launcher, [WorkerId("somebody-long-gone")]) == []
     assert len(_alive(report)) == 3
 
 
@@ -193,25 +210,25 @@ async def test_a_given_up_worker_goes_with_all_its_processes(
     launch: Callable[..., SubprocessLauncher], ready: Path, tmp_path: Path
 ) -> None:
     launcher = launch(mode="stubborn")
-    await launcher.supervise(())
+    await look(launcher)
     report = _report(ready)
     # A worker that hangs cannot even be asked.
     os.kill(report["pid"], signal.SIGSTOP)
-    assert list(await launcher.supervise([_worker(report)])) == [_worker(report)]
+    assert await look(launcher, [_worker(report)]) == [_worker(report)]
     assert _alive(report) == []
     assert list((tmp_path / "data" / "workers").iterdir()) == []
-    assert list(await launcher.supervise([_worker(report)])) == []
+    assert await look(launcher, [_worker(report)]) == []
 
 
 async def test_a_dead_driver_takes_its_children_along(launch: Callable[..., SubprocessLauncher], ready: Path) -> None:
     launcher = launch()
-    await launcher.supervise(())
+    await look(launcher)
     report = _report(ready)
     os.kill(report["pid"], signal.SIGKILL)
     assert wait_for_end(report["pid"], 30)
     assert len(_alive(report)) == 2
     assert _kept(report)
-    assert list(await launcher.supervise(())) == [_worker(report)]
+    assert await look(launcher) == [_worker(report)]
     assert _alive(report) == []
     assert not _kept(report)
 
@@ -221,14 +238,14 @@ async def test_a_new_worker_has_a_new_identity_and_waits_its_time(
 ) -> None:
     clock = HandClock()
     launcher = launch(clock=clock)
-    await launcher.supervise(())
+    await look(launcher)
     first = _report(ready)
-    await launcher.supervise([_worker(first)])
+    await look(launcher, [_worker(first)])
     clock.seconds += 0.49
-    await launcher.supervise(())
+    await look(launcher)
     assert list((tmp_path / "data" / "workers").iterdir()) == []
     clock.seconds += 0.02
-    await launcher.supervise(())
+    await look(launcher)
     second = _report(ready)
     assert _worker(second) != _worker(first)
     assert len(_alive(second)) == 3
@@ -241,7 +258,7 @@ async def test_a_crash_loop_does_not_spin_and_keeps_few_logs(
     launcher = launch(clock=clock, program=BROKEN)
     started = 0
     for _ in range(100):
-        await launcher.supervise(())
+        await look(launcher)
         if list((tmp_path / "data" / "workers").iterdir()):
             started += 1
             pid = int(await asyncio.to_thread(ready.read_text))
@@ -257,7 +274,7 @@ async def test_a_crash_loop_does_not_spin_and_keeps_few_logs(
 
 async def test_stop_asks_first(launch: Callable[..., SubprocessLauncher], ready: Path, tmp_path: Path) -> None:
     launcher = launch(mode="clean")
-    await launcher.supervise(())
+    await look(launcher)
     report = _report(ready)
     await launcher.stop()
     assert _alive(report) == []
@@ -268,7 +285,7 @@ async def test_stop_asks_first(launch: Callable[..., SubprocessLauncher], ready:
 
 async def test_stop_ends_a_worker_that_will_not(tmp_path: Path, ready: Path) -> None:
     launcher = launcher_of(tmp_path / "data", ready, mode="stubborn", stop_after=timedelta(milliseconds=200))
-    await launcher.supervise(())
+    await look(launcher)
     report = _report(ready)
     await launcher.stop()
     assert _alive(report) == []
@@ -277,7 +294,7 @@ async def test_stop_ends_a_worker_that_will_not(tmp_path: Path, ready: Path) -> 
 async def test_nothing_is_started_after_a_stop(launch: Callable[..., SubprocessLauncher], tmp_path: Path) -> None:
     launcher = launch()
     await launcher.stop()
-    await launcher.supervise(())
+    await look(launcher)
     assert not (tmp_path / "data" / "workers").exists()
 
 
@@ -295,7 +312,7 @@ async def test_the_worker_of_a_killed_service_is_ended_by_the_next(
     orphan = json.loads(kept.read_text())
     assert len(_alive(orphan)) == 3
     launcher = launch()
-    assert list(await launcher.supervise(())) == [_worker(orphan)]
+    assert await look(launcher) == [_worker(orphan)]
     successor = _report(ready)
     assert _alive(orphan) == []
     assert len(_alive(successor)) == 3
@@ -308,10 +325,114 @@ async def test_the_worker_of_a_living_service_is_left_alone(
     launch: Callable[..., SubprocessLauncher], ready: Path
 ) -> None:
     first = launch()
-    await first.supervise(())
+    await look(first)
     theirs = _report(ready)
     second = launch()
-    assert list(await second.supervise(())) == []
+    assert await look(second) == []
     ours = _report(ready)
     assert len(_alive(theirs)) == 3
     assert len(_alive(ours)) == 3
+
+
+OWN = GraphId(7)
+BOTH = (DATABASE_GRAPH, OWN)
+
+
+async def started_for(launcher: SubprocessLauncher, ready: Path, graph: GraphId) -> dict[str, Any]:
+    """Have a worker started for one more graph than there are; return what it says."""
+    graphs = {*launcher.graphs, graph}
+    assert await look(launcher, graphs=graphs) == []
+    report = await asyncio.to_thread(_report, ready)
+    assert report["environment"]["TIDEFILL_GRAPH"] == str(graph)
+    return report
+
+
+async def test_a_graph_has_a_worker_of_its_own_until_it_needs_it_no_more(
+    launch: Callable[..., SubprocessLauncher], ready: Path, tmp_path: Path
+) -> None:
+    launcher = launch(mode="clean")
+    shared = await started_for(launcher, ready, DATABASE_GRAPH)
+    own = await started_for(launcher, ready, OWN)
+    assert own["environment"]["TIDEFILL_SPARK_MASTER"] == "local[7]"
+    assert json.loads(own["environment"]["TIDEFILL_SPARK_CONF"]) == {"spark.driver.memory": "2g"}
+    assert shared["environment"]["TIDEFILL_SPARK_MASTER"] == "local[1]"
+    assert await look(launcher, graphs=BOTH) == []
+    assert await look(launcher) == [], "it is asked to end, and nobody waits for that"
+    assert wait_for_end(own["pid"], 30)
+    (ended,) = await ends(launcher)
+    assert (ended.worker, ended.graph, ended.asked, ended.failures) == (_worker(own), OWN, True, 0)
+    assert _alive(own) == []
+    assert len(_alive(shared)) == 3
+    assert [home.name for home in (tmp_path / "data" / "workers").iterdir()] == [_worker(shared)]
+    assert (tmp_path / "data" / "logs" / f"worker-{_worker(own)}.log").read_text() == "ended by itself\n"
+
+
+async def test_one_that_does_not_end_when_it_is_asked_is_ended_after_a_while(
+    launch: Callable[..., SubprocessLauncher], ready: Path
+) -> None:
+    clock = HandClock()
+    launcher = launch(mode="stubborn", clock=clock)
+    own = await started_for(launcher, ready, OWN)
+    assert await look(launcher, graphs=()) == []
+    clock.seconds += 9
+    assert await look(launcher, [_worker(own)], graphs=()) == [], "given up or not, it has its time"
+    assert len(_alive(own)) == 3
+    clock.seconds += 1
+    (ended,) = await ends(launcher, graphs=())
+    assert (ended.worker, ended.asked) == (_worker(own), True)
+    assert _alive(own) == []
+
+
+async def test_a_graphs_failing_worker_holds_up_no_other(
+    launch: Callable[..., SubprocessLauncher], ready: Path
+) -> None:
+    clock = HandClock()
+    launcher = launch(clock=clock)
+    first = await started_for(launcher, ready, DATABASE_GRAPH)
+    own = await started_for(launcher, ready, OWN)
+    for failures in (1, 2):
+        os.kill(own["pid"], signal.SIGKILL)
+        assert wait_for_end(own["pid"], 30)
+        (ended,) = await ends(launcher, graphs=BOTH)
+        assert (ended.graph, ended.asked, ended.failures, ended.wait) == (
+            OWN,
+            False,
+            failures,
+            timedelta(seconds=0.5 * failures),
+        )
+        assert "signal 9" in ended.reason
+        assert await look(launcher, graphs=BOTH) == []
+        assert launcher.graphs == {DATABASE_GRAPH}, "it waits its time"
+        clock.seconds += ended.wait.total_seconds()
+        own = await started_for(launcher, ready, OWN)
+    os.kill(first["pid"], signal.SIGKILL)
+    assert wait_for_end(first["pid"], 30)
+    (ended,) = await ends(launcher, graphs=BOTH)
+    assert (ended.worker, ended.failures) == (_worker(first), 1), "each graph's failures are its own"
+    clock.seconds += 61
+    os.kill(own["pid"], signal.SIGKILL)
+    assert wait_for_end(own["pid"], 30)
+    (ended,) = await ends(launcher, graphs=(OWN,))
+    assert (ended.failures, ended.wait) == (0, timedelta(0)), "one that ran well starts anew"
+    assert launcher.graphs == {OWN}
+    await asyncio.to_thread(ready.read_text)
+
+
+async def test_a_worker_that_the_machine_does_not_let_start_is_told_of_and_holds_up_no_other(
+    tmp_path: Path, ready: Path
+) -> None:
+    launcher = launcher_of(tmp_path / "data", ready)
+    workers = tmp_path / "data" / "workers"
+    workers.parent.mkdir()
+    workers.write_text("in the way")
+    ended = await ends(launcher, graphs=BOTH)
+    assert [(one.graph, one.failures) for one in ended] == [(DATABASE_GRAPH, 1), (OWN, 1)]
+    assert "could not be started" in ended[0].reason
+    await launcher.stop()
+
+
+async def test_a_stop_ends_them_all(launch: Callable[..., SubprocessLauncher], ready: Path) -> None:
+    launcher = launch(mode="clean")
+    reports = [await started_for(launcher, ready, graph) for graph in BOTH]
+    await launcher.stop()
+    assert [_alive(report) for report in reports] == [[], []]

@@ -7,7 +7,7 @@ import pytest
 from service.domain.errors import Invalid
 from service.domain.parallelism import Adaptive, Bounded, Fixed, Parallelism, parse_parallelism
 from service.domain.parameters import SESSION_DEFAULTS, parse_session_variable
-from service.domain.strategy import check_tied, chosen, tied_actors
+from service.domain.strategy import check_serverless, check_tied, chosen, tied_actors
 from service.protocol.plan import ScanType
 
 SNAPSHOT, ARRANGEMENT = "streaming_use_snapshot_backfill", "streaming_use_arrangement_backfill"
@@ -29,6 +29,16 @@ def test_the_session_chooses(session: Mapping[str, str], scan_type: ScanType, wh
     assert strategy.scan_type is scan_type
     assert why in strategy.why
     assert chosen({**SESSION_DEFAULTS, **session}) == strategy
+
+
+def test_a_worker_of_its_own_needs_a_graph_of_its_own_and_somebody_who_starts_it() -> None:
+    check_serverless(chosen({}), own_workers=True)
+    with pytest.raises(Invalid, match="only a Snapshot backfill has: the strategy is ARRANGEMENT_BACKFILL, because"):
+        check_serverless(chosen({SNAPSHOT: "false"}), own_workers=True)
+    with pytest.raises(Invalid, match="Serverless Backfill is disabled"):
+        check_serverless(chosen({}), own_workers=False)
+    assert parse_session_variable("enable_serverless_backfill", "default") == "false"
+    assert parse_session_variable("enable_serverless_backfill", "ON") == "true"
 
 
 @pytest.mark.parametrize("name", [SNAPSHOT, ARRANGEMENT])

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from service.domain.barrier import GraphStatus, GraphView, InFlight, Pace
+from service.domain.barrier import Decoupled, GraphStatus, GraphView, InFlight, OwnWorker, Pace
 from service.domain.job import Job, JobState
 from service.domain.progress import ScanProgress
 from service.domain.waiting import Around, Reason, Waiting, why
@@ -96,6 +96,26 @@ def around(**of_graph: object) -> Around:
 )  # fmt: skip
 def test_every_state_in_which_a_job_waits_has_a_reason(job: Job, facts: Around, waiting: Waiting | None) -> None:
     assert why(job, [SCAN], facts, now=NOW) == waiting
+
+
+OWN = replace(WELL, graph=replace(RUNNING, status=GraphStatus.WAITING, worker=None, alive=frozenset[WorkerId]()))
+
+
+@pytest.mark.parametrize(
+    ("own", "text", "until"),
+    [
+        (OwnWorker(), "its own worker is being started", None),
+        (OwnWorker(0, "signal 9", NOW), "its own worker is being started anew: signal 9", NOW),
+        (OwnWorker(1, "exit code 3", NOW + SECOND), "its own worker failed once: exit code 3", NOW + SECOND),
+        (OwnWorker(4, "exit code 3", NOW), "its own worker failed 4 times in a row: exit code 3", NOW),
+    ],
+)
+def test_a_job_waits_for_a_worker_of_its_own(own: OwnWorker, text: str, until: datetime | None) -> None:
+    facts = replace(OWN, graph=replace(OWN.graph, decoupled=Decoupled(own_worker=own)))
+    assert why(JOB, [SCAN], facts, now=NOW) == Waiting(Reason.WORKER, text, BEGAN, until)
+    alone = why(JOB, [SCAN], replace(facts, own_workers=False), now=NOW)
+    assert alone is not None
+    assert "TIDEFILL_LAUNCHER" in alone.text, "nobody will start it"
 
 
 def test_a_worker_that_the_graph_has_lost_is_not_alive() -> None:

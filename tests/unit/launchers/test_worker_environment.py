@@ -1,9 +1,10 @@
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import SecretStr
 
 from service.launchers.worker_environment import WorkerSettings, worker_environment, worker_secrets
-from service.protocol.ids import DATABASE_GRAPH, WorkerId
+from service.protocol.ids import DATABASE_GRAPH, GraphId, WorkerId
 
 SETTINGS = WorkerSettings(
     data_dir=Path("/data"),
@@ -70,6 +71,20 @@ def test_secrets_are_in_files_named_as_the_workers_settings() -> None:
         "tidefill_worker_token": "hush-token",
         "tidefill_state_store_url": "postgresql://owner:hush-owner@db/state",
     }
+
+
+def test_the_worker_of_another_graph_may_have_slots_and_settings_of_its_own() -> None:
+    same = SETTINGS.of_graph(GraphId(7))
+    asked = replace(SETTINGS, serverless_spark_master="local[4]", serverless_spark_conf='{"a": "b"}')
+    inherited = {"TIDEFILL_SPARK_CONF": '{"c": "d"}'}
+
+    def told(settings: WorkerSettings) -> list[str]:
+        environment = worker_environment(settings, WorkerId("w1"), home=HOME, temporary=TEMPORARY, inherited=inherited)
+        return [environment[f"TIDEFILL_{name}"] for name in ("GRAPH", "SPARK_MASTER", "SPARK_CONF")]
+
+    assert told(same) == ["7", "local[2]", '{"c": "d"}']
+    assert told(asked.of_graph(GraphId(7))) == ["7", "local[4]", '{"a": "b"}']
+    assert told(asked.of_graph(DATABASE_GRAPH)) == ["1", "local[2]", '{"c": "d"}']
 
 
 def test_settings_print_no_secret() -> None:

@@ -30,6 +30,13 @@ def test_one_scan() -> None:
     )
 
 
+def test_a_worker_of_its_own() -> None:
+    strategy = Strategy(ScanType.SNAPSHOT_BACKFILL, "so it is")
+    assert plan_text(VIEW, [COPIED], strategy, (), serverless=True)[-1] == (
+        "Backfill worker: its own, until the job merges"
+    )
+
+
 def test_several_scans_in_an_order() -> None:
     strategy = Strategy(ScanType.ARRANGEMENT_BACKFILL, "so it is")
     lines = plan_text(VIEW, [COPIED, COMPUTED], strategy, (("t", "u"),))

@@ -203,8 +203,26 @@ def test_options_of_a_view(options: str, limited: bool, limit: int | None) -> No
 
 
 @pytest.mark.parametrize(
+    ("options", "serverless"),
+    [
+        ("cloud.serverless_backfill_enabled = true", True),
+        ("cloud.serverless_backfill_enabled = 'Off', backfill_rate_limit = 1", False),
+        ("backfill_rate_limit = 1", None),
+    ],
+)
+def test_a_view_asks_for_a_worker_of_its_own(options: str, serverless: bool | None) -> None:
+    statement = parse(WITH.format(options))
+    assert isinstance(statement, CreateMaterializedView)
+    assert statement.serverless is serverless
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
+        (
+            "cloud.serverless_backfill_enabled = perhaps",
+            'option "cloud.serverless_backfill_enabled" takes a boolean, not perhaps',
+        ),
         ("backfill_rate_limit = 1, backfill_rate_limit = 2", "Duplicated option: backfill_rate_limit"),
         ("refresh = 1, a.b = 'x'", 'unexpected options in WITH clause: ["a.b", "refresh"]'),
         ("backfill_rate_limit = many", 'option "backfill_rate_limit" takes an integer, not many'),

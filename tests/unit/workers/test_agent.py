@@ -9,6 +9,7 @@ from service.protocol.api import Registered, Registration
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, WorkerId
 from service.protocol.report import Collected, Failed
+from tests.support.waiting import until
 from workers.agent import Agent
 from workers.meta_client import MetaClient
 
@@ -16,8 +17,14 @@ WORKER = WorkerId("w")
 OTHER_GRAPH = GraphId(2)
 
 
-def barrier(graph: GraphId, curr: int) -> Barrier:
-    return Barrier(graph=graph, generation=Generation(1), prev=Epoch(1), curr=Epoch(curr), kind=BarrierKind.CHECKPOINT)
+def barrier(graph: GraphId, curr: int, generation: int = 1) -> Barrier:
+    return Barrier(
+        graph=graph,
+        generation=Generation(generation),
+        prev=Epoch(1),
+        curr=Epoch(curr),
+        kind=BarrierKind.CHECKPOINT,
+    )
 
 
 def collected(one: Barrier) -> Collected:
@@ -53,12 +60,15 @@ class Gated:
     """Epochs of one graph, each of which waits until it may end."""
 
     def __init__(self) -> None:
-        self.begun, self.may_end = threading.Event(), threading.Event()
+        self.begun, self.may_end, self.interrupted = threading.Event(), threading.Event(), threading.Event()
 
     def run(self, one: Barrier) -> Collected:
         self.begun.set()
         assert self.may_end.wait(60)
         return collected(one)
+
+    def interrupt(self) -> None:
+        self.interrupted.set()
 
 
 def agent(service: Service, executors: Mapping[GraphId, Any]) -> Agent:
@@ -103,3 +113,39 @@ def test_a_graph_whose_epoch_takes_long_holds_up_no_other() -> None:
     stuck.may_end.set()
     running.join(60)
     assert [answer.graph for answer in service.answers] == [DATABASE_GRAPH, OTHER_GRAPH]
+
+
+def test_a_barrier_does_not_wait_for_an_epoch_of_a_generation_that_is_over() -> None:
+    """A snapshot job's epoch hangs, its graph recovers, and the worker that it shares goes on with the next one."""
+    stuck, fresh = Gated(), Gated()
+    fresh.may_end.set()
+    service = Service(barrier(OTHER_GRAPH, 5))
+    worker = agent(service, {})
+    worker.executor_of = Mock(side_effect=[stuck, fresh])
+    running = started(worker)
+    assert stuck.begun.wait(60)
+    assert not stuck.interrupted.is_set()
+    service.barriers = (barrier(OTHER_GRAPH, 6, generation=2),)
+    assert service.answered.wait(60)
+    assert stuck.interrupted.is_set(), "what it holds is another's"
+    assert [answer.epoch for answer in service.answers] == [6]
+    worker.stop.set()
+    running.join(60)
+    assert not running.is_alive(), "nobody waits for what hangs"
+    stuck.may_end.set()
+
+
+def test_a_barrier_of_the_same_generation_waits_for_its_turn() -> None:
+    gate = Gated()
+    service = Service(barrier(OTHER_GRAPH, 5))
+    worker = agent(service, {OTHER_GRAPH: gate})
+    running = started(worker)
+    assert gate.begun.wait(60)
+    service.barriers = (barrier(OTHER_GRAPH, 6),)
+    until(lambda: worker.lanes[OTHER_GRAPH].taken == 6, what="it was given the next one")
+    gate.may_end.set()
+    until(lambda: len(service.answers) == 2 or None, what="both are answered")
+    worker.stop.set()
+    running.join(60)
+    assert [answer.epoch for answer in service.answers] == [5, 6]
+    assert not gate.interrupted.is_set()

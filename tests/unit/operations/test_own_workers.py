@@ -1,0 +1,252 @@
+"""Workers of serverless jobs: when one is started, kept and ended, whom it serves, and what happens when it hangs."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+import pytest
+
+from service.domain.barrier import Abandon, Inject, Retire, RollBack
+from service.domain.errors import Stale
+from service.domain.job import JobEvent, JobState
+from service.operations import queue
+from service.operations.asking import ask
+from service.operations.barriers import advance
+from service.operations.launching import supervise
+from service.operations.rescaling import slots
+from service.operations.waits import waits_of
+from service.operations.world import World
+from service.ports.launcher import Ended
+from service.ports.records import NewJob
+from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, RelationId, Term, WorkerId
+from service.protocol.mutation import Stop
+from service.protocol.plan import ScanType
+from tests.support.fake_meta_store import FakeStores
+from tests.support.fake_state_store import FakeTables, StateStore
+from tests.support.http import StillClock, world_of
+from tests.support.meta_store import LEASE, NOW, WORKER, add_created, new_table, new_view, registration, running
+
+OWN = WorkerId("own")
+
+
+@dataclass
+class Machine:
+    """A launcher that notes what it is told, and says what a test tells it to."""
+
+    kept: Collection[GraphId] = ()
+    missing: Collection[GraphId] = ()
+    given_up: Collection[WorkerId] = ()
+    ended: list[Ended] = field(default_factory=list[Ended])
+
+    async def supervise(
+        self, given_up: Collection[WorkerId], *, kept: Collection[GraphId], missing: Collection[GraphId]
+    ) -> Sequence[Ended]:
+        self.given_up, self.kept, self.missing = given_up, kept, missing
+        ended, self.ended = self.ended, []
+        return ended
+
+    async def stop(self) -> None:
+        return
+
+
+def serverless(name: str, table: RelationId) -> NewJob:
+    new = new_view(name, table)
+    scans = tuple(replace(one, scan_type=one.scan_type and ScanType.SNAPSHOT_BACKFILL) for one in new.fragments)
+    return replace(new, fragments=scans, serverless=True)
+
+
+@dataclass
+class Cluster:
+    """A leader, its launcher, and jobs `a` and `b`, of which one at a time is created."""
+
+    stores: FakeStores
+    world: World
+    clock: StillClock
+    term: Term
+    a: JobId
+    b: JobId
+    machine: Machine = field(default_factory=Machine)
+
+    async def look(self, *, leading: bool = True) -> tuple[list[GraphId], list[GraphId]]:
+        """Have the launcher look; return the graphs whose workers it keeps, and those that it starts one for."""
+        await supervise(self.world, self.machine, leading=leading)
+        return list(self.machine.kept), list(self.machine.missing)
+
+    async def start(self) -> GraphId:
+        """Have the queue start what may start; return the graph of the job that did."""
+        assert await queue.start_jobs(self.world, term=self.term) == 1
+        async with self.stores.begin() as tx:
+            (graph,) = await tx.snapshots.graphs()
+        return graph
+
+    async def register(self, worker: WorkerId, graph: GraphId) -> None:
+        async with self.stores.begin() as tx:
+            presented = registration(worker).model_copy(update={"graph": graph, "parallelism": 7})
+            await tx.workers.register(presented, now=self.clock.now())
+
+    async def alive(self, graph: GraphId) -> Collection[WorkerId]:
+        async with self.stores.begin() as tx:
+            return (await tx.graphs.view(graph, now=self.clock.now(), lease=LEASE)).alive
+
+    async def step(self, graph: GraphId) -> object:
+        return await advance(self.world, graph, term=self.term)
+
+    async def injected(self, graph: GraphId) -> None:
+        """Bring a graph to its first barrier."""
+        assert isinstance(await self.step(graph), RollBack)
+        assert isinstance(await self.step(graph), Inject)
+
+    async def later(self, seconds: float) -> None:
+        """Let time go by, with every worker alive."""
+        self.clock.wall += timedelta(seconds=seconds)
+        async with self.stores.begin() as tx:
+            for record in await tx.workers.all(now=self.clock.now(), lease=timedelta(days=1)):
+                if record.alive:
+                    await tx.workers.seen(record.worker, now=self.clock.now())
+
+    async def why(self) -> str:
+        async with self.stores.begin() as tx:
+            found = await tx.jobs.get(self.a)
+            assert found is not None
+            waiting = (await waits_of(self.world, tx, [found])).get(self.a)
+        return "" if waiting is None else f"{waiting.reason}: {waiting.text}"
+
+
+@pytest.fixture
+async def cluster() -> Cluster:
+    clock = StillClock()
+    stores, tables = FakeStores(clock.now), FakeTables(StateStore())
+    world = world_of(stores, tables=tables, clock=clock, own_workers=True)
+    async with stores.begin() as tx:
+        table = await add_created(tx, new_table("t"))
+        first, second = [await tx.jobs.add(serverless(name, table.relation), now=NOW) for name in "ab"]
+        term = await tx.leases.gain("a", lease=LEASE)
+    assert term is not None
+    await tables.claim(term)
+    await running(stores)
+    return Cluster(stores, world, clock, term, first.id, second.id)
+
+
+async def test_it_is_started_once_its_job_holds_a_permit_and_by_the_leader_alone(cluster: Cluster) -> None:
+    assert await cluster.look() == ([DATABASE_GRAPH], [DATABASE_GRAPH])
+    graph = await cluster.start()
+    async with cluster.stores.begin() as tx:
+        queued = await tx.jobs.get(cluster.b)
+    assert queued is not None
+    assert queued.state is JobState.QUEUED
+    assert await cluster.look() == ([DATABASE_GRAPH, graph], [DATABASE_GRAPH, graph])
+    assert await cluster.look(leading=False) == ([DATABASE_GRAPH, graph], [DATABASE_GRAPH])
+
+
+async def test_one_that_another_service_started_is_enough_and_is_kept(cluster: Cluster) -> None:
+    """A new leader goes on with the worker of the last one; when that is gone, it starts its own."""
+    graph = await cluster.start()
+    await cluster.register(OWN, graph)
+    assert await cluster.look() == ([DATABASE_GRAPH, graph], [DATABASE_GRAPH])
+    cluster.clock.wall += LEASE
+    assert await cluster.look() == ([DATABASE_GRAPH, graph], [DATABASE_GRAPH, graph])
+    assert OWN in cluster.machine.given_up
+
+
+async def test_it_serves_its_graph_and_no_other_and_no_other_serves_that(cluster: Cluster) -> None:
+    graph = await cluster.start()
+    assert (await cluster.alive(graph), await cluster.alive(DATABASE_GRAPH)) == (set(), {WORKER})
+    assert await cluster.why() == "recovery: rolling back to the committed epoch: starting"
+    assert isinstance(await cluster.step(graph), RollBack)
+    assert await cluster.why() == "worker: its own worker is being started"
+    await cluster.register(OWN, graph)
+    assert (await cluster.alive(graph), await cluster.alive(DATABASE_GRAPH)) == ({OWN}, {WORKER})
+    async with cluster.stores.begin() as tx:
+        assert await slots(tx, now=cluster.clock.now(), lease=LEASE) == 2, "those of the workers that all share"
+    effect = await cluster.step(graph)
+    assert isinstance(effect, Inject)
+    assert effect.worker == OWN
+
+
+async def test_the_job_says_why_it_waits_when_its_worker_cannot_be_started(cluster: Cluster) -> None:
+    graph = await cluster.start()
+    await cluster.step(graph)
+    cluster.machine.ended.append(Ended(OWN, graph, "exit code 3", failures=2, wait=timedelta(seconds=4)))
+    await cluster.look()
+    assert await cluster.why() == "worker: its own worker failed 2 times in a row: exit code 3"
+    async with cluster.stores.begin() as tx:
+        found = await tx.jobs.get(cluster.a)
+        assert found is not None
+        assert (await waits_of(cluster.world, tx, [found]))[cluster.a].until == NOW + timedelta(seconds=4)
+        (*_, event) = await tx.events.since(0, limit=1000)
+    assert (event.kind, event.facts["graph"], event.facts["failures"]) == ("worker.lost", graph, 2)
+    cluster.world = replace(cluster.world, own_workers=False)
+    assert "TIDEFILL_LAUNCHER" in await cluster.why()
+
+
+async def test_nothing_keeps_it_once_the_job_goes_on_in_the_database_graph(cluster: Cluster) -> None:
+    graph = await cluster.start()
+    await cluster.register(OWN, graph)
+    async with cluster.stores.begin() as tx:
+        await tx.snapshots.merge(graph)
+    assert await cluster.look() == ([DATABASE_GRAPH], [DATABASE_GRAPH])
+
+
+@pytest.mark.parametrize("event", [JobEvent.CANCEL_ASKED, JobEvent.FAILED])
+async def test_nothing_keeps_it_once_the_job_is_not_created_any_more(cluster: Cluster, event: JobEvent) -> None:
+    graph = await cluster.start()
+    await cluster.register(OWN, graph)
+    async with cluster.stores.begin() as tx:
+        await tx.jobs.move(cluster.a, event, now=NOW)
+    assert await cluster.look() == ([DATABASE_GRAPH], [DATABASE_GRAPH])
+
+
+async def test_it_is_told_that_its_graph_is_gone(cluster: Cluster) -> None:
+    """I7, I9: nobody has to find its process for it to end."""
+    graph = await cluster.start()
+    await cluster.register(OWN, graph)
+    async with cluster.stores.begin() as tx:
+        await tx.jobs.move(cluster.a, JobEvent.FAILED, now=NOW)
+    assert isinstance(await cluster.step(graph), Retire)
+    async with cluster.stores.begin() as tx:
+        with pytest.raises(Stale):
+            await tx.workers.seen(OWN, now=NOW)
+    with pytest.raises(Stale):
+        await cluster.register(WorkerId("late"), graph)
+    async with cluster.stores.begin() as tx:
+        listed = {one.worker: one.graph for one in await tx.workers.all(now=NOW, lease=LEASE)}
+    assert listed == {WORKER: DATABASE_GRAPH, OWN: graph}, "what it served is remembered"
+
+
+async def test_one_that_hangs_is_given_up_and_the_database_graph_never_notices(cluster: Cluster) -> None:
+    """I10: its graph recovers alone."""
+    graph = await cluster.start()
+    await cluster.register(OWN, graph)
+    await cluster.injected(graph)
+    await cluster.later(cluster.world.barrier_deadline.total_seconds())
+    assert isinstance(await cluster.step(graph), Abandon)
+    assert (await cluster.alive(graph), await cluster.alive(DATABASE_GRAPH)) == (set(), {WORKER})
+    await cluster.look()
+    assert list(cluster.machine.given_up) == [OWN]
+    async with cluster.stores.begin() as tx:
+        state = await tx.graphs.state(DATABASE_GRAPH)
+    assert (state["status"], state["recoveries"]) == ("RUNNING", 0)
+
+
+async def test_a_worker_that_all_share_is_not_given_up_for_one_of_them(cluster: Cluster) -> None:
+    """I10: the same with a job that has no worker of its own."""
+    tables = cluster.stores.tables
+    tables.jobs.put(cluster.a, replace(row := tables.jobs[cluster.a], job=replace(row.job, serverless=False)))
+    graph = await cluster.start()
+    await cluster.injected(graph)
+    await cluster.later(cluster.world.barrier_deadline.total_seconds())
+    assert isinstance(await cluster.step(graph), Abandon)
+    assert await cluster.alive(graph) == await cluster.alive(DATABASE_GRAPH) == {WORKER}
+
+
+async def test_a_cancel_asks_it_to_end_and_does_not_shoot(cluster: Cluster) -> None:
+    graph = await cluster.start()
+    await cluster.register(OWN, graph)
+    await cluster.injected(graph)
+    async with cluster.stores.begin() as tx:
+        await tx.jobs.move(cluster.a, JobEvent.CANCEL_ASKED, now=NOW)
+        await ask(tx, Stop(jobs=(cluster.a,)), asked_by="a user", now=NOW)
+    assert isinstance(await cluster.step(graph), Abandon)
+    assert await cluster.alive(graph) == {OWN}
+    assert (await cluster.look())[0] == [DATABASE_GRAPH]
+    assert list(cluster.machine.given_up) == []
