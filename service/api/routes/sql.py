@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, Strict
 
 from service.api.calling import Calling
 from service.operations import sql
@@ -14,11 +14,11 @@ router = APIRouter(prefix="/v1", tags=["sql"])
 
 _SESSION_MAX = 100
 Name = Annotated[str, Field(max_length=200)]
-Value = Annotated[str, Field(max_length=1000)]
+Value = Annotated[int, Strict()] | Annotated[bool, Strict()] | Annotated[str, Field(max_length=1000)]
 
 
 class SqlBody(BaseModel):
-    """One statement, and the session map that the last answer gave."""
+    """One statement, and the session map that the last answer gave: texts there; a number or a boolean will do."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -49,9 +49,10 @@ class SqlResult(BaseModel):
 @router.post("/sql", response_model=SqlResult)
 async def run(body: SqlBody, call: Calling) -> Mapping[str, Any]:
     """Run one SQL statement."""
+    session = {name: value if isinstance(value, str) else str(value).lower() for name, value in body.session.items()}
 
     async def act(claim: Claim | None) -> SqlResult:
-        outcome = await sql.run(call.world, body.sql, session=body.session, asked_by=call.asked_by, claim=claim)
+        outcome = await sql.run(call.world, body.sql, session=session, asked_by=call.asked_by, claim=claim)
         return SqlResult(
             tag=outcome.tag,
             columns=[ResultColumn(name=name, type=kind) for name, kind in outcome.columns],

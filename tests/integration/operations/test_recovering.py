@@ -12,7 +12,9 @@ from service.domain.barrier import Abandon, RollBack
 from service.domain.errors import UnderRecovery
 from service.operations import commands, jobs, sql
 from service.operations.commands import RECOVERED_WAIT
+from service.operations.parameters import alter, current
 from service.operations.sql import Outcome
+from service.protocol.mutation import Add, Resume
 from tests.support.http import StillClock
 from tests.support.leading import Leader, leading
 
@@ -110,3 +112,24 @@ async def test_who_has_found_a_job_waits_over_a_recovery(leader: Leader) -> None
     with pytest.raises(TimeoutError):
         await jobs.finished(world, job)
     assert await leader.state_of(job) == "Creating"
+
+
+async def test_the_next_generation_begins_paused_where_it_shall(leader: Leader) -> None:
+    """`pause_on_next_bootstrap` counts once, and what it has paused is resumed by nobody but a user."""
+    await alter(leader.world, {"pause_on_next_bootstrap": "true"}, asked_by="a test")
+    await leader.recover()
+    for generation in (1, 2):
+        first = await leader.barrier()
+        assert isinstance(first.mutation, Add)
+        assert (first.generation, first.mutation.paused) == (generation, True)
+        assert (await current(leader.world))["pause_on_next_bootstrap"] is False
+        await leader.queue(None)
+        await leader.barrier()
+        await leader.recover()
+    await leader.barrier()
+    await commands.inject(leader.world, Resume(), asked_by="a test")
+    await leader.barrier()
+    await leader.recover()
+    last = await leader.barrier()
+    assert isinstance(last.mutation, Add)
+    assert not last.mutation.paused

@@ -31,7 +31,9 @@ def unreached() -> BrokenStores:
         (b'{"sql": 1}', 422, "invalid"),
         (b'{"sql": ""}', 422, "invalid"),
         (b'{"sql": "x", "more": 1}', 422, "invalid"),
-        (b'{"sql": "x", "session": {"a": 1}}', 422, "invalid"),
+        (b'{"sql": "x", "session": {"a": 1.5}}', 422, "invalid"),
+        (b'{"sql": "x", "session": {"a": null}}', 422, "invalid"),
+        (b'{"sql": "x", "session": {"a": [1]}}', 422, "invalid"),
         (b"[]", 422, "invalid"),
         (b"null", 422, "invalid"),
         (b"", 422, "invalid"),
@@ -42,6 +44,14 @@ async def test_a_body_that_cannot_be_meant_is_refused(content: bytes, status: in
     async with doors(stores) as http:
         refused(await http.post("/v1/sql", content=content, headers=JSON), status, kind)
     assert stores.asked == 0
+
+
+async def test_a_session_s_numbers_and_booleans_are_what_their_texts_are() -> None:
+    given = {"background_ddl": True, "streaming_parallelism": 4, "row_limit": "7"}
+    async with doors(unreached()) as http:
+        response = await http.post("/v1/sql", json={"sql": "SHOW background_ddl", "session": given})
+    assert response.json()["rows"] == [["true"]]
+    assert response.json()["session"] == {"background_ddl": "true", "streaming_parallelism": "4", "row_limit": "7"}
 
 
 async def test_an_escaped_backslash_before_u0000_is_no_nul() -> None:
