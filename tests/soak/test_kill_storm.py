@@ -58,7 +58,7 @@ class Storm:
         service, self.over, self.pool = self.service, threading.Event(), ThreadPoolExecutor(64, "storm")
         self.client = PersistentClient(service, f"storm-{self.seed}")
         self.killer = Killer(service, self._random("kills"), self.over)
-        self.ledger = Ledger(service)
+        self.ledger = Ledger(service, self.over)
         self.tables = [StormTable(name, self._client(name), self._random(name), self.pool) for name in KEYS]
         self.gallery = Gallery(list(KEYS), ["recent"])
         self.users = [

@@ -5,6 +5,7 @@ The statements of a turn run side by side on ids of their own, so that their ord
 until it is answered. Those on the ledger are made once, whatever becomes of the answer.
 """
 
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -123,6 +124,7 @@ class Ledger:
     """Numbers that are inserted once each, whatever becomes of the answer."""
 
     service: Service
+    over: threading.Event
     answered: set[int] = field(default_factory=set[int])
     unknown: set[int] = field(default_factory=set[int])
 
@@ -136,6 +138,7 @@ class Ledger:
             if not may_be_repeated(error):
                 raise
             self.unknown.add(turn)
+            self.over.wait(0.5)
         else:
             self.answered.add(turn)
 
