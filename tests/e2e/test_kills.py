@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.faulty_service import FAULT, order_fault
-from tests.support.processes import processes
 from tests.support.service import FAULTY, Service, data_directory, running
 from tests.support.state_store_locks import writers_held
+from tests.support.storm_kills import server
 from tests.support.workload import STRATEGIES, Workload, until_reading
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -44,20 +44,9 @@ def workload(killable: Service) -> Iterator[Workload]:
     killable.reset()
 
 
-def kill_driver(service: Service) -> None:
-    with writers_held(service):
-        service.kill_worker()
-
-
 def kill_jvm(service: Service) -> None:
     with writers_held(service):
         service.kill_jvm()
-
-
-def kill_service(service: Service) -> None:
-    with writers_held(service):
-        service.kill()
-    service.restart()
 
 
 def kill_one_backend(service: Service) -> None:
@@ -83,18 +72,9 @@ def kill_everything(service: Service) -> None:
 
 
 def end_server(service: Service) -> None:
-    cluster = (service.data_dir / "postgres" / "cluster").resolve()
-    head = int((cluster / "postmaster.pid").read_text().split()[0])
-    for pid in [head, *(pid for pid in processes() if pid != head and works_in(pid, cluster))]:
+    for pid in server(service):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-
-
-def works_in(pid: int, directory: Path) -> bool:
-    try:
-        return Path(f"/proc/{pid}/cwd").readlink() == directory
-    except OSError:
-        return False
 
 
 def die_at(point: str) -> Callable[[Service], None]:
@@ -122,8 +102,7 @@ KILLS: dict[str, tuple[Callable[[Service], None], ...]] = {
     "a machine": (kill_postgres, kill_everything),
     "the leader at named points": (die_at("before_commit"), die_at("before_publish"), die_in_recovery),
 }
-ALL_KILLS = (*(kill for kills in KILLS.values() for kill in kills), kill_driver, kill_service, die_at("after_publish"))
-"""The soak has time for each."""
+"""Those that differ most; `tests/soak/test_kill_storm.py` draws from all."""
 
 
 @pytest.mark.parametrize("kills", list(KILLS.values()), ids=list(KILLS))

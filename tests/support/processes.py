@@ -1,5 +1,6 @@
 """Processes as the kernel tells of them."""
 
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +23,14 @@ def session_of(pid: int) -> int | None:
 def state_of(pid: int) -> str | None:
     """Return the state of a process, `T` for one that was stopped; None when it is gone."""
     return found[0] if (found := _stat(pid)) else None
+
+
+def working_in(there: Callable[[Path], bool]) -> Iterator[int]:
+    """Yield the processes whose working directory is one of those."""
+    for pid in processes():
+        with suppress(OSError):
+            if there(Path(f"/proc/{pid}/cwd").readlink()):
+                yield pid
 
 
 def name_of(pid: int) -> str:
