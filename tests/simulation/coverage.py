@@ -38,18 +38,19 @@ _DECOUPLED: Final = frozenset({Phase.REPLAYING, Phase.MERGING})
 _CREATING: Final = frozenset(Phase) - {Phase.CREATED, Phase.STOPPING}
 EXPECTED: Final[dict[str, frozenset[Phase]]] = {
     "worker crash": frozenset(Phase),
-    "service crash": frozenset(Phase),
+    "service crash": frozenset(Phase) - {Phase.FINISHING},
     "recovery": frozenset(Phase),
-    "pause": frozenset(Phase),
-    "resume": frozenset(Phase),
-    "throttle": _CREATING,
+    "pause": frozenset(Phase) - {Phase.FINISHING},
+    "resume": frozenset(Phase) - {Phase.FINISHING},
+    "throttle": _CREATING - {Phase.FINISHING},
     "cancel": _CREATING,
     "drop": frozenset({Phase.CREATED}),
     "update": frozenset({Phase.WAITING, Phase.READING, Phase.CREATED}),
-    "stuck job": frozenset(Phase),
+    "stuck job": _CREATING - {Phase.FINISHING},
 }
-RARE: Final = frozenset({Phase.WAITING, Phase.FINISHING, Phase.REPLAYING, Phase.MERGING})
-"""Those that are soon over, or that few jobs have."""
+"""To finish takes a few transactions: what has to be carried there by a barrier seldom comes in time."""
+SELDOM: Final = {Phase.FINISHING: 1, Phase.WAITING: 2, Phase.REPLAYING: 2, Phase.MERGING: 2}
+"""Phases that are soon over, or that few jobs have: of every so many jobs one is met there."""
 _STATES: Final = {
     JobState.INITIAL: Phase.QUEUED,
     JobState.QUEUED: Phase.QUEUED,

@@ -158,8 +158,10 @@ class _Begin:
         return await self.stores.enter(self.term)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        wrote = bool(self.stores.tables.journal)
         self.stores.end(well=kind is None)
-        if kind is None:
+        # Where nothing was done it makes no difference whether one hears of it.
+        if wrote and kind is None:
             self.place.heard("meta store")
 
 

@@ -29,7 +29,7 @@ from service.protocol.barrier import Barrier
 from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, WorkerId
 from service.protocol.plan import ScanType
 from tests.simulation.checker import Checker
-from tests.simulation.coverage import RARE, Coverage, Phase
+from tests.simulation.coverage import SELDOM, Coverage, Phase
 from tests.simulation.decoupling import BRIEFLY, LONG, Decoupling, of_a_job
 from tests.simulation.faults import CRASHES, STUCK, Faults
 from tests.simulation.kernel import BrokenError, Kernel, NoRestError, Process, Task
@@ -179,17 +179,17 @@ class Simulation:
         random = self.kernel.random
         if phase is not Phase.QUEUED:
             self.faults.arm()
-        if self.ambushes and not self.faults.ceased and not random.randrange(2 if phase in RARE else 8):
+        if self.ambushes and not self.faults.ceased and not random.randrange(SELDOM.get(phase, 8)):
             self.ambushes -= 1
-            after = self.pace * random.random() * random.choice((0, 0.01, 0.1, 1))
+            after = self.pace * random.random() * random.choice((0, 0, 0.01, 0.1, 1))
             self.kernel.spawn(self.machine, "ambush", partial(self._ambush, job), after=after)
 
     def _ambush(self, job: JobId) -> None:
         if self.faults.ceased:
             return
         match self.kernel.random.randrange(6):
-            case 0:
-                self._kill_one()
+            case 0 if self.faults.rates and self.faults.rates != STUCK:
+                self._kill_one(CRASHES)
             case 1:
                 self.faults.press()
             case _:
@@ -296,10 +296,10 @@ class Simulation:
     def _act(self) -> None:
         random = self.kernel.random
         self._begin()
-        for _ in range(self.actions or random.choice((10, 20, 40))):
+        for _ in range(self.actions or random.choice((8, 16, 32))):
             self._keep_services()
             if not random.randrange(25):
-                self._kill_one()
+                self._kill_one(self.faults.rates)
             if not random.randrange(40) and (alive := self.services.alive()):
                 self.decoupling.excuse(BRIEFLY)
                 self.kernel.spawn(self.machine, "stop", random.choice(alive).stop)
@@ -377,12 +377,12 @@ class Simulation:
         while len(self.services.alive()) < self.several:
             self._start_service()
 
-    def _kill_one(self) -> None:
+    def _kill_one(self, kinds: Collection[str]) -> None:
         """At no place in particular."""
         processes: list[Process] = []
-        if "service crash" in self.faults.rates:
+        if "service crash" in kinds:
             processes += [one.process for one in self.services.alive()]
-        if "worker crash" in self.faults.rates:
+        if "worker crash" in kinds:
             processes += [one.running.process for one in self.workers if one.running.process.alive]
         if processes:
             killed = self.kernel.random.choice(processes)

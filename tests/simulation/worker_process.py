@@ -4,7 +4,8 @@ and, in Spark's place, the plain-data reference of the arrangement executor.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, Protocol, cast
 
@@ -37,6 +38,8 @@ from workers.executors.graph import GraphExecutor, Scan, Stores
 from workers.meta_client import MetaClient, ServiceAwayError, StaleWorkerError
 from workers.state_store.dml import DmlOutcome
 
+_AT_ONCE = timedelta(0)
+POLL = 2.0
 HTTP_TIMEOUT = 6.0
 """Longer than a long poll takes, shorter than the real one: a schedule has a minute."""
 
@@ -95,7 +98,12 @@ class SimulatedClient:
         return True
 
     def next_request(self, worker: WorkerId, graph: GraphId) -> Request | None:
-        return self._call("request", lambda world: workers.next_request(world, worker, graph))
+        """A long poll that looks once: nobody asks, and to look at every signal takes a tenth of a schedule."""
+        look = self._call(
+            "request", lambda world: workers.next_request(replace(world, poll_wait=_AT_ONCE), worker, graph)
+        )
+        self.place.kernel.stop(POLL)
+        return look
 
     def respond(self, worker: WorkerId, response: Analyzed | Verified | Rejected) -> None:
         self._call("respond", lambda world: workers.respond(world, worker, response))
