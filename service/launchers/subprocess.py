@@ -8,6 +8,7 @@ one that takes its time holds up no other.
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -50,7 +51,8 @@ class _Running:
     def ask(self, now: float) -> None:
         """Ask it to end, once."""
         if self.asked is None:
-            self.process.terminate()
+            # Not `terminate`, which reaps one that has ended.
+            os.kill(self.process.pid, signal.SIGTERM)
             self.asked = now
 
     def clear(self) -> int:
@@ -114,7 +116,7 @@ class SubprocessLauncher:
 
     def _end_running(self, given_up: Collection[WorkerId], kept: Collection[GraphId]) -> Iterator[Ended]:
         for graph, running in list(self._running.items()):
-            if running.has_ended() or self._is_due(running, given_up, wanted=graph in kept):
+            if self._is_due(running, given_up, wanted=graph in kept) or running.has_ended():
                 try:
                     exit_code = running.clear()
                 except TimeoutError as error:
@@ -182,8 +184,11 @@ class SubprocessLauncher:
     def _spawn(self, settings: WorkerSettings, home: WorkerHome) -> subprocess.Popen[bytes]:
         path = self._log_of(home.worker)
         path.parent.mkdir(parents=True, exist_ok=True)
+        # A worker that runs for long may have logged long ago.
+        needed = {self._log_of(running.worker) for running in self._running.values()}
         for old in sorted(path.parent.glob("worker-*.log"), key=_age)[: -(_LOGS_KEPT - 1)]:
-            old.unlink(missing_ok=True)
+            if old not in needed:
+                old.unlink(missing_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)) as log:
             return subprocess.Popen(  # noqa: S603 - our own program, no shell
                 self._command,

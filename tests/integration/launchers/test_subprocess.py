@@ -436,3 +436,17 @@ async def test_a_stop_ends_them_all(launch: Callable[..., SubprocessLauncher], r
     reports = [await started_for(launcher, ready, graph) for graph in BOTH]
     await launcher.stop()
     assert [_alive(report) for report in reports] == [[], []]
+
+
+async def test_the_log_of_a_worker_that_runs_stays_however_many_come_after_it(
+    launch: Callable[..., SubprocessLauncher], ready: Path, tmp_path: Path
+) -> None:
+    launcher = launch()
+    shared = await started_for(launcher, ready, DATABASE_GRAPH)
+    logs = tmp_path / "data" / "logs"
+    for number in range(30):
+        (logs / f"worker-{number}.log").touch()
+    own = await started_for(launcher, ready, OWN)
+    left = {log.name for log in logs.iterdir()}
+    assert {f"worker-{_worker(one)}.log" for one in (shared, own)} <= left
+    assert len(left) == 21

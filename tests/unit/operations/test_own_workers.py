@@ -3,13 +3,18 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import cast
+from unittest.mock import AsyncMock
 
 import pytest
 
+from service.bootstrap import readiness
 from service.domain.barrier import Abandon, Inject, Retire, RollBack
-from service.domain.errors import Stale
+from service.domain.errors import NotFound, Stale
 from service.domain.job import JobEvent, JobState
-from service.operations import queue
+from service.loops.schedule import Schedule
+from service.operations import jobs, queue
 from service.operations.asking import ask
 from service.operations.barriers import advance
 from service.operations.launching import supervise
@@ -18,6 +23,7 @@ from service.operations.waits import waits_of
 from service.operations.world import World
 from service.ports.launcher import Ended
 from service.ports.records import NewJob
+from service.ports.state_store import Reader
 from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, RelationId, Term, WorkerId
 from service.protocol.mutation import Stop
 from service.protocol.plan import ScanType
@@ -250,3 +256,53 @@ async def test_a_cancel_asks_it_to_end_and_does_not_shoot(cluster: Cluster) -> N
     assert await cluster.alive(graph) == {OWN}
     assert (await cluster.look())[0] == [DATABASE_GRAPH]
     assert list(cluster.machine.given_up) == []
+
+
+async def test_a_service_is_not_ready_with_workers_of_single_jobs_alone(cluster: Cluster) -> None:
+    graph = await cluster.start()
+    await cluster.register(OWN, graph)
+    reader = SimpleNamespace(query=AsyncMock())
+    world = replace(cluster.world, reader=cast("Reader", reader))
+    schedule = Schedule(world, "a", None)
+    assert (await readiness(world, schedule))["worker"] == "ok"
+    async with cluster.stores.begin() as tx:
+        await tx.workers.give_up(WORKER)
+    assert (await readiness(world, schedule))["worker"] == "no worker is alive"
+
+
+@dataclass
+class Driven:
+    """Whoever waits sees the leader and the launcher go on; the worker ends some time after its graph is gone."""
+
+    cluster: Cluster
+    graph: GraphId
+    waits_left: int = 3
+
+    def notify(self) -> None:
+        return
+
+    async def wait(self, timeout_seconds: float) -> None:
+        self.cluster.clock.seconds += timeout_seconds
+        await self.cluster.step(DATABASE_GRAPH)
+        try:
+            await self.cluster.step(self.graph)
+        except NotFound:
+            self.waits_left -= 1
+        if self.waits_left == 0:
+            self.cluster.machine.ended.append(Ended(OWN, self.graph, "it is needed no more", asked=True))
+        await self.cluster.look()
+
+
+async def test_a_cancel_is_answered_when_its_worker_has_ended(cluster: Cluster) -> None:
+    """I9."""
+    graph = await cluster.start()
+    await cluster.register(OWN, graph)
+    await cluster.injected(graph)
+    driven = Driven(cluster, graph)
+    world = replace(cluster.world, signals=driven)
+    assert await jobs.cancel(world, [cluster.a], asked_by="a user") == [cluster.a]
+    assert driven.waits_left == 0
+    async with cluster.stores.begin() as tx:
+        assert [one.worker for one in await tx.workers.all(now=NOW, lease=LEASE) if one.alive] == [WORKER]
+        kinds = [event.kind for event in await tx.events.since(0, limit=1000)]
+    assert kinds[-1] == "worker.stopped"
