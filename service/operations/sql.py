@@ -30,6 +30,7 @@ from service.sql.dml import BoundInsert, bind_delete, bind_insert, bind_update
 from service.sql.order import dot
 from service.sql.parse import parse
 from service.sql.statements import wrong_kind
+from service.sql.tokens import mentioned
 
 WAIT_LIMIT: Final = timedelta(hours=2)
 _DESCRIBED: Final = (("Name", "text"), ("Type", "text"), ("Is Hidden", "text"), ("Description", "text"))
@@ -113,7 +114,7 @@ class _Call:
             raise
 
     async def _changed(self, statement: s.Insert | s.Update | s.Delete) -> Outcome:
-        relations = await ddl.readable(self.world)
+        relations = await ddl.readable(self.world, mentioned(self.text))
         match statement:
             case s.Insert():
                 return Outcome(f"INSERT 0 {await self._insert(bind_insert(statement, relations))}")

@@ -48,6 +48,15 @@ async def test_a_relation_round_trips_with_its_types_and_key_order(stores: Store
     assert (entry.job, entry.state, entry.key_count, entry.upstreams) == (job.id, JobState.INITIAL, 0, ())
 
 
+async def test_relations_are_found_by_their_names(stores: Stores) -> None:
+    await table_and_view(stores)
+    async with stores.begin() as tx:
+        both = await tx.catalog.called({"m", "nobody", "t", "T", 'a"b'})
+        assert [entry.relation.name for entry in both] == ["t", "m"]
+        assert both == await tx.catalog.all()
+        assert await tx.catalog.called(frozenset()) == []
+
+
 async def test_what_reads_a_relation_depends_on_it(stores: Stores) -> None:
     async with stores.begin() as tx:
         first, second = [(await add_created(tx, new_table(name))).relation for name in "ab"]

@@ -36,6 +36,9 @@ class FakeCatalog:
     async def all(self) -> Sequence[CatalogEntry]:
         return [self._entry(row) for row in self._taken()]
 
+    async def called(self, names: Collection[str]) -> Sequence[CatalogEntry]:
+        return [entry for entry in await self.all() if entry.relation.name in names]
+
     async def dependents(self, relation: RelationId) -> Sequence[CatalogEntry]:
         readers = {row.job for row in self.tables.fragments.values() if row.upstream == relation}
         return [self._entry(row) for row in self._taken() if row.job in readers]
