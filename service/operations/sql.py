@@ -18,8 +18,8 @@ from service.domain.parameters import (
     parse_session_variable,
 )
 from service.operations import commands, ddl, dml, jobs, limits, logical_views, parameters, rescaling
-from service.operations.effects import progress_of
 from service.operations.naming import named
+from service.operations.standing import progress_of
 from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.records import CatalogEntry, Claim, LogicalView

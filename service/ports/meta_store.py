@@ -23,6 +23,7 @@ from service.ports.records import (
     Command,
     Event,
     Json,
+    Line,
     NewJob,
     Receded,
     StoredStatement,
@@ -71,6 +72,12 @@ class Graphs(Protocol):
         """Read all that `decide` looks at; workers seen within `lease` before `now` are alive."""
         ...
 
+    async def views(
+        self, wanted: Collection[GraphId], *, now: datetime, lease: timedelta
+    ) -> Mapping[GraphId, GraphView]:
+        """Read the same of several graphs; those that are gone are left out."""
+        ...
+
     async def set_status(
         self,
         graph: GraphId,
@@ -92,6 +99,10 @@ class Graphs(Protocol):
         """Return status, generation, committed, published (epochs as text), paused, paused_since, recoveries,
         last_error, for people.
         """
+        ...
+
+    async def states(self, wanted: Collection[GraphId]) -> Mapping[GraphId, Json]:
+        """Return the same of several graphs; those that are gone are left out."""
         ...
 
     async def set_published(self, graph: GraphId, epoch: Epoch, *, now: datetime) -> None:
@@ -186,6 +197,18 @@ class Jobs(Protocol):
         """Return jobs in these states (None: all, finished ones included) and in this graph (None: in any), oldest
         first: the order of the queue.
         """
+        ...
+
+    async def page(self, states: Collection[JobState] | None, *, after: int, limit: int) -> Sequence[Job]:
+        """Return the oldest jobs in these states (None: all) whose id is above `after`."""
+        ...
+
+    async def queue(self) -> Sequence[JobId]:
+        """Return the jobs that are queued, oldest first."""
+        ...
+
+    async def line(self) -> Line:
+        """Return what decides, before anything else, whether a job may start."""
         ...
 
     async def move(self, job: JobId, event: JobEvent, *, now: datetime, error: str | None = None) -> Job:
