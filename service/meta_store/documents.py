@@ -53,9 +53,10 @@ def recordset(rows: Iterable[Mapping[str, Any]], *columns: Column[Any]) -> Table
 
 
 def among(column: ColumnElement[int], ids: Iterable[int]) -> ColumnElement[bool]:
-    """Return whether the column is one of `ids`: one parameter however many they are, and the server knows how many.
+    """Return whether the column is one of `ids`: one parameter however many they are, and the server knows how many."""
+    return column == any_(cast(literal(list_of(ids), Text), ARRAY(BigInteger)))
 
-    As a text, which the driver sends as it is: it would look at every number of a list.
-    """
-    text = ",".join(map(str, sorted(ids)))
-    return column == any_(cast(literal(f"{{{text}}}", Text), ARRAY(BigInteger)))
+
+def list_of(ids: Iterable[int]) -> str:
+    """Return ids as the text of an array, which the driver sends as it is: it would look at every number of a list."""
+    return f"{{{','.join(map(str, sorted(ids)))}}}"

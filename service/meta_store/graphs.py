@@ -2,15 +2,21 @@
 
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
+    DateTime,
     Row,
     ScalarSelect,
     Select,
+    Text,
     and_,
+    any_,
+    bindparam,
     case,
+    cast,
     exists,
     func,
     literal_column,
@@ -19,12 +25,13 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.barrier import Decoupled, GraphStatus, GraphView, InFlight
 from service.domain.errors import NotFound
 from service.domain.job import HOLDS_PERMIT
-from service.meta_store.documents import among, printable, text_of
+from service.meta_store.documents import among, list_of, printable, text_of
 from service.meta_store.models import (
     IN_FLIGHT,
     OPEN,
@@ -67,7 +74,7 @@ class PostgresGraphs:
     async def views(
         self, wanted: Collection[GraphId], *, now: datetime, lease: timedelta
     ) -> Mapping[GraphId, GraphView]:
-        rows = await self._connection.execute(_views(wanted, now - lease))
+        rows = await self._connection.execute(_VIEWS, {"wanted": list_of(wanted), "alive_after": now - lease})
         return {GraphId(row.id): _graph_view(row) for row in rows}
 
     async def set_status(
@@ -177,7 +184,8 @@ def _state(row: Row[*tuple[Any, ...]]) -> Json:
     }
 
 
-def _views(wanted: Collection[GraphId], alive_after: datetime) -> Select[*tuple[Any, ...]]:
+def _views() -> Select[*tuple[Any, ...]]:
+    wanted = any_(cast(bindparam("wanted", type_=Text), ARRAY(BigInteger)))
     in_flight = and_(barrier.c.graph == graphs.c.id, IN_FLIGHT)
     waiting = and_(command.c.graph == graphs.c.id, UNFINISHED, command.c.epoch.is_(None))
     database = graphs.c.id == DATABASE_GRAPH
@@ -186,7 +194,7 @@ def _views(wanted: Collection[GraphId], alive_after: datetime) -> Select[*tuple[
         select(
             graphs,
             select(func.max(graphs.c.newest)).correlate(None).scalar_subquery().label("newest_of_all"),
-            _alive(alive_after).label("alive"),
+            _alive().label("alive"),
             _attached(func.count()).label("uncommitted"),
             _attached(func.max(barrier.c.epoch)).label("attached"),
             exists().where(waiting, command.c.hurried).label("commands_waiting"),
@@ -211,7 +219,7 @@ def _views(wanted: Collection[GraphId], alive_after: datetime) -> Select[*tuple[
             .outerjoin(snapshot_backfill, snapshot_backfill.c.graph == graphs.c.id)
             .outerjoin(job, job.c.id == snapshot_backfill.c.job)
         )
-        .where(among(graphs.c.id, wanted))
+        .where(graphs.c.id == wanted)
     )
 
 
@@ -226,7 +234,8 @@ def _reading(*how: ColumnElement[bool]) -> ColumnElement[bool]:
     return exists(select(fragment.c.id).where(left))
 
 
-def _alive(after: datetime) -> Any:
+def _alive() -> Any:
+    after = bindparam("alive_after", type_=DateTime(timezone=True))
     alive = and_(_serves(graphs.c.id), not_(workers.c.given_up), workers.c.seen_at > after)
     return func.array(select(workers.c.id).where(alive).correlate(graphs).scalar_subquery())
 
@@ -245,6 +254,10 @@ def _backfilling() -> ColumnElement[bool]:
         .where(OPEN, job.c.graph == graphs.c.id, job.c.state == "Creating", moving)
         .correlate(graphs)
     )
+
+
+_VIEWS: Final = _views()
+"""Put together once: of all statements it is asked most, and the longest."""
 
 
 def _graph_view(row: Row[*tuple[Any, ...]]) -> GraphView:
