@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from decimal import ROUND_HALF_UP, Decimal, localcontext
 from enum import StrEnum
 from typing import Final
 
@@ -43,6 +42,7 @@ class ScanProgress:
     """When its present limit took effect; None where it began with it."""
 
 
+_DECIMALS: Final = 10**20
 ETA_MAX: Final = timedelta(days=1000)
 """Beyond this the rate is too small to say anything."""
 
@@ -131,10 +131,9 @@ def fragment_text(rows: int, total: int | None) -> str:
     """
     if not total:
         return f"100% ({rows}/{total or 0})"
-    # A decimal: a float's text turns into 1e-05 where little has been read of much.
-    with localcontext(prec=60, rounding=ROUND_HALF_UP):
-        share = (Decimal(rows * 100) / total).quantize(Decimal(1).scaleb(-20))
-    text = f"{share:f}"
+    # In whole numbers, rounded half up: a float's text turns into 1e-05 where little has been read of much.
+    whole, parts = divmod((2 * rows * 100 * _DECIMALS + total) // (2 * total), _DECIMALS)
+    text = f"{whole}.{parts:020}"
     return f"{text.rstrip('0').rstrip('.')}% ({rows}/{total})"
 
 

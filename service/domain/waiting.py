@@ -49,25 +49,26 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What a job's waiting depends on besides itself. `place` is its place in the queue."""
+    """What the waiting of every job of a graph depends on besides itself."""
 
     graph: GraphView
     pace: Pace
     last_error: str | None
     paused: bool
     paused_since: datetime | None
-    place: int | None = None
     own_workers: bool = True
     """Whether somebody starts workers for one graph alone."""
 
 
-def why(job: Job, scans: Sequence[ScanProgress], around: Around, *, now: datetime) -> Waiting | None:
-    """Return why the job does not go on, None where it does or is not under way."""
+def why(
+    job: Job, scans: Sequence[ScanProgress], around: Around, *, now: datetime, place: int | None = None
+) -> Waiting | None:
+    """Return why the job does not go on, None where it does or is not under way. `place` is its place in the queue."""
     match job.state:
         case JobState.INITIAL:
             return Waiting(Reason.START, "the leader has yet to start it", job.initialized_at)
         case JobState.QUEUED:
-            text = f"queued at place {around.place}: max_concurrent_creating_streaming_jobs is reached"
+            text = f"queued at place {place}: max_concurrent_creating_streaming_jobs is reached"
             return Waiting(Reason.QUEUE, text, job.state_since or job.initialized_at)
         case JobState.CANCELLING | JobState.DROPPING:
             return Waiting(Reason.STOP, "a barrier has yet to stop its actors", job.state_since)

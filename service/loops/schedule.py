@@ -20,6 +20,8 @@ from service.protocol.ids import DATABASE_GRAPH, GraphId, Term
 
 _IDLE_SECONDS = 0.5
 """The longest wait between two looks at the graph when nothing is due; a signal ends it."""
+ATTEND_EVERY = timedelta(milliseconds=500)
+"""How soon the graphs are found that another leader has begun."""
 _ADAPT_EVERY = timedelta(milliseconds=100)
 """How soon after a publication limits are adapted: before the next barrier, which could carry a change, but not oftener
 than probes should be asked.
@@ -46,7 +48,7 @@ class Schedule:
         loops = [
             run_periodically(self.elect, Pauses(RENEW_EVERY), self.stop, name="elector"),
             run_periodically(self.pulse, Pauses(timedelta(0)), self.stop, name="barriers"),
-            run_periodically(self.attend, Pauses(timedelta(0)), self.stop, name="graphs"),
+            run_periodically(self.attend, Pauses(ATTEND_EVERY), self.stop, name="graphs"),
             run_periodically(self.adapt, Pauses(_ADAPT_EVERY), self.stop, name="adaptive"),
             run_periodically(self.renew, Pauses(idempotency.RENEW_EVERY), self.stop, name="claims"),
             run_periodically(self.tidy, Pauses(timedelta(seconds=5)), self.stop, name="maintenance"),
@@ -76,26 +78,30 @@ class Schedule:
             await self.world.signals.wait(_IDLE_SECONDS)
             return
         try:
-            await queue.start_jobs(self.world, term=term)
+            started = await queue.start_jobs(self.world, term=term)
         except Deposed:
             self.leading = None
             raise
+        if started:
+            await self.attend()
         await self.look(DATABASE_GRAPH, term=term)
 
     async def attend(self) -> None:
-        """Give every graph besides the database graph a loop of its own: none waits for another (I10)."""
-        if self._term() is not None:
-            async with self.world.stores.begin() as tx:
-                graphs = await tx.snapshots.graphs()
-            for graph in set(graphs) - self.attended.keys():
-                over = self.attended[graph] = asyncio.Event()
-                loop = run_periodically(
-                    partial(self.pulse_decoupled, graph), Pauses(timedelta(0)), over, name=f"graph {graph}"
-                )
-                task = asyncio.create_task(loop)
-                self.attending.add(task)
-                task.add_done_callback(self.attending.discard)
-        await self.world.signals.wait(_IDLE_SECONDS)
+        """Give every graph besides the database graph a loop of its own: none waits for another (I10). Called where one
+        was begun, and now and then for those of another leader.
+        """
+        if self._term() is None:
+            return
+        async with self.world.stores.begin() as tx:
+            graphs = await tx.snapshots.graphs()
+        for graph in set(graphs) - self.attended.keys():
+            over = self.attended[graph] = asyncio.Event()
+            loop = run_periodically(
+                partial(self.pulse_decoupled, graph), Pauses(timedelta(0)), over, name=f"graph {graph}"
+            )
+            task = asyncio.create_task(loop)
+            self.attending.add(task)
+            task.add_done_callback(self.attending.discard)
 
     async def pulse_decoupled(self, graph: GraphId) -> None:
         """Look at the graph of a snapshot job once, and wait for what is due; end its loop with it."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from sqlalchemy import and_, delete, func, insert, select, union, update
+from sqlalchemy import and_, delete, func, insert, not_, select, union, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.job import CREATING, Job, JobState
@@ -76,6 +76,15 @@ class PostgresActors:
         for row in await self._connection.execute(found.order_by(job_table.c.id)):
             tied[JobId(row.one)].append(job_of_row(row))
         return tied
+
+    async def unfinished(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ActorId]]:
+        """In order of id."""
+        mine = select(fragment.c.job, actor.c.id).join(fragment, fragment.c.id == actor.c.fragment)
+        left = mine.where(among(fragment.c.job, jobs), not_(actor.c.finished)).order_by(actor.c.id)
+        found: dict[JobId, list[ActorId]] = {one: [] for one in jobs}
+        for row in await self._connection.execute(left):
+            found[JobId(row.job)].append(ActorId(row.id))
+        return found
 
     async def reserve(self, number: int) -> Sequence[ActorId]:
         sequence = func.pg_get_serial_sequence(f"{SCHEMA}.{actor.name}", "id")

@@ -1,10 +1,10 @@
 """Relations whose names are taken."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, delete, func, or_, select, update
-from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
+from sqlalchemy import ColumnElement, Row, Text, any_, cast, delete, func, literal, or_, select, update
+from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.job import JobState
@@ -33,6 +33,9 @@ class PostgresCatalog:
     async def all(self) -> Sequence[CatalogEntry]:
         """Oldest first."""
         return await self._read()
+
+    async def called(self, names: Collection[str]) -> Sequence[CatalogEntry]:
+        return await self._read(relations.c.name == any_(cast(literal(sorted(names), ARRAY(Text)), ARRAY(Text))))
 
     async def dependents(self, relation: RelationId) -> Sequence[CatalogEntry]:
         """Also holds the relation's job until the transaction ends: a reader that is being added comes before (and is

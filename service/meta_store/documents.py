@@ -22,7 +22,9 @@ def stored(value: BaseModel) -> ColumnElement[Any]:
 
 def stored_text(text: str) -> ColumnElement[Any]:
     """Return a JSON text as a jsonb expression."""
-    return cast(literal(_NUL.sub(rf"\1{_REPLACEMENT}", text), Text), JSONB)
+    # Looked for first: the pattern looks behind every character of what may be megabytes.
+    kept = _NUL.sub(rf"\1{_REPLACEMENT}", text) if "\\u0000" in text else text
+    return cast(literal(kept, Text), JSONB)
 
 
 def text_of(column: KeyedColumnElement[Any] | ColumnElement[Any]) -> ColumnElement[str]:
@@ -52,4 +54,9 @@ def recordset(rows: Iterable[Mapping[str, Any]], *columns: Column[Any]) -> Table
 
 def among(column: ColumnElement[int], ids: Iterable[int]) -> ColumnElement[bool]:
     """Return whether the column is one of `ids`: one parameter however many they are, and the server knows how many."""
-    return column == any_(cast(literal(sorted(ids), ARRAY(BigInteger)), ARRAY(BigInteger)))
+    return column == any_(cast(literal(list_of(ids), Text), ARRAY(BigInteger)))
+
+
+def list_of(ids: Iterable[int]) -> str:
+    """Return ids as the text of an array, which the driver sends as it is: it would look at every number of a list."""
+    return f"{{{','.join(map(str, sorted(ids)))}}}"

@@ -9,14 +9,30 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, Select, and_, literal_column, select, update
-from sqlalchemy.dialects.postgresql import insert
+from pydantic import TypeAdapter
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Row,
+    Select,
+    Text,
+    and_,
+    case,
+    cast,
+    func,
+    literal_column,
+    or_,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.domain.job import JobState
+from service.domain.job import IN_GRAPH, JobState
 from service.domain.order import OrderedScan, awaited
 from service.domain.progress import ScanProgress, advanced
-from service.meta_store.documents import among, recordset
+from service.meta_store.documents import among, recordset, stored_text
 from service.meta_store.models import OPEN, actor, backfill_position, job, relation, scan_progress
 from service.meta_store.models import fragment as fragment_table
 from service.meta_store.models import job as job_table
@@ -78,7 +94,8 @@ class PostgresFragments:
         """
         kept = tuple(answers)
         await self._count_keys(kept)
-        mine = _OPEN_SCANS.where(among(job.c.graph, {answer.graph for answer in kept}))
+        # What is queued has no actors yet that could report, or a rate that could fall.
+        mine = _OPEN_SCANS.where(among(job.c.graph, {answer.graph for answer in kept}), job.c.state.in_(IN_GRAPH))
         open_scans = {row.fragment: row for row in await self._connection.execute(mine)}
         reports = [report for answer in kept for report in answer.actors if report.fragment in open_scans]
         await self._store_positions(reports)
@@ -124,7 +141,11 @@ class PostgresFragments:
             return
         rows = [{"id": one, "progress_text": text["text"], "progress": dict(text)} for one, text in texts.items()]
         new = recordset(rows, job.c.id, job.c.progress_text, job.c.progress)
-        changed = update(job).where(job.c.id == new.c.id, among(job.c.id, texts))
+        # Most jobs stand still: what says the same as before is not written again.
+        differs = or_(
+            job.c.progress_text.is_distinct_from(new.c.progress_text), job.c.progress.is_distinct_from(new.c.progress)
+        )
+        changed = update(job).where(job.c.id == new.c.id, among(job.c.id, texts), differs)
         await self._connection.execute(changed.values(progress_text=new.c.progress_text, progress=new.c.progress))
 
     async def _count_keys(self, answers: Iterable[Collected]) -> None:
@@ -140,16 +161,14 @@ class PostgresFragments:
         await self._connection.execute(counted.values(key_count=relation.c.key_count + new.c.key_count))
 
     async def _store_positions(self, reports: Iterable[ActorReport]) -> None:
-        newest: dict[tuple[FragmentId, Vnode], VnodePosition] = {
-            (report.fragment, position.vnode): position for report in reports for position in report.positions
-        }
-        if not newest:
+        newest: dict[FragmentId, dict[Vnode, VnodePosition]] = defaultdict(dict)
+        for report in reports:
+            newest[report.fragment].update((position.vnode, position) for position in report.positions)
+        moved = {one: list(positions.values()) for one, positions in newest.items() if positions}
+        if not moved:
             return
-        rows = [{"fragment": one, **position.model_dump(mode="json")} for (one, _), position in newest.items()]
-        columns = backfill_position.c
-        new = recordset(rows, columns.fragment, columns.vnode, columns.state, columns.key, columns.rows)
-        names = [column.name for column in new.c]
-        inserted = insert(backfill_position).from_select(names, select(*new.c))
+        new = _positions(moved)
+        inserted = insert(backfill_position).from_select(new.selected_columns.keys(), new)
         changed = {name: inserted.excluded[name] for name in ("state", "key", "rows")}
         await self._connection.execute(
             inserted.on_conflict_do_update(index_elements=["fragment", "vnode"], set_=changed)
@@ -193,6 +212,9 @@ class PostgresFragments:
         )
 
 
+_SCAN_TYPES: Final = {one.value: one for one in ScanType}
+"""Looked up, where calling the type would cost as much as the rest of a row."""
+_POSITIONS: Final = TypeAdapter(Mapping[FragmentId, Sequence[VnodePosition]])
 _SCANS: Final[Select[*tuple[Any, ...]]] = (
     select(
         scan_progress.c.fragment,
@@ -209,7 +231,7 @@ _SCANS: Final[Select[*tuple[Any, ...]]] = (
         fragment_table.c.limit_epoch,
         scan_progress.c.at,
         job.c.state,
-        job.c.backfill_order,
+        case((fragment_table.c.waiting, job.c.backfill_order)).label("backfill_order"),
         relation.c.id.label("relation"),
     )
     .join(fragment_table, fragment_table.c.id == scan_progress.c.fragment)
@@ -230,6 +252,19 @@ _DETAIL: Final[Select[*tuple[Any, ...]]] = (
     .outerjoin(relation, relation.c.id == fragment_table.c.upstream)
     .order_by(fragment_table.c.id)
 )
+
+
+def _positions(moved: Mapping[FragmentId, Sequence[VnodePosition]]) -> Select[*tuple[Any, ...]]:
+    """Return positions as rows. There may be tens of thousands of them, which are written and read without a step in
+    Python for each.
+    """
+    text = _POSITIONS.dump_json(moved).decode()
+    scans = func.jsonb_each(stored_text(text)).table_valued(Column("key", Text), Column("value", JSONB), name="scan")
+    columns = backfill_position.c
+    parts = (columns.vnode, columns.state, columns.key, columns.rows)
+    new = func.jsonb_to_recordset(scans.c.value).table_valued(*parts).render_derived("new", with_types=True)
+    of_scan = cast(scans.c.key, BigInteger).label("fragment")
+    return select(of_scan, *(new.c[one.name] for one in parts)).select_from(scans.join(new, true()))
 
 
 def _receded_in_a_rescale(
@@ -257,7 +292,7 @@ def _scan(row: Row[*tuple[Any, ...]]) -> ScanProgress:
         at=row.at,
         waiting=row.waiting and not row.finished,
         auto=row.auto,
-        scan_type=ScanType(row.scan_type),
+        scan_type=_SCAN_TYPES[row.scan_type],
         limited_since=None if row.limit_epoch is None else instant_of(Epoch(row.limit_epoch)),
     )
 
@@ -267,7 +302,8 @@ def _scans(rows: Sequence[Row[*tuple[Any, ...]]]) -> list[ScanProgress]:
     if not any(row.waiting for row in rows):
         return [_scan(row) for row in rows]
     names = {RelationId(row.relation): row.upstream for row in rows}
-    order = tuple((RelationId(before), RelationId(after)) for before, after in rows[0].backfill_order)
+    edges = next(row.backfill_order for row in rows if row.waiting)
+    order = tuple((RelationId(before), RelationId(after)) for before, after in edges)
     waits = awaited(
         order, [OrderedScan(FragmentId(row.fragment), RelationId(row.relation), row.finished) for row in rows]
     )

@@ -1,30 +1,37 @@
 """Graphs: status, generation, committed and published epochs, pause flag."""
 
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
+    DateTime,
     Row,
     ScalarSelect,
     Select,
+    Text,
     and_,
+    any_,
+    bindparam,
     case,
+    cast,
     exists,
     func,
-    literal,
     literal_column,
     not_,
     or_,
     select,
     update,
 )
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.barrier import Decoupled, GraphStatus, GraphView, InFlight, OwnWorker
 from service.domain.errors import NotFound
 from service.domain.job import HOLDS_PERMIT
-from service.meta_store.documents import among, printable, text_of
+from service.meta_store.documents import among, list_of, printable, text_of
 from service.meta_store.models import (
     IN_FLIGHT,
     OPEN,
@@ -59,10 +66,16 @@ class PostgresGraphs:
 
     async def view(self, graph: GraphId, *, now: datetime, lease: timedelta) -> GraphView:
         """One statement, hence one snapshot; its parts are index look-ups whose cost does not grow with history."""
-        row = (await self._connection.execute(_view(graph, now - lease))).first()
-        if row is None:
+        found = await self.views([graph], now=now, lease=lease)
+        if graph not in found:
             raise NotFound(f"graph {graph} not found", kind="graph")
-        return _graph_view(row)
+        return found[graph]
+
+    async def views(
+        self, wanted: Collection[GraphId], *, now: datetime, lease: timedelta
+    ) -> Mapping[GraphId, GraphView]:
+        rows = await self._connection.execute(_VIEWS, {"wanted": list_of(wanted), "alive_after": now - lease})
+        return {GraphId(row.id): _graph_view(row) for row in rows}
 
     async def set_status(
         self,
@@ -94,19 +107,14 @@ class PostgresGraphs:
         await self._connection.execute(changed.values(paused=paused, paused_since=since))
 
     async def state(self, graph: GraphId) -> Json:
-        row = (await self._connection.execute(select(graphs).where(graphs.c.id == graph))).first()
-        if row is None:
+        found = await self.states([graph])
+        if graph not in found:
             raise NotFound(f"graph {graph} not found", kind="graph")
-        return {
-            "status": row.status,
-            "generation": row.generation,
-            "committed": str(row.committed),
-            "published": str(row.published),
-            "paused": row.paused,
-            "paused_since": row.paused_since,
-            "recoveries": row.recoveries,
-            "last_error": row.last_error,
-        }
+        return found[graph]
+
+    async def states(self, wanted: Collection[GraphId]) -> Mapping[GraphId, Json]:
+        rows = await self._connection.execute(select(graphs).where(among(graphs.c.id, wanted)))
+        return {GraphId(row.id): _state(row) for row in rows}
 
     async def set_published(self, graph: GraphId, epoch: Epoch, *, now: datetime) -> None:
         await self._connection.execute(
@@ -163,24 +171,38 @@ def _end_of_generation(reason: str | None, now: datetime) -> dict[str, Any]:
     }
 
 
-def _view(graph: GraphId, alive_after: datetime) -> Select[*tuple[Any, ...]]:
+def _state(row: Row[*tuple[Any, ...]]) -> Json:
+    return {
+        "status": row.status,
+        "generation": row.generation,
+        "committed": str(row.committed),
+        "published": str(row.published),
+        "paused": row.paused,
+        "paused_since": row.paused_since,
+        "recoveries": row.recoveries,
+        "last_error": row.last_error,
+    }
+
+
+def _views() -> Select[*tuple[Any, ...]]:
+    wanted = any_(cast(bindparam("wanted", type_=Text), ARRAY(BigInteger)))
     in_flight = and_(barrier.c.graph == graphs.c.id, IN_FLIGHT)
-    waiting = and_(command.c.graph == graph, UNFINISHED, command.c.epoch.is_(None))
-    # DML belongs to the database graph; a job graph of its own runs none.
-    statements = and_(literal(graph == DATABASE_GRAPH), WAITING)
+    waiting = and_(command.c.graph == graphs.c.id, UNFINISHED, command.c.epoch.is_(None))
+    database = graphs.c.id == DATABASE_GRAPH
     unlimited = (fragment.c.rate_limit.is_(None), not_(fragment.c.waiting))
     return (
         select(
             graphs,
             select(func.max(graphs.c.newest)).correlate(None).scalar_subquery().label("newest_of_all"),
-            _alive(graph, alive_after).label("alive"),
-            _attached(graph, func.count()).label("uncommitted"),
-            _attached(graph, func.max(barrier.c.epoch)).label("attached"),
+            _alive().label("alive"),
+            _attached(func.count()).label("uncommitted"),
+            _attached(func.max(barrier.c.epoch)).label("attached"),
             exists().where(waiting, command.c.hurried).label("commands_waiting"),
             exists().where(waiting, command.c.stops).label("stops_waiting"),
-            exists().where(statements).label("statements_waiting"),
-            _backfilling(graph).label("backfilling"),
-            and_(literal(graph == DATABASE_GRAPH), exists().select_from(cleanup)).label("cleanups_waiting"),
+            # DML belongs to the database graph; a job graph of its own runs none.
+            and_(database, exists().where(WAITING)).label("statements_waiting"),
+            _backfilling().label("backfilling"),
+            and_(database, exists().select_from(cleanup)).label("cleanups_waiting"),
             snapshot_backfill.c.merged,
             snapshot_backfill.c.indexed,
             snapshot_backfill.c.start_failures,
@@ -201,18 +223,17 @@ def _view(graph: GraphId, alive_after: datetime) -> Select[*tuple[Any, ...]]:
             .outerjoin(snapshot_backfill, snapshot_backfill.c.graph == graphs.c.id)
             .outerjoin(job, job.c.id == snapshot_backfill.c.job)
         )
-        .where(graphs.c.id == graph)
+        .where(graphs.c.id == wanted)
     )
 
 
-def _serves(graph: GraphId) -> ColumnElement[bool]:
+def _serves(graph: GraphId | ColumnElement[int]) -> ColumnElement[bool]:
     """Whether a worker runs the graph's epochs: those of snapshot jobs run beside the database graph's, unless they
     have a worker of their own.
     """
-    if graph == DATABASE_GRAPH:
-        return workers.c.graph == DATABASE_GRAPH
-    jobs = snapshot_backfill.join(job, job.c.id == snapshot_backfill.c.job)
-    own = exists(select(job.c.id).select_from(jobs).where(snapshot_backfill.c.graph == graph, job.c.serverless))
+    snapshot, its_job = snapshot_backfill.alias(), job.alias()
+    jobs = snapshot.join(its_job, its_job.c.id == snapshot.c.job)
+    own = exists(select(its_job.c.id).select_from(jobs).where(snapshot.c.graph == graph, its_job.c.serverless))
     return workers.c.graph == case((own, graph), else_=DATABASE_GRAPH)
 
 
@@ -222,24 +243,30 @@ def _reading(*how: ColumnElement[bool]) -> ColumnElement[bool]:
     return exists(select(fragment.c.id).where(left))
 
 
-def _alive(graph: GraphId, after: datetime) -> Any:
-    alive = and_(_serves(graph), not_(workers.c.given_up), workers.c.seen_at > after)
-    return func.array(select(workers.c.id).where(alive).correlate(None).scalar_subquery())
+def _alive() -> Any:
+    after = bindparam("alive_after", type_=DateTime(timezone=True))
+    alive = and_(_serves(graphs.c.id), not_(workers.c.given_up), workers.c.seen_at > after)
+    return func.array(select(workers.c.id).where(alive).correlate(graphs).scalar_subquery())
 
 
-def _attached(graph: GraphId, of: ColumnElement[int]) -> ScalarSelect[int]:
-    attached = and_(barrier.c.graph == graph, UNCOMMITTED, barrier.c.state == literal_column("'ATTACHED'"))
-    return select(of).select_from(barrier).where(attached).correlate(None).scalar_subquery()
+def _attached(of: ColumnElement[int]) -> ScalarSelect[int]:
+    attached = and_(barrier.c.graph == graphs.c.id, UNCOMMITTED, barrier.c.state == literal_column("'ATTACHED'"))
+    return select(of).select_from(barrier).where(attached).correlate(graphs).scalar_subquery()
 
 
-def _backfilling(graph: GraphId) -> Any:
+def _backfilling() -> ColumnElement[bool]:
     moving = and_(or_(fragment.c.rate_limit.is_(None), fragment.c.rate_limit > 0), not_(fragment.c.waiting))
     return exists(
         select(scan_progress.c.fragment)
         .join(fragment, fragment.c.id == scan_progress.c.fragment)
         .join(job, job.c.id == fragment.c.job)
-        .where(OPEN, job.c.graph == graph, job.c.state == "Creating", moving)
+        .where(OPEN, job.c.graph == graphs.c.id, job.c.state == "Creating", moving)
+        .correlate(graphs)
     )
+
+
+_VIEWS: Final = _views()
+"""Put together once: of all statements it is asked most, and the longest."""
 
 
 def _graph_view(row: Row[*tuple[Any, ...]]) -> GraphView:

@@ -4,12 +4,12 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, Select, and_, select, update
+from sqlalchemy import Row, Select, and_, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.errors import NotFound
-from service.domain.job import TERMINAL, Job, JobEvent, JobState, after
+from service.domain.job import HOLDS_PERMIT, TERMINAL, Job, JobEvent, JobState, after
 from service.domain.order import dependents
 from service.domain.parallelism import Parallelism, parse_parallelism
 from service.meta_store.documents import printable, stored
@@ -19,12 +19,15 @@ from service.meta_store.models import relation as relations
 from service.meta_store.plans import read_plans
 from service.meta_store.references import add_relation, hold_read, store_references
 from service.meta_store.relations import store_columns
-from service.ports.records import NewFragment, NewJob
+from service.ports.records import Line, NewFragment, NewJob
 from service.protocol.ids import GraphId, JobId, RelationId
 from service.protocol.plan import FragmentKind, JobPlan
 from service.protocol.relation import RelationKind
 
 _ENDS: Final = TERMINAL | {JobState.CREATED, JobState.FAILED}
+_STATES: Final = {one.value: one for one in JobState}
+"""Looked up, where calling the type would cost as much as the rest of a row; so with the next."""
+_KINDS: Final = {one.value: one for one in RelationKind}
 
 
 class PostgresJobs:
@@ -76,6 +79,33 @@ class PostgresJobs:
         found = JOBS if states is None else JOBS.where(job_table.c.state.in_(states))
         found = found if graph is None else found.where(job_table.c.graph == graph)
         return [job_of_row(row) for row in await self._connection.execute(found.order_by(job_table.c.id))]
+
+    async def page(self, states: Collection[JobState] | None, *, after: int, limit: int) -> Sequence[Job]:
+        found = JOBS.where(job_table.c.id > after).order_by(job_table.c.id).limit(limit)
+        found = found if states is None else found.where(job_table.c.state.in_(states))
+        return [job_of_row(row) for row in await self._connection.execute(found)]
+
+    async def queue(self) -> Sequence[JobId]:
+        queued = select(job_table.c.id).where(job_table.c.state == JobState.QUEUED).order_by(job_table.c.id)
+        return [JobId(one) for one in (await self._connection.execute(queued)).scalars()]
+
+    async def line(self) -> Line:
+        """One statement: it is asked at every look at the database graph, however long the queue is."""
+        held = (
+            select(func.count())
+            .select_from(job_table.join(relations, relations.c.id == job_table.c.relation))
+            .where(job_table.c.state.in_(HOLDS_PERMIT), relations.c.kind != RelationKind.TABLE)
+        )
+        # The first of many, for which the server would rather read the table if it were asked whether there is any.
+        new, queued = (
+            select(job_table.c.id).where(job_table.c.state == state).order_by(job_table.c.id).limit(1).scalar_subquery()
+            for state in (JobState.INITIAL, JobState.QUEUED)
+        )
+        found = select(
+            new.is_not(None).label("new"), queued.is_not(None).label("queued"), held.scalar_subquery().label("held")
+        )
+        row = (await self._connection.execute(found)).one()
+        return Line(new=row.new, queued=row.queued, held=row.held)
 
     async def move(self, job: JobId, event: JobEvent, *, now: datetime, error: str | None = None) -> Job:
         """`finished_at` is when the creation ended, well or badly; a later drop does not change it."""
@@ -162,9 +192,9 @@ def job_of_row(row: Row[*tuple[Any, ...]]) -> Job:
         id=JobId(row.id),
         relation=RelationId(row.relation),
         name=row.name,
-        kind=RelationKind(row.kind),
+        kind=_KINDS[row.kind],
         statement=row.statement,
-        state=JobState(row.state),
+        state=_STATES[row.state],
         background=row.background,
         initialized_at=row.initialized_at,
         started_at=row.started_at,

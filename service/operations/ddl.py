@@ -1,6 +1,6 @@
 """CREATE TABLE and CREATE MATERIALIZED VIEW: from a bound statement to a job, and the wait its session asks for."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,6 +23,7 @@ from service.sql.logical import query_reads
 from service.sql.order import Edges
 from service.sql.statements import CreateMaterializedView, CreateTable
 from service.sql.tables import table_relation
+from service.sql.tokens import mentioned
 from service.sql.view_keys import BoundView
 from service.sql.views import bind_view, view_relation
 
@@ -92,10 +93,10 @@ async def explain_view(world: World, statement: CreateMaterializedView, session:
     )
 
 
-async def readable(world: World) -> dict[str, Relation]:
-    """Return the relations a statement may read, by name."""
+async def readable(world: World, names: Collection[str]) -> dict[str, Relation]:
+    """Return those of `names` that a statement may read."""
     async with world.stores.begin() as tx:
-        return {entry.relation.name: entry.relation for entry in await tx.catalog.all() if entry.shown}
+        return {entry.relation.name: entry.relation for entry in await tx.catalog.called(names) if entry.shown}
 
 
 async def order_of(world: World, statement: CreateMaterializedView) -> Edges:
@@ -108,8 +109,9 @@ async def _bound(
 ) -> tuple[BoundView, Mapping[str, Relation], Mapping[str, logical_views.Query]]:
     """Bind a query; return with it the relations that there are, and the logical views that it reads."""
     ordered = {one.name for edge in statement.order.edges for one in edge}
-    relations = await readable(world)
     views = await logical_views.queries(world, query_reads(statement.query) | ordered)
+    queries = [statement.query, *(view.query for view in views.values())]
+    relations = await readable(world, ordered.union(*(mentioned(query.text) for query in queries)))
     return bind_view(statement, relations, {name: view.query for name, view in views.items()}), relations, views
 
 

@@ -1,24 +1,21 @@
 """What a committed epoch changes in the meta store: commands take effect, jobs finish, progress is written down."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
-from datetime import datetime, timedelta
+from collections.abc import Collection, Sequence
+from dataclasses import fields
+from datetime import datetime
 from typing import Any
 
-from service.domain.barrier import GraphStatus
-from service.domain.job import CREATING, Job, JobEvent, JobState
-from service.domain.progress import JobProgress, SnapshotProgress, of_job
+from service.domain.job import HOLDS_PERMIT, JobEvent, JobState
+from service.domain.progress import JobProgress
 from service.operations.routing import share_of
+from service.operations.standing import progress_of
 from service.ports.meta_store import Transaction
-from service.ports.records import Command, Json
-from service.ports.snapshots import Snapshot
+from service.ports.records import Command
 from service.protocol.barrier import Barrier
-from service.protocol.epoch import instant_of
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, FragmentId, GraphId, JobId
 from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle, Update
 from service.protocol.plan import FragmentKind
 from service.protocol.report import Collected
-from service.protocol.vnodes import Runs
 
 
 async def apply_commands(
@@ -137,50 +134,16 @@ async def _finishing(tx: Transaction, collected: Sequence[tuple[Barrier, Collect
 
 
 async def store_progress(tx: Transaction, graph: GraphId) -> None:
-    """Write down what `rw_ddl_progress` shows of every creating job."""
-    shown = await progress_of(tx, await tx.jobs.where(CREATING | {JobState.CANCELLING}, graph=graph))
+    """Write down what `rw_ddl_progress` shows of every job that runs. Of one that waits for its start it shows nothing
+    that an epoch could change.
+    """
+    shown = await progress_of(tx, await tx.jobs.where(HOLDS_PERMIT, graph=graph))
     if shown:
         await tx.fragments.store_texts({job: _json(progress) for job, progress in shown.items()})
 
 
-async def progress_of(tx: Transaction, jobs: Sequence[Job]) -> dict[JobId, JobProgress]:
-    """Return the progress of these jobs as of the committed epoch."""
-    if not jobs:
-        return {}
-    scans = await tx.fragments.scans([job.id for job in jobs])
-    states = {graph: await tx.graphs.state(graph) for graph in {DATABASE_GRAPH, *(job.graph for job in jobs)}}
-    snapshots = await tx.snapshots.of_jobs([job.id for job in jobs])
-    layouts = await tx.actors.layouts(snapshots) if snapshots else {}
-    committed = Epoch(int(states[DATABASE_GRAPH]["committed"]))
-    places = {job.id: place for place, job in enumerate((j for j in jobs if j.state is JobState.QUEUED), start=1)}
-    return {
-        job.id: of_job(
-            job.state,
-            scans.get(job.id, ()),
-            started=any(scan.at is not None for scan in scans.get(job.id, ())),
-            queue_place=places.get(job.id),
-            paused=bool(states[job.graph]["paused"]),
-            recovering=_recovering(states[job.graph]),
-            snapshot=None if job.id not in snapshots else _snapshot(snapshots[job.id], layouts[job.id], committed),
-        )
-        for job in jobs
-    }
-
-
-def _recovering(state: Json) -> str | None:
-    return None if state["status"] == GraphStatus.RUNNING else str(state["last_error"] or "starting")
-
-
-def _snapshot(snapshot: Snapshot, layouts: Mapping[FragmentId, Sequence[Runs]], committed: Epoch) -> SnapshotProgress:
-    actors = sum(len(layout) for layout in layouts.values())
-    if snapshot.consumed is None:
-        return SnapshotProgress(actors, merged=snapshot.merged)
-    lag = max(instant_of(committed) - instant_of(snapshot.consumed), timedelta(0))
-    return SnapshotProgress(actors, lag, merged=snapshot.merged)
-
-
 def _json(progress: JobProgress) -> dict[str, Any]:
-    values = asdict(progress)
+    values = {field.name: getattr(progress, field.name) for field in fields(progress)}
     values["eta_seconds"] = None if progress.eta is None else progress.eta.total_seconds()
     del values["eta"]
     return values

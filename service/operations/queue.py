@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from service.domain.errors import Refused
-from service.domain.job import HOLDS_PERMIT, Job, JobEvent, JobState
+from service.domain.job import Job, JobEvent, JobState
 from service.domain.parameters import SystemParameters
 from service.operations.routing import follow
 from service.operations.snapshots import is_snapshot, many_rows
@@ -16,15 +16,18 @@ from service.protocol.relation import RelationKind
 async def start_jobs(world: World, *, term: Term) -> int:
     """Start every waiting job that may start; return how many did. Raises Deposed, Unavailable."""
     async with world.stores.begin(term) as tx:
-        waiting = await tx.jobs.where({JobState.INITIAL, JobState.QUEUED})
-        if not waiting:
+        line = await tx.jobs.line()
+        if not (line.new or line.queued):
+            return 0
+        limit = SystemParameters.of(await tx.parameters.all()).max_concurrent_creating_streaming_jobs
+        full = 0 < limit <= line.held
+        if full and not line.new:
             return 0
         if await tx.catalog.cleanups():
             # A name may have been taken over before its last owner's views are gone: cleaning up comes first.
             return 0
-        holders = [job for job in await tx.jobs.where(HOLDS_PERMIT) if _takes_permit(job)]
-        limit = SystemParameters.of(await tx.parameters.all()).max_concurrent_creating_streaming_jobs
-        starting = _choose(waiting, held=len(holders), limit=limit)
+        waiting = await tx.jobs.where({JobState.INITIAL} if full else {JobState.INITIAL, JobState.QUEUED})
+        starting = _choose(waiting, held=line.held, limit=limit)
         for job in waiting:
             if job.state is JobState.INITIAL and job not in starting:
                 await tx.jobs.move(job.id, JobEvent.QUEUED, now=world.clock.now())

@@ -18,8 +18,8 @@ from service.domain.parameters import (
     parse_session_variable,
 )
 from service.operations import commands, ddl, dml, jobs, limits, logical_views, parameters, rescaling
-from service.operations.effects import progress_of
 from service.operations.naming import named
+from service.operations.standing import progress_of
 from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.records import CatalogEntry, Claim, LogicalView
@@ -30,6 +30,7 @@ from service.sql.dml import BoundInsert, bind_delete, bind_insert, bind_update
 from service.sql.order import dot
 from service.sql.parse import parse
 from service.sql.statements import wrong_kind
+from service.sql.tokens import mentioned
 
 WAIT_LIMIT: Final = timedelta(hours=2)
 RECOVERING: Final = "the recovery goes on: rw_catalog.rw_recovery_info shows how"
@@ -114,7 +115,7 @@ class _Call:
             raise
 
     async def _changed(self, statement: s.Insert | s.Update | s.Delete) -> Outcome:
-        relations = await ddl.readable(self.world)
+        relations = await ddl.readable(self.world, mentioned(self.text))
         match statement:
             case s.Insert():
                 return Outcome(f"INSERT 0 {await self._insert(bind_insert(statement, relations))}")

@@ -5,15 +5,14 @@ their progress once, however many there are. Next: `service.operations.views`.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 
 from service.domain.errors import Conflict, NotFound, Unavailable
 from service.domain.job import CREATING, Job, JobState
 from service.domain.progress import JobProgress, ScanProgress, fragment_text
 from service.domain.waiting import Waiting
-from service.operations.effects import progress_of
 from service.operations.limits import check_scans
+from service.operations.standing import Standing, progress_of, standing_of
 from service.operations.views import (
     ActorView,
     ColumnView,
@@ -51,11 +50,12 @@ LISTED = CREATING | {JobState.CANCELLING}
 async def jobs(world: World, states: Collection[JobState] | None, *, after: int, limit: int) -> JobPage:
     """Return jobs whose id is above `after`, at most `limit`."""
     async with world.stores.begin() as tx:
-        rest = [job for job in await tx.jobs.where(states) if job.id > after]
-        chosen = rest[:limit]
-        progress = await _progress(tx, chosen)
-        waiting = await waits_of(world, tx, chosen)
-    following = str(chosen[-1].id) if len(rest) > limit else None
+        found = await tx.jobs.page(states, after=after, limit=limit + 1)
+        chosen = found[:limit]
+        standing = await standing_of(tx, chosen)
+        progress = await progress_of(tx, chosen, standing)
+        waiting = await waits_of(world, tx, chosen, standing)
+    following = str(chosen[-1].id) if len(found) > limit else None
     return JobPage(tuple(_job(job, progress[job.id], waiting.get(job.id)) for job in chosen), following)
 
 
@@ -63,9 +63,10 @@ async def job(world: World, wanted: JobId) -> JobDetail:
     """Return a job with its fragments. Raises NotFound."""
     async with world.stores.begin() as tx:
         found = await _existing(tx, wanted)
-        progress = await _progress(tx, [found])
-        waiting = await waits_of(world, tx, [found])
-        fragments = await _fragments(tx, found)
+        standing = await standing_of(tx, [found])
+        progress = await progress_of(tx, [found], standing)
+        waiting = await waits_of(world, tx, [found], standing)
+        fragments = await _fragments(tx, found, standing.scans[wanted])
         order = await tx.fragments.order(wanted)
     return JobDetail(_job(found, progress[wanted], waiting.get(wanted)), fragments, tuple(order))
 
@@ -76,7 +77,8 @@ async def fragment(world: World, wanted: FragmentId) -> FragmentView:
         owner = (await tx.fragments.job_of([wanted])).get(wanted)
         if owner is None:
             raise NotFound(f"fragment {wanted} not found", kind="fragment")
-        fragments = await _fragments(tx, await _existing(tx, owner[0]))
+        (job, _) = owner
+        fragments = await _fragments(tx, await _existing(tx, job), (await tx.fragments.scans([job]))[job])
     found = next((view for view in fragments if view.id == wanted), None)
     if found is None:
         raise NotFound(f"fragment {wanted} not found", kind="fragment")
@@ -114,22 +116,11 @@ async def ddl_progress(world: World) -> list[DdlProgress]:
     """Return what `rw_ddl_progress` shows, with numbers beside the strings."""
     async with world.stores.begin() as tx:
         found = await tx.jobs.where(LISTED)
-        progress = await progress_of(tx, found)
-        errors = {one: (await tx.graphs.state(one))["last_error"] for one in {job.graph for job in found}}
-        auto = await _auto(tx, [job.id for job in found])
-        scans = await tx.fragments.scans([job.id for job in found])
-        waiting = await waits_of(world, tx, found)
-    queue = [job.id for job in found if job.state is JobState.QUEUED]
-    places = {queued: place for place, queued in enumerate(queue, start=1)}
-    return [
-        replace(
-            _ddl(job, progress[job.id], places.get(job.id), errors[job.graph]),
-            auto=auto.get(job.id, ()),
-            waiting=waiting.get(job.id),
-            waits=tuple(ScanWait(scan.fragment, scan.upstream, scan.awaits) for scan in scans[job.id] if scan.waiting),
-        )
-        for job in found
-    ]
+        standing = await standing_of(tx, found)
+        progress = await progress_of(tx, found, standing)
+        limits = await tx.limits.shown([job.id for job in found])
+        waiting = await waits_of(world, tx, found, standing)
+    return [_ddl(job, progress[job.id], waiting.get(job.id), standing, limits) for job in found]
 
 
 async def fragment_progress(world: World) -> list[FragmentProgress]:
@@ -189,40 +180,16 @@ async def _existing(tx: Transaction, wanted: JobId) -> Job:
     return found
 
 
-async def _progress(tx: Transaction, chosen: Sequence[Job]) -> Mapping[JobId, JobProgress]:
-    """Return the progress of `chosen`; a place in the queue is counted among everything that is queued."""
-    queued = await tx.jobs.where({JobState.QUEUED}) if any(job.state is JobState.QUEUED for job in chosen) else ()
-    waiting = {job.id for job in queued}
-    return await progress_of(tx, [*queued, *(job for job in chosen if job.id not in waiting)])
-
-
-async def _fragments(tx: Transaction, owner: Job) -> tuple[FragmentView, ...]:
+async def _fragments(tx: Transaction, owner: Job, scans: Sequence[ScanProgress]) -> tuple[FragmentView, ...]:
     """Return the fragments of a job; none once its relation is gone."""
-    if await tx.catalog.get(owner.relation) is None:
-        return ()
     plans: Sequence[JobPlan] = await tx.jobs.plans([owner.id])
-    scans = {scan.fragment: scan for scan in (await tx.fragments.scans([owner.id])).get(owner.id, ())}
+    scan_of = {scan.fragment: scan for scan in scans}
     auto = await tx.limits.shown([owner.id])
     return tuple(
-        _fragment(owner.id, fragment, scans.get(fragment.id), auto.get(fragment.id))
+        _fragment(owner.id, fragment, scan_of.get(fragment.id), auto.get(fragment.id))
         for plan in plans
         for fragment in plan.fragments
     )
-
-
-async def _auto(tx: Transaction, jobs: Sequence[JobId]) -> Mapping[JobId, tuple[ScanAuto, ...]]:
-    """Return the limits of these jobs' scans that are adapted."""
-    limits = await tx.limits.shown(jobs)
-    if not limits:
-        return {}
-    return {
-        job: tuple(
-            ScanAuto(scan.fragment, scan.upstream, scan.rate_limit, limits[scan.fragment])
-            for scan in scans
-            if scan.fragment in limits
-        )
-        for job, scans in (await tx.fragments.scans(jobs)).items()
-    }
 
 
 def _fragment(owner: JobId, plan: FragmentPlan, scan: ScanProgress | None, auto: AutoLimit | None) -> FragmentView:
@@ -303,7 +270,14 @@ def _job(found: Job, progress: JobProgress, waiting: Waiting | None) -> JobView:
     )
 
 
-def _ddl(found: Job, progress: JobProgress, place: int | None, last_error: object) -> DdlProgress:
+def _ddl(
+    found: Job,
+    progress: JobProgress,
+    waiting: Waiting | None,
+    standing: Standing,
+    limits: Mapping[FragmentId, AutoLimit],
+) -> DdlProgress:
+    last_error, scans = standing.graphs[standing.graph_of(found)]["last_error"], standing.scans[found.id]
     # The graph's last error is this job's business only where it has lived through it.
     error = found.error or (None if last_error is None or not found.recoveries else str(last_error))
     return DdlProgress(
@@ -323,12 +297,16 @@ def _ddl(found: Job, progress: JobProgress, place: int | None, last_error: objec
         rows_per_second=progress.rate,
         eta_seconds=_seconds(progress.eta),
         waiting_for=progress.waiting_for,
-        queue_place=place,
+        queue_place=standing.places.get(found.id),
         last_error=error,
         recoveries=found.recoveries,
-        auto=(),
-        waiting=None,
-        waits=(),
+        auto=tuple(
+            ScanAuto(scan.fragment, scan.upstream, scan.rate_limit, limits[scan.fragment])
+            for scan in scans
+            if scan.fragment in limits
+        ),
+        waiting=waiting,
+        waits=tuple(ScanWait(scan.fragment, scan.upstream, scan.awaits) for scan in scans if scan.waiting),
     )
 
 

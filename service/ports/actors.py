@@ -43,6 +43,10 @@ class Actors(Protocol):
         """
         ...
 
+    async def unfinished(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ActorId]]:
+        """Return the actors of each job that have not finished. Every job asked for is in the answer."""
+        ...
+
     async def reserve(self, number: int) -> Sequence[ActorId]:
         """Return ids that no actor has or will have."""
         ...

@@ -1,6 +1,6 @@
 """Relations whose names are taken, with jobs and without; part of `service.ports.meta_store`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from service.ports.records import CatalogEntry, Cleanup, LogicalView, NewLogicalView
@@ -16,6 +16,10 @@ class Catalog(Protocol):
     async def get(self, relation: RelationId) -> CatalogEntry | None: ...
 
     async def all(self) -> Sequence[CatalogEntry]: ...
+
+    async def called(self, names: Collection[str]) -> Sequence[CatalogEntry]:
+        """Return the relations with these names, oldest first; names that nothing has are passed over."""
+        ...
 
     async def dependents(self, relation: RelationId) -> Sequence[CatalogEntry]:
         """Return the relations with jobs that read `relation` directly, or name it where it is a logical view."""

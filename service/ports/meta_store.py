@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from service.domain.barrier import GraphStatus, GraphView, OwnWorker
+from service.domain.barrier import GraphStatus, GraphView
 from service.domain.job import Job, JobEvent, JobState
 from service.domain.progress import ScanProgress
 from service.ports.actors import Actors
@@ -23,13 +23,13 @@ from service.ports.records import (
     Command,
     Event,
     Json,
+    Line,
     NewJob,
     Receded,
     StoredStatement,
-    WorkerRecord,
 )
 from service.ports.snapshots import Snapshots
-from service.protocol.api import Registration
+from service.ports.workers import Workers
 from service.protocol.barrier import Barrier
 from service.protocol.dml import Statement, StatementResult
 from service.protocol.ids import (
@@ -71,6 +71,12 @@ class Graphs(Protocol):
         """Read all that `decide` looks at; workers seen within `lease` before `now` are alive."""
         ...
 
+    async def views(
+        self, wanted: Collection[GraphId], *, now: datetime, lease: timedelta
+    ) -> Mapping[GraphId, GraphView]:
+        """Read the same of several graphs; those that are gone are left out."""
+        ...
+
     async def set_status(
         self,
         graph: GraphId,
@@ -92,6 +98,10 @@ class Graphs(Protocol):
         """Return status, generation, committed, published (epochs as text), paused, paused_since, recoveries,
         last_error, for people.
         """
+        ...
+
+    async def states(self, wanted: Collection[GraphId]) -> Mapping[GraphId, Json]:
+        """Return the same of several graphs; those that are gone are left out."""
         ...
 
     async def set_published(self, graph: GraphId, epoch: Epoch, *, now: datetime) -> None:
@@ -188,6 +198,18 @@ class Jobs(Protocol):
         """
         ...
 
+    async def page(self, states: Collection[JobState] | None, *, after: int, limit: int) -> Sequence[Job]:
+        """Return the oldest jobs in these states (None: all) whose id is above `after`."""
+        ...
+
+    async def queue(self) -> Sequence[JobId]:
+        """Return the jobs that are queued, oldest first."""
+        ...
+
+    async def line(self) -> Line:
+        """Return what decides, before anything else, whether a job may start."""
+        ...
+
     async def move(self, job: JobId, event: JobEvent, *, now: datetime, error: str | None = None) -> Job:
         """Apply `service.domain.job.after` to the row, locked. Raises IllegalTransition, NotFound."""
         ...
@@ -267,36 +289,6 @@ class Statements(Protocol):
         ...
 
     async def unstaged(self, statement: StatementId) -> None: ...
-
-
-class Workers(Protocol):
-    """Workers that registered. One that registered for the database graph serves every graph that has no worker of its
-    own; one that registered for another graph serves that one alone.
-    """
-
-    async def register(self, registration: Registration, *, now: datetime) -> None:
-        """Raises Stale when the worker was given up, or its graph is gone."""
-        ...
-
-    async def seen(self, worker: WorkerId, *, now: datetime) -> None:
-        """Record a sign of life. Raises Stale when the worker is unknown or was given up, or its graph is gone."""
-        ...
-
-    async def give_up(self, worker: WorkerId) -> None:
-        """The worker is dead or hung: nothing it says counts any more."""
-        ...
-
-    async def all(self, *, now: datetime, lease: timedelta) -> Sequence[WorkerRecord]: ...
-
-    async def wanted(self) -> Sequence[GraphId]:
-        """Return the graphs that shall have a worker of their own: those of serverless jobs that are being created and
-        have not merged.
-        """
-        ...
-
-    async def start_failed(self, graph: GraphId, failed: OwnWorker) -> None:
-        """Record how starting the own worker of a graph goes; nothing where the graph is gone."""
-        ...
 
 
 class Requests(Protocol):

@@ -1,7 +1,7 @@
 """What a worker needs to build a job: its relation, its fragments, their actors and positions."""
 
 from enum import StrEnum
-from typing import Self
+from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -41,6 +41,10 @@ class PositionState(StrEnum):
     COMPLETED = "completed"
 
 
+_IN_PROGRESS: Final = PositionState.IN_PROGRESS
+"""Looked up once: an answer has tens of thousands of positions, each of which is checked."""
+
+
 class VnodePosition(_Value):
     """How far one vnode has been backfilled.
 
@@ -55,7 +59,7 @@ class VnodePosition(_Value):
 
     @model_validator(mode="after")
     def _key_while_in_progress(self) -> Self:
-        assert (self.state is PositionState.IN_PROGRESS) == (self.key is not None), self
+        assert (self.state is _IN_PROGRESS) == (self.key is not None), self
         return self
 
 

@@ -80,6 +80,7 @@ _KINDS: Final = {
     "name": TokenKind.NAME,
     "symbol": TokenKind.SYMBOL,
 }
+_WORD: Final = re.compile(r"[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_\x80-\U0010ffff]*")
 _COMMENT: Final = re.compile(r"/\*|\*/")
 
 
@@ -96,6 +97,17 @@ def tokenize(sql: str) -> tuple[Token, ...]:
     tokens = [*_tokens(sql), Token(TokenKind.END, "", "", len(sql), len(sql))]
     _check_nesting(tokens)
     return tuple(tokens)
+
+
+def mentioned(sql: str) -> frozenset[str]:
+    """Return names of which those that a statement speaks of are some; most are words of another use.
+
+    Quicker than reading the tokens of a statement that brings thousands of values.
+    """
+    if '""' in sql or "$" in sql:
+        return frozenset(token.value for token in tokenize(sql) if token.kind in {TokenKind.NAME, TokenKind.QUOTED})
+    # What stands between two quotes may be a name, whichever of them opens and whichever closes.
+    return frozenset(fold(word) for word in _WORD.findall(sql)).union(sql.split('"')[1:-1])
 
 
 def syntax_error(token: Token) -> Invalid:

@@ -9,6 +9,7 @@ from service.domain.errors import Conflict, NotFound
 from service.domain.job import IllegalTransition, JobEvent, JobState
 from service.domain.progress import ScanProgress
 from service.ports.meta_store import Stores
+from service.ports.records import Line
 from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, JobId, RelationId
 from service.protocol.plan import FragmentKind, ScanType
 from service.protocol.relation import RelationKind
@@ -46,6 +47,15 @@ async def test_a_relation_round_trips_with_its_types_and_key_order(stores: Store
     assert entry is not None
     assert entry.relation == relation("Odd \"name' %s").model_copy(update={"id": job.relation})
     assert (entry.job, entry.state, entry.key_count, entry.upstreams) == (job.id, JobState.INITIAL, 0, ())
+
+
+async def test_relations_are_found_by_their_names(stores: Stores) -> None:
+    await table_and_view(stores)
+    async with stores.begin() as tx:
+        both = await tx.catalog.called({"m", "nobody", "t", "T", 'a"b'})
+        assert [entry.relation.name for entry in both] == ["t", "m"]
+        assert both == await tx.catalog.all()
+        assert await tx.catalog.called(frozenset()) == []
 
 
 async def test_what_reads_a_relation_depends_on_it(stores: Stores) -> None:
@@ -174,6 +184,36 @@ async def test_jobs_come_in_the_order_of_the_queue(stores: Stores) -> None:
     assert [job.id for job in both] == [job.id for job in jobs]
 
 
+async def test_jobs_come_in_pages(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        first, second, third = [await tx.jobs.add(new_table(name), now=NOW) for name in "abc"]
+        await tx.jobs.move(second.id, JobEvent.STARTED, now=NOW)
+        page = await tx.jobs.page(None, after=0, limit=2)
+        assert [job.name for job in page] == ["a", "b"]
+        assert [job.name for job in await tx.jobs.page(None, after=second.id, limit=2)] == ["c"]
+        initial = {JobState.INITIAL}
+        assert [job.id for job in await tx.jobs.page(initial, after=0, limit=2)] == [first.id, third.id]
+        assert await tx.jobs.page(initial, after=third.id, limit=2) == []
+
+
+async def test_who_stands_in_line_and_who_is_served(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        assert await tx.jobs.line() == Line(new=False, queued=False, held=0)
+        table = await add_created(tx, new_table("t"))
+        first, second, third = [await tx.jobs.add(new_view(name, table.relation), now=NOW) for name in "abc"]
+        assert await tx.jobs.line() == Line(new=True, queued=False, held=0)
+        await tx.jobs.move(third.id, JobEvent.QUEUED, now=NOW)
+        await tx.jobs.move(second.id, JobEvent.QUEUED, now=NOW)
+        await tx.jobs.move(first.id, JobEvent.STARTED, now=NOW)
+        assert await tx.jobs.queue() == [second.id, third.id]
+        await add_creating(tx, new_table("u"))
+        assert await tx.jobs.line() == Line(new=False, queued=True, held=1), "a table takes no permit"
+        await tx.jobs.move(first.id, JobEvent.CANCEL_ASKED, now=NOW)
+        assert (await tx.jobs.line()).held == 1, "it is held until the actors have stopped"
+        await tx.jobs.move(first.id, JobEvent.STOPPED, now=NOW)
+        assert (await tx.jobs.line()).held == 0
+
+
 async def test_a_plan_has_everything_a_worker_needs(stores: Stores) -> None:
     table, view = await table_and_view(stores)
     async with stores.begin() as tx:
@@ -252,6 +292,21 @@ async def test_a_scan_is_finished_once_all_its_actors_are(stores: Stores) -> Non
             await tx.fragments.record([collected(10, *reports)], now=NOW)
             finished.append((await tx.fragments.scans([view.id]))[view.id][0].finished)
     assert finished == [False, True]
+
+
+async def test_who_has_not_finished(stores: Stores) -> None:
+    table, view = await table_and_view(stores)
+    scan = await scan_of(stores, view.id)
+    first, second = scan.actors
+    async with stores.begin() as tx:
+        (plan,) = await tx.jobs.plans([view.id])
+        others = [actor.id for one in plan.fragments if one.id != scan.id for actor in one.actors]
+        (writer,) = [actor.id for one in (await tx.jobs.plans([table.id]))[0].fragments for actor in one.actors]
+        left = await tx.actors.unfinished([table.id, view.id])
+        assert left == {table.id: [writer], view.id: sorted([first.id, second.id, *others])}
+        await tx.fragments.record([collected(10, report(first.id, scan.id, 1, finished=True))], now=NOW)
+        left = await tx.actors.unfinished([view.id])
+        assert left == {view.id: sorted([second.id, *others])}
 
 
 async def test_progress_has_the_present_key_count_as_its_total_and_a_rate(stores: Stores) -> None:

@@ -123,6 +123,24 @@ async def test_how_starting_it_goes_is_remembered_with_its_graph(stores: Stores)
     assert seen == [OwnWorker(), None, replace(failed, error="exit\N{REPLACEMENT CHARACTER}code 3"), None]
 
 
+async def test_several_graphs_are_seen_at_once_as_each_is_alone(stores: Stores) -> None:
+    _, begun = await started(stores, indexed=False)
+    await ask(stores, Throttle(fragments={}), begun.graph)
+    gone = GraphId(begun.graph + 1)
+    async with stores.begin() as tx:
+        await tx.graphs.set_paused(begun.graph, paused=True, now=NOW)
+        views = await tx.graphs.views([begun.graph, DATABASE_GRAPH, gone], now=NOW, lease=LEASE)
+        states = await tx.graphs.states([begun.graph, DATABASE_GRAPH, gone])
+        assert views.keys() == states.keys() == {DATABASE_GRAPH, begun.graph}
+        for graph in (DATABASE_GRAPH, begun.graph):
+            assert views[graph] == await tx.graphs.view(graph, now=NOW, lease=LEASE)
+            assert states[graph] == await tx.graphs.state(graph)
+    assert (views[begun.graph].commands_waiting, views[DATABASE_GRAPH].commands_waiting) == (True, False)
+    assert (states[begun.graph]["paused"], states[DATABASE_GRAPH]["paused"]) == (True, False)
+    assert (views[begun.graph].decoupled is None, views[DATABASE_GRAPH].decoupled is None) == (False, True)
+    assert (views[begun.graph].backfilling, views[DATABASE_GRAPH].backfilling) == (True, False)
+
+
 @pytest.mark.parametrize("asked", [[Pause()], [Resume(), Pause()], [Pause(), Resume()]])
 async def test_it_begins_paused_as_the_database_graph_will_be(stores: Stores, asked: list[Mutation]) -> None:
     for mutation in asked:

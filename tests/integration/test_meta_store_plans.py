@@ -12,10 +12,13 @@ from service.domain.job import CREATING, JobState
 from service.meta_store.barriers import KEPT
 from service.meta_store.leases import assert_term
 from service.meta_store.stores import PostgresStores, PostgresTransaction
+from service.operations import status
+from service.operations.effects import store_progress
 from service.ports.meta_store import Transaction
 from service.protocol.dml import Delete, StatementResult
 from service.protocol.ids import DATABASE_GRAPH, Epoch, StatementId
 from service.protocol.mutation import Throttle
+from tests.support.http import world_of
 from tests.support.meta_store import (
     LEASE,
     NOW,
@@ -160,7 +163,7 @@ async def one_epoch(tx: Transaction, *, scan: Any, epoch: int) -> None:
     await tx.barriers.commit(DATABASE_GRAPH, Epoch(epoch), now=NOW)
     jobs = [job.id for job in await tx.jobs.where(CREATING | {JobState.CANCELLING})]
     await tx.fragments.scans(jobs)
-    await tx.fragments.store_texts({job: {"text": "1%"} for job in jobs})
+    await tx.fragments.store_texts({job: {"text": f"{epoch}%"} for job in jobs})
     await tx.catalog.unshown()
     await tx.graphs.set_published(DATABASE_GRAPH, Epoch(epoch), now=NOW)
     await tx.events.append("barrier.committed", {}, now=NOW)
@@ -212,6 +215,68 @@ async def test_asserting_a_term_reads_one_row(engine: AsyncEngine) -> None:
         await assert_term(connection, term)
         seen = {name: cost.since(before.get(name)) for name, cost in (await costs(connection)).items()}
     assert {name for name, cost in seen.items() if cost != Cost(0, 0, 0)} == {"leader_lease"}
+
+
+QUEUED = f"""
+insert into tidefill.relation (id, name, kind, definition, vnode_count)
+select 200000 + n, 'queued_' || n, 'materialized view', 'CREATE ..', 256 from generate_series(1, {IDLE}) n;
+insert into tidefill.job (id, relation, statement, state, background, initialized_at)
+select 200000 + n, 200000 + n, 'CREATE ..', 'Queued', true, now() from generate_series(1, {IDLE}) n;
+insert into tidefill.fragment (id, job, kind, upstream, query, scan_type)
+select 200000 + n, 200000 + n, 'STREAM_SCAN', 1, '{{}}', 'ARRANGEMENT_BACKFILL' from generate_series(1, {IDLE}) n;
+insert into tidefill.actor (fragment, runs) select 200000 + n, '[[0, 255]]' from generate_series(1, {IDLE}) n;
+insert into tidefill.scan_progress (fragment) select 200000 + n from generate_series(1, {IDLE}) n;
+"""
+
+
+async def queue(engine: AsyncEngine) -> None:
+    """Have thousands of jobs wait for the one that is being created."""
+    async with engine.begin() as connection:
+        for statement in QUEUED.strip().split(";\n"):
+            await connection.execute(text(statement))
+    async with engine.connect() as connection:
+        outside = await connection.execution_options(isolation_level="AUTOCOMMIT")
+        await outside.execute(text("analyze"))
+
+
+async def test_a_look_and_a_page_read_nothing_of_a_long_queue(engine: AsyncEngine) -> None:
+    await queue(engine)
+    for turn in range(10):
+        async with engine.connect() as connection:
+            before = await costs(connection)
+            tx = PostgresTransaction.on(connection)
+            line = await tx.jobs.line()
+            assert (line.new, line.queued, line.held) == (False, True, 1)
+            page = await tx.jobs.page({JobState.QUEUED}, after=200_000 + 100 * turn, limit=10)
+            assert [job.id for job in page] == [200_001 + 100 * turn + n for n in range(10)]
+            seen = {name: cost.since(before.get(name)) for name, cost in (await costs(connection)).items()}
+        assert {name: seen[name].scanned for name in LARGE & seen.keys() if seen[name].scanned} == {}
+        assert {name: seen[name].fetched for name in LARGE & seen.keys() if seen[name].fetched > 60} == {}
+
+
+async def test_an_epoch_writes_no_progress_that_has_not_changed(engine: AsyncEngine) -> None:
+    stores = PostgresStores(engine)
+    async with stores.begin() as tx:
+        (creating,) = await tx.jobs.where({JobState.CREATING})
+    await queue(engine)
+    for written in (1, 0):
+        async with engine.begin() as connection:
+            before = await costs(connection)
+            await store_progress(PostgresTransaction.on(connection), DATABASE_GRAPH)
+            seen = {name: cost.since(before.get(name)) for name, cost in (await costs(connection)).items()}
+        assert seen["job"].written == written
+    async with engine.connect() as connection:
+        shown = await connection.execute(text("select ddl_id, progress from rw_catalog.rw_ddl_progress"))
+        assert {row.progress for row in shown if row.ddl_id == creating.id} == {"0.0%"}
+
+
+async def test_the_progress_of_many_jobs_takes_a_handful_of_statements(engine: AsyncEngine) -> None:
+    await queue(engine)
+    world = world_of(PostgresStores(engine))
+    counted = Statements(engine)
+    listed = await status.ddl_progress(world)
+    assert (len(listed), listed[-1].queue_place) == (IDLE + 1, IDLE)
+    assert len(counted.texts) <= 9
 
 
 async def test_plans_of_many_jobs_take_a_handful_of_statements(engine: AsyncEngine) -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 from service.domain.errors import MetaError, Unavailable
 from service.domain.leadership import RENEW_EVERY
 from service.loops.periodic import Pauses
-from service.loops.schedule import Schedule
+from service.loops.schedule import ATTEND_EVERY, Schedule
 from service.operations import idempotency, leadership
 from service.operations.world import World
 from service.ports.launcher import Launcher
@@ -237,7 +237,7 @@ class ServiceProcess:
         for name, tick, pauses in (
             ("elector", schedule.elect, Pauses(RENEW_EVERY)),
             ("barriers", schedule.pulse, Pauses(timedelta(0))),
-            ("graphs", schedule.attend, Pauses(timedelta(0))),
+            ("graphs", schedule.attend, Pauses(ATTEND_EVERY)),
             ("claims", schedule.renew, Pauses(idempotency.RENEW_EVERY)),
             ("maintenance", schedule.tidy, Pauses(timedelta(seconds=random.choice((0.5, 5))))),
             ("launcher", schedule.supervise, Pauses(timedelta(seconds=1))),

@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from service.domain.errors import Conflict, NotFound
-from service.domain.job import CREATING, TERMINAL, Job, JobEvent, JobState, after
+from service.domain.job import CREATING, HOLDS_PERMIT, TERMINAL, Job, JobEvent, JobState, after
 from service.domain.order import OrderedScan, awaited, dependents
 from service.domain.parallelism import Parallelism
 from service.domain.progress import ScanProgress, advanced
-from service.ports.records import CatalogEntry, Cleanup, Json, NewFragment, NewJob, Receded
+from service.ports.records import CatalogEntry, Cleanup, Json, Line, NewFragment, NewJob, Receded
 from service.protocol.epoch import instant_of
 from service.protocol.ids import ActorId, FragmentId, GraphId, JobId, RelationId
 from service.protocol.plan import ActorPlan, FragmentKind, FragmentPlan, JobPlan, ScanType, SnapshotPlan
-from service.protocol.relation import Relation
+from service.protocol.relation import Relation, RelationKind
 from service.protocol.report import ActorReport, Collected
 from service.protocol.vnodes import Runs, vnodes_of
 from tests.support.fake_meta_tables import ActorRow, FragmentRow, JobRow, RelationRow, ScanRow, Tables, printable
@@ -35,6 +35,9 @@ class FakeCatalog:
 
     async def all(self) -> Sequence[CatalogEntry]:
         return [self._entry(row) for row in self._taken()]
+
+    async def called(self, names: Collection[str]) -> Sequence[CatalogEntry]:
+        return [entry for entry in await self.all() if entry.relation.name in names]
 
     async def dependents(self, relation: RelationId) -> Sequence[CatalogEntry]:
         readers = {row.job for row in self.tables.fragments.values() if row.upstream == relation}
@@ -128,6 +131,17 @@ class FakeJobs:
             for _, row in sorted(self.tables.jobs.items())
             if (states is None or row.job.state in states) and (graph is None or row.job.graph == graph)
         ]
+
+    async def page(self, states: Collection[JobState] | None, *, after: int, limit: int) -> Sequence[Job]:
+        return [job for job in await self.where(states) if job.id > after][:limit]
+
+    async def queue(self) -> Sequence[JobId]:
+        return [job.id for job in await self.where({JobState.QUEUED})]
+
+    async def line(self) -> Line:
+        states = [row.job.state for row in self.tables.jobs.values()]
+        holders = [job for job in await self.where(HOLDS_PERMIT) if job.kind is not RelationKind.TABLE]
+        return Line(new=JobState.INITIAL in states, queued=JobState.QUEUED in states, held=len(holders))
 
     async def move(self, job: JobId, event: JobEvent, *, now: datetime, error: str | None = None) -> Job:
         row = self.tables.jobs.get(job)
@@ -428,6 +442,18 @@ class FakeActors:
         found = {one: [self.tables.jobs[other].job for other in sorted(others)] for one, others in tied.items()}
         alive = CREATING | {JobState.CREATED}
         return {one: [job for job in others if job.state in alive] for one, others in found.items()}
+
+    async def unfinished(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ActorId]]:
+        left = {
+            job: [
+                actor.id
+                for row in self.tables.of_job(job)
+                for actor in self.tables.of_fragment(row.id)
+                if not actor.finished
+            ]
+            for job in jobs
+        }
+        return {job: sorted(actors) for job, actors in left.items()}
 
     async def reserve(self, number: int) -> Sequence[ActorId]:
         return [ActorId(next(self.tables.ids)) for _ in range(number)]

@@ -94,6 +94,11 @@ class FakeGraphs:
             decoupled=None if database else self._decoupled(graph),
         )
 
+    async def views(
+        self, wanted: Collection[GraphId], *, now: datetime, lease: timedelta
+    ) -> Mapping[GraphId, GraphView]:
+        return {one: await self.view(one, now=now, lease=lease) for one in wanted if one in self.tables.graphs}
+
     async def set_status(
         self,
         graph: GraphId,
@@ -133,6 +138,9 @@ class FakeGraphs:
             "recoveries": row.recoveries,
             "last_error": row.last_error,
         }
+
+    async def states(self, wanted: Collection[GraphId]) -> Mapping[GraphId, Json]:
+        return {one: await self.state(one) for one in wanted if one in self.tables.graphs}
 
     async def set_published(self, graph: GraphId, epoch: Epoch, *, now: datetime) -> None:
         row = self._row(graph)

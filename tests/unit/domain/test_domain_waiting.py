@@ -57,7 +57,7 @@ def around(**of_graph: object) -> Around:
         ),
         (
             replace(JOB, state=JobState.QUEUED),
-            replace(WELL, place=3),
+            WELL,
             Waiting(Reason.QUEUE, "queued at place 3: max_concurrent_creating_streaming_jobs is reached", BEGAN),
         ),
         (
@@ -95,7 +95,7 @@ def around(**of_graph: object) -> Around:
     ],
 )  # fmt: skip
 def test_every_state_in_which_a_job_waits_has_a_reason(job: Job, facts: Around, waiting: Waiting | None) -> None:
-    assert why(job, [SCAN], facts, now=NOW) == waiting
+    assert why(job, [SCAN], facts, now=NOW, place=3) == waiting
 
 
 OWN = replace(WELL, graph=replace(RUNNING, status=GraphStatus.WAITING, worker=None, alive=frozenset[WorkerId]()))

@@ -19,6 +19,7 @@ from service.operations.asking import ask
 from service.operations.barriers import advance
 from service.operations.launching import supervise
 from service.operations.rescaling import slots
+from service.operations.standing import standing_of
 from service.operations.waits import waits_of
 from service.operations.world import World
 from service.ports.launcher import Ended
@@ -114,7 +115,7 @@ class Cluster:
         async with self.stores.begin() as tx:
             found = await tx.jobs.get(self.a)
             assert found is not None
-            waiting = (await waits_of(self.world, tx, [found])).get(self.a)
+            waiting = (await waits_of(self.world, tx, [found], await standing_of(tx, [found]))).get(self.a)
         return "" if waiting is None else f"{waiting.reason}: {waiting.text}"
 
 
@@ -178,7 +179,9 @@ async def test_the_job_says_why_it_waits_when_its_worker_cannot_be_started(clust
     async with cluster.stores.begin() as tx:
         found = await tx.jobs.get(cluster.a)
         assert found is not None
-        assert (await waits_of(cluster.world, tx, [found]))[cluster.a].until == NOW + timedelta(seconds=4)
+        assert (await waits_of(cluster.world, tx, [found], await standing_of(tx, [found])))[
+            cluster.a
+        ].until == NOW + timedelta(seconds=4)
         (*_, event) = await tx.events.since(0, limit=1000)
     assert (event.kind, event.facts["graph"], event.facts["failures"]) == ("worker.lost", graph, 2)
     cluster.world = replace(cluster.world, own_workers=False)
