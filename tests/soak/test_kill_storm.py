@@ -123,6 +123,7 @@ class Storm:
             f"generation {graph['generation']}, {len(self.watcher.seen)} jobs seen in progress",
             f"ledger {len(self.ledger.answered)} answered, {len(self.ledger.unknown)} unknown; rows changed: {changed}",
             f"{self.gallery.made} views: kept {[(view.name, view.strategy) for view in self.gallery.created()]}",
+            f"  done: {dict(self.gallery.deeds)}",
             *(f"  {strategy} {end}: {times}" for (strategy, end), times in sorted(self.gallery.ends.items())),
             *(f"  refused {times} times: {words}" for words, times in sorted(self.gallery.refusals.items())),
         ]

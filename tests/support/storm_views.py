@@ -85,6 +85,8 @@ class Gallery:
     held: Counter[str] = field(default_factory=Counter[str])
     ends: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     refusals: Counter[str] = field(default_factory=Counter[str])
+    deeds: Counter[str] = field(default_factory=Counter[str])
+    """What was asked for and done, besides creating and dropping."""
     made: int = 0
 
     def plan(self, random: Random) -> View:
@@ -319,18 +321,20 @@ class User:
             assert self._rows(job) in ({}, before), view
         self._limit(view, "POST", f"/v1/jobs/{job}/resume", {"backfill_rate_limit": again}, again)
 
-    def _limit(self, view: View, method: str, path: str, body: object, limit: object) -> None:
+    def _limit(self, view: View, method: str, path: str, body: dict[str, Any] | None, limit: object) -> None:
         view.limit = UNKNOWN
         if self._asks(method, path, body) is not None:
             view.limit = limit
 
-    def _asks(self, method: str, path: str, body: object = None) -> Any:
+    def _asks(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """Return the answer, None where it was refused, as the job's state or strategy may demand."""
         try:
-            return self.client.call(method, path, body)
+            answer = self.client.call(method, path, body)
         except ProblemError as error:
             self._refused(error)
             return None
+        self.gallery.deeds[", ".join(body) if method == "PATCH" and body else path.rpartition("/")[2]] += 1
+        return answer
 
     def _refused(self, error: ProblemError) -> None:
         assert error.status < 500, error
