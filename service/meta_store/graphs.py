@@ -8,6 +8,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     DateTime,
+    Join,
     Row,
     ScalarSelect,
     Select,
@@ -218,13 +219,15 @@ def _views() -> Select[*tuple[Any, ...]]:
             barrier.c.injected_at,
             case((barrier.c.state == "FAILED", text_of(barrier.c.answer))).label("failed"),
         )
-        .select_from(
-            graphs.outerjoin(barrier, in_flight)
-            .outerjoin(snapshot_backfill, snapshot_backfill.c.graph == graphs.c.id)
-            .outerjoin(job, job.c.id == snapshot_backfill.c.job)
-        )
+        .select_from(_with_its_job(graphs.outerjoin(barrier, in_flight)))
         .where(graphs.c.id == wanted)
     )
+
+
+def _with_its_job(graph: Join) -> Join:
+    """Beside a snapshot job's graph, what is kept of it and of the job."""
+    snapshot = graph.outerjoin(snapshot_backfill, snapshot_backfill.c.graph == graphs.c.id)
+    return snapshot.outerjoin(job, job.c.id == snapshot_backfill.c.job)
 
 
 def _serves(graph: GraphId | ColumnElement[int]) -> ColumnElement[bool]:
