@@ -6,7 +6,7 @@ It is told of every commit of the meta store, every publication and every page t
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from service.domain.job import IN_GRAPH, JobState
 from service.ports.snapshots import Snapshot
@@ -226,10 +226,20 @@ class Checker:
         if not isinstance(before, JobRow) or before.job.graph == self.tables.jobs[job].job.graph:
             return
         rows = {row.id: row for row in self.tables.of_job(job)}
+        epochs, left = (*self.tables.barriers, *self.tables.history), before.job.graph
+        own = {epoch for graph, epoch in epochs if graph == left != DATABASE_GRAPH}
+        for epoch, control in list(self.control.items()):
+            # In an epoch of its own graph a zombie may yet read: what held there stays so.
+            self.control[epoch] = self._settled(control, rows) if epoch in own else control.without(rows)
+        for graph, control in list(self._present.items()):
+            self._present[graph] = control.without(rows)
         self._made.update(rows)
-        for controls in (self._present, self.control):
-            for key, control in list(cast("dict[int, Control]", controls).items()):
-                controls[cast("Any", key)] = control.without(rows.keys())
+
+    def _settled(self, control: Control, fragments: Collection[FragmentId]) -> Control:
+        """Say of each of these scans what holds for it, whatever becomes of it."""
+        limits = {one: self._limit(one, control) for one in fragments}
+        released = [one for one in fragments if not self._waits(one, control)]
+        return replace(control, limits={**control.limits, **limits}, released=control.released.union(released))
 
     def _injected(self, row: BarrierRow) -> None:
         barrier = row.barrier

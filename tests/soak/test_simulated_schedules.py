@@ -16,10 +16,12 @@ MANY = 3_000
 
 def test_every_schedule_keeps_what_is_promised() -> None:
     total = Total()
-    for seed in seeds(said=False):
-        total.add(Simulation(seed).run())
-        if not total.schedules % 1_000:
-            sys.stdout.write(f"{total.schedules} schedules clean, up to seed {seed}\n")
-            sys.stdout.flush()
-    sys.stdout.write("\n".join(total.lines()) + "\n")
+    try:
+        for seed in seeds(said=False):
+            total.add(Simulation(seed).run())
+            if not total.schedules % 1_000:
+                sys.stdout.write(f"{total.schedules} schedules clean, up to seed {seed}\n")
+                sys.stdout.flush()
+    finally:
+        sys.stdout.write("\n".join(total.lines()) + "\n")
     assert total.schedules < MANY or not total.missed()
