@@ -89,7 +89,7 @@ def start(master: str, extra: Mapping[str, str]) -> Session:
     root = str(Path(__file__).resolve().parents[2])
     os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     master, slots = _with_room(master)
-    conf = {**CONF, **slots, "spark.sql.warehouse.dir": tempfile.mkdtemp(prefix="tidefill-warehouse-"), **extra}
+    conf = {**CONF, **slots, "spark.sql.warehouse.dir": _directory("warehouse"), **extra}
     gateway = None if _has_vector_module() else _start_gateway(conf)
     builder = SparkSession.builder.master(master).appName("tidefill")
     for name, value in conf.items():
@@ -97,6 +97,13 @@ def start(master: str, extra: Mapping[str, str]) -> Session:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return Session(spark, gateway)
+
+
+def _directory(purpose: str) -> str:
+    """Make a directory beside Spark's own, which whoever started the worker removes with it."""
+    beside = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()
+    Path(beside).mkdir(parents=True, exist_ok=True)
+    return tempfile.mkdtemp(prefix=f"tidefill-{purpose}-", dir=beside)
 
 
 def _with_room(master: str) -> tuple[str, Mapping[str, str]]:
@@ -126,7 +133,7 @@ def _has_vector_module() -> bool:
 
 def _start_gateway(conf: Mapping[str, str]) -> "subprocess.Popen[bytes]":
     """Start SparkSubmit for PySpark ourselves; PySpark connects to it through the two variables."""
-    folder = Path(tempfile.mkdtemp(prefix="tidefill-gateway-"))
+    folder = Path(_directory("gateway"))
     info = folder / "connection"
     home = Path(pyspark.__file__).parent
     command = [
