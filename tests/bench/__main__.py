@@ -10,14 +10,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tests.bench.catching_up import catching_up
 from tests.bench.clock import monotonic, wall
+from tests.bench.creating_jobs import Jobs, creating_jobs, progress
 from tests.bench.figures import Figure, Section, as_json, table
 from tests.bench.many_views import many_views
 from tests.bench.measurements import backfill, latency, losing_the_worker, pausing
 from tests.bench.tables import AMOUNTS, Tables
 from tests.support.service import Service, data_directory, running
 
-NAMES: Final = ("backfill", "latency", "pause", "kill", "views")
+NAMES: Final = ("backfill", "latency", "pause", "kill", "catchup", "jobs", "progress", "views")
 
 
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -27,6 +29,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000], help="sizes of the tables")
     add("--only", nargs="+", choices=NAMES, default=list(NAMES), metavar="NAME", help=f"of {', '.join(NAMES)}")
     add("--repeat", type=int, default=3, help="how often throughput is measured; the median counts")
+    add("--jobs", type=int, default=1_000, help="how many jobs whose progress is asked for")
     add("--views", type=int, default=1_000, help="how many idle views")
     add("--amount", choices=list(AMOUNTS), default=next(iter(AMOUNTS)), help="the type of the column `amount`")
     add("--json", type=Path, metavar="FILE", help="write everything to a file as well")
@@ -37,13 +40,16 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def measure(service: Service, options: argparse.Namespace) -> tuple[list[Section], bool]:
     """Run what was asked for, in one order; return the figures, and whether everything could be measured."""
-    tables = Tables(service, options.amount)
+    tables, jobs = Tables(service, options.amount), Jobs(service)
     largest = options.rows[-1]
     steps: Mapping[str, Callable[[], list[Section]]] = {
         "backfill": lambda: backfill(tables, options.rows, options.repeat),
         "latency": lambda: latency(service, tables.of(largest)),
         "pause": lambda: [pausing(service, tables.of(largest))],
         "kill": lambda: [losing_the_worker(service, tables.of(largest))],
+        "catchup": lambda: [catching_up(service, tables.of(largest), options.repeat)],
+        "jobs": lambda: creating_jobs(service, jobs),
+        "progress": lambda: progress(service, jobs, options.jobs),
         "views": lambda: many_views(service, options.views),
     }
     sections: list[Section] = []
@@ -60,6 +66,8 @@ def measure(service: Service, options: argparse.Namespace) -> tuple[list[Section
             found, complete = [Section(name, (Figure("failed", None, "", note=str(error)[:200]),))], False
         say(f"{table(found)}\n{name}: {monotonic() - began:.0f} s")
         sections += found
+        if name == "progress" or (name == "jobs" and "progress" not in options.only):
+            jobs.end()
     return sections, complete
 
 
