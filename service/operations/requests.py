@@ -28,21 +28,23 @@ async def analyze(world: World, upstream: Relation, query: Stateless, names: tup
 
 
 async def verify(world: World, job: JobId) -> Verified:
-    """Compare a view with its query over its upstreams at a published epoch. Raises NotFound, Conflict, Unavailable."""
+    """Compare a view with its query over its upstreams at a committed epoch. Raises NotFound, Conflict, Unavailable."""
     async with world.stores.begin() as tx:
-        found = await tx.jobs.get(job)
-        if found is None:
-            raise NotFound(f"job {job} not found", kind="job")
-        if found.state not in {JobState.CREATING, JobState.CREATED}:
-            raise Conflict(f"job {job} is {found.state} and cannot be verified")
-        (plan,) = await tx.jobs.plans([job])
+        found = await _verifiable(tx, job)
+        epochs = await _epochs(tx, found)
+        while True:
+            (plan,) = await tx.jobs.plans([job])
+            found, seen = await _verifiable(tx, job), epochs
+            epochs = await _epochs(tx, found)
+            if epochs == seen:
+                break  # Else an epoch was committed meanwhile: the positions may be its own or those before it.
+        epoch, relation_epoch = epochs
         whole = found.state is JobState.CREATED
         scans = tuple(_scan(fragment, whole=whole) for fragment in plan.fragments if fragment.upstream is not None)
         if not scans:
             raise Conflict(f"job {job} is a {found.kind}: only what is built from an upstream can be verified")
         # A pin's holder is one reader, so each verification gets a name of its own.
         asked = await tx.statements.reserve()
-        epoch, relation_epoch = await _epochs(tx, found)
     async with world.pins.pin(DATABASE_GRAPH, epoch, holder=f"verify {asked}"):
         request = Verify(
             id=_UNASSIGNED,
@@ -55,12 +57,23 @@ async def verify(world: World, job: JobId) -> Verified:
         return await _ask(world, request, Verified, limit=VERIFY_WAIT)
 
 
+async def _verifiable(tx: Transaction, job: JobId) -> Job:
+    found = await tx.jobs.get(job)
+    if found is None:
+        raise NotFound(f"job {job} not found", kind="job")
+    if found.state not in {JobState.CREATING, JobState.CREATED}:
+        raise Conflict(f"job {job} is {found.state} and cannot be verified")
+    return found
+
+
 async def _epochs(tx: Transaction, job: Job) -> tuple[Epoch, Epoch]:
-    """Return the epochs at which a job's upstreams and its view belong together."""
+    """Return the epochs at which a job's upstreams and its view belong together: those that are committed, as positions
+    are. What is published may be one behind.
+    """
     snapshot = None if job.state is JobState.CREATED else (await tx.snapshots.of_jobs([job.id])).get(job.id)
     if snapshot is None:
-        published = Epoch(int((await tx.graphs.state(DATABASE_GRAPH))["published"]))
-        return published, published
+        committed = Epoch(int((await tx.graphs.state(DATABASE_GRAPH))["committed"]))
+        return committed, committed
     if not snapshot.indexed:
         raise Conflict(f"job {job.id} loads its snapshot: it can be verified when its index has been built")
     committed = Epoch(int((await tx.graphs.state(snapshot.graph))["committed"]))

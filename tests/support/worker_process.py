@@ -15,11 +15,12 @@ from tests.support.service import WORKER_TOKEN, Service
 
 @dataclass
 class WorkerProcess:
-    """Runs while entered. `directory` is its own."""
+    """Runs while entered, `slots` tasks at once. `directory` is its own."""
 
     service: Service
     directory: Path
     name: str
+    slots: int = 2
 
     def __enter__(self) -> Self:
         secrets = self.directory / "secrets"
@@ -31,7 +32,7 @@ class WorkerProcess:
             "TIDEFILL_SERVICE_URL": self.service.url,
             "TIDEFILL_WORKER_ID": self.name,
             "TIDEFILL_SECRETS_DIR": str(secrets),
-            "TIDEFILL_SPARK_MASTER": "local[2]",
+            "TIDEFILL_SPARK_MASTER": f"local[{self.slots}]",
             "SPARK_LOCAL_DIRS": str(self.directory),
         }
         with (self.directory / "log").open("wb") as log:

@@ -192,7 +192,7 @@ async def wait_until_created(
 
 @router.post("/jobs/{job}/verify", response_model=Verified)
 async def verify(job: JobPath, call: Calling) -> Mapping[str, Any]:
-    """Compare the view with its query over its upstream at one published epoch."""
+    """Compare the view with its query over its upstream at one committed epoch."""
 
     async def act() -> Verified:
         return await requests.verify(call.world, job)
