@@ -39,7 +39,7 @@ _CREATING: Final = frozenset(Phase) - {Phase.CREATED, Phase.STOPPING}
 EXPECTED: Final[dict[str, frozenset[Phase]]] = {
     "worker crash": frozenset(Phase),
     "service crash": frozenset(Phase) - {Phase.FINISHING},
-    "recovery": frozenset(Phase),
+    "recovery": frozenset(Phase) - {Phase.FINISHING},
     "pause": frozenset(Phase) - {Phase.FINISHING},
     "resume": frozenset(Phase) - {Phase.FINISHING},
     "throttle": _CREATING - {Phase.FINISHING},
@@ -48,7 +48,9 @@ EXPECTED: Final[dict[str, frozenset[Phase]]] = {
     "update": frozenset({Phase.WAITING, Phase.READING, Phase.CREATED}),
     "stuck job": _CREATING - {Phase.FINISHING},
 }
-"""To finish takes a few transactions: what has to be carried there by a barrier seldom comes in time."""
+"""To finish takes a few transactions: what has to be carried there by a barrier seldom comes in time. And a graph that
+wants an index has it built before it is recovered.
+"""
 SELDOM: Final = {Phase.FINISHING: 1, Phase.WAITING: 2, Phase.REPLAYING: 2, Phase.MERGING: 2}
 """Phases that are soon over, or that few jobs have: of every so many jobs one is met there."""
 _STATES: Final = {
