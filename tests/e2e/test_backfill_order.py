@@ -54,6 +54,7 @@ def read_in(service: Service) -> dict[int, tuple[int, int, int]]:
     return {origin: (rows, first, last) for origin, rows, first, last in found}
 
 
+@pytest.mark.soak
 def test_the_order_is_kept_over_a_kill_of_the_worker(service: Service) -> None:
     """I3, I4."""
     job = ordered(service)
@@ -84,6 +85,7 @@ def test_the_order_is_kept_over_a_kill_of_the_worker(service: Service) -> None:
     assert service.assert_equal("m", QUERY) == 3 * ROWS
 
 
+@pytest.mark.soak
 def test_a_scan_is_started_by_hand_and_stays_so(service: Service) -> None:
     """I4: acknowledged with its epoch, and not taken back by a recovery."""
     job = ordered(service)

@@ -67,6 +67,7 @@ def test_the_positions_of_a_finished_job_outlive_its_actors(service: Service) ->
     assert finish(service, jobs, "SELECT * FROM t66") == 1_100
 
 
+@pytest.mark.soak
 def test_actors_follow_the_slots_of_the_worker(workerless: Service) -> None:
     """Scenario 64: a job that began on a small worker grows with the next; 57; and 54 in the end."""
     service, directory = workerless, workerless.data_dir.parent

