@@ -253,11 +253,13 @@ def test_live_rows_that_arrive_during_the_backfill_are_not_lost(service: Service
     live_rows_arrive(service, 30_000)
 
 
+@pytest.mark.soak
 def test_a_table_that_is_emptied_again_and_again_does_not_hold_up_a_backfill(service: Service) -> None:
     """Scenario 39 with 8 deletions."""
     emptied_again_and_again(service, 8)
 
 
+@pytest.mark.soak
 def test_a_forced_page_at_the_end_loses_no_row_that_arrives_behind_it(service: Service) -> None:
     """Scenario 42: one row a page at most, while rows arrive before and behind the position; the prefix is right (I1)
     whenever it is looked at.
