@@ -72,7 +72,7 @@ async def recover(world: World, reason: str = "adhoc recovery", *, asked_by: str
     epoch.
     """
     async with world.stores.begin() as tx:
-        ended = await _generation(tx)
+        ended = await generation_of(tx)
         for graph in (DATABASE_GRAPH, *await tx.snapshots.unmerged()):
             await tx.graphs.ask_recovery(graph, reason)
         facts = {"graph": DATABASE_GRAPH, "reason": reason, "asked_by": asked_by}
@@ -88,7 +88,7 @@ async def recovered(world: World, ended: Generation) -> bool:
 
     async def look() -> bool | None:
         async with world.stores.begin() as tx:
-            generation = await _generation(tx)
+            generation = await generation_of(tx)
             known = await tx.workers.all(now=world.clock.now(), lease=world.worker_lease)
             newest = await tx.barriers.history(DATABASE_GRAPH, limit=LOOKED_THROUGH)
         if any(one.barrier.generation > ended and one.published_at is not None for one in newest):
@@ -133,7 +133,8 @@ async def _check_stopping(tx: Transaction, jobs: Collection[JobId]) -> None:
             raise Conflict(f"job {job} is {found.state}: cancel or drop it, which injects the Stop")
 
 
-async def _generation(tx: Transaction) -> Generation:
+async def generation_of(tx: Transaction) -> Generation:
+    """Return the present generation of the database graph."""
     return Generation(int((await tx.graphs.state(DATABASE_GRAPH))["generation"]))
 
 

@@ -8,12 +8,13 @@ from service.domain.errors import Conflict, NotFound, Refused, UnderRecovery
 from service.domain.job import CREATING, Job, JobEvent, JobState
 from service.operations import rescaling
 from service.operations.asking import ask
+from service.operations.commands import generation_of
 from service.operations.naming import Named, as_named, named
 from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import NewFragment, NewJob
-from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, RelationId
+from service.protocol.ids import DATABASE_GRAPH, Generation, GraphId, JobId, RelationId
 from service.protocol.mutation import Stop
 from service.protocol.plan import FragmentKind
 from service.protocol.relation import Relation, RelationKind
@@ -251,10 +252,9 @@ def _raise_if_ended(job: Job) -> None:
             return
 
 
-async def _generation(world: World) -> int:
+async def _generation(world: World) -> Generation:
     async with world.stores.begin() as tx:
-        state = await tx.graphs.state(DATABASE_GRAPH)
-    return int(state["generation"])
+        return await generation_of(tx)
 
 
 async def _recovery_reason(world: World) -> str:
