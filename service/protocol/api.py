@@ -8,6 +8,7 @@ token>`.
     POST /internal/v1/workers/{id}/answers     Answer -> 204; 410 when the worker or its generation is of the past
     GET  /internal/v1/workers/{id}/request     the next Request for ?graph=, or 204 after the wait
     POST /internal/v1/workers/{id}/responses   Response -> 204
+    GET  /internal/v1/sources/{id}             how to reach a source: SourceConnection; 404 when there is none
 """
 
 from typing import Final
@@ -16,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from service.protocol.ids import GraphId, WorkerId
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Grows when a message changes so that the other side would misread it; a worker of another version is refused."""
 
 

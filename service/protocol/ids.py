@@ -12,6 +12,8 @@ GraphId = NewType("GraphId", int)
 CommandId = NewType("CommandId", int)
 StatementId = NewType("StatementId", int)
 RequestId = NewType("RequestId", int)
+SourceId = NewType("SourceId", int)
+"""An external database: a source has a name among the relations, and its id is one of theirs."""
 WorkerId = NewType("WorkerId", str)
 """A UUID made by the worker process when it starts."""
 

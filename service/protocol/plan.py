@@ -5,6 +5,7 @@ from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from service.protocol.cdc import CdcScan
 from service.protocol.ids import ActorId, EpochField, FragmentId, JobId, Vnode
 from service.protocol.relation import Relation
 from service.protocol.vnodes import Runs
@@ -15,10 +16,13 @@ class _Value(BaseModel):
 
 
 class FragmentKind(StrEnum):
-    """One stage of a job. A table is written by its DML fragment; a view is filled by scans and materialized."""
+    """One stage of a job. A table is written by its DML fragment, or by a CDC scan that follows an external table; a
+    view is filled by scans and materialized.
+    """
 
     DML = "DML"
     STREAM_SCAN = "STREAM_SCAN"
+    CDC_SCAN = "CDC_SCAN"
     MATERIALIZE = "MATERIALIZE"
 
 
@@ -95,7 +99,8 @@ class Stateless(_Value):
 
 
 class FragmentPlan(_Value):
-    """One fragment. `upstream`, `query`, `scan_type` are set for scans only.
+    """One fragment. `upstream`, `query`, `scan_type` are set for stream scans only, `cdc` for CDC scans only, whose
+    actors own splits where others own vnodes.
 
     `rate_limit` is in rows per second and actor; None is unlimited and 0 is paused. `waiting` says that the fragment
     waits for its place in the backfill order.
@@ -107,6 +112,7 @@ class FragmentPlan(_Value):
     upstream: Relation | None = None
     query: Stateless | None = None
     scan_type: ScanType | None = None
+    cdc: CdcScan | None = None
     rate_limit: int | None = Field(default=None, ge=0)
     waiting: bool = False
 
@@ -114,6 +120,7 @@ class FragmentPlan(_Value):
     def _scan_has_upstream(self) -> Self:
         scan = self.kind is FragmentKind.STREAM_SCAN
         assert scan == (self.upstream is not None) == (self.query is not None) == (self.scan_type is not None), self
+        assert (self.kind is FragmentKind.CDC_SCAN) == (self.cdc is not None), self
         return self
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from service.protocol.cdc import SourceReport
 from service.protocol.dml import StatementResult
 from service.protocol.ids import ActorId, EpochField, FragmentId, Generation, GraphId, JobId, RelationId, WorkerId
 from service.protocol.plan import VnodePosition
@@ -60,6 +61,7 @@ class Collected(_Answer):
     actors: tuple[ActorReport, ...] = ()
     relations: tuple[RelationReport, ...] = ()
     statements: tuple[StatementResult, ...] = ()
+    sources: tuple[SourceReport, ...] = ()
     timings_ms: dict[str, float] = Field(default_factory=dict)
     consumed: EpochField | None = None
 

@@ -1,0 +1,115 @@
+"""Following an external Postgres: what a `CDC_SCAN` reads, where a source stands, what a worker tells of it.
+
+A *source* is one database with one replication slot and one publication, shared by the tables that follow it. Its log
+is decoded once per epoch, up to a place that is asked for after the epoch's pages were read; what an epoch holds of all
+its tables is therefore the external database at one moment: after the last commit that was decoded. That commit's end,
+the *offset*, is stored with the epoch. A table's history is read in *splits*, ranges of one column of its key: they are
+to a CDC scan what vnodes are to others, so that positions, actors, progress and a change of their number are the same.
+
+LSNs are texts as Postgres prints them (`16/B374D848`). Next: `workers.executors.cdc`.
+"""
+
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from service.protocol.ids import FragmentId, SourceId
+
+SPLITS_MAX: Final = 1 << 15
+"""A split's number is stored where a vnode's is."""
+
+Lsn = Annotated[str, StringConstraints(pattern=r"^[0-9A-F]{1,8}/[0-9A-F]{1,8}$")]
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class CdcSource(_Value):
+    """One external database as the leader last committed it.
+
+    `offset` is the end of the last commit that was decoded, at first the place at which the slot was made; what ends at
+    or before it is dropped when it is decoded again. `undecided` are the transactions (64-bit ids) that were decoded
+    but that no snapshot had shown yet: a page that does not show one of them is not accepted.
+    """
+
+    id: SourceId
+    name: str
+    slot: str
+    publication: str
+    offset: Lsn
+    undecided: tuple[int, ...] = ()
+
+
+class Split(_Value):
+    """The rows whose value of the split column is in `[left, right)`; None is without a bound. Postgres texts."""
+
+    left: str | None = None
+    right: str | None = None
+
+
+class CdcColumn(_Value):
+    """A column of the table that follows, by its `name` there; `external` and `type` are its name and full type (as
+    `format_type` prints it) in the external table.
+    """
+
+    name: str
+    external: str
+    type: str
+
+
+class CdcScan(_Value):
+    """What one table follows. `splits` are in the order of their numbers, from 0; their column is `split_column`, an
+    external name. `total` is the external database's own estimate of the rows, None where it has none.
+
+    Pages may be read once every transaction before `readable_after` has ended: the table was added to the publication
+    then, and of older ones the log need not hold everything. `timestamp` is the name of the column that takes the time
+    of a row's commit (of `INCLUDE timestamp`), None without one.
+    """
+
+    source: CdcSource
+    external_schema: str
+    external_table: str
+    columns: tuple[CdcColumn, ...]
+    split_column: str
+    splits: tuple[Split, ...] = Field(min_length=1, max_length=SPLITS_MAX)
+    readable_after: int = Field(ge=0)
+    total: int | None = None
+    batch_rows: int = Field(default=1000, ge=1)
+    timestamp: str | None = None
+    broken: str | None = None
+    """Why the table no longer follows: what changed outside, and what to do. Nothing of it is applied any more."""
+
+
+class CdcTableReport(_Value):
+    """What there is to say of one table: why it follows no longer (for good), or why no page of it may be read now."""
+
+    fragment: FragmentId
+    broken: str | None = None
+    waiting: str | None = None
+
+
+class SourceReport(_Value):
+    """Where a source stands after an epoch. `waiting` says why nothing of it was read, None where it was.
+
+    `lag_bytes` is how much log was left undecoded, `retained_bytes` how much the slot made the external database keep;
+    None where it could not be asked. `changes` were decoded in this epoch, `commit_lag_ms` is the age that the last
+    decoded commit had.
+    """
+
+    source: SourceId
+    offset: Lsn
+    undecided: tuple[int, ...] = ()
+    waiting: str | None = None
+    lag_bytes: int | None = None
+    retained_bytes: int | None = None
+    changes: int = Field(default=0, ge=0)
+    commit_lag_ms: float | None = None
+    tables: tuple[CdcTableReport, ...] = ()
+
+
+class SourceConnection(_Value):
+    """How to reach a source: asked for by a worker when it first needs it, and kept nowhere."""
+
+    source: SourceId
+    conninfo: str = Field(repr=False)
