@@ -131,6 +131,9 @@ def _tokens(sql: str) -> Iterator[Token]:
             at = _end_of_comment(sql, at)
         else:
             at = found.end()
+            if kind == "number" and (junk := _WORD.match(sql, at)) is not None:
+                text = found[0] + junk[0]
+                raise Invalid(f'trailing junk after numeric literal at or near "{text}"', position=start + 1)
             if kind != "space":
                 yield _token(kind, found[0], start)
 

@@ -13,6 +13,7 @@ PIECES = st.sampled_from(
 
 @given(st.lists(PIECES, max_size=30).map("".join))
 @example("""SELECT '5" wide', "Wide" FROM t""")
+@example("SELECT 9_1é")
 @example("""INSERT INTO "a""b" SELECT 1""")
 @example("""SELECT $$ " $$ , "x", Ünited.Y /* " */ FROM "z" """)
 def test_every_name_of_a_statement_is_mentioned(sql: str) -> None:

@@ -153,6 +153,7 @@ REFUSED = [
     ('select "abc', "unterminated quoted identifier", 8),
     ("select /* x", "unterminated /* comment", 8),
     ("select $a$ x $b$", "unterminated dollar-quoted string", 8),
+    ("select 9_1é", 'trailing junk after numeric literal at or near "9_1é"', 8),
     ('select ""', "zero-length delimited identifier", 8),
     ("select U&'x'", 'U&"..." is not supported: write the characters themselves', 8),
     ("select 'a\0b'", "the statement contains a character that is not text", 10),

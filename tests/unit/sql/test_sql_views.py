@@ -223,7 +223,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("select a ^== 1 as x from t", "Invalid", 'syntax error at or near "="'),
     ("select ^1_000 from t", "Invalid", 'number "1_000" is not supported: use decimal digits'),
     ("select ^0x10 from t", "Invalid", 'number "0x10" is not supported: use decimal digits'),
-    ("select ^1abc from t", "Invalid", 'number "1" is not supported: use decimal digits'),
+    ("select ^1abc from t", "Invalid", 'trailing junk after numeric literal at or near "1abc"'),
     ("select upper(b => ^'x') from t", "Invalid", "KWARG is not supported in a view"),
     ("select $^1 from t", "Invalid", "a parameter is not supported in a view"),
 ]
