@@ -40,11 +40,11 @@ lint: $(STAMP) ## Formatting, style, types, and which part may import which
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-cache
 
-# Whole processes wait for much of their time: the rest runs beside them, and is shown after them.
+# Whole processes wait for much of their time: the rest runs beside those that share a service, and is shown after them.
 test: lint ## Everything but the long runs
 	@log=$$(mktemp); trap 'rm -f $$log' EXIT; \
-	$(BIN)/pytest -m "not soak and not e2e" > $$log 2>&1 & beside=$$!; \
-	$(BIN)/pytest -m "not soak and e2e"; status=$$?; \
+	$(BIN)/pytest -m "not soak and (not e2e or own_service)" > $$log 2>&1 & beside=$$!; \
+	$(BIN)/pytest -m "not soak and e2e and not own_service"; status=$$?; \
 	wait $$beside || status=$$?; cat $$log; exit $$status
 
 check: lint ## What runs without Spark and without whole processes
