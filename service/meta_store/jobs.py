@@ -188,9 +188,9 @@ _NAMES: Final = tuple(JOBS.selected_columns.keys())
 
 
 def job_of_row(row: Row[*tuple[Any, ...]]) -> Job:
-    """Return the job of a row of `JOBS`."""
+    """Return the job of a row of `JOBS`, which may have other columns behind them."""
     # A row's attributes are looked up one by one, which takes as long as all else that is done with a thousand of them.
-    one = dict(zip(_NAMES, row, strict=True))
+    one = dict(zip(_NAMES, row, strict=False))
     return Job(
         id=JobId(one["id"]),
         relation=RelationId(one["relation"]),
