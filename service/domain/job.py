@@ -7,7 +7,7 @@ Initial -> (Queued ->) Creating -> Created -> Dropping -> Dropped
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
@@ -132,6 +132,14 @@ class Job:
     """When it came into its state, where that was recorded."""
     serverless: bool = False
     """Its graph has a worker of its own until the job merges."""
+    published: bool = True
+    """Whether what it creates can be read: the epoch that finished it is published a moment after it is committed."""
+
+    @property
+    def shown(self) -> "Job":
+        """As it is told to people: nothing is Created before it can be read."""
+        early = self.state is JobState.CREATED and not self.published
+        return replace(self, state=JobState.CREATING) if early else self
 
     @property
     def present_parallelism(self) -> Parallelism | None:

@@ -183,6 +183,7 @@ JOBS: Final[Select[*tuple[Any, ...]]] = select(
     job_table.c.graph,
     job_table.c.state_since,
     job_table.c.serverless,
+    relations.c.shown,
 ).join(relations, relations.c.id == job_table.c.relation)
 _NAMES: Final = tuple(JOBS.selected_columns.keys())
 
@@ -210,6 +211,7 @@ def job_of_row(row: Row[*tuple[Any, ...]]) -> Job:
         graph=GraphId(one["graph"]),
         state_since=one["state_since"],
         serverless=one["serverless"],
+        published=one["shown"],
     )
 
 

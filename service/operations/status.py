@@ -51,7 +51,7 @@ async def jobs(world: World, states: Collection[JobState] | None, *, after: int,
     """Return jobs whose id is above `after`, at most `limit`."""
     async with world.stores.begin() as tx:
         found = await tx.jobs.page(states, after=after, limit=limit + 1)
-        chosen = found[:limit]
+        chosen = [job.shown for job in found[:limit]]
         standing = await standing_of(tx, chosen)
         progress = await progress_of(tx, chosen, standing)
         waiting = await waits_of(world, tx, chosen, standing)
@@ -62,7 +62,7 @@ async def jobs(world: World, states: Collection[JobState] | None, *, after: int,
 async def job(world: World, wanted: JobId) -> JobDetail:
     """Return a job with its fragments. Raises NotFound."""
     async with world.stores.begin() as tx:
-        found = await _existing(tx, wanted)
+        found = (await _existing(tx, wanted)).shown
         standing = await standing_of(tx, [found])
         progress = await progress_of(tx, [found], standing)
         waiting = await waits_of(world, tx, [found], standing)

@@ -114,6 +114,7 @@ class FakeJobs:
             parallelism=new.parallelism,
             backfill_parallelism=new.backfill_parallelism,
             serverless=new.serverless,
+            published=False,
         )
         tables.jobs.put(number, JobRow(job, new.order, rescale_due=new.parallelism is not None))
         late = dependents(new.order)

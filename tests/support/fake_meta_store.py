@@ -153,6 +153,7 @@ class FakeGraphs:
             job = self.tables.jobs[found.job]
             if not (found.shown or found.dropped) and job.job.graph == graph and job.job.state is JobState.CREATED:
                 self.tables.relations.put(relation, replace(found, shown=True))
+                self.tables.jobs.put(found.job, replace(job, job=replace(job.job, published=True)))
 
     async def ask_recovery(self, graph: GraphId, reason: str | None) -> None:
         row = self._row(graph)

@@ -80,6 +80,19 @@ async def test_a_job_shows_its_fragments_actors_and_positions(http: httpx.AsyncC
     assert (await http.get(f"/v1/fragments/{scan['id']}")).json() == scan
 
 
+async def test_nothing_is_created_before_it_can_be_read(http: httpx.AsyncClient, stores: PostgresStores) -> None:
+    """An epoch is committed first and published a moment later."""
+    await running(stores)
+    async with stores.begin() as tx:
+        created = await add_created(tx, new_table("t"))
+    early = (await http.get(f"/v1/jobs/{created.id}")).json()["job"]
+    assert (early["state"], early["progress"]["phase"]) == ("Creating", "starting")
+    assert [job["state"] for job in (await http.get("/v1/jobs")).json()["items"]] == ["Creating"]
+    async with stores.begin() as tx:
+        await tx.graphs.set_published(DATABASE_GRAPH, Epoch(0), now=NOW)
+    assert (await http.get(f"/v1/jobs/{created.id}")).json()["job"]["state"] == "Created"
+
+
 async def test_progress_has_the_string_and_the_numbers(http: httpx.AsyncClient, stores: PostgresStores) -> None:
     await backfilled(stores)
     (shown,) = (await http.get("/v1/ddl-progress")).json()
