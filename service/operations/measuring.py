@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from service.domain.barrier import GraphStatus
 from service.domain.job import Job, JobState
 from service.domain.progress import ScanProgress, metric_text, scan_backfill_type
-from service.operations.status import LISTED
+from service.operations.status import listed
 from service.operations.world import World
 from service.protocol.epoch import instant_of
 from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId
@@ -25,7 +25,7 @@ async def measure(world: World) -> Measures:
         state = await tx.graphs.state(DATABASE_GRAPH)
         view = await tx.graphs.view(DATABASE_GRAPH, now=now, lease=world.worker_lease)
         entries = await tx.catalog.all()
-        unfinished = await tx.jobs.where(LISTED)
+        unfinished = await listed(tx)
         scans = await tx.fragments.scans([entry.job for entry in entries])
     ids = {entry.relation.name: int(entry.relation.id) for entry in entries}
     return Measures(
