@@ -41,7 +41,9 @@ create table tidefill.source (
     retained_bytes bigint,
     commit_lag_ms double precision,
     changes bigint not null default 0,
-    reported_at timestamptz
+    reported_at timestamptz,
+    -- What was last told of the log that its slot holds, null while that is within what the user allows.
+    retention text
 );
 create index source_secret on tidefill.source (secret);
 
@@ -90,14 +92,10 @@ select
     s.waiting,
     s.lag_bytes,
     s.retained_bytes,
+    s.retention,
     s.reported_at
 from tidefill.source s join tidefill.relation r on r.id = s.relation
 where not r.dropped;
-
-create view rw_catalog.rw_secrets as
-select substr(s.name, 8) as name, 'public' as schema_name
-from tidefill.secret s
-where s.name like 'secret %';
 
 create view rw_catalog.rw_cdc_progress as
 select
@@ -275,7 +273,7 @@ def downgrade() -> None:
     op.execute(BACKFILL_INFO.format(target="f.upstream", source="", kinds=one))
     op.execute(DDL_PROGRESS.format(scans="f.scan_type is not null", following=""))
     op.execute(STATS.format(stored="r.kind <> 'view'"))
-    for view in ("rw_source_cleanups", "rw_cdc_progress", "rw_secrets", "rw_sources"):
+    for view in ("rw_source_cleanups", "rw_cdc_progress", "rw_sources"):
         op.execute(f"drop view rw_catalog.{view}")
     op.execute("""
         alter table tidefill.fragment

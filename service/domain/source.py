@@ -37,6 +37,15 @@ class RetentionAction(StrEnum):
     """The slot is dropped; the tables have to be made anew."""
 
 
+class Retention(StrEnum):
+    """What the log that a slot holds has come to."""
+
+    WARNING = "warning"
+    EXCEEDED = "exceeded"
+    SLOT_DROPPED = "slot_dropped"
+    """For good: what followed has to be made anew."""
+
+
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     """`publication` and `slot` are None where they get names of their own."""
@@ -110,6 +119,20 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         retained_max_bytes=_bytes(given, "wal.retained.max.bytes"),
         retention_action=_action(given.get("wal.retained.action", RetentionAction.PAUSE)),
     )
+
+
+def retention(options: SourceOptions, retained_bytes: int | None, *, before: Retention | None) -> Retention | None:
+    """Return what the log that a slot holds has come to; None where it is within bounds."""
+    if before is Retention.SLOT_DROPPED:
+        return before
+    if retained_bytes is None:
+        return before  # nothing new is known
+    if options.retained_max_bytes is not None and retained_bytes > options.retained_max_bytes:
+        drops = options.retention_action is RetentionAction.DROP_SLOT
+        return Retention.SLOT_DROPPED if drops else Retention.EXCEEDED
+    if options.retained_warning_bytes is not None and retained_bytes > options.retained_warning_bytes:
+        return Retention.WARNING
+    return None
 
 
 def conninfo(options: SourceOptions, password: str) -> str:

@@ -9,13 +9,14 @@ from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.job import JobState
+from service.domain.source import Retention
 from service.meta_store.documents import among, printable
 from service.meta_store.models import OPEN, TAKEN, backfill_position, fragment, job, scan_progress
 from service.meta_store.models import relation as relations
 from service.meta_store.source_models import source as sources
 from service.meta_store.source_models import source_cleanup
 from service.meta_store.sources import forget_source
-from service.ports.source_records import FollowedTable, Leftover, SourceCleanup, Told
+from service.ports.source_records import FollowedTable, Leftover, Measured, SourceCleanup, Told
 from service.protocol.cdc import CdcScan, CdcSource, Lsn, SourceReport
 from service.protocol.ids import FragmentId, JobId, RelationId, SourceId
 from service.protocol.plan import FragmentKind, PositionState
@@ -67,11 +68,19 @@ class PostgresFollowing:
             *[one for fragment, why in broken.items() if (one := await self._break(fragment, why)) is not None],
         ]
 
-    async def measured(
-        self, source: SourceId, *, lag_bytes: int | None, retained_bytes: int | None, now: datetime
-    ) -> None:
-        values = {"lag_bytes": lag_bytes, "retained_bytes": retained_bytes, "reported_at": now}
+    async def measured(self, source: SourceId, measured: Measured, *, now: datetime) -> None:
+        values: dict[str, Any] = {"reported_at": now}
+        if measured.lag_bytes is not None:
+            values["lag_bytes"] = measured.lag_bytes
+        if measured.retained_bytes is not None:
+            values["retained_bytes"] = measured.retained_bytes
+        if not measured.followed:
+            values["waiting"] = None if measured.waiting is None else printable(measured.waiting)
         await self._connection.execute(update(sources).where(sources.c.relation == source).values(values))
+
+    async def retained(self, source: SourceId, retention: Retention | None) -> None:
+        mine = update(sources).where(sources.c.relation == source)
+        await self._connection.execute(mine.values(retention=retention))
 
     async def idle(self, source: SourceId) -> bool:
         """Whoever adds a table that follows it holds its relation's row in a way that keeps this one out."""

@@ -42,6 +42,7 @@ source = Table(
     Column("commit_lag_ms", Double),
     Column("changes", BigInteger, nullable=False, server_default=_ZERO),
     Column("reported_at", _INSTANT),
+    Column("retention", Text),
 )
 Index("source_secret", source.c.secret)
 

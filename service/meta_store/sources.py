@@ -9,6 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.errors import Conflict, NotFound
+from service.domain.source import Retention
 from service.meta_store.documents import document
 from service.meta_store.models import TAKEN, secret, view_reference
 from service.meta_store.models import relation as relations
@@ -196,5 +197,6 @@ def _source(row: Row[*tuple[Any, ...]]) -> Source:
             commit_lag_ms=row.commit_lag_ms,
             changes=row.changes,
             reported_at=row.reported_at,
+            retention=None if row.retention is None else Retention(row.retention),
         ),
     )

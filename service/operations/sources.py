@@ -13,7 +13,6 @@ from service.domain.source import VERSION_MIN, SourceOptions, conninfo, source_o
 from service.operations.naming import named
 from service.operations.waiting import until
 from service.operations.world import World
-from service.ports.meta_store import Transaction
 from service.ports.source_records import Leftover, NewSource, Password, Source
 from service.ports.sources import Address, ServerFacts
 from service.protocol.cdc import SourceConnection
@@ -32,7 +31,7 @@ async def create(world: World, statement: CreateSource, *, asked_by: str) -> tup
     options = source_options(statement.options)
     async with world.stores.begin() as tx:
         taken = await named(tx, statement.name)
-        password = await _password(tx, statement)
+    password = await password_of(world, statement)
     if taken is not None:
         if statement.if_not_exists and taken.kind is RelationKind.SOURCE and taken.readable:
             return (f'{RelationKind.SOURCE} "{statement.name}" already exists, skipping',)
@@ -122,11 +121,13 @@ def _what(schema: str | None, table: str | None) -> str:
     return "" if table is None else f'"{schema}.{table}" '
 
 
-async def _password(tx: Transaction, statement: CreateSource) -> str:
+async def password_of(world: World, statement: CreateSource) -> str:
+    """Return the password that a statement gives, or names. Raises NotFound."""
     if statement.secret is None:
         assert statement.password is not None
         return statement.password
-    value = await tx.secrets.value(statement.secret)
+    async with world.stores.begin() as tx:
+        value = await tx.secrets.value(statement.secret)
     if value is None:
         position = statement.positions.get("password")
         raise NotFound(f'secret "{statement.secret}" does not exist', kind="secret", position=position)

@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
+from service.domain.source import Retention
 from service.protocol.cdc import Lsn
 from service.protocol.ids import FragmentId, JobId, RelationId, SourceId
 from service.protocol.report import Collected
@@ -52,6 +53,19 @@ class Standing:
     commit_lag_ms: float | None = None
     changes: int = 0
     reported_at: datetime | None = None
+    retention: Retention | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the leader found out about a slot: None where it could not, and `waiting` says why. That is not looked at
+    where a worker says it.
+    """
+
+    lag_bytes: int | None = None
+    retained_bytes: int | None = None
+    waiting: str | None = None
+    followed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +189,12 @@ class Following(Protocol):
         """Store what these answers, oldest first, say of sources; return what is new about it."""
         ...
 
-    async def measured(
-        self, source: SourceId, *, lag_bytes: int | None, retained_bytes: int | None, now: datetime
-    ) -> None:
+    async def measured(self, source: SourceId, measured: Measured, *, now: datetime) -> None:
         """Store what the server said of a source that no worker reports on."""
+        ...
+
+    async def retained(self, source: SourceId, retention: Retention | None) -> None:
+        """Store what was last told of the log that the slot holds."""
         ...
 
     async def idle(self, source: SourceId) -> bool:

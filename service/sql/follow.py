@@ -109,17 +109,22 @@ def _included(cursor: Cursor) -> str:
     return checked_column(cursor.name(), place)
 
 
-def _external(token: Token) -> tuple[str | None, str]:
-    """Return schema and name of an external table: `schema.name`, each as it is or in double quotes."""
-    text = token.value
-    if '"' in text:
-        parts = [part.value for part in tokenize(text)[:-1] if not part.is_symbol(".")]
-    else:
-        parts = text.split(".", 1)
+def external_name(text: str) -> tuple[str | None, str]:
+    """Return schema and name of an external table: `schema.name`, each as it is or in double quotes. Raises Invalid."""
+    parts = (
+        [part.value for part in tokenize(text)[:-1] if not part.is_symbol(".")] if '"' in text else text.split(".", 1)
+    )
     if not 1 <= len(parts) <= 2 or not all(parts):
-        raise Invalid("an external table is named 'table' or 'schema.table'", position=token.position)
-    names = [checked_name(part, token.position) for part in parts]
+        raise Invalid("an external table is named 'table' or 'schema.table'")
+    names = [checked_name(part, None) for part in parts]
     return (names[0] if len(names) == 2 else None), names[-1]
+
+
+def _external(token: Token) -> tuple[str | None, str]:
+    try:
+        return external_name(token.value)
+    except Invalid as error:
+        raise Invalid(error.message, position=token.position) from None
 
 
 def _with_options(statement: CreateTableFrom, options: dict[str, Option]) -> CreateTableFrom:

@@ -6,7 +6,17 @@ from datetime import UTC, datetime
 
 from service.domain.errors import Conflict, NotFound
 from service.domain.job import JobState
-from service.ports.source_records import FollowedTable, Leftover, NewSource, Source, SourceCleanup, Standing, Told
+from service.domain.source import Retention
+from service.ports.source_records import (
+    FollowedTable,
+    Leftover,
+    Measured,
+    NewSource,
+    Source,
+    SourceCleanup,
+    Standing,
+    Told,
+)
 from service.protocol.cdc import CdcScan, CdcSource, Lsn, SourceReport
 from service.protocol.ids import FragmentId, JobId, RelationId, SourceId
 from service.protocol.plan import FragmentKind, PositionState
@@ -198,12 +208,22 @@ class FakeFollowing:
             self._store(row, report, now)
         return [*told, *[one for fragment, why in broken.items() if (one := self._break(fragment, why)) is not None]]
 
-    async def measured(
-        self, source: SourceId, *, lag_bytes: int | None, retained_bytes: int | None, now: datetime
-    ) -> None:
+    async def measured(self, source: SourceId, measured: Measured, *, now: datetime) -> None:
         row = self.tables_.sources[source]
-        changed = {"lag_bytes": lag_bytes, "retained_bytes": retained_bytes, "reported_at": now}
-        self._stand(row, replace(row.source.standing, **changed))
+        before = row.source.standing
+        lag, retained = measured.lag_bytes, measured.retained_bytes
+        after = replace(
+            before,
+            lag_bytes=before.lag_bytes if lag is None else lag,
+            retained_bytes=before.retained_bytes if retained is None else retained,
+            waiting=before.waiting if measured.followed else measured.waiting,
+            reported_at=now,
+        )
+        self._stand(row, after)
+
+    async def retained(self, source: SourceId, retention: Retention | None) -> None:
+        row = self.tables_.sources[source]
+        self._stand(row, replace(row.source.standing, retention=retention))
 
     async def idle(self, source: SourceId) -> bool:
         row = self.tables_.sources.get(source)
@@ -256,6 +276,7 @@ class FakeFollowing:
             commit_lag_ms=before.commit_lag_ms if report.commit_lag_ms is None else report.commit_lag_ms,
             changes=before.changes + report.changes,
             reported_at=now,
+            retention=before.retention,
         )
         self._stand(replace(row, undecided=report.undecided), standing)
         waiting = {one.fragment: one.waiting for one in report.tables}
