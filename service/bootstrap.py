@@ -52,6 +52,8 @@ from service.serving.staging import PostgresStaging
 from service.serving.tables import PostgresTables
 from service.serving.user_query import open_reader_pool
 from service.settings import Settings
+from service.sources.replication import PostgresReplication
+from service.sources.tables import PostgresExternalTables
 from service.telemetry.log import configure, logger
 
 log = logger("bootstrap")
@@ -191,6 +193,8 @@ async def _world(stack: AsyncExitStack, settings: Settings, database_url: str) -
         gauge=PostgresGauge(owner),
         http_probe=HttpxProbe(),
         views=PostgresViews(owner),
+        external=PostgresExternalTables(),
+        replication=PostgresReplication(),
         clock=SystemClock(),
         signals=LocalSignals(),
         dml_url=logins.writer_url,

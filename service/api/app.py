@@ -9,12 +9,24 @@ from fastapi.security import HTTPBearer
 
 from service.api import errors, openapi
 from service.api.middleware import Bodies, Net, Tokens
-from service.api.routes import events, graphs, internal, jobs, mutations, parameters, probes, progress, relations, sql
+from service.api.routes import (
+    events,
+    graphs,
+    internal,
+    jobs,
+    mutations,
+    parameters,
+    probes,
+    progress,
+    relations,
+    sources,
+    sql,
+)
 from service.api.settings import ApiSettings
 from service.operations.world import World
 
 VERSION = "0.1.0"
-_PUBLIC = (sql, relations, jobs, progress, mutations, graphs, parameters, events)
+_PUBLIC = (sql, relations, sources, jobs, progress, mutations, graphs, parameters, events)
 
 
 def create_app(world: World, *, settings: ApiSettings, ready: Callable[[], Awaitable[Mapping[str, str]]]) -> FastAPI:

@@ -144,5 +144,6 @@ class Job:
     @property
     def present_parallelism(self) -> Parallelism | None:
         """What holds in the state that it is in."""
-        creating = self.state in CREATING
+        # A table's actors read the history of what it follows, which goes on when the table is created.
+        creating = self.state in CREATING or self.kind is RelationKind.TABLE
         return self.backfill_parallelism or self.parallelism if creating else self.parallelism

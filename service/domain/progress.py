@@ -35,11 +35,26 @@ class ScanProgress:
     """It waits for its place in the backfill order."""
     awaits: tuple[str, ...] = ()
     """The relations it still waits for; none where it waits for the barrier that starts it."""
-    scan_type: ScanType = ScanType.ARRANGEMENT_BACKFILL
+    scan_type: ScanType | None = ScanType.ARRANGEMENT_BACKFILL
+    """None for the scan of an external table."""
     auto: bool = False
     """Its limit is adapted to the load."""
     limited_since: datetime | None = None
     """When its present limit took effect; None where it began with it."""
+    stopped: str | None = None
+    """Why an external table is followed no more."""
+    source_waiting: str | None = None
+    """Why nothing of an external table can be read just now."""
+
+    @property
+    def external(self) -> bool:
+        """Whether it reads an external table: the table that follows it is created before its history is read."""
+        return self.scan_type is None
+
+
+def follows_unread(scans: Sequence[ScanProgress]) -> bool:
+    """Whether the history of an external table is still read, as it may be when the job is created."""
+    return any(scan.external and not scan.finished for scan in scans)
 
 
 _DECIMALS: Final = 10**20
@@ -88,7 +103,7 @@ class JobProgress:
     """Why no history moves now: the pause, a limit of 0, the order, the queue, the recovery; None while it moves."""
 
 
-def advanced(scan: ScanProgress, *, rows: int, total: int, finished: bool, at: datetime) -> ScanProgress:
+def advanced(scan: ScanProgress, *, rows: int, total: int | None, finished: bool, at: datetime) -> ScanProgress:
     """Return the progress after a checkpoint that was committed at `at` with cumulative `rows`."""
     assert rows >= scan.rows, (rows, scan)
     return replace(scan, rows=rows, total=total, rate=_rate(scan, rows, at), finished=finished, at=at)
@@ -105,6 +120,8 @@ def of_job(
     snapshot: SnapshotProgress | None = None,
 ) -> JobProgress:
     """Return what to show. `started` says whether the job's first barrier was collected."""
+    if state is JobState.CREATED and follows_unread(scans):
+        state = JobState.CREATING  # it can be read, and its history is not there yet
     rows = sum(scan.rows for scan in scans)
     totals = [scan.total for scan in scans]
     total = None if None in totals else sum(value for value in totals if value is not None)
@@ -146,6 +163,8 @@ def backfill_type(scans: Sequence[ScanProgress]) -> str:
 
 def scan_backfill_type(scan: ScanProgress) -> str:
     """Return `rw_backfill_info.backfill_type` of a scan."""
+    if scan.external:
+        return "SOURCE"
     return "SNAPSHOT_BACKFILL" if _decoupled(scan) else "ARRANGEMENT_OR_NO_SHUFFLE"
 
 
@@ -265,6 +284,8 @@ def _history_waits_for(scans: Sequence[ScanProgress]) -> str | None:
     free = [scan for scan in open_scans if not scan.waiting]
     if open_scans and not free:
         return "backfill_order"
+    if held := next((why for scan in free for why in (scan.stopped, scan.source_waiting) if why is not None), None):
+        return held
     if free and all(scan.rate_limit == 0 for scan in free):
         return "backfill_rate_limit is 0"
     if any(scan.rate_limit is not None for scan in free):

@@ -11,7 +11,7 @@ from typing import Final
 
 from service.domain.barrier import GraphStatus, GraphView, OwnWorker, Pace
 from service.domain.job import Job, JobState
-from service.domain.progress import ScanProgress
+from service.domain.progress import ScanProgress, follows_unread
 from service.domain.retry import backoff
 
 OVERDUE_INTERVALS: Final = 2
@@ -35,6 +35,7 @@ class Reason(StrEnum):
     LIMIT = "backfill_rate_limit"
     INDEX = "index"
     STOP = "stop"
+    SOURCE = "source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,9 @@ def why(
             return Waiting(Reason.QUEUE, text, job.state_since or job.initialized_at)
         case JobState.CANCELLING | JobState.DROPPING:
             return Waiting(Reason.STOP, "a barrier has yet to stop its actors", job.state_since)
-        case JobState.CREATING:
+        case JobState.CREATED if not follows_unread(scans):
+            return None
+        case JobState.CREATING | JobState.CREATED:
             return _of_graph(job, around, now) or _of_job(job, scans, around)
         case _:
             return None
@@ -126,6 +129,8 @@ def _of_job(job: Job, scans: Sequence[ScanProgress], around: Around) -> Waiting 
         return Waiting(Reason.FIRST_BARRIER, "its first barrier has yet to be collected", job.state_since)
     if not left and around.graph.decoupled is None:
         return None
+    if held := next((why for scan in left for why in (scan.stopped, scan.source_waiting) if why is not None), None):
+        return Waiting(Reason.SOURCE, held, None)
     if around.paused:
         return Waiting(Reason.PAUSE, "every backfill is paused", around.paused_since)
     # A snapshot job that has read all history replays the log: a pause and a limit of 0 hold that as well.

@@ -13,7 +13,7 @@ from service.domain.barrier import Effect, Publish, Retire, Wait
 from service.domain.errors import Deposed, NotFound
 from service.domain.leadership import RENEW_EVERY, Leadership
 from service.loops.periodic import Pauses, run_periodically
-from service.operations import adaptive, barriers, idempotency, launching, leadership, maintenance, queue
+from service.operations import adaptive, barriers, idempotency, launching, leadership, maintenance, queue, source_upkeep
 from service.operations.world import World
 from service.ports.launcher import Launcher
 from service.protocol.ids import DATABASE_GRAPH, GraphId, Term
@@ -52,6 +52,7 @@ class Schedule:
             run_periodically(self.adapt, Pauses(_ADAPT_EVERY), self.stop, name="adaptive"),
             run_periodically(self.renew, Pauses(idempotency.RENEW_EVERY), self.stop, name="claims"),
             run_periodically(self.tidy, Pauses(timedelta(seconds=5)), self.stop, name="maintenance"),
+            run_periodically(self.mind_sources, Pauses(timedelta(seconds=1)), self.stop, name="sources"),
         ]
         if self.launcher is not None:
             loops.append(
@@ -152,6 +153,13 @@ class Schedule:
             await maintenance.vacuum(self.world, term=term)
             await maintenance.unstage(self.world, term=term)
             await maintenance.forget_questions(self.world, term=term)
+
+    async def mind_sources(self) -> None:
+        """See to external databases. Beside everything else: one that is away takes its time to say so."""
+        term = self._term()
+        if term is not None:
+            await source_upkeep.clean_up(self.world, term=term)
+            await source_upkeep.watch(self.world, term=term)
 
     async def supervise(self) -> None:
         """Keep the worker processes running."""

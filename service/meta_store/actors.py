@@ -13,7 +13,7 @@ from service.meta_store.models import RESCALE_DUE, SCHEMA, actor, backfill_posit
 from service.meta_store.models import job as job_table
 from service.meta_store.plans import read_actors, runs_of_row
 from service.protocol.ids import ActorId, FragmentId, GraphId, JobId
-from service.protocol.plan import ActorPlan, FragmentKind, ScanType
+from service.protocol.plan import SCANS, ActorPlan, ScanType
 from service.protocol.vnodes import Runs, vnodes_of
 
 
@@ -54,7 +54,7 @@ class PostgresActors:
     async def layouts(self, jobs: Collection[JobId]) -> Mapping[JobId, Mapping[FragmentId, Sequence[Runs]]]:
         columns = fragment.c
         scans = select(columns.id, columns.job).where(among(columns.job, jobs))
-        scans = scans.where(columns.kind == FragmentKind.STREAM_SCAN).order_by(columns.id)
+        scans = scans.where(columns.kind.in_(SCANS)).order_by(columns.id)
         owners = {row.id: row.job for row in await self._connection.execute(scans)}
         actors = await read_actors(self._connection, owners.keys())
         layouts: dict[JobId, dict[FragmentId, Sequence[Runs]]] = {one: {} for one in jobs}

@@ -3,17 +3,19 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Text, any_, cast, delete, func, literal, or_, select, update
+from sqlalchemy import ColumnElement, Row, Text, any_, cast, delete, exists, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.job import JobState
+from service.meta_store.following import unfollow
 from service.meta_store.models import TAKEN, UNSHOWN, cleanup, fragment, job, relation_column, view_reference
 from service.meta_store.models import relation as relations
+from service.meta_store.references import JOBLESS
 from service.meta_store.relations import COLUMNS, relation_of
 from service.ports.records import CatalogEntry, Cleanup
 from service.protocol.ids import JobId, RelationId
-from service.protocol.relation import Relation, RelationKind
+from service.protocol.relation import Relation
 
 
 class PostgresCatalog:
@@ -43,8 +45,8 @@ class PostgresCatalog:
         """
         held = select(job.c.id).where(job.c.relation == relation).with_for_update(key_share=True)
         await self._connection.execute(held)
-        view = select(relations.c.id).where(relations.c.id == relation, relations.c.kind == RelationKind.VIEW)
-        await self._connection.execute(view.with_for_update(key_share=True))
+        jobless = select(relations.c.id).where(relations.c.id == relation, relations.c.kind.in_(JOBLESS))
+        await self._connection.execute(jobless.with_for_update(key_share=True))
         readers = select(job.c.relation).join(fragment, fragment.c.job == job.c.id)
         through = select(view_reference.c.reader).where(view_reference.c.relation == relation)
         return await self._read(
@@ -60,6 +62,7 @@ class PostgresCatalog:
         await self._connection.execute(delete(relation_column).where(relation_column.c.relation == relation))
         await self._connection.execute(delete(view_reference).where(view_reference.c.reader == relation))
         jobs = select(job.c.id).where(job.c.relation == relation)
+        await unfollow(self._connection, jobs)
         await self._connection.execute(delete(fragment).where(fragment.c.job.in_(jobs)))
         new = insert(cleanup).values(relation=relation, name=name)
         await self._connection.execute(new.on_conflict_do_nothing(index_elements=["relation"]))
@@ -95,6 +98,7 @@ class PostgresCatalog:
                 job.c.id.label("job"),
                 job.c.state,
                 _upstreams(),
+                exists().where(fragment.c.job == job.c.id, fragment.c.source.is_not(None)).label("follows"),
             )
             .join(job, job.c.relation == relations.c.id)
             .where(TAKEN, *conditions)
@@ -119,4 +123,5 @@ def _entry(row: Row[*tuple[Any, ...]]) -> CatalogEntry:
         key_count=row.key_count,
         upstreams=tuple(RelationId(upstream) for upstream in row.upstreams),
         shown=row.shown,
+        follows=row.follows,
     )

@@ -37,6 +37,7 @@ from service.meta_store.models import OPEN, actor, backfill_position, job, relat
 from service.meta_store.models import fragment as fragment_table
 from service.meta_store.models import job as job_table
 from service.meta_store.plans import read_actors, read_positions, runs_of_row
+from service.meta_store.source_models import source
 from service.ports.records import Json, Receded
 from service.protocol.epoch import instant_of
 from service.protocol.ids import Epoch, FragmentId, GraphId, JobId, RelationId, Vnode
@@ -107,7 +108,7 @@ class PostgresFragments:
         moved = [
             _advanced(row, actors[one], now)
             for one, row in open_scans.items()
-            if one in reported or (row.state == JobState.CREATING and row.at is not None)
+            if one in reported or (row.state in {JobState.CREATING, JobState.CREATED} and row.at is not None)
         ]
         await self._store_progress(moved)
 
@@ -215,13 +216,16 @@ class PostgresFragments:
 _SCAN_TYPES: Final = {one.value: one for one in ScanType}
 """Looked up, where calling the type would cost as much as the rest of a row."""
 _POSITIONS: Final = TypeAdapter(Mapping[FragmentId, Sequence[VnodePosition]])
+_EXTERNAL: Final = func.concat(
+    fragment_table.c.cdc["external_schema"].astext, ".", fragment_table.c.cdc["external_table"].astext
+)
 _SCANS: Final[Select[*tuple[Any, ...]]] = (
     select(
         scan_progress.c.fragment,
         fragment_table.c.job,
-        relation.c.name.label("upstream"),
+        func.coalesce(relation.c.name, _EXTERNAL).label("upstream"),
         scan_progress.c.rows,
-        relation.c.key_count.label("total"),
+        func.coalesce(relation.c.key_count, cast(fragment_table.c.cdc["total"].astext, BigInteger)).label("total"),
         scan_progress.c.rate,
         scan_progress.c.finished,
         fragment_table.c.rate_limit,
@@ -233,9 +237,12 @@ _SCANS: Final[Select[*tuple[Any, ...]]] = (
         job.c.state,
         case((fragment_table.c.waiting, job.c.backfill_order)).label("backfill_order"),
         relation.c.id.label("relation"),
+        fragment_table.c.broken,
+        func.coalesce(fragment_table.c.source_waiting, source.c.waiting).label("source_waiting"),
     )
     .join(fragment_table, fragment_table.c.id == scan_progress.c.fragment)
-    .join(relation, relation.c.id == fragment_table.c.upstream)
+    .outerjoin(relation, relation.c.id == fragment_table.c.upstream)
+    .outerjoin(source, source.c.relation == fragment_table.c.source)
     .join(job, job.c.id == fragment_table.c.job)
     .order_by(scan_progress.c.fragment)
 )
@@ -292,8 +299,10 @@ def _scan(row: Row[*tuple[Any, ...]]) -> ScanProgress:
         at=row.at,
         waiting=row.waiting and not row.finished,
         auto=row.auto,
-        scan_type=_SCAN_TYPES[row.scan_type],
+        scan_type=_SCAN_TYPES.get(row.scan_type),
         limited_since=None if row.limit_epoch is None else instant_of(Epoch(row.limit_epoch)),
+        stopped=row.broken,
+        source_waiting=row.source_waiting,
     )
 
 

@@ -263,7 +263,7 @@ def _backfilling() -> ColumnElement[bool]:
         select(scan_progress.c.fragment)
         .join(fragment, fragment.c.id == scan_progress.c.fragment)
         .join(job, job.c.id == fragment.c.job)
-        .where(OPEN, job.c.graph == graphs.c.id, job.c.state == "Creating", moving)
+        .where(OPEN, job.c.graph == graphs.c.id, job.c.state.in_(("Creating", "Created")), moving)
         .correlate(graphs)
     )
 

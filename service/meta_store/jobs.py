@@ -12,8 +12,9 @@ from service.domain.errors import NotFound
 from service.domain.job import HOLDS_PERMIT, TERMINAL, Job, JobEvent, JobState, after
 from service.domain.order import dependents
 from service.domain.parallelism import Parallelism, parse_parallelism
-from service.meta_store.documents import printable, stored
-from service.meta_store.models import BLAMED, actor, fragment, scan_progress
+from service.meta_store.documents import printable, stored, stored_text
+from service.meta_store.following import followed_again, stored_scan
+from service.meta_store.models import BLAMED, actor, backfill_position, fragment, scan_progress
 from service.meta_store.models import job as job_table
 from service.meta_store.models import relation as relations
 from service.meta_store.plans import read_plans
@@ -21,8 +22,9 @@ from service.meta_store.references import add_relation, hold_read, store_referen
 from service.meta_store.relations import store_columns
 from service.ports.records import Line, NewFragment, NewJob
 from service.protocol.ids import GraphId, JobId, RelationId
-from service.protocol.plan import FragmentKind, JobPlan
+from service.protocol.plan import SCANS, JobPlan, PositionState
 from service.protocol.relation import RelationKind
+from service.protocol.vnodes import vnodes_of
 
 _ENDS: Final = TERMINAL | {JobState.CREATED, JobState.FAILED}
 _STATES: Final = {one.value: one for one in JobState}
@@ -155,13 +157,25 @@ class PostgresJobs:
             rate_limit=new.rate_limit,
             waiting=waiting,
             auto=new.auto,
+            source=None if new.cdc is None else new.cdc.source.id,
+            cdc=None if new.cdc is None else stored_text(stored_scan(new.cdc)),
+            added=new.added,
         )
         added = (await self._connection.execute(row.returning(fragment.c.id))).scalar_one()
         # One statement, whose rows get their ids in the order given.
         actors = [{"fragment": added, "runs": runs} for runs in new.actors]
         await self._connection.execute(insert(actor).values(actors))
-        if new.kind is FragmentKind.STREAM_SCAN:
+        if new.kind in SCANS:
             await self._connection.execute(insert(scan_progress).values(fragment=added))
+        if new.cdc is not None:
+            await followed_again(self._connection, new.cdc)
+        if new.completed:
+            done = [
+                {"fragment": added, "vnode": vnode, "state": PositionState.COMPLETED, "rows": 0}
+                for runs in new.actors
+                for vnode in vnodes_of(runs)
+            ]
+            await self._connection.execute(insert(backfill_position).values(done))
 
 
 JOBS: Final[Select[*tuple[Any, ...]]] = select(

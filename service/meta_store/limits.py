@@ -10,7 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.adaptive import Adaptation
 from service.meta_store.documents import among, printable, recordset
-from service.meta_store.models import OPEN, adaptive_limit, fragment, graph, job, limit_change, scan_progress
+from service.meta_store.limit_models import adaptive_limit, limit_change
+from service.meta_store.models import OPEN, fragment, graph, job, scan_progress
 from service.meta_store.plans import read_actors
 from service.ports.limits import AdaptedScan, AutoLimit, Held, LimitChange, Look, Signalled
 from service.protocol.ids import ActorId, Epoch, FragmentId, GraphId, JobId
@@ -154,7 +155,8 @@ _ADAPTED: Final = (
         OPEN,
         scan_progress.c.at.is_not(None),
         fragment.c.waiting.is_(False),
-        job.c.state == literal_column("'Creating'"),
+        # Open scans of created jobs are those of tables that follow a source.
+        job.c.state.in_((literal_column("'Creating'"), literal_column("'Created'"))),
         graph.c.status == literal_column("'RUNNING'"),
         graph.c.paused.is_(False),
     )

@@ -246,7 +246,13 @@ fragment = Table(
     Column("waiting", Boolean, nullable=False, server_default=_FALSE),
     Column("auto", Boolean, nullable=False, server_default=_FALSE),
     Column("limit_epoch", BigInteger),
+    Column("source", BigInteger, ForeignKey(f"{SCHEMA}.source.relation")),
+    Column("cdc", JSONB(none_as_null=True)),
+    Column("added", Boolean, nullable=False, server_default=_FALSE),
+    Column("broken", Text),
+    Column("source_waiting", Text),
 )
+Index("fragment_source", fragment.c.source, postgresql_where=fragment.c.source.is_not(None))
 Index("fragment_auto", fragment.c.id, postgresql_where=fragment.c.auto)
 Index("fragment_job", fragment.c.job, fragment.c.id)
 Index("fragment_upstream", fragment.c.upstream, postgresql_where=fragment.c.upstream.is_not(None))
@@ -284,39 +290,6 @@ scan_progress = Table(
 )
 OPEN: Final = not_(scan_progress.c.finished)
 Index("scan_progress_open", scan_progress.c.fragment, postgresql_where=OPEN)
-
-adaptive_limit = Table(
-    "adaptive_limit",
-    METADATA,
-    Column("fragment", BigInteger, _reference("fragment", cascade=True), primary_key=True),
-    Column("present", Double, nullable=False),
-    Column("threshold", Double),
-    Column("falling", Boolean, nullable=False, server_default=_FALSE),
-    Column("quiet", Integer, nullable=False, server_default=_ZERO),
-    Column("since", BigInteger, nullable=False, server_default=_ZERO),
-    Column("seen", BigInteger, nullable=False, server_default=_ZERO),
-    Column("rows", JSONB, nullable=False, server_default=text("'{}'")),
-    Column("looked_at", _INSTANT),
-    Column("read_at", _INSTANT),
-    Column("move", Text),
-    Column("signal", Text),
-    Column("reason", Text),
-    Column("readings", JSONB, nullable=False, server_default=text("'[]'")),
-)
-
-limit_change = Table(
-    "limit_change",
-    METADATA,
-    _identity(),
-    Column("fragment", BigInteger, _reference("fragment", cascade=True), nullable=False),
-    Column("at", _INSTANT, nullable=False),
-    Column("epoch", BigInteger),
-    Column("before", BigInteger, nullable=False),
-    Column("after", BigInteger, nullable=False),
-    Column("signal", Text),
-    Column("reason", Text, nullable=False),
-)
-Index("limit_change_fragment", limit_change.c.fragment, limit_change.c.id)
 
 worker = Table(
     "worker",

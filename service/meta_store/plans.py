@@ -11,8 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.job import JobState
 from service.meta_store.documents import among, text_of
-from service.meta_store.models import actor, backfill_position, fragment, job, snapshot_backfill
+from service.meta_store.following import scan_of
+from service.meta_store.models import actor, backfill_position, fragment, job, relation, snapshot_backfill
 from service.meta_store.relations import read_relations
+from service.meta_store.source_models import source
 from service.protocol.ids import ActorId, FragmentId, JobId, Vnode
 from service.protocol.plan import (
     ActorPlan,
@@ -38,6 +40,31 @@ _JOBS: Final[Select[*tuple[Any, ...]]] = select(
     snapshot_backfill.c.consumed,
 ).outerjoin(snapshot_backfill, snapshot_backfill.c.job == job.c.id)
 
+_FRAGMENTS: Final[Select[*tuple[Any, ...]]] = (
+    select(
+        fragment.c.id,
+        fragment.c.job,
+        fragment.c.kind,
+        fragment.c.upstream,
+        text_of(fragment.c.query).label("query"),
+        fragment.c.scan_type,
+        fragment.c.rate_limit,
+        fragment.c.waiting,
+        fragment.c.source,
+        fragment.c.cdc,
+        fragment.c.broken,
+        relation.c.name.label("source_name"),
+        source.c.slot,
+        source.c.publication,
+        source.c.offset,
+        source.c.undecided,
+        source.c.readable_after,
+    )
+    .outerjoin(source, source.c.relation == fragment.c.source)
+    .outerjoin(relation, relation.c.id == fragment.c.source)
+    .order_by(fragment.c.id)
+)
+
 Positions = Mapping[int, Mapping[Vnode, VnodePosition]]
 """Fragment -> vnode -> position."""
 
@@ -46,22 +73,7 @@ async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Se
     """Return plans in order of job id; a job whose relation was removed has none."""
     found = (await connection.execute(_JOBS.where(among(job.c.id, jobs)))).all()
     targets = {row.id: row.relation for row in found}
-    rows = (
-        await connection.execute(
-            select(
-                fragment.c.id,
-                fragment.c.job,
-                fragment.c.kind,
-                fragment.c.upstream,
-                text_of(fragment.c.query).label("query"),
-                fragment.c.scan_type,
-                fragment.c.rate_limit,
-                fragment.c.waiting,
-            )
-            .where(among(fragment.c.job, jobs))
-            .order_by(fragment.c.id)
-        )
-    ).all()
+    rows = (await connection.execute(_FRAGMENTS.where(among(fragment.c.job, jobs)))).all()
     needed = set(targets.values()) | {row.upstream for row in rows if row.upstream is not None}
     relations = await read_relations(connection, needed)
     fragments = [row.id for row in rows]
@@ -138,6 +150,7 @@ def _fragment(
         scan_type=None if row.scan_type is None else ScanType(row.scan_type),
         rate_limit=row.rate_limit,
         waiting=row.waiting,
+        cdc=scan_of(row),
     )
 
 

@@ -16,14 +16,16 @@ from service.meta_store.models import relation as relations
 from service.protocol.ids import RelationId
 from service.protocol.relation import RelationKind
 
+JOBLESS: Final = (RelationKind.VIEW, RelationKind.SOURCE)
+"""Kinds of relations that no job makes."""
 _UNREADABLE: Final = TERMINAL | {JobState.CANCELLING, JobState.DROPPING, JobState.FAILED}
 
 
 async def hold_read(connection: AsyncConnection, read: Collection[RelationId]) -> None:
     """Hold relations until the transaction ends. Raises Conflict where one is on its way out.
 
-    A drop locks its job's row to move it, and the row of a logical view to free its name: it comes before (and is seen
-    here) or after (and sees the reader).
+    A drop locks its job's row to move it, and the row of a logical view or a source to free its name: it comes before
+    (and is seen here) or after (and sees the reader).
     """
     if not read:
         return
@@ -39,12 +41,12 @@ async def hold_read(connection: AsyncConnection, read: Collection[RelationId]) -
         held.add(row.id)
         if JobState(row.state) in _UNREADABLE:
             raise Conflict(f'{row.kind} "{row.name}" cannot be read: it is {row.state}')
-    views = select(relations.c.id, relations.c.name, relations.c.dropped).where(
-        among(relations.c.id, set(read) - held), relations.c.kind == RelationKind.VIEW
+    views = select(relations.c.id, relations.c.name, relations.c.kind, relations.c.dropped).where(
+        among(relations.c.id, set(read) - held), relations.c.kind.in_(JOBLESS)
     )
     for row in await connection.execute(views.order_by(relations.c.id).with_for_update(read=True)):
         if row.dropped:
-            raise Conflict(f'view "{row.name}" cannot be read: it was dropped')
+            raise Conflict(f'{row.kind} "{row.name}" cannot be read: it was dropped')
 
 
 async def add_relation(
@@ -60,7 +62,7 @@ async def add_relation(
 
 
 async def store_references(connection: AsyncConnection, reader: RelationId, read: Collection[RelationId]) -> None:
-    """Record what a relation reads, or which logical views it names."""
+    """Record what a relation reads, or which logical views and sources it names."""
     if read:
         rows = [{"reader": reader, "relation": one} for one in sorted(set(read))]
         await connection.execute(insert(view_reference).values(rows))

@@ -12,6 +12,7 @@ from service.meta_store.catalog import PostgresCatalog
 from service.meta_store.commands import PostgresCommands
 from service.meta_store.engine import translated
 from service.meta_store.events import PostgresEvents
+from service.meta_store.following import PostgresFollowing, PostgresSourceCleanups
 from service.meta_store.fragments import PostgresFragments
 from service.meta_store.graphs import PostgresGraphs
 from service.meta_store.jobs import PostgresJobs
@@ -22,6 +23,7 @@ from service.meta_store.logical_views import PostgresLogicalViews
 from service.meta_store.parameters import PostgresParameters
 from service.meta_store.requests import PostgresRequests
 from service.meta_store.snapshots import PostgresSnapshots
+from service.meta_store.sources import PostgresSecrets, PostgresSources
 from service.meta_store.statements import PostgresStatements
 from service.meta_store.workers import PostgresWorkers
 from service.ports.meta_store import Transaction
@@ -43,6 +45,10 @@ class PostgresTransaction:
     snapshots: PostgresSnapshots
     limits: PostgresLimits
     views: PostgresLogicalViews
+    sources: PostgresSources
+    following: PostgresFollowing
+    source_cleanups: PostgresSourceCleanups
+    secrets: PostgresSecrets
     statements: PostgresStatements
     workers: PostgresWorkers
     requests: PostgresRequests
@@ -65,6 +71,10 @@ class PostgresTransaction:
             snapshots=PostgresSnapshots(connection),
             limits=PostgresLimits(connection),
             views=PostgresLogicalViews(connection),
+            sources=PostgresSources(connection),
+            following=PostgresFollowing(connection),
+            source_cleanups=PostgresSourceCleanups(connection),
+            secrets=PostgresSecrets(connection),
             statements=PostgresStatements(connection),
             workers=PostgresWorkers(connection),
             requests=PostgresRequests(connection),

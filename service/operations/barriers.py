@@ -31,7 +31,14 @@ from service.domain.barrier import (
 from service.domain.job import IN_GRAPH
 from service.domain.parameters import SystemParameters
 from service.operations import recovery, snapshots
-from service.operations.effects import apply_commands, finish_jobs, hasten_finish, release_scans, store_progress
+from service.operations.effects import (
+    apply_commands,
+    finish_jobs,
+    hasten_finish,
+    release_scans,
+    store_progress,
+    store_sources,
+)
 from service.operations.rescaling import settle
 from service.operations.world import World
 from service.ports.meta_store import Transaction
@@ -221,6 +228,7 @@ async def _commit(
         if isinstance(barrier.mutation, Update):
             await tx.actors.replace(barrier.mutation.fragments)
     await tx.fragments.record(answers, now=now)
+    await store_sources(tx, answers, now=now)
     for barrier, answer in collected:
         if answer.statements:
             await tx.statements.finish(answer.statements, epoch=barrier.curr, now=now)

@@ -132,6 +132,8 @@ async def _table(world: World, name: str) -> Relation:
         raise NotFound(f'relation "{name}" does not exist', kind="relation")
     if entry.relation.kind is not RelationKind.TABLE:
         raise Conflict(f'"{name}" is a {entry.relation.kind}: only tables take rows')
+    if entry.follows:
+        raise Conflict(f'table "{name}" follows a table of a source, and takes no other rows')
     if not entry.shown:
         raise Conflict(f'table "{name}" is {entry.state} and takes no rows')
     return entry.relation

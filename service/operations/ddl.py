@@ -4,13 +4,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from service.domain.adaptive import AUTO, Asked
+from service.domain.adaptive import AUTO
 from service.domain.job import JobState
 from service.domain.parallelism import Parallelism, check_vnodes, for_backfill, normal, resolved
 from service.domain.placement import blocks
 from service.domain.strategy import Strategy, check_serverless, check_tied, chosen
 from service.operations import jobs, logical_views, requests
-from service.operations.limits import first_limit
+from service.operations.limits import asked_limit, first_limit
 from service.operations.naming import named
 from service.operations.rescaling import actors_beside, slots
 from service.operations.world import World
@@ -131,7 +131,7 @@ async def _plan(
         available = await slots(tx, now=world.clock.now(), lease=world.worker_lease) or 1
         first = await first_limit(tx)
         beside = [await actors_beside(tx, scan.upstream) if tied else None for scan in bound.scans]
-    limit = _rate_limit(statement, session)
+    limit = asked_limit(statement.backfill_rate_limit, session, given=statement.limited)
     scans = tuple(
         NewFragment(
             FragmentKind.STREAM_SCAN,
@@ -210,16 +210,6 @@ def _serverless(statement: CreateMaterializedView, session: Mapping[str, str]) -
     if statement.serverless is not None:
         return statement.serverless
     return session.get("enable_serverless_backfill") == "true"
-
-
-def _rate_limit(statement: CreateMaterializedView, session: Mapping[str, str]) -> Asked:
-    """The view's own option wins over the session's variable."""
-    if statement.limited:
-        return statement.backfill_rate_limit
-    asked = session.get("backfill_rate_limit", "default")
-    if asked == AUTO:
-        return AUTO
-    return None if asked == "default" else int(asked)
 
 
 def _existing(kind: RelationKind, name: str) -> Created:

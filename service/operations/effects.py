@@ -8,7 +8,7 @@ from typing import Any
 from service.domain.job import HOLDS_PERMIT, JobEvent, JobState
 from service.domain.progress import JobProgress
 from service.operations.routing import share_of
-from service.operations.standing import progress_of
+from service.operations.standing import following_jobs, progress_of
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
 from service.protocol.barrier import Barrier
@@ -99,7 +99,8 @@ async def finish_jobs(tx: Transaction, collected: Sequence[tuple[Barrier, Collec
     creating = [job for job in await tx.jobs.where({JobState.CREATING}, graph=DATABASE_GRAPH) if job.id in touched]
     scans = await tx.fragments.scans([job.id for job in creating])
     for job in creating:
-        if all(scan.finished for scan in scans.get(job.id, ())):
+        # A table that follows another one can be read before its history is there.
+        if all(scan.finished or scan.external for scan in scans.get(job.id, ())):
             await tx.jobs.move(job.id, JobEvent.FINISHED, now=now)
             facts = {"job": job.id, "name": job.name, "epoch": str(collected[-1][0].curr)}
             await tx.events.append("job.created", facts, now=now)
@@ -133,11 +134,27 @@ async def _finishing(tx: Transaction, collected: Sequence[tuple[Barrier, Collect
     return jobs
 
 
+async def store_sources(tx: Transaction, answers: Sequence[Collected], *, now: datetime) -> None:
+    """Store where sources stand, with the positions of the same epochs, and say what is new about them."""
+    if not any(answer.sources for answer in answers):
+        return
+    for told in await tx.following.record(answers, now=now):
+        if told.table is not None:
+            facts = {"source": told.source, "table": told.table, "reason": told.text}
+            await tx.events.append("source.table_broken", facts, now=now)
+        else:
+            kind = "source.resumed" if told.text is None else "source.waiting"
+            await tx.events.append(kind, {"source": told.source, "reason": told.text}, now=now)
+
+
 async def store_progress(tx: Transaction, graph: GraphId) -> None:
     """Write down what `rw_ddl_progress` shows of every job that runs. Of one that waits for its start it shows nothing
     that an epoch could change.
     """
-    shown = await progress_of(tx, await tx.jobs.where(HOLDS_PERMIT, graph=graph))
+    jobs = [*await tx.jobs.where(HOLDS_PERMIT, graph=graph)]
+    if graph == DATABASE_GRAPH:
+        jobs += await following_jobs(tx)
+    shown = await progress_of(tx, jobs)
     if shown:
         await tx.fragments.store_texts({job: _json(progress) for job, progress in shown.items()})
 

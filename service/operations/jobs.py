@@ -14,7 +14,7 @@ from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import NewFragment, NewJob
-from service.protocol.ids import DATABASE_GRAPH, Generation, GraphId, JobId, RelationId
+from service.protocol.ids import DATABASE_GRAPH, Generation, GraphId, JobId, RelationId, SourceId
 from service.protocol.mutation import Stop
 from service.protocol.plan import FragmentKind
 from service.protocol.relation import Relation, RelationKind
@@ -169,6 +169,11 @@ async def _stop(world: World, tx: Transaction, jobs: Collection[JobId], *, asked
 async def _doom(world: World, tx: Transaction, victim: Named, asked_by: str) -> JobId | None:
     """Move a job towards its end; return it where actors have to be stopped by a barrier."""
     entry = victim.entry
+    if victim.kind is RelationKind.SOURCE:
+        await tx.sources.remove(SourceId(victim.id), now=world.clock.now())
+        facts = {"name": victim.name, "asked_by": asked_by}
+        await tx.events.append("source.dropped", facts, now=world.clock.now())
+        return None
     if entry is None:
         await tx.catalog.remove(victim.id)
         await tx.events.append("view.dropped", {"name": victim.name}, now=world.clock.now())

@@ -17,7 +17,7 @@ from service.ports.limits import Held
 from service.ports.meta_store import Transaction
 from service.protocol.ids import CommandId, FragmentId, JobId
 from service.protocol.mutation import Throttle
-from service.protocol.plan import FragmentKind
+from service.protocol.plan import SCANS
 
 
 async def throttle_job(world: World, job: JobId, asked: Asked, *, asked_by: str) -> CommandId:
@@ -61,6 +61,16 @@ async def resume_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
     return command
 
 
+def asked_limit(limit: Asked, session: Mapping[str, str], *, given: bool) -> Asked:
+    """Return the limit that a statement asks for. Its own option, where one is `given`, wins over the session's."""
+    if given:
+        return limit
+    asked = session.get("backfill_rate_limit", "default")
+    if asked == AUTO:
+        return AUTO
+    return None if asked == "default" else int(asked)
+
+
 async def first_limit(tx: Transaction) -> int:
     """Return where the limit of a scan begins that is adapted from its first row on."""
     parameters = SystemParameters.of(await tx.parameters.all())
@@ -93,7 +103,7 @@ async def check_scans(tx: Transaction, fragments: Collection[FragmentId]) -> Non
     for fragment in fragments:
         if fragment not in known:
             raise NotFound(f"fragment {fragment} not found", kind="fragment")
-        if known[fragment][1] is not FragmentKind.STREAM_SCAN:
+        if known[fragment][1] not in SCANS:
             raise Invalid(f"fragment {fragment} is not a backfill node")
 
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from service.domain.barrier import GraphStatus
 from service.domain.job import Job, JobState
 from service.domain.progress import ScanProgress, metric_text, scan_backfill_type
-from service.operations.status import LISTED
+from service.operations.status import listed
 from service.operations.world import World
 from service.protocol.epoch import instant_of
 from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId
-from service.telemetry.metrics import FragmentMeasure, Measures
+from service.telemetry.metrics import FragmentMeasure, Measures, SourceMeasure
 
 
 async def scrape(world: World) -> bytes:
@@ -25,8 +25,9 @@ async def measure(world: World) -> Measures:
         state = await tx.graphs.state(DATABASE_GRAPH)
         view = await tx.graphs.view(DATABASE_GRAPH, now=now, lease=world.worker_lease)
         entries = await tx.catalog.all()
-        unfinished = await tx.jobs.where(LISTED)
+        unfinished = await listed(tx)
         scans = await tx.fragments.scans([entry.job for entry in entries])
+        sources = await tx.sources.all()
     ids = {entry.relation.name: int(entry.relation.id) for entry in entries}
     return Measures(
         jobs=Counter(str(entry.state) for entry in entries),
@@ -45,8 +46,18 @@ async def measure(world: World) -> Measures:
             if scan.rate_limit is not None
         },
         upstream_of={
-            scan.fragment: ids[scan.upstream] for found in scans.values() for scan in found if scan.upstream in ids
+            scan.fragment: ids[scan.upstream]
+            for found in scans.values()
+            for scan in found
+            if not scan.external and scan.upstream in ids
         },
+        follower_of={
+            scan.fragment: int(entry.relation.id) for entry in entries for scan in scans[entry.job] if scan.external
+        },
+        sources=tuple(
+            SourceMeasure(one.name, one.standing.lag_bytes, one.standing.retained_bytes, one.standing.commit_lag_ms)
+            for one in sources
+        ),
     )
 
 

@@ -1,18 +1,22 @@
-"""What has a name: a relation with a job, or a logical view, which has none."""
+"""What has a name: a relation with a job; or a logical view or a source, which have none."""
 
 from dataclasses import dataclass
 
 from service.domain.errors import Conflict
 from service.domain.job import JobState
+from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry, LogicalView
+from service.ports.source_records import Source
 from service.protocol.ids import RelationId
 from service.protocol.relation import RelationKind
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Whatever has a name. `readable` says that a SELECT can see it; `entry` is None for a logical view."""
+    """Whatever has a name. `readable` says that a SELECT can see it; `entry` is None for a logical view and for a
+    source, of which it says instead that it was made.
+    """
 
     id: RelationId
     name: str
@@ -31,17 +35,34 @@ class Named:
     @property
     def unreadable(self) -> Conflict:
         """The refusal of who wants to read it too early."""
+        if self.kind is RelationKind.SOURCE:
+            return Conflict(f'source "{self.name}" cannot be read: CREATE TABLE ... FROM {self.name} can')
         return Conflict(f'{self.kind} "{self.name}" cannot be read: it is still being created')
 
 
 async def named(tx: Transaction, name: str) -> Named | None:
     """Return what has the name, None where it is free."""
-    found = await tx.catalog.named(name) or await tx.views.named(name)
+    found = await tx.catalog.named(name) or await tx.views.named(name) or await tx.sources.named(name)
     return None if found is None else as_named(found)
 
 
-def as_named(found: CatalogEntry | LogicalView) -> Named:
-    """Return either in the same shape."""
+async def relation_names(world: World, kind: RelationKind) -> list[str]:
+    """Return the names of all relations of a kind, oldest first."""
+    async with world.stores.begin() as tx:
+        match kind:
+            case RelationKind.VIEW:
+                return [view.name for view in await tx.views.all()]
+            case RelationKind.SOURCE:
+                return [source.name for source in await tx.sources.all()]
+            case RelationKind.TABLE | RelationKind.MATERIALIZED_VIEW:
+                entries = await tx.catalog.all()
+                return [entry.relation.name for entry in entries if entry.relation.kind is kind]
+
+
+def as_named(found: CatalogEntry | LogicalView | Source) -> Named:
+    """Return any of them in the same shape."""
+    if isinstance(found, Source):
+        return Named(RelationId(found.id), found.name, RelationKind.SOURCE, found.definition, found.shown)
     if isinstance(found, LogicalView):
         return Named(found.id, found.name, RelationKind.VIEW, found.definition, found.shown)
     relation = found.relation

@@ -24,7 +24,7 @@ from service.ports.records import NewJob
 from service.protocol.ids import DATABASE_GRAPH, CommandId, FragmentId, GraphId, JobId
 from service.protocol.mutation import Update
 from service.protocol.plan import ActorPlan, ScanType
-from service.protocol.relation import Relation
+from service.protocol.relation import Relation, RelationKind
 from service.protocol.vnodes import Runs, vnodes_of
 
 Layouts = Mapping[FragmentId, Sequence[Runs]]
@@ -54,7 +54,7 @@ async def alter(world: World, wanted: JobId, changes: Mapping[str, Parallelism |
             raise Invalid("stream scan node or source node not found")
         # What reads one epoch of its upstreams in a graph of its own has its actors until it merges.
         decoupled = [held] if held.graph != DATABASE_GRAPH else []
-        _check_untied(wanted, [*decoupled, *(await tx.actors.tied([wanted]))[wanted]])
+        _check_untied(wanted, [*decoupled, *(await _tied(tx, [held]))[wanted]])
         for name, parallelism in changes.items():
             for layout in layouts.values():
                 check_vnodes(parallelism, _vnodes(layout), backfill=name == "backfill_parallelism")
@@ -87,7 +87,8 @@ async def actors_beside(tx: Transaction, upstream: Relation) -> int:
     entry = await tx.catalog.get(upstream.id)
     if entry is None:
         return tied_actors((), upstream.vnode_count)  # it was dropped, which whoever adds the scan will be told
-    layouts = (await tx.actors.layouts([entry.job]))[entry.job]
+    # The actors of a table that follows another one read its history, and write none of its changes.
+    layouts = {} if entry.follows else (await tx.actors.layouts([entry.job]))[entry.job]
     asked = await _asked(tx, DATABASE_GRAPH)
     return tied_actors([len(asked.get(one, layout)) for one, layout in layouts.items()], upstream.vnode_count)
 
@@ -115,7 +116,7 @@ async def settle(tx: Transaction, graph: GraphId, *, now: datetime, lease: timed
         return
     layouts = await tx.actors.layouts([job.id for job in due])
     available = await slots(tx, now=now, lease=lease)
-    asked, tied = await _asked(tx, graph), await tx.actors.tied([job.id for job in due])
+    asked, tied = await _asked(tx, graph), await _tied(tx, due)
     resized: dict[FragmentId, Sequence[Runs]] = {}
     settled: list[JobId] = []
     for job in due:
@@ -142,6 +143,13 @@ async def _asked(tx: Transaction, graph: GraphId) -> dict[FragmentId, Sequence[R
         if isinstance(command.mutation, Update)
         for fragment, actors in command.mutation.fragments.items()
     }
+
+
+async def _tied(tx: Transaction, jobs: Sequence[Job]) -> Mapping[JobId, Sequence[Job]]:
+    """Return whose actors are tied to those of each of these jobs. A table's are to nobody's: they write no change."""
+    tables = [job.id for job in jobs if job.kind is RelationKind.TABLE]
+    others = await tx.actors.tied([job.id for job in jobs if job.kind is not RelationKind.TABLE])
+    return {**others, **dict.fromkeys(tables, ())}
 
 
 def _check_untied(job: JobId, tied: Sequence[Job]) -> None:

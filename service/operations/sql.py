@@ -4,7 +4,7 @@ The service keeps no session: SET answers with the new map of variables, and the
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, assert_never
@@ -17,8 +17,20 @@ from service.domain.parameters import (
     SystemParameters,
     parse_session_variable,
 )
-from service.operations import commands, ddl, dml, jobs, limits, logical_views, parameters, rescaling
-from service.operations.naming import named
+from service.operations import (
+    commands,
+    ddl,
+    dml,
+    following,
+    jobs,
+    limits,
+    logical_views,
+    parameters,
+    rescaling,
+    secrets,
+    sources,
+)
+from service.operations.naming import named, relation_names
 from service.operations.standing import progress_of
 from service.operations.waiting import until
 from service.operations.world import World
@@ -81,11 +93,13 @@ class _Call:
                 return await self._select(statement)
             case s.Insert() | s.Update() | s.Delete():
                 return await self._change(statement)
-            case s.CreateTable() | s.CreateMaterializedView() | s.CreateView() | s.Drop():
+            case s.CreateTable() | s.CreateTableFrom() | s.CreateMaterializedView() | s.CreateView() | s.Drop():
                 return await self._define(statement)
+            case s.CreateSource() | s.CreateSecret() | s.AlterSecret() | s.DropSecret():
+                return await self._connect(statement)
             case s.SetVariable() | s.ShowVariable() | s.AlterSystem() | s.ShowParameters():
                 return await self._configure(statement)
-            case s.ShowRelations() | s.Describe() | s.ShowCreate() | s.ShowJobs():
+            case s.ShowRelations() | s.ShowSecrets() | s.Describe() | s.ShowCreate() | s.ShowJobs():
                 return await self._show(statement)
             case s.Explain() | s.ExplainBackfill():
                 return await self._explain(statement)
@@ -116,6 +130,7 @@ class _Call:
 
     async def _changed(self, statement: s.Insert | s.Update | s.Delete) -> Outcome:
         relations = await ddl.readable(self.world, mentioned(self.text))
+        await self._check_changed(statement)
         match statement:
             case s.Insert():
                 return Outcome(f"INSERT 0 {await self._insert(bind_insert(statement, relations))}")
@@ -133,6 +148,12 @@ class _Call:
                 delete = Delete(id=await dml.reserve(self.world), relation=found.relation, predicate=found.predicate)
                 return Outcome(f"DELETE {await dml.run(self.world, delete, claim=self.claim)}")
 
+    async def _check_changed(self, statement: s.Insert | s.Update | s.Delete) -> None:
+        entry = await self._named(statement.target)
+        if entry is not None and entry.follows:
+            message = f'cannot change table "{statement.target}": it follows a table of a source, and that alone'
+            raise Invalid(message, position=statement.position)
+
     async def _insert(self, bound: BoundInsert) -> int:
         if bound.source is not None:
             insert = InsertValues(
@@ -143,8 +164,15 @@ class _Call:
         columns = [bound.relation.column(name) for name in bound.columns]
         return await dml.insert_query(self.world, bound.relation, columns, bound.query.sql, claim=self.claim)
 
-    async def _define(self, statement: s.CreateTable | s.CreateMaterializedView | s.CreateView | s.Drop) -> Outcome:
+    async def _define(
+        self, statement: s.CreateTable | s.CreateTableFrom | s.CreateMaterializedView | s.CreateView | s.Drop
+    ) -> Outcome:
         match statement:
+            case s.CreateTableFrom():
+                notices = await following.create_table(
+                    self.world, statement, self.text, self.session, asked_by=self.asked_by
+                )
+                return Outcome("CREATE_TABLE", notices=notices)
             case s.CreateTable():
                 created = await ddl.create_table(self.world, statement, self.text, self.session, asked_by=self.asked_by)
                 return Outcome("CREATE_TABLE", notices=created.notices)
@@ -159,7 +187,24 @@ class _Call:
                 if statement.if_exists and await self._free(name):
                     return Outcome(tag, notices=(f'{kind} "{name}" does not exist, skipping',))
                 await jobs.drop(self.world, name, kind, cascade=statement.cascade, asked_by=self.asked_by)
-                return Outcome(tag)
+                return Outcome(tag, notices=await sources.left_behind(self.world))
+
+    async def _connect(self, statement: s.CreateSource | s.CreateSecret | s.AlterSecret | s.DropSecret) -> Outcome:
+        match statement:
+            case s.CreateSource():
+                notices = await sources.create(self.world, statement, asked_by=self.asked_by)
+                return Outcome("CREATE_SOURCE", notices=notices)
+            case s.CreateSecret(name=name, value=value, if_not_exists=if_not_exists):
+                notices = await secrets.create(
+                    self.world, name, value, if_not_exists=if_not_exists, asked_by=self.asked_by
+                )
+                return Outcome("CREATE_SECRET", notices=notices)
+            case s.AlterSecret(name=name, value=value):
+                await secrets.change(self.world, name, value, asked_by=self.asked_by)
+                return Outcome("ALTER_SECRET")
+            case s.DropSecret(name=name, if_exists=if_exists):
+                notices = await secrets.drop(self.world, name, if_exists=if_exists, asked_by=self.asked_by)
+                return Outcome("DROP_SECRET", notices=notices)
 
     async def _configure(self, statement: s.SetVariable | s.ShowVariable | s.AlterSystem | s.ShowParameters) -> Outcome:
         match statement:
@@ -217,9 +262,9 @@ class _Call:
                 assert_never(statement)
 
     async def _alter_rate_limit(self, statement: s.AlterRateLimit) -> Outcome:
-        if statement.refusal is not None:
-            raise statement.refusal
         entry = await self._existing(statement.name, statement.kind)
+        if statement.kind is RelationKind.TABLE and not entry.follows:
+            raise Invalid(f'"{statement.name}" is not a CDC table')
         command = await limits.throttle_job(self.world, entry.job, statement.limit, asked_by=self.asked_by)
         await commands.applied(self.world, command)
         return Outcome(f"ALTER_{statement.kind.upper().replace(' ', '_')}")
@@ -260,23 +305,21 @@ class _Call:
         if await until(self.world, look, limit=WAIT_LIMIT) is None:
             raise Unavailable("timeout while waiting for jobs to finish")
 
-    async def _show(self, statement: s.ShowRelations | s.Describe | s.ShowCreate | s.ShowJobs) -> Outcome:
+    async def _show(
+        self, statement: s.ShowRelations | s.ShowSecrets | s.Describe | s.ShowCreate | s.ShowJobs
+    ) -> Outcome:
         match statement:
             case s.ShowJobs():
                 return await self._show_jobs()
             case s.ShowRelations(kind=kind):
-                async with self.world.stores.begin() as tx:
-                    entries = await tx.catalog.all()
-                    views = await tx.views.all()
-                names = [entry.relation.name for entry in entries if entry.relation.kind is kind]
-                names += [view.name for view in views if kind is RelationKind.VIEW]
-                return Outcome("SHOW", (("Name", "text"),), tuple((name,) for name in names))
+                return _listed(await relation_names(self.world, kind))
+            case s.ShowSecrets():
+                return _listed(await secrets.names(self.world))
             case s.Describe(name=name):
                 view = await self._view(name)
                 return _described(await self._existing(name, None)) if view is None else _described_view(view)
             case s.ShowCreate(kind=kind, name=name):
-                view = await self._view(name) if kind is RelationKind.VIEW else None
-                definition = (await self._existing(name, kind) if view is None else view).definition
+                definition = await self._definition(name, kind)
                 columns = (("Name", "text"), ("Create Sql", "text"))
                 return Outcome("SHOW", columns, ((f"public.{name}", definition),))
 
@@ -299,6 +342,15 @@ class _Call:
         columns = (("Id", "bigint"), ("Statement", "text"), ("Create Type", "text"), ("Progress", "text"))
         return Outcome("SHOW", columns, rows)
 
+    async def _definition(self, name: str, kind: RelationKind) -> str:
+        async with self.world.stores.begin() as tx:
+            found = await named(tx, name)
+        if found is None:
+            raise NotFound(f'{kind} "{name}" does not exist', kind="relation")
+        if found.kind is not kind:
+            raise wrong_kind(name, is_a=found.kind, asked=kind)
+        return found.definition
+
     async def _named(self, name: str) -> CatalogEntry | None:
         async with self.world.stores.begin() as tx:
             return await tx.catalog.named(name)
@@ -314,8 +366,10 @@ class _Call:
     async def _existing(self, name: str, kind: RelationKind | None) -> CatalogEntry:
         entry = await self._named(name)
         if entry is None:
-            if kind is not None and kind is not RelationKind.VIEW and await self._view(name) is not None:
-                raise wrong_kind(name, is_a=RelationKind.VIEW, asked=kind)
+            async with self.world.stores.begin() as tx:
+                other = await named(tx, name)
+            if other is not None and kind is not None and other.kind is not kind:
+                raise wrong_kind(name, is_a=other.kind, asked=kind)
             raise NotFound(f'{kind or "relation"} "{name}" does not exist', kind="relation")
         if kind is not None and entry.relation.kind is not kind:
             raise wrong_kind(name, is_a=entry.relation.kind, asked=kind)
@@ -323,6 +377,10 @@ class _Call:
 
     def _variable(self, name: str) -> str:
         return self.session.get(name, SESSION_DEFAULTS[name])
+
+
+def _listed(names: Iterable[str]) -> Outcome:
+    return Outcome("SHOW", (("Name", "text"),), tuple((name,) for name in names))
 
 
 def _shown(value: float | str) -> str:

@@ -12,7 +12,7 @@ from service.domain.job import CREATING, Job, JobState
 from service.domain.progress import JobProgress, ScanProgress, fragment_text
 from service.domain.waiting import Waiting
 from service.operations.limits import check_scans
-from service.operations.standing import Standing, progress_of, standing_of
+from service.operations.standing import Standing, following_jobs, progress_of, standing_of
 from service.operations.views import (
     ActorView,
     ColumnView,
@@ -45,6 +45,11 @@ from service.protocol.vnodes import vnodes_of
 
 LISTED = CREATING | {JobState.CANCELLING}
 """Jobs that the progress lists show."""
+
+
+async def listed(tx: Transaction) -> Sequence[Job]:
+    """Return the jobs that the progress lists show: those, and tables whose history is still read from a source."""
+    return sorted([*await tx.jobs.where(LISTED), *await following_jobs(tx)], key=lambda job: job.id)
 
 
 async def jobs(world: World, states: Collection[JobState] | None, *, after: int, limit: int) -> JobPage:
@@ -115,7 +120,7 @@ async def limit_history(world: World, wanted: JobId, *, limit: int, before: int 
 async def ddl_progress(world: World) -> list[DdlProgress]:
     """Return what `rw_ddl_progress` shows, with numbers beside the strings."""
     async with world.stores.begin() as tx:
-        found = await tx.jobs.where(LISTED)
+        found = await listed(tx)
         standing = await standing_of(tx, found)
         progress = await progress_of(tx, found, standing)
         limits = await tx.limits.shown([job.id for job in found])
@@ -126,7 +131,7 @@ async def ddl_progress(world: World) -> list[DdlProgress]:
 async def fragment_progress(world: World) -> list[FragmentProgress]:
     """Return what `rw_fragment_backfill_progress` shows: the scans of unfinished jobs."""
     async with world.stores.begin() as tx:
-        found = await tx.jobs.where(LISTED)
+        found = await listed(tx)
         scans = await tx.fragments.scans([job.id for job in found])
     return [_fragment_progress(job, scan) for job in found for scan in scans.get(job.id, ())]
 
@@ -200,7 +205,7 @@ def _fragment(owner: JobId, plan: FragmentPlan, scan: ScanProgress | None, auto:
         id=plan.id,
         job=owner,
         kind=plan.kind,
-        upstream=None if plan.upstream is None else plan.upstream.name,
+        upstream=_upstream(plan),
         scan_type=plan.scan_type,
         rate_limit=plan.rate_limit,
         auto=auto,
@@ -218,6 +223,12 @@ def _fragment(owner: JobId, plan: FragmentPlan, scan: ScanProgress | None, auto:
         ),
         actors=actors,
     )
+
+
+def _upstream(plan: FragmentPlan) -> str | None:
+    if plan.cdc is not None:
+        return f"{plan.cdc.external_schema}.{plan.cdc.external_table}"
+    return None if plan.upstream is None else plan.upstream.name
 
 
 def _vnodes(actor: ActorPlan) -> Iterator[VnodeView]:
@@ -315,7 +326,7 @@ def _fragment_progress(owner: Job, scan: ScanProgress) -> FragmentProgress:
         job_id=owner.id,
         fragment_id=scan.fragment,
         job_name=f"public.{owner.name}",
-        upstream_table_name=f"public.{scan.upstream}",
+        upstream_table_name=scan.upstream if scan.external else f"public.{scan.upstream}",
         progress=fragment_text(scan.rows, scan.total),
         rows=scan.rows,
         total=scan.total,

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from service.domain.job import CREATING, Job, JobState
 from service.domain.parameters import SystemParameters
+from service.domain.progress import follows_unread
 from service.domain.waiting import Around, Reason, Waiting, why
 from service.operations.barriers import pace_of
 from service.operations.standing import Standing
@@ -18,7 +19,7 @@ UNDER_WAY = CREATING | {JobState.CANCELLING, JobState.DROPPING}
 
 async def waits_of(world: World, tx: Transaction, jobs: Sequence[Job], standing: Standing) -> Mapping[JobId, Waiting]:
     """Return why those of these jobs wait that do."""
-    under_way = [job for job in jobs if job.state in UNDER_WAY]
+    under_way = [job for job in jobs if _waits(job, standing)]
     if not under_way:
         return {}
     now = world.clock.now()
@@ -35,6 +36,10 @@ async def waits_of(world: World, tx: Transaction, jobs: Sequence[Job], standing:
         text = f"{found[job].text}: actors {', '.join(str(actor) for actor in actors)}"
         found[job] = replace(found[job], text=text)
     return found
+
+
+def _waits(job: Job, standing: Standing) -> bool:
+    return job.state in UNDER_WAY or (job.state is JobState.CREATED and follows_unread(standing.scans[job.id]))
 
 
 async def _around(world: World, tx: Transaction, standing: Standing, *, now: datetime) -> Mapping[GraphId, Around]:

@@ -13,6 +13,7 @@ from service.ports.health import HttpProbe, StoreGauge
 from service.ports.meta_store import Stores
 from service.ports.records import Claim
 from service.ports.signals import Signals
+from service.ports.sources import ExternalTables, Replication
 from service.ports.state_store import Pins, PublicViews, Reader, Staging, VersionedTables
 from service.telemetry.metrics import Metrics, Stage
 
@@ -29,6 +30,8 @@ class World:
     gauge: StoreGauge
     http_probe: HttpProbe
     views: PublicViews
+    external: ExternalTables
+    replication: Replication
     clock: Clock
     signals: Signals
     dml_url: str = field(repr=False)

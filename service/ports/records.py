@@ -9,6 +9,7 @@ from service.domain.job import JobState
 from service.domain.order import Order
 from service.domain.parallelism import Parallelism
 from service.protocol.barrier import Barrier
+from service.protocol.cdc import CdcScan
 from service.protocol.dml import Statement, StatementResult
 from service.protocol.ids import CommandId, Epoch, FragmentId, GraphId, JobId, RelationId, StatementId, WorkerId
 from service.protocol.mutation import Mutation
@@ -32,6 +33,8 @@ class CatalogEntry:
     key_count: int = 0
     upstreams: tuple[RelationId, ...] = ()
     shown: bool = False
+    follows: bool = False
+    """It is filled by following an external table, and by nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,11 @@ class NewFragment:
     rate_limit: int | None = None
     auto: bool = False
     """The limit is adapted to the load, from `rate_limit` on."""
+    cdc: CdcScan | None = None
+    added: bool = False
+    """The external table was published for this scan: it is to be taken back with it."""
+    completed: bool = False
+    """There is no history to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +118,7 @@ class NewJob:
     backfill_parallelism: Parallelism | None = None
     order: Order = ()
     views: tuple[RelationId, ...] = ()
-    """The logical views that its query names."""
+    """The logical views that its query names, or the source that it follows."""
     serverless: bool = False
     """A worker of its own shall create it."""
 

@@ -26,6 +26,10 @@ class FragmentKind(StrEnum):
     MATERIALIZE = "MATERIALIZE"
 
 
+SCANS: Final = frozenset({FragmentKind.STREAM_SCAN, FragmentKind.CDC_SCAN})
+"""Those that read history: they have progress, and limits."""
+
+
 class ScanType(StrEnum):
     """How a scan merges its upstream's history with its live changes.
 

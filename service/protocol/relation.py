@@ -22,13 +22,14 @@ followed by one of tidefill's own words; binding refuses exactly these."""
 
 
 class RelationKind(StrEnum):
-    """What a relation is to its user. A logical view is a query with a name: nothing is stored for it, and no worker
-    sees it.
+    """What a relation is to its user. Of a logical view, which is a query with a name, and of a source, which is an
+    external database, nothing is stored, and no worker sees them as relations.
     """
 
     TABLE = "table"
     MATERIALIZED_VIEW = "materialized view"
     VIEW = "view"
+    SOURCE = "source"
 
 
 class Relation(BaseModel):

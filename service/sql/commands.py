@@ -8,19 +8,23 @@ from service.domain.parallelism import Parallelism, parse_parallelism
 from service.protocol.ids import FragmentId, JobId
 from service.protocol.relation import RelationKind
 from service.sql.cursor import Cursor
+from service.sql.secrets import parse_alter_secret, parse_drop_secret
 from service.sql.statements import (
     AlterFragmentRateLimit,
     AlterParallelism,
     AlterRateLimit,
+    AlterSecret,
     AlterSystem,
     CancelJobs,
     Describe,
     Drop,
+    DropSecret,
     SetVariable,
     ShowCreate,
     ShowJobs,
     ShowParameters,
     ShowRelations,
+    ShowSecrets,
     ShowVariable,
     Wait,
 )
@@ -32,8 +36,10 @@ RATE_LIMIT_MAX: Final = (1 << 31) - 1
 _ID_MAX: Final = (1 << 63) - 1
 
 
-def parse_drop(cursor: Cursor) -> Drop:
+def parse_drop(cursor: Cursor) -> Drop | DropSecret:
     """Read what follows DROP."""
+    if cursor.accept("secret"):
+        return parse_drop_secret(cursor)
     kind = _any_kind(cursor, "DROP")
     if_exists = cursor.accept("if", "exists")
     name = cursor.relation()
@@ -46,8 +52,12 @@ def parse_drop(cursor: Cursor) -> Drop:
     return Drop(kind, name, if_exists, cascade)
 
 
-def parse_alter(cursor: Cursor) -> AlterSystem | AlterRateLimit | AlterParallelism | AlterFragmentRateLimit:
+def parse_alter(
+    cursor: Cursor,
+) -> AlterSystem | AlterSecret | AlterRateLimit | AlterParallelism | AlterFragmentRateLimit:
     """Read what follows ALTER."""
+    if cursor.accept("secret"):
+        return parse_alter_secret(cursor)
     if cursor.accept("system"):
         cursor.expect("set")
         name = _variable(cursor)
@@ -79,7 +89,9 @@ def parse_set(cursor: Cursor) -> SetVariable:
     return SetVariable(name, _assigned(cursor))
 
 
-def parse_show(cursor: Cursor) -> ShowVariable | ShowJobs | ShowParameters | ShowRelations | ShowCreate | Describe:
+def parse_show(
+    cursor: Cursor,
+) -> ShowVariable | ShowJobs | ShowParameters | ShowRelations | ShowSecrets | ShowCreate | Describe:
     """Read what follows SHOW."""
     if cursor.accept("create"):
         kind = _any_kind(cursor, "SHOW CREATE")
@@ -125,6 +137,8 @@ def parse_describe(cursor: Cursor) -> Describe:
 
 
 def _any_kind(cursor: Cursor, command: str) -> RelationKind:
+    if cursor.accept("source"):
+        return RelationKind.SOURCE
     return RelationKind.VIEW if cursor.accept("view") else _kind(cursor, command)
 
 
@@ -141,7 +155,7 @@ def _kind(cursor: Cursor, command: str) -> RelationKind:
     raise Invalid(f"{command} {token.text.upper()} is not supported", position=token.position)
 
 
-def _show_word(cursor: Cursor) -> ShowVariable | ShowJobs | ShowParameters | ShowRelations:
+def _show_word(cursor: Cursor) -> ShowVariable | ShowJobs | ShowParameters | ShowRelations | ShowSecrets:
     if cursor.accept("all"):
         return ShowVariable(None)
     if cursor.accept("jobs"):
@@ -150,6 +164,10 @@ def _show_word(cursor: Cursor) -> ShowVariable | ShowJobs | ShowParameters | Sho
         return ShowParameters()
     if cursor.accept("tables"):
         return ShowRelations(RelationKind.TABLE)
+    if cursor.accept("sources"):
+        return ShowRelations(RelationKind.SOURCE)
+    if cursor.accept("secrets"):
+        return ShowSecrets()
     if cursor.accept("time", "zone"):
         return ShowVariable("timezone")
     return ShowVariable(_variable(cursor))

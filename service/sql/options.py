@@ -2,11 +2,17 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Final
 
+from service.domain.adaptive import AUTO, Asked
 from service.domain.errors import Invalid
 from service.domain.parameters import parse_bool
+from service.protocol.mutation import RATE_LIMIT_MAX
 from service.sql.cursor import Cursor
 from service.sql.tokens import Token, TokenKind, syntax_error
+
+VNODE_COUNT_MAX: Final = 1 << 15
+_PLAIN: Final = (TokenKind.STRING, TokenKind.NAME, TokenKind.QUOTED, TokenKind.NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,12 @@ class Option:
         if not text.isascii() or not text.lstrip("-").isdigit() or len(text) > len("-9223372036854775807"):
             raise Invalid(f'option "{self.name}" takes an integer, not {self.text}', position=self.position)
         return int(text)
+
+    def string(self) -> str:
+        """Return a text, a word or a number. Raises Invalid."""
+        if len(self.tokens) != 1 or self.tokens[0].kind not in _PLAIN:
+            raise Invalid(f'option "{self.name}" takes a text', position=self.position)
+        return self.tokens[0].value
 
     def boolean(self) -> bool:
         """Return a boolean, which may be written as a string. Raises Invalid."""
@@ -57,6 +69,26 @@ def read_options(cursor: Cursor, *, known: Collection[str]) -> dict[str, Option]
         names = ", ".join(f'"{name}"' for name in sorted(unexpected))
         raise Invalid(f"unexpected options in WITH clause: [{names}]", position=min(unexpected.values()))
     return options
+
+
+def vnode_count(option: Option) -> int:
+    """Return how many vnodes a table shall have. Raises Invalid."""
+    count = option.integer()
+    if not 1 <= count <= VNODE_COUNT_MAX:
+        raise Invalid(f"vnode_count is 1 to {VNODE_COUNT_MAX}", position=option.position)
+    return count
+
+
+def rate_limit(option: Option | None) -> Asked:
+    """Return the limit that is asked for, None where none is. Raises Invalid."""
+    if option is None:
+        return None
+    if len(option.tokens) == 1 and option.tokens[0].value.strip().lower() == AUTO:
+        return AUTO
+    limit = option.integer()
+    if limit > RATE_LIMIT_MAX:
+        raise Invalid(f"{option.text} is out of range: at most {RATE_LIMIT_MAX}", position=option.position)
+    return limit if limit >= 0 else None
 
 
 def _option(cursor: Cursor) -> Option:

@@ -21,7 +21,9 @@ from service.sql.commands import (
 from service.sql.cursor import Cursor
 from service.sql.dml import parse_delete, parse_insert, parse_update
 from service.sql.logical import parse_create_logical_view
+from service.sql.secrets import parse_create_secret
 from service.sql.select import parse_select
+from service.sql.sources import parse_create_source
 from service.sql.statements import CreateMaterializedView, Explain, ExplainBackfill, Flush, Recover, Statement
 from service.sql.tables import parse_create_table
 from service.sql.tokens import Token, TokenKind, syntax_error, tokenize
@@ -76,12 +78,11 @@ def _statement(cursor: Cursor) -> Statement:
 
 def _create(cursor: Cursor) -> Statement:
     token = cursor.token
-    if cursor.accept("table"):
-        return parse_create_table(cursor)
     if cursor.accept("materialized", "view"):
         return parse_create_view(cursor)
-    if cursor.accept("view"):
-        return parse_create_logical_view(cursor)
+    for word, reader in _CREATED.items():
+        if cursor.accept(word):
+            return reader(cursor)
     if token.is_word("or"):
         raise Invalid("CREATE OR REPLACE is not supported", position=token.position)
     if token.is_word("materialized"):
@@ -134,6 +135,14 @@ def _explained(cursor: Cursor, command: str) -> CreateMaterializedView:
     return explained
 
 
+_CREATED: Final[Mapping[str, Callable[[Cursor], Statement]]] = MappingProxyType(
+    {
+        "secret": parse_create_secret,
+        "source": parse_create_source,
+        "table": parse_create_table,
+        "view": parse_create_logical_view,
+    }
+)
 _READERS: Final[Mapping[str, Callable[[Cursor], Statement]]] = MappingProxyType(
     {
         "alter": parse_alter,

@@ -28,6 +28,74 @@ class CreateTable:
 
 
 @dataclass(frozen=True, slots=True)
+class CreateTableFrom:
+    """CREATE TABLE .. FROM: a table that follows one of a source. `columns` are None for `(*)`, and `key` empty where
+    the external one is meant; `timestamp` is the column that takes the time of a row's commit. `external_schema` is
+    None where the source's own is meant. Positions are those of the source's name and of the external table's.
+    """
+
+    name: str
+    columns: tuple[Column, ...] | None
+    key: tuple[KeyColumn, ...]
+    source: str
+    source_position: int
+    external_schema: str | None
+    external_table: str
+    table_position: int
+    if_not_exists: bool = False
+    vnode_count: int | None = None
+    timestamp: str | None = None
+    snapshot: bool = True
+    batch_rows: int = 1000
+    parallelism: int = 0
+    rows_per_split: int = 100_000
+    even_splits: bool = True
+    split_key_index: int = 0
+    limited: bool = False
+    backfill_rate_limit: Asked = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSecret:
+    """CREATE SECRET."""
+
+    name: str
+    value: str = field(repr=False)
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterSecret:
+    """ALTER SECRET: another value from now on."""
+
+    name: str
+    value: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DropSecret:
+    """DROP SECRET."""
+
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSource:
+    """CREATE SOURCE. `options` are those given but the password, which is the secret called `secret`, or `password`;
+    `text` is the statement without that. `positions` are the places of the options' values.
+    """
+
+    name: str
+    options: Mapping[str, str]
+    text: str
+    secret: str | None = None
+    password: str | None = field(default=None, repr=False)
+    if_not_exists: bool = False
+    positions: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True)
 class OrderedName:
     """A relation in a backfill order: `typed` as the user spelt it, at a 1-based `position`."""
 
@@ -166,13 +234,6 @@ class AlterRateLimit:
     name: str
     limit: Asked
 
-    @property
-    def refusal(self) -> Invalid | None:
-        """Why the statement is refused even if the relation exists: a table that is not filled by CDC has no
-        backfill.
-        """
-        return Invalid(f'"{self.name}" is not a CDC table') if self.kind is RelationKind.TABLE else None
-
 
 @dataclass(frozen=True, slots=True)
 class AlterParallelism:
@@ -227,9 +288,14 @@ class Recover:
 
 @dataclass(frozen=True, slots=True)
 class ShowRelations:
-    """SHOW TABLES, SHOW MATERIALIZED VIEWS, SHOW VIEWS."""
+    """SHOW TABLES, SHOW MATERIALIZED VIEWS, SHOW VIEWS, SHOW SOURCES."""
 
     kind: RelationKind
+
+
+@dataclass(frozen=True, slots=True)
+class ShowSecrets:
+    """SHOW SECRETS: their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +307,7 @@ class Describe:
 
 @dataclass(frozen=True, slots=True)
 class ShowCreate:
-    """SHOW CREATE TABLE, SHOW CREATE MATERIALIZED VIEW, SHOW CREATE VIEW."""
+    """SHOW CREATE TABLE, MATERIALIZED VIEW, VIEW or SOURCE."""
 
     kind: RelationKind
     name: str
@@ -263,6 +329,11 @@ class ExplainBackfill:
 
 Statement = (
     CreateTable
+    | CreateTableFrom
+    | CreateSecret
+    | AlterSecret
+    | DropSecret
+    | CreateSource
     | CreateMaterializedView
     | CreateView
     | Drop
@@ -283,6 +354,7 @@ Statement = (
     | Wait
     | Recover
     | ShowRelations
+    | ShowSecrets
     | Describe
     | ShowCreate
     | Explain

@@ -10,14 +10,13 @@ from service.protocol.columns import Column, ColumnType, KeyColumn, TypeName
 from service.protocol.ids import RelationId
 from service.protocol.relation import ROW_ID, VNODE_COUNT_DEFAULT, Relation, RelationKind
 from service.sql.cursor import Cursor, checked_column
-from service.sql.options import read_options
-from service.sql.statements import CreateTable
+from service.sql.follow import follows, parse_follow
+from service.sql.options import read_options, vnode_count
+from service.sql.statements import CreateTable, CreateTableFrom
 from service.sql.tokens import TokenKind, syntax_error
 
 UNBOUND: Final = RelationId(0)
 """Stands for the id that the catalog gives when it stores a relation."""
-
-VNODE_COUNT_MAX: Final = 1 << 15
 
 _REFUSED: Final = {
     "default": "DEFAULT is not supported: give the value in the INSERT",
@@ -41,19 +40,24 @@ class _Table:
     keyed: bool = False
 
 
-def parse_create_table(cursor: Cursor) -> CreateTable:
+def parse_create_table(cursor: Cursor) -> CreateTable | CreateTableFrom:
     """Read what follows CREATE TABLE."""
     if_not_exists = cursor.accept("if", "not", "exists")
     name, table = cursor.relation(), _Table()
     if cursor.token.is_word("as"):
         raise Invalid("CREATE TABLE AS is not supported: create the table, then INSERT", position=cursor.token.position)
     cursor.expect_symbol("(")
+    if cursor.accept_symbol("*"):
+        cursor.expect_symbol(")")
+        return parse_follow(cursor, name, None, (), if_not_exists=if_not_exists)
     _element(cursor, table)
     while cursor.accept_symbol(","):
         _element(cursor, table)
     cursor.expect_symbol(")")
+    if follows(cursor):
+        return parse_follow(cursor, name, *_keyed(table), if_not_exists=if_not_exists)
     vnode_count = _vnode_count(cursor)
-    for word in ("append", "from", "include", "partition", "inherits", "using", "tablespace", "as"):
+    for word in ("append", "partition", "inherits", "using", "tablespace", "as"):
         if cursor.token.is_word(word):
             raise Invalid(f"{word.upper()} is not supported in CREATE TABLE", position=cursor.token.position)
     cursor.expect_end()
@@ -183,7 +187,4 @@ def _vnode_count(cursor: Cursor) -> int | None:
     options = read_options(cursor, known=frozenset({"vnode_count"}))
     if "vnode_count" not in options:
         return None
-    count = options["vnode_count"].integer()
-    if not 1 <= count <= VNODE_COUNT_MAX:
-        raise Invalid(f"vnode_count is 1 to {VNODE_COUNT_MAX}", position=options["vnode_count"].position)
-    return count
+    return vnode_count(options["vnode_count"])

@@ -10,15 +10,13 @@ from typing import Final
 
 from sqlglot import exp
 
-from service.domain.adaptive import AUTO, Asked
 from service.domain.errors import Invalid, NotFound
 from service.protocol.columns import Column, ColumnType
 from service.protocol.relation import Relation, RelationKind
-from service.sql.commands import RATE_LIMIT_MAX
 from service.sql.cursor import SCHEMA, Cursor, checked_column
 from service.sql.expressions import Scope
 from service.sql.operators import truth
-from service.sql.options import Option, read_options
+from service.sql.options import rate_limit, read_options
 from service.sql.order import bind_order, parse_order
 from service.sql.pushdown import Condition
 from service.sql.statements import BackfillOrder, CreateMaterializedView
@@ -73,7 +71,7 @@ def parse_create_view(cursor: Cursor) -> CreateMaterializedView:
         query=parse_tree(cursor.text, cursor.rest),
         text=cursor.text.strip(),
         limited="backfill_rate_limit" in options,
-        backfill_rate_limit=_limit(options.get("backfill_rate_limit")),
+        backfill_rate_limit=rate_limit(options.get("backfill_rate_limit")),
         order=order,
         serverless=options[SERVERLESS].boolean() if SERVERLESS in options else None,
     )
@@ -343,14 +341,3 @@ _TYPE_LABELS: Final[Mapping[str, str]] = {
     "varbinary": "bytea",
     "varchar": "varchar",
 }
-
-
-def _limit(option: Option | None) -> Asked:
-    if option is None:
-        return None
-    if len(option.tokens) == 1 and option.tokens[0].value.strip().lower() == AUTO:
-        return AUTO
-    limit = option.integer()
-    if limit > RATE_LIMIT_MAX:
-        raise Invalid(f"{option.text} is out of range: at most {RATE_LIMIT_MAX}", position=option.position)
-    return limit if limit >= 0 else None

@@ -7,7 +7,7 @@ on every service process.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
@@ -45,6 +45,16 @@ class FragmentMeasure:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceMeasure:
+    """Where one source stands; None is unknown."""
+
+    name: str
+    lag_bytes: int | None
+    retained_bytes: int | None
+    commit_lag_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Measures:
     """What was read from the meta store for one scrape. `limits` are the rate limits of scans of unfinished jobs that
     have one; `upstream_of` gives the upstream's relation id of each scan fragment that still exists; `committed_at` is
@@ -62,6 +72,9 @@ class Measures:
     fragments: tuple[FragmentMeasure, ...]
     limits: Mapping[FragmentId, int]
     upstream_of: Mapping[FragmentId, int]
+    follower_of: Mapping[FragmentId, int] = field(default_factory=dict[FragmentId, int])
+    """The relation id of the table of each scan of an external table."""
+    sources: tuple[SourceMeasure, ...] = ()
 
 
 class Metrics:
@@ -106,7 +119,7 @@ class Metrics:
 
     def page(self, measures: Measures) -> bytes:
         """Return the page in Prometheus's text format."""
-        self._forget(measures.upstream_of)
+        self._forget({**measures.upstream_of, **measures.follower_of})
         scrape = CollectorRegistry()
         scrape.register(_Families([*_gauges(measures), *self._counts(measures)]))
         return generate_latest(self._registry) + generate_latest(scrape)
@@ -125,9 +138,17 @@ class Metrics:
             ("stream_backfill_upstream_output_row_count", "Live changes forwarded.", self._upstream_rows),
         ):
             family = UntypedMetricFamily(name, text, labels=("table_id", "actor_id"))
+            followed = UntypedMetricFamily(
+                name.replace("stream_backfill", "stream_cdc_backfill"),
+                f"{text} Of external tables.",
+                labels=("table_id", "actor_id"),
+            )
             for (fragment, actor), rows in counts.items():
-                family.add_metric((str(measures.upstream_of[fragment]), str(actor)), rows)
-            yield family
+                if fragment in measures.follower_of:
+                    followed.add_metric((str(measures.follower_of[fragment]), str(actor)), rows)
+                else:
+                    family.add_metric((str(measures.upstream_of[fragment]), str(actor)), rows)
+            yield from (family, followed)
 
 
 class _Families:
@@ -166,10 +187,30 @@ def _gauges(measures: Measures) -> Iterator[Metric]:
         "Present rate limit of a scan, adapted ones too.",
         labels=("table_id", "fragment_id"),
     )
+    tables = {**measures.upstream_of, **measures.follower_of}
     for fragment, limit in measures.limits.items():
-        if fragment in measures.upstream_of:
-            limits.add_metric((str(measures.upstream_of[fragment]), str(fragment)), limit)
+        if fragment in tables:
+            limits.add_metric((str(tables[fragment]), str(fragment)), limit)
     yield limits
+    yield from _of_sources(measures.sources)
+
+
+def _of_sources(sources: Iterable[SourceMeasure]) -> Iterator[Metric]:
+    lag = GaugeMetricFamily("tidefill_cdc_lag_bytes", "Log of a source that is not decoded.", labels=("source",))
+    retained = GaugeMetricFamily(
+        "tidefill_cdc_retained_bytes", "Log that a source's slot makes its server keep.", labels=("source",)
+    )
+    age = GaugeMetricFamily(
+        "tidefill_cdc_commit_lag_seconds", "Age of a source's last commit when it was decoded.", labels=("source",)
+    )
+    for source in sources:
+        if source.lag_bytes is not None:
+            lag.add_metric((source.name,), source.lag_bytes)
+        if source.retained_bytes is not None:
+            retained.add_metric((source.name,), source.retained_bytes)
+        if source.commit_lag_ms is not None:
+            age.add_metric((source.name,), source.commit_lag_ms / 1000)
+    yield from (lag, retained, age)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -222,6 +222,8 @@ class ServiceProcess:
             "gauge": None,
             "http_probe": None,
             "views": None,
+            "external": None,
+            "replication": None,
             "staging": SimulatedStaging(staged, place),
             "clock": Clock(place.kernel, skew),
             "signals": SimulatedSignals(place.kernel, place.faults),

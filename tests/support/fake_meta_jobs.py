@@ -11,11 +11,22 @@ from service.domain.parallelism import Parallelism
 from service.domain.progress import ScanProgress, advanced
 from service.ports.records import CatalogEntry, Cleanup, Json, Line, NewFragment, NewJob, Receded
 from service.protocol.epoch import instant_of
-from service.protocol.ids import ActorId, FragmentId, GraphId, JobId, RelationId
-from service.protocol.plan import ActorPlan, FragmentKind, FragmentPlan, JobPlan, ScanType, SnapshotPlan
+from service.protocol.ids import ActorId, FragmentId, GraphId, JobId, RelationId, SourceId, Vnode
+from service.protocol.plan import (
+    SCANS,
+    ActorPlan,
+    FragmentKind,
+    FragmentPlan,
+    JobPlan,
+    PositionState,
+    ScanType,
+    SnapshotPlan,
+    VnodePosition,
+)
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.report import ActorReport, Collected
 from service.protocol.vnodes import Runs, vnodes_of
+from tests.support.fake_meta_sources import check_free, followed_again, scan_of, unfollow
 from tests.support.fake_meta_tables import ActorRow, FragmentRow, JobRow, RelationRow, ScanRow, Tables, printable
 
 _UNREADABLE = TERMINAL | {JobState.CANCELLING, JobState.DROPPING, JobState.FAILED}
@@ -40,7 +51,11 @@ class FakeCatalog:
         return [entry for entry in await self.all() if entry.relation.name in names]
 
     async def dependents(self, relation: RelationId) -> Sequence[CatalogEntry]:
-        readers = {row.job for row in self.tables.fragments.values() if row.upstream == relation}
+        readers = {
+            row.job
+            for row in self.tables.fragments.values()
+            if row.upstream == relation or (row.cdc is not None and row.cdc.source.id == relation)
+        }
         return [self._entry(row) for row in self._taken() if row.job in readers]
 
     async def remove(self, relation: RelationId) -> None:
@@ -48,6 +63,7 @@ class FakeCatalog:
         if row is None or row.dropped:
             return
         self.tables.relations.put(relation, replace(row, dropped=True))
+        unfollow(self.tables, row.job)
         for fragment in self.tables.of_job(row.job):
             self.tables.fragments.take(fragment.id)
             self.tables.positions.take(fragment.id)
@@ -82,6 +98,7 @@ class FakeCatalog:
             key_count=row.key_count,
             upstreams=tuple(sorted(read)),
             shown=row.shown,
+            follows=any(fragment.cdc is not None for fragment in self.tables.of_job(row.job)),
         )
 
 
@@ -90,8 +107,12 @@ class FakeJobs:
     tables: Tables
 
     async def add(self, new: NewJob, *, now: datetime) -> Job:
-        assert not new.views, "no logical view is made in memory"
         tables = self.tables
+        for source in new.views:
+            found = tables.sources.get(SourceId(source))
+            assert found is not None, "no logical view is made in memory"
+            if found.source.dropped:
+                raise Conflict(f'source "{found.source.name}" cannot be read: it was dropped')
         for upstream in sorted({one.upstream for one in new.fragments if one.upstream is not None}):
             read = tables.relations[upstream]
             state = tables.jobs[read.job].job.state
@@ -196,6 +217,7 @@ class FakeJobs:
         return SnapshotPlan(epoch=mine[0].epoch, consumed=mine[0].consumed) if mine else None
 
     def _refuse_taken(self, relation: Relation) -> None:
+        check_free(self.tables, relation.name)
         for row in self.tables.relations.values():
             if row.relation.name != relation.name or row.dropped:
                 continue
@@ -206,12 +228,19 @@ class FakeJobs:
     def _add_fragment(self, job: JobId, new: NewFragment, *, waiting: bool) -> None:
         one = FragmentId(next(self.tables.ids))
         row = FragmentRow(one, job, new.kind, new.upstream, new.query, new.scan_type, new.rate_limit, waiting)
+        row = replace(row, cdc=new.cdc, added=new.added)
         self.tables.fragments.put(one, row)
         for runs in new.actors:
             actor = ActorId(next(self.tables.ids))
             self.tables.actors.put(actor, ActorRow(actor, one, runs))
-        if new.kind is FragmentKind.STREAM_SCAN:
+        if new.kind in SCANS:
             self.tables.scans.put(one, ScanRow())
+        if new.cdc is not None:
+            followed_again(self.tables, new.cdc)
+        if new.completed:
+            owned = [vnode for runs in new.actors for vnode in vnodes_of(runs)]
+            done = {one: VnodePosition(vnode=one, state=PositionState.COMPLETED, rows=0) for one in map(Vnode, owned)}
+            self.tables.positions.put(one, done)
 
     def _fragment(self, row: FragmentRow) -> FragmentPlan:
         positions = self.tables.positions.get(row.id, {})
@@ -231,6 +260,7 @@ class FakeJobs:
             scan_type=row.scan_type,
             rate_limit=row.rate_limit,
             waiting=row.waiting,
+            cdc=scan_of(self.tables, row),
         )
 
 
@@ -297,7 +327,7 @@ class FakeFragments:
         reported = {report.fragment for report in reports}
         for fragment, job in mine.items():
             started = self.tables.scans[fragment].at is not None
-            if fragment in reported or (job.state is JobState.CREATING and started):
+            if fragment in reported or (job.state in {JobState.CREATING, JobState.CREATED} and started):
                 self._advance(fragment, now)
 
     async def scans(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ScanProgress]]:
@@ -341,7 +371,6 @@ class FakeFragments:
         actors = self.tables.of_fragment(fragment)
         before = self._scan(self.tables.fragments[fragment])
         total = before.total
-        assert total is not None
         rows, finished = sum(one.rows for one in actors), all(one.finished for one in actors)
         moved = advanced(before, rows=rows, total=total, finished=finished, at=now)
         self.tables.scans.put(fragment, ScanRow(moved.rows, moved.rate, moved.finished, moved.at))
@@ -364,20 +393,28 @@ class FakeFragments:
         ]
 
     def _scan(self, row: FragmentRow) -> ScanProgress:
-        assert row.upstream is not None
-        scan, upstream = self.tables.scans[row.id], self.tables.relations[row.upstream]
+        scan = self.tables.scans[row.id]
+        if row.upstream is None:
+            assert row.cdc is not None
+            name, total = f"{row.cdc.external_schema}.{row.cdc.external_table}", row.cdc.total
+            source_waiting = row.source_waiting or self.tables.sources[row.cdc.source.id].source.standing.waiting
+        else:
+            upstream = self.tables.relations[row.upstream]
+            name, total, source_waiting = upstream.relation.name, upstream.key_count, None
         return ScanProgress(
             fragment=row.id,
-            upstream=upstream.relation.name,
+            upstream=name,
             rows=scan.rows,
-            total=upstream.key_count,
+            total=total,
             rate=scan.rate,
             finished=scan.finished,
             rate_limit=row.rate_limit,
             at=scan.at,
             waiting=row.waiting and not scan.finished,
-            scan_type=ScanType.ARRANGEMENT_BACKFILL if row.scan_type is None else row.scan_type,
+            scan_type=row.scan_type,
             limited_since=None if row.limit_epoch is None else instant_of(row.limit_epoch),
+            stopped=row.broken,
+            source_waiting=source_waiting,
         )
 
     def _actor(self, row: ActorRow) -> Json:
@@ -428,7 +465,7 @@ class FakeActors:
             job: {
                 row.id: [actor.runs for actor in self.tables.of_fragment(row.id)]
                 for row in self.tables.of_job(job)
-                if row.kind is FragmentKind.STREAM_SCAN
+                if row.kind in SCANS
             }
             for job in jobs
         }

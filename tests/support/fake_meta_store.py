@@ -20,6 +20,7 @@ from service.protocol.mutation import Add, Mutation, Resume, Stop
 from service.protocol.report import Collected, Failed
 from tests.support.fake_meta_jobs import FakeActors, FakeCatalog, FakeFragments, FakeJobs
 from tests.support.fake_meta_snapshots import FakeLimits, FakeLogicalViews, FakeSnapshots
+from tests.support.fake_meta_sources import FakeFollowing, FakeSecrets, FakeSourceCleanups, FakeSources
 from tests.support.fake_meta_statements import FakeKeys, FakeRequests, FakeStatements
 from tests.support.fake_meta_tables import (
     BarrierRow,
@@ -174,7 +175,7 @@ class FakeGraphs:
             row = self.tables.fragments[fragment]
             job = self.tables.jobs[row.job]
             moving = row.rate_limit != 0 and not row.waiting
-            if moving and job.job.graph == graph and job.job.state is JobState.CREATING:
+            if moving and job.job.graph == graph and job.job.state in {JobState.CREATING, JobState.CREATED}:
                 return True
         return False
 
@@ -501,6 +502,10 @@ class FakeTransaction:
     snapshots: FakeSnapshots
     limits: FakeLimits
     views: FakeLogicalViews
+    sources: FakeSources
+    following: FakeFollowing
+    source_cleanups: FakeSourceCleanups
+    secrets: FakeSecrets
     statements: FakeStatements
     workers: FakeWorkers
     requests: FakeRequests
@@ -523,6 +528,10 @@ class FakeTransaction:
             snapshots=FakeSnapshots(tables),
             limits=FakeLimits(tables),
             views=FakeLogicalViews(tables),
+            sources=FakeSources(tables),
+            following=FakeFollowing(tables),
+            source_cleanups=FakeSourceCleanups(tables),
+            secrets=FakeSecrets(tables),
             statements=FakeStatements(tables),
             workers=FakeWorkers(tables),
             requests=FakeRequests(tables),

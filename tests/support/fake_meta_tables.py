@@ -15,8 +15,10 @@ from service.domain.job import Job
 from service.domain.order import Order
 from service.ports.records import Claim, Cleanup, Command, Event, Json, StoredStatement
 from service.ports.snapshots import Snapshot
+from service.ports.source_records import Source, SourceCleanup
 from service.protocol.api import Registration
 from service.protocol.barrier import Barrier
+from service.protocol.cdc import CdcScan
 from service.protocol.epoch import NEVER
 from service.protocol.ids import (
     DATABASE_GRAPH,
@@ -29,6 +31,7 @@ from service.protocol.ids import (
     JobId,
     RelationId,
     RequestId,
+    SourceId,
     StatementId,
     Term,
     Vnode,
@@ -158,6 +161,10 @@ class FragmentRow:
     rate_limit: int | None
     waiting: bool
     limit_epoch: Epoch | None = None
+    cdc: CdcScan | None = None
+    added: bool = False
+    broken: str | None = None
+    source_waiting: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +182,16 @@ class ScanRow:
     rate: float = 0.0
     finished: bool = False
     at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRow:
+    """`secret` is the key of its password among the secrets."""
+
+    source: Source
+    secret: str
+    undecided: tuple[int, ...] = ()
+    readable_after: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +257,8 @@ class Tables:
         self.actors = Table[ActorId, ActorRow](journal)
         self.positions = Table[FragmentId, Mapping[Vnode, VnodePosition]](journal)
         self.scans = Table[FragmentId, ScanRow](journal)
+        self.sources = Table[SourceId, SourceRow](journal)
+        self.source_cleanups = Table[int, SourceCleanup](journal)
         self.workers = Table[WorkerId, WorkerRow](journal)
         self.requests = Table[RequestId, RequestRow](journal)
         self.statements = Table[StatementId, StatementRow](journal)

@@ -73,7 +73,9 @@ def world_of(stores: Stores, **ports: object) -> World:
     """Return a world of these stores; ports that are not given may not be touched."""
     clock = StillClock()
     given: dict[str, Any] = {
-        **dict.fromkeys(("tables", "pins", "reader", "staging", "gauge", "http_probe", "views"), Absent()),
+        **dict.fromkeys(
+            ("tables", "pins", "reader", "staging", "gauge", "http_probe", "views", "external", "replication"), Absent()
+        ),
         "clock": clock,
         "signals": PatientSignals(clock),
         "dml_url": "postgresql://writer@db/state",

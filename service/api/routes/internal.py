@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from typing import Annotated, TypeVar
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import StringConstraints, TypeAdapter, ValidationError
 
 from service.api.calling import Here
 from service.domain.errors import Conflict
-from service.operations import workers
+from service.operations import sources, workers
 from service.protocol.api import Registered, Registration
-from service.protocol.ids import BIGINT_MAX, DATABASE_GRAPH, Epoch, GraphId, WorkerId
+from service.protocol.ids import BIGINT_MAX, DATABASE_GRAPH, Epoch, GraphId, SourceId, WorkerId
 from service.protocol.report import ANSWER
 from service.protocol.request import RESPONSE
 
@@ -21,6 +21,7 @@ T = TypeVar("T")
 _NO_CONTENT = 204
 _REGISTRATION: TypeAdapter[Registration] = TypeAdapter(Registration)
 Graph = Annotated[int, Query(ge=0, le=BIGINT_MAX)]
+SourcePath = Annotated[SourceId, Path(ge=0, le=BIGINT_MAX)]
 Taken = Annotated[Sequence[Annotated[str, StringConstraints(pattern=r"^\d{1,18}:\d{1,19}$")]], Query()]
 """The barriers that a worker has in hand, as `<graph>:<epoch>`."""
 
@@ -59,6 +60,13 @@ async def next_request(world: Here, worker: WorkerId, graph: Graph = DATABASE_GR
 async def respond(world: Here, worker: WorkerId, request: Request) -> None:
     """Store the response to a question."""
     await workers.respond(world, worker, await _parsed(request, RESPONSE))
+
+
+@router.get("/sources/{source}")
+async def source(world: Here, source: SourcePath) -> Response:
+    """Say how a source is reached."""
+    found = await sources.connection(world, source)
+    return _json(found.model_dump_json())
 
 
 async def _parsed(request: Request, adapter: TypeAdapter[T]) -> T:

@@ -1,0 +1,191 @@
+"""`/v1/sources` and `/v1/secrets`: external databases that tables follow. No answer holds a password or a secret."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, Strict
+
+from service.api.calling import Calling, Here
+from service.domain.errors import Invalid
+from service.domain.source import PASSWORD
+from service.operations import jobs, secrets, source_status, sources
+from service.operations.source_status import CheckItem, CleanupView, SourceView
+from service.protocol.ids import BIGINT_MAX
+from service.protocol.relation import RelationKind
+from service.sql.sources import source_statement
+from service.sql.statements import CreateSource
+
+router = APIRouter(prefix="/v1", tags=["sources"])
+
+_TABLES_MAX = 200
+Name = Annotated[str, Path(min_length=1, max_length=200)]
+CleanupPath = Annotated[int, Path(ge=0, le=BIGINT_MAX)]
+OptionName = Annotated[str, Field(max_length=200)]
+OptionValue = (
+    Annotated[int, Strict()] | Annotated[bool, Strict()] | Annotated[str, Field(min_length=1, max_length=1000)]
+)
+
+
+class Reached(BaseModel):
+    """How a database is reached: the options of CREATE SOURCE, and the password or the name of a secret that is it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    options: dict[OptionName, OptionValue] = Field(
+        max_length=50, examples=[{"connector": "postgres-cdc", "hostname": "db", "database.name": "shop"}]
+    )
+    password: SecretStr | None = None
+    secret: str | None = Field(default=None, min_length=1, max_length=63)
+
+
+class SourceBody(Reached):
+    """A source to be made."""
+
+    name: str = Field(min_length=1, max_length=63)
+    if_not_exists: bool = False
+
+
+class CheckBody(Reached):
+    """A source that might be made, and the tables that it is about: `table` or `schema.table`."""
+
+    tables: list[Annotated[str, Field(min_length=1, max_length=200)]] = Field(default=[], max_length=_TABLES_MAX)
+
+
+class SecretBody(BaseModel):
+    """A secret to be kept."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(min_length=1, max_length=63)
+    value: SecretStr = Field(min_length=1, max_length=10_000)
+
+
+class SecretValue(BaseModel):
+    """What a secret shall be from now on."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    value: SecretStr = Field(min_length=1, max_length=10_000)
+
+
+class Secret(BaseModel):
+    """A secret, whose value nobody is shown."""
+
+    name: str
+
+
+class Done(BaseModel):
+    """What there is to say besides that it was done."""
+
+    notices: list[str] = []
+
+
+@router.get("/sources")
+async def listed(world: Here) -> list[SourceView]:
+    """List the sources, oldest first, each with where it stands."""
+    return await source_status.sources(world)
+
+
+@router.post("/sources", response_model=SourceView)
+async def create(body: SourceBody, call: Calling) -> Mapping[str, Any]:
+    """Make a source: a publication and a replication slot in the external database."""
+    statement = _statement(body.name, body, if_not_exists=body.if_not_exists)
+
+    async def act() -> SourceView:
+        await sources.create(call.world, statement, asked_by=call.asked_by)
+        return await source_status.source(call.world, body.name)
+
+    return await call.once(SourceView, act)
+
+
+@router.post("/sources/check")
+async def check(body: CheckBody, world: Here) -> list[CheckItem]:
+    """Say, item by item, what following a database needs and has not, and what decoding will cost it; make nothing."""
+    statement = _statement("checked", body, if_not_exists=False)
+    password = await sources.password_of(world, statement)
+    return list(await source_status.check(world, statement.options, password, body.tables))
+
+
+@router.get("/sources/{name}")
+async def detail(world: Here, name: Name) -> SourceView:
+    """Show a source and where it stands."""
+    return await source_status.source(world, name)
+
+
+@router.delete("/sources/{name}", response_model=Done)
+async def drop(call: Calling, name: Name, *, cascade: Annotated[bool, Query()] = False) -> Mapping[str, Any]:
+    """Drop a source; with `cascade` the tables that follow it, and what reads them, too."""
+
+    async def act() -> Done:
+        await jobs.drop(call.world, name, RelationKind.SOURCE, cascade=cascade, asked_by=call.asked_by)
+        return Done(notices=list(await sources.left_behind(call.world)))
+
+    return await call.once(Done, act)
+
+
+@router.get("/source-cleanups")
+async def cleanups(world: Here) -> list[CleanupView]:
+    """List what is still to be removed from external databases, and why it has not been."""
+    return await source_status.cleanups(world)
+
+
+@router.delete("/source-cleanups/{cleanup}", response_model=Done)
+async def give_up(call: Calling, cleanup: CleanupPath) -> Mapping[str, Any]:
+    """Forget something that was to be removed: its server will never be there again."""
+
+    async def act() -> Done:
+        await source_status.give_up(call.world, cleanup, asked_by=call.asked_by)
+        return Done()
+
+    return await call.once(Done, act)
+
+
+@router.get("/secrets")
+async def secret_names(world: Here) -> list[Secret]:
+    """List the secrets by name."""
+    return [Secret(name=name) for name in await secrets.names(world)]
+
+
+@router.post("/secrets", response_model=Secret)
+async def keep(body: SecretBody, call: Calling) -> Mapping[str, Any]:
+    """Keep a secret under a name."""
+
+    async def act() -> Secret:
+        await secrets.create(call.world, body.name, body.value.get_secret_value(), asked_by=call.asked_by)
+        return Secret(name=body.name)
+
+    return await call.once(Secret, act)
+
+
+@router.put("/secrets/{name}", response_model=Secret)
+async def change(body: SecretValue, call: Calling, name: Name) -> Mapping[str, Any]:
+    """Keep another value under a name. Who has it for a password uses it from the next connection on."""
+
+    async def act() -> Secret:
+        await secrets.change(call.world, name, body.value.get_secret_value(), asked_by=call.asked_by)
+        return Secret(name=name)
+
+    return await call.once(Secret, act)
+
+
+@router.delete("/secrets/{name}", response_model=Done)
+async def forget(call: Calling, name: Name) -> Mapping[str, Any]:
+    """Forget a secret that no source has for a password."""
+
+    async def act() -> Done:
+        await secrets.drop(call.world, name, asked_by=call.asked_by)
+        return Done()
+
+    return await call.once(Done, act)
+
+
+def _statement(name: str, body: Reached, *, if_not_exists: bool) -> CreateSource:
+    given = {option: value if isinstance(value, str) else str(value).lower() for option, value in body.options.items()}
+    password = given.pop(PASSWORD, None) if body.password is None else body.password.get_secret_value()
+    if (password is None or not password) == (body.secret is None):
+        raise Invalid("either a password is given, or the name of the secret that is it", pointer="/password")
+    try:
+        return source_statement(name, given, password=password, secret=body.secret, if_not_exists=if_not_exists)
+    except Invalid as error:
+        raise Invalid(error.message, pointer=f"/options/{error.pointer}") from None

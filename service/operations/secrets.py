@@ -1,0 +1,40 @@
+"""Users' secrets: kept by name, and never shown again."""
+
+from collections.abc import Sequence
+
+from service.domain.errors import NotFound
+from service.operations.world import World
+
+
+async def create(world: World, name: str, value: str, *, if_not_exists: bool = False, asked_by: str) -> tuple[str, ...]:
+    """Keep a secret; return notices. Raises Conflict where there is one of this name."""
+    async with world.stores.begin() as tx:
+        if if_not_exists and name in await tx.secrets.names():
+            return (f'secret "{name}" already exists, skipping',)
+        await tx.secrets.add(name, value)
+        await tx.events.append("secret.created", {"name": name, "asked_by": asked_by}, now=world.clock.now())
+    return ()
+
+
+async def change(world: World, name: str, value: str, *, asked_by: str) -> None:
+    """Keep another value under a name. Raises NotFound."""
+    async with world.stores.begin() as tx:
+        await tx.secrets.change(name, value)
+        await tx.events.append("secret.altered", {"name": name, "asked_by": asked_by}, now=world.clock.now())
+
+
+async def drop(world: World, name: str, *, if_exists: bool = False, asked_by: str) -> tuple[str, ...]:
+    """Forget a secret; return notices. Raises NotFound, and Conflict while a source has it for a password."""
+    async with world.stores.begin() as tx:
+        if not await tx.secrets.remove(name):
+            if if_exists:
+                return (f'secret "{name}" does not exist, skipping',)
+            raise NotFound(f'secret "{name}" does not exist', kind="secret")
+        await tx.events.append("secret.dropped", {"name": name, "asked_by": asked_by}, now=world.clock.now())
+    return ()
+
+
+async def names(world: World) -> Sequence[str]:
+    """Return the names of all secrets, in order."""
+    async with world.stores.begin() as tx:
+        return await tx.secrets.names()

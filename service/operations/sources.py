@@ -1,0 +1,198 @@
+"""Sources: created, named, reached. A source's password is read where a connection is made, and nowhere else.
+
+What is to be made in the external database is written down first, as something to be cleaned up should nobody come
+back for it: a service that dies in between leaves nothing there (I9). Next: `service.operations.following`.
+"""
+
+from datetime import timedelta
+from typing import Final
+
+from service.domain.errors import Conflict, Invalid, MetaError, NotFound
+from service.domain.external import Publication
+from service.domain.source import VERSION_MIN, SourceOptions, conninfo, source_options
+from service.operations.naming import named
+from service.operations.waiting import until
+from service.operations.world import World
+from service.ports.source_records import Leftover, NewSource, Password, Source
+from service.ports.sources import Address, ServerFacts
+from service.protocol.cdc import SourceConnection
+from service.protocol.ids import SourceId
+from service.protocol.relation import RelationKind
+from service.sql.statements import CreateSource
+
+ABANDONED: Final = timedelta(minutes=5)
+"""How long a service may take to make what it has written down: longer than all its calls together."""
+CLEANED_WAIT: Final = timedelta(seconds=5)
+"""How long a DROP is kept for what it leaves outside. It is removed later where that takes longer."""
+
+
+async def create(world: World, statement: CreateSource, *, asked_by: str) -> tuple[str, ...]:
+    """Create a source; return notices. Raises Invalid with its place, NotFound, Conflict, Unavailable."""
+    options = source_options(statement.options)
+    async with world.stores.begin() as tx:
+        taken = await named(tx, statement.name)
+    password = await password_of(world, statement)
+    if taken is not None:
+        if statement.if_not_exists and taken.kind is RelationKind.SOURCE and taken.readable:
+            return (f'{RelationKind.SOURCE} "{statement.name}" already exists, skipping',)
+        raise taken.taken
+    at = Address(statement.name, options.place, conninfo(options, password))
+    published = await _publication(world, at, options)
+    await _check(world, at, options, makes_publication=published is None)
+    source = await _add(world, statement, options, makes_publication=published is None, asked_by=asked_by)
+    await _make(world, at, source)
+    return ()
+
+
+def address(source: Source, password: str) -> Address:
+    """Return how a source is reached."""
+    options = source_options(source.options)
+    return Address(source.name, options.place, conninfo(options, password))
+
+
+async def reached(world: World, source: Source) -> Address:
+    """Return how a source is reached, with its password as it is now."""
+    async with world.stores.begin() as tx:
+        return address(source, await tx.sources.password(source.id))
+
+
+async def connection(world: World, wanted: SourceId) -> SourceConnection:
+    """Return how a worker reaches a source. Raises NotFound."""
+    async with world.stores.begin() as tx:
+        source = await tx.sources.get(wanted)
+    if source is None or source.dropped:
+        raise NotFound(f"source {wanted} not found", kind="source")
+    return SourceConnection(source=wanted, conninfo=(await reached(world, source)).conninfo)
+
+
+async def existing(world: World, name: str, position: int | None = None) -> Source:
+    """Return the source called `name`. Raises NotFound; Invalid where that is something else, Conflict where it is not
+    made yet.
+    """
+    async with world.stores.begin() as tx:
+        source = await tx.sources.named(name)
+        other = None if source is not None else await named(tx, name)
+    if other is not None:
+        raise Invalid(f'"{name}" is not a source; it is a {other.kind}', position=position)
+    if source is None:
+        raise NotFound(f'source "{name}" does not exist', kind="relation", position=position)
+    if not source.shown:
+        raise Conflict(f"source named {name} already exists and is still being created")
+    return source
+
+
+async def left_behind(world: World) -> tuple[str, ...]:
+    """Wait a little for what was dropped to be gone outside as well; return what is not, in words for the caller."""
+
+    async def look() -> bool | None:
+        async with world.stores.begin() as tx:
+            return None if await tx.source_cleanups.due(world.clock.now() + ABANDONED / 2) else True
+
+    await until(world, look, limit=CLEANED_WAIT)
+    async with world.stores.begin() as tx:
+        left = [one for one in await tx.source_cleanups.all() if one.due <= world.clock.now() + ABANDONED / 2]
+    return tuple(
+        f"the {one.what} {_what(one.external_schema, one.external_table)}is removed from the external database once "
+        f"that can be done: {one.error}"
+        for one in left
+        if one.error is not None
+    )
+
+
+def refusals(facts: ServerFacts, *, makes_publication: bool) -> tuple[tuple[str, str], ...]:
+    """Return what a server has to have and has not, each as the item and what is wrong with it."""
+    wrong: list[tuple[str, str]] = []
+    if facts.version_number < VERSION_MIN:
+        wrong.append(("version", f"it is Postgres {facts.version}: 14 is the oldest that can be followed"))
+    if facts.in_recovery:
+        wrong.append(("primary", "it is a standby: name the server that writes"))
+    if facts.wal_level != "logical":
+        wrong.append(("wal_level", f"wal_level is {facts.wal_level}: set it to logical, and restart the server"))
+    if not facts.replication:
+        wrong.append(("replication", "the login may not replicate: ALTER ROLE ... REPLICATION"))
+    if makes_publication and not facts.creates:
+        wrong.append(("publication", "the login may not CREATE in the database, which making a publication takes"))
+    if facts.slots >= facts.slots_max:
+        wrong.append(("slots", f"all {facts.slots_max} replication slots are in use: raise max_replication_slots"))
+    return tuple(wrong)
+
+
+def _what(schema: str | None, table: str | None) -> str:
+    return "" if table is None else f'"{schema}.{table}" '
+
+
+async def password_of(world: World, statement: CreateSource) -> str:
+    """Return the password that a statement gives, or names. Raises NotFound."""
+    if statement.secret is None:
+        assert statement.password is not None
+        return statement.password
+    async with world.stores.begin() as tx:
+        value = await tx.secrets.value(statement.secret)
+    if value is None:
+        position = statement.positions.get("password")
+        raise NotFound(f'secret "{statement.secret}" does not exist', kind="secret", position=position)
+    return value
+
+
+async def _publication(world: World, at: Address, options: SourceOptions) -> Publication | None:
+    """Return the publication that there is, None where one is to be made. Raises Invalid where it will not do."""
+    found = None if options.publication is None else await world.external.publication(at, options.publication)
+    if found is None and not options.create_publication:
+        named_one = "publication.name" if options.publication is None else f'publication "{options.publication}"'
+        raise Invalid(f"{named_one} does not exist, and publication.create.enable is false")
+    if found is not None and found.lacks:
+        raise Invalid(f'publication "{found.name}" does not publish {", ".join(found.lacks)}')
+    return found
+
+
+async def _check(world: World, at: Address, options: SourceOptions, *, makes_publication: bool) -> None:
+    facts = await world.external.server(at)
+    wrong = refusals(facts, makes_publication=makes_publication)
+    if wrong:
+        raise Invalid(f"{at.place} cannot be followed: {'; '.join(words for _, words in wrong)}")
+    if options.slot is not None and await world.external.slot(at, options.slot) is not None:
+        raise Conflict(f'replication slot "{options.slot}" exists at {at.place}: a source makes its own')
+
+
+async def _add(
+    world: World, statement: CreateSource, options: SourceOptions, *, makes_publication: bool, asked_by: str
+) -> Source:
+    password = Password(name=statement.secret, value=statement.password)
+    new = NewSource(
+        statement.name,
+        statement.text,
+        statement.options,
+        password,
+        options.publication,
+        options.slot,
+        owns_publication=makes_publication,
+    )
+    now = world.clock.now()
+    async with world.stores.begin() as tx:
+        source = await tx.sources.add(new, now=now, abandoned_at=now + ABANDONED)
+        facts = {"source": source.id, "name": source.name, "statement": statement.text, "asked_by": asked_by}
+        await tx.events.append("source.asked", facts, now=now)
+    return source
+
+
+async def _make(world: World, at: Address, source: Source) -> None:
+    """Make the publication, then the slot: what is decoded has to know the publication."""
+    making = Leftover.PUBLICATION
+    try:
+        if source.owns_publication:
+            await world.replication.create_publication(at, source.publication)
+        making = Leftover.SLOT
+        offset = await world.replication.create_slot(at, source.slot)
+    except MetaError as error:
+        # What is somebody else's is not ours to remove, and what was not begun is not there.
+        theirs = {making} if isinstance(error, Conflict) else set[Leftover]()
+        unmade = {Leftover.SLOT} if making is Leftover.PUBLICATION else set[Leftover]()
+        async with world.stores.begin() as tx:
+            await tx.sources.remove(source.id, now=world.clock.now(), keeping=theirs | unmade)
+        world.signals.notify()
+        raise
+    async with world.stores.begin() as tx:
+        await tx.sources.made(source.id, offset)
+        facts = {"source": source.id, "name": source.name, "slot": source.slot, "offset": offset}
+        await tx.events.append("source.created", facts, now=world.clock.now())
+    world.signals.notify()

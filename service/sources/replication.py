@@ -1,0 +1,89 @@
+"""Publications and slots in an external database: made, changed and removed there, each step repeatable."""
+
+from typing import Final
+
+from psycopg import errors
+
+from service.domain.errors import Unavailable
+from service.ports.sources import Address
+from service.protocol.cdc import Lsn
+from service.sources.connections import Connection, connected, identifier, trusted
+
+_MEMBER: Final = "select from pg_publication_tables where pubname = %s and schemaname = %s and tablename = %s"
+# Those without an id write nothing that a slot would have to wait for.
+_RUNNING: Final = """
+select string_agg(pid::text, ', ' order by xact_start)
+from pg_stat_activity where backend_xid is not null and pid <> pg_backend_pid()
+"""
+
+
+class PostgresReplication:
+    """See `service.ports.sources.Replication`."""
+
+    async def create_publication(self, at: Address, name: str) -> None:
+        async with connected(at) as conn:
+            # Stored generated columns are known by their values alone.
+            generated = ", publish_generated_columns = stored" if conn.info.server_version >= 180000 else ""
+            head = trusted("create publication {} with (publish_via_partition_root = true").format(identifier(name))
+            await conn.execute(head + trusted(f"{generated})"))
+
+    async def create_slot(self, at: Address, name: str) -> Lsn:
+        async with connected(at) as conn:
+            # A standby that is told to keeps the slot as well, for the day on which it takes over.
+            more = ", failover => true" if conn.info.server_version >= 170000 else ""
+            query = trusted(f"select lsn::text from pg_create_logical_replication_slot(%s, 'pgoutput'{more})")
+            try:
+                made = await (await conn.execute(query, [name])).fetchone()
+            except errors.QueryCanceled:
+                raise Unavailable(await _held_up(at, conn)) from None
+        assert made is not None
+        return made[0]
+
+    async def publish(self, at: Address, publication: str, schema: str, table: str) -> int:
+        async with connected(at) as conn:
+            if await (await conn.execute(_MEMBER, [publication, schema, table])).fetchone() is None:
+                add = trusted("alter publication {} add table {}")
+                await conn.execute(add.format(identifier(publication), identifier(schema, table)))
+            # An id that is assigned from here on, in a transaction of its own: every transaction that wrote before the
+            # table was published has a smaller one. A snapshot's `xmax` would not do, for it may be an earlier id.
+            found = await (await conn.execute("select pg_current_xact_id()::text::bigint")).fetchone()
+        assert found is not None
+        return found[0]
+
+    async def unpublish(self, at: Address, publication: str, schema: str, table: str) -> None:
+        async with connected(at) as conn:
+            if await (await conn.execute(_MEMBER, [publication, schema, table])).fetchone() is not None:
+                drop = trusted("alter publication {} drop table {}")
+                await conn.execute(drop.format(identifier(publication), identifier(schema, table)))
+
+    async def drop_publication(self, at: Address, name: str) -> None:
+        async with connected(at) as conn:
+            await conn.execute(trusted("drop publication if exists {}").format(identifier(name)))
+
+    async def drop_slot(self, at: Address, name: str) -> None:
+        async with connected(at) as conn:
+            await conn.execute(
+                "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = %s", [name]
+            )
+
+    async def skip(self, at: Address, slot: str) -> tuple[Lsn, int]:
+        async with connected(at) as conn:
+            # What the slot has confirmed already may be further than what is asked for; it never goes back.
+            moved = await (
+                await conn.execute(
+                    "select end_lsn::text from pg_replication_slot_advance(%s, pg_current_wal_flush_lsn())", [slot]
+                )
+            ).fetchone()
+            found = await (await conn.execute("select pg_current_xact_id()::text::bigint")).fetchone()
+        assert moved is not None
+        assert found is not None
+        return moved[0], found[0]
+
+
+async def _held_up(at: Address, conn: Connection) -> str:
+    running = await (await conn.execute(_RUNNING)).fetchone()
+    pids = running[0] if running is not None and running[0] else "unknown"
+    return (
+        f'source "{at.name}": a slot can be made once the transactions that run there have ended: '
+        f"those of the processes {pids}"
+    )

@@ -1,0 +1,71 @@
+"""CREATE SECRET, ALTER SECRET, DROP SECRET; and words about statements that hold one, which never quote it."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from service.domain.errors import Invalid
+from service.sql.cursor import Cursor
+from service.sql.options import read_options
+from service.sql.statements import AlterSecret, CreateSecret, DropSecret
+from service.sql.tokens import TokenKind, syntax_error
+
+BACKEND = "meta"
+"""Where secrets are kept: the meta store is the one place there is."""
+
+
+@contextmanager
+def discreet(cursor: Cursor) -> Generator[None]:
+    """Read a statement that may hold a secret: an error that would quote a string of it says only where it is."""
+    strings = [token.text for token in cursor.rest if token.kind is TokenKind.STRING]
+    values = [token.value for token in cursor.rest if token.kind is TokenKind.STRING and token.value]
+    try:
+        yield
+    except Invalid as error:
+        if any(text in error.message for text in [*strings, *values]):
+            raise Invalid("syntax error", position=error.position) from None
+        raise
+
+
+def parse_create_secret(cursor: Cursor) -> CreateSecret:
+    """Read what follows CREATE SECRET."""
+    with discreet(cursor):
+        if_not_exists = cursor.accept("if", "not", "exists")
+        name = cursor.name()
+        _backend(cursor)
+        return CreateSecret(name, _value(cursor), if_not_exists)
+
+
+def parse_alter_secret(cursor: Cursor) -> AlterSecret:
+    """Read what follows ALTER SECRET."""
+    with discreet(cursor):
+        name = cursor.name()
+        _backend(cursor)
+        return AlterSecret(name, _value(cursor))
+
+
+def parse_drop_secret(cursor: Cursor) -> DropSecret:
+    """Read what follows DROP SECRET."""
+    if_exists = cursor.accept("if", "exists")
+    name = cursor.name()
+    cursor.expect_end()
+    return DropSecret(name, if_exists)
+
+
+def _backend(cursor: Cursor) -> None:
+    if not cursor.accept("with"):
+        return
+    options = read_options(cursor, known=frozenset({"backend"}))
+    given = options["backend"]
+    if given.string() != BACKEND:
+        raise Invalid(f"secrets are kept by backend '{BACKEND}' alone", position=given.position)
+
+
+def _value(cursor: Cursor) -> str:
+    cursor.expect("as")
+    token = cursor.advance()
+    if token.kind is not TokenKind.STRING:
+        raise syntax_error(token)
+    cursor.expect_end()
+    if not token.value:
+        raise Invalid("a secret is not empty", position=token.position)
+    return token.value
