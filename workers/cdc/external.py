@@ -7,7 +7,7 @@ from answering is an `AwayError`, which says why in words that hold no secret; t
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
@@ -39,6 +39,8 @@ SETUP: Final = (
     "set max_parallel_workers_per_gather = 0",
     "set jit = off",
 )
+RETRY_SECONDS: Final = (0.5, 15.0)
+"""After the first failure, and at most: a try can hold a barrier up for as long as a connection may take."""
 _REACHED: Final[Mapping[str, Any]] = {
     "connect_timeout": 2,
     "keepalives": 1,
@@ -341,11 +343,10 @@ class Backoff:
     failures: int = 0
     until: float = 0.0
     reason: str | None = None
-    delays: tuple[float, float] = field(default=(0.5, 15.0))
 
     def failed(self, reason: str, now: float) -> None:
         """Wait longer than the last time."""
-        first, longest = self.delays
+        first, longest = RETRY_SECONDS
         self.until = now + min(first * 2 ** min(self.failures, 10), longest)
         self.failures, self.reason = self.failures + 1, reason
 
