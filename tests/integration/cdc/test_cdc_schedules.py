@@ -10,34 +10,15 @@ from typing import Any
 
 import pytest
 
-from service.protocol.cdc import Split
 from service.protocol.mutation import Pause, Resume
-from tests.support.real_cdc import CdcWorld, External, Followed, LocalPages, interleaved
+from tests.support.cdc_tables import ENTIRE, NUMBERS, SPLIT, TEXTS
+from tests.support.real_cdc import CdcWorld, External, LocalPages, interleaved
 from tests.support.state_store import prepared_store
 from workers.cdc import external as adapter
 from workers.cdc import log
 from workers.executors import cdc as executor
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
-
-NUMBERS = Followed(1, "numbers", (("id", "bigint"), ("n", "bigint"), ("t", "text")), 1)
-SPLIT = Followed(
-    2,
-    "split",
-    (("id", "bigint"), ("n", "bigint"), ("t", "text")),
-    1,
-    splits=(Split(right="-10"), Split(left="-10", right="20"), Split(left="20", right="21"), Split(left="21")),
-)
-TEXTS = Followed(
-    3,
-    "texts",
-    (("a", "text"), ("b", "bigint"), ("n", "bigint"), ("t", "text")),
-    2,
-    splits=(Split(right="b"), Split(left="b")),
-    collation='"C"',
-    timestamp="changed_at",
-)
-FULL = Followed(4, "entire", (("id", "bigint"), ("n", "bigint"), ("t", "text")), 1, identity="full")
 
 
 async def _live(world: CdcWorld, random: Random, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +47,7 @@ async def test_a_table_is_the_external_one_up_to_its_positions_at_every_epoch(
     random = Random(seed)
     monkeypatch.setattr(executor, "PagesJob", LocalPages)
     monkeypatch.setattr(log, "PART_CHANGES", random.choice((3, 20, 20_000)))
-    tables = random.choice(((NUMBERS,), (SPLIT,), (TEXTS,), (FULL,), (NUMBERS, SPLIT, TEXTS)))
+    tables = random.choice(((NUMBERS,), (SPLIT,), (TEXTS,), (ENTIRE,), (NUMBERS, SPLIT, TEXTS)))
     monkeypatch.setattr(adapter, "RETRY_SECONDS", (0.0, 0.0))
     external = External(external_url, tables, unseen=seed % 2 == 1)
     for _ in range(random.choice((20, 120))):
