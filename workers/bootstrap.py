@@ -19,6 +19,7 @@ from service.protocol.ids import DATABASE_GRAPH, Generation, GraphId, WorkerId
 from service.protocol.report import Failed
 from service.protocol.request import Analyzed, Rejected, Request, Verified, Verify
 from workers.agent import Agent
+from workers.executors.cdc import CdcGraph
 from workers.executors.failure import JobFailedError, explain
 from workers.executors.graph import GraphExecutor, Stores
 from workers.executors.questions import answer
@@ -90,6 +91,7 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
     def failed(barrier: Barrier, error: Exception) -> Failed | None:
         return None if session.ended.wait(_JVM_SECONDS) else _failure(worker, barrier, error)
 
+    client = MetaClient.of(settings.service_url, settings.worker_token.get_secret_value())
     agent = Agent(
         Registration(
             worker=worker,
@@ -98,8 +100,8 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
             host=socket.gethostname(),
             parallelism=session.parallelism,
         ),
-        MetaClient.of(settings.service_url, settings.worker_token.get_secret_value()),
-        partial(_executor, worker, session, connect, url, threading.Lock()),
+        client,
+        partial(_executor, worker, session, connect, url, threading.Lock(), client),
         respond,
         failed,
     )
@@ -112,11 +114,15 @@ def _executor(
     connect: Callable[[Barrier], Stores],
     url: str,
     history: threading.Lock,
+    client: MetaClient,
     graph: GraphId,
 ) -> GraphExecutor:
-    """The graphs of snapshot jobs take turns with their Spark jobs; the database graph waits for none of them (I10)."""
-    turn = nullcontext() if graph == DATABASE_GRAPH else history
-    return GraphExecutor(worker, session.spark, connect, Upkeep(url), turn, pool=f"graph-{graph}")
+    """The graphs of snapshot jobs take turns with their Spark jobs; the database graph waits for none of them (I10).
+    Tables that follow external ones are of the database graph.
+    """
+    database = graph == DATABASE_GRAPH
+    turn, cdc = (nullcontext(), CdcGraph(session.spark, client.source)) if database else (history, None)
+    return GraphExecutor(worker, session.spark, connect, Upkeep(url), turn, pool=f"graph-{graph}", cdc=cdc)
 
 
 def _failure(worker: WorkerId, barrier: Barrier, error: Exception) -> Failed:

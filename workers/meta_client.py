@@ -9,7 +9,8 @@ from pydantic import TypeAdapter
 
 from service.protocol.api import Registered, Registration
 from service.protocol.barrier import Barrier
-from service.protocol.ids import Epoch, GraphId, WorkerId
+from service.protocol.cdc import SourceConnection
+from service.protocol.ids import Epoch, GraphId, SourceId, WorkerId
 from service.protocol.report import Collected, Failed
 from service.protocol.request import REQUEST, Analyzed, Rejected, Request, Verified
 
@@ -65,6 +66,11 @@ class MetaClient:
         answer = self._call("GET", f"/workers/{worker}/request?graph={graph}")
         adapter: TypeAdapter[Any] = REQUEST
         return adapter.validate_json(answer.content) if answer.content else None
+
+    def source(self, source: SourceId) -> SourceConnection:
+        """Ask how to reach an external database; kept by nobody but the sessions that are opened with it."""
+        answer = self._call("GET", f"/sources/{source}")
+        return SourceConnection.model_validate_json(answer.content)
 
     def respond(self, worker: WorkerId, response: Analyzed | Verified | Rejected) -> None:
         """Answer a question."""

@@ -40,7 +40,8 @@ class ScanState:
     @classmethod
     def of(cls, plan: FragmentPlan, *, now: float) -> "ScanState":
         """Build the state from stored positions; buckets start empty."""
-        block_vnodes = ONE_VNODE if plan.scan_type is ScanType.BACKFILL else BLOCK_VNODES
+        one_by_one = plan.scan_type is ScanType.BACKFILL or plan.cdc is not None
+        block_vnodes = ONE_VNODE if one_by_one else BLOCK_VNODES
         return cls(plan.id, [_actor(actor, plan.rate_limit, block_vnodes, now) for actor in plan.actors], plan.waiting)
 
     def throttle(self, limit: int | None, *, now: float) -> None:

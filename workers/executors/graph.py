@@ -6,8 +6,8 @@ downstream, each one Spark job; what nothing changed and what has no history to 
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -24,6 +24,8 @@ from workers.backfill.pace import PAGE_ROWS_FIRST, Pace, share_of
 from workers.backfill.reading import Reading, Replay, interleaved
 from workers.backfill.scan import ActorState, ScanState, report
 from workers.executors.arrangement import ActorOutcome, ActorTask, EpochTask, ScanJob, ScanTask
+from workers.executors.cdc import CdcGraph
+from workers.executors.cdc_tables import CdcEpoch, CdcTurn
 from workers.executors.culprit import find_culprit
 from workers.executors.failure import JobFailedError
 from workers.queries.stateless import StatelessPlan, plan
@@ -85,6 +87,8 @@ class GraphExecutor:
     """Of the jobs that do not interleave: those of a graph of their own."""
     over: bool = False
     """Whether nobody waits for its epochs any more."""
+    cdc: CdcGraph | None = None
+    """The external databases that it follows: those of the database graph."""
 
     def run(self, barrier: Barrier) -> Collected:
         """Run one epoch; when it returns, everything it wrote is durable. Raises JobFailedError where one job is to
@@ -99,17 +103,19 @@ class GraphExecutor:
         self._mutate(barrier)
         dml = self.stores.dml.run(barrier.statements, barrier.curr) if barrier.statements else None
         dml_ended = _monotonic()
-        changed: set[RelationId] = set() if dml is None else set(dml.changed)
-        deltas = {} if dml is None else dict(dml.key_count_deltas)
+        external = self._follow(barrier, began)
+        changed = external.changed | (set() if dml is None else set(dml.changed))
+        deltas = external.deltas | ({} if dml is None else dml.key_count_deltas)
         scans = self._ordered()
         reports, consumed = self._run_scans(scans, barrier, changed, deltas, began)
-        self._keep_up(dml, scans)
+        self._keep_up(dml, scans, external)
         return Collected(
             worker=self.worker,
             graph=barrier.graph,
             generation=barrier.generation,
             epoch=barrier.curr,
-            actors=tuple(reports),
+            actors=(*external.actors, *reports),
+            sources=tuple(external.sources),
             relations=tuple(
                 RelationReport(relation=relation, key_count_delta=delta) for relation, delta in deltas.items() if delta
             ),
@@ -117,6 +123,7 @@ class GraphExecutor:
             timings_ms={
                 "dml": (dml_ended - began) * 1000,
                 "epoch": (_monotonic() - began) * 1000,
+                **external.timings_ms,
                 **{f"{name}_{scan.state.id}": took for scan in scans for name, took in scan.timings_ms.items()},
             },
             consumed=consumed,
@@ -173,9 +180,20 @@ class GraphExecutor:
         held = self.paused or any(scan.held or not scan.finished for scan in scans)
         return None if held else barrier.replay_upto
 
-    def _keep_up(self, dml: DmlOutcome | None, scans: Iterable[Scan]) -> None:
+    def _follow(self, barrier: Barrier, began: float) -> CdcEpoch:
+        """Follow the external databases, before the scans that read their tables."""
+        if self.cdc is None:
+            return CdcEpoch()
+        assert self.stores is not None
+        waiting = sum(map(self._may_read, self.scans.values()))
+        turn = CdcTurn(barrier, self.stores.versioned, self.paused, self._spark_turn, began, waiting)
+        return self.cdc.run(turn)
+
+    def _keep_up(self, dml: DmlOutcome | None, scans: Iterable[Scan], external: CdcEpoch) -> None:
         if self.upkeep is None:
             return
+        for relation, rows in external.inserted.items():
+            self.upkeep.wrote(relation, rows)
         for result, relation in () if dml is None else zip(dml.results, dml.relations, strict=True):
             self.upkeep.wrote(relation, result.affected)
         for scan in scans:
@@ -273,13 +291,19 @@ class GraphExecutor:
         state, store = scan.state, self.stores.versioned
         return ScanTask(store, scan.upstream, scan.target, len(state.actors), scan.pushdown, state.block_vnodes)
 
+    @contextmanager
+    def _spark_turn(self, epoch: Epoch) -> Generator[None]:
+        """Hold the turn of a Spark job of this generation."""
+        with self.turn:
+            self._check_present()
+            self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.pool)
+            self.spark.sparkContext.setJobGroup(self._group, f"epoch {epoch}")
+            yield
+
     def _run_job(self, scan: Scan, task: EpochTask) -> list[ActorOutcome]:
         began = _monotonic()
         try:
-            with self.turn:
-                self._check_present()
-                self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.pool)
-                self.spark.sparkContext.setJobGroup(self._group, f"epoch {task.curr}")
+            with self._spark_turn(task.curr):
                 outcomes = self._job(scan).run(task)
         except Exception as error:
             raise JobFailedError(

@@ -1,0 +1,72 @@
+"""I1 with respect to an external Postgres: random transactions, interleaved with everything that a worker asks.
+
+Whatever a worker asks the external database, writers may do something before it is answered: pages, the present end of
+the log, single rows. Transactions stay open across reads, roll back, commit without being visible. Workers are dropped
+with what they wrote, and actors change.
+"""
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from service.protocol.mutation import Pause, Resume
+from tests.support.cdc_tables import ENTIRE, NUMBERS, SPLIT, TEXTS
+from tests.support.real_cdc import CdcWorld, External, LocalPages, interleaved
+from tests.support.state_store import prepared_store
+from workers.cdc import external as adapter
+from workers.cdc import log
+from workers.executors import cdc as executor
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
+
+
+async def _live(world: CdcWorld, random: Random, monkeypatch: pytest.MonkeyPatch) -> None:
+    with interleaved(random, world.external, monkeypatch, random.choice((1, 2, 4))):
+        for _ in range(25):
+            for _ in range(random.choice((0, 3, 10))):
+                world.external.change(random)
+            mutation: Any = None
+            if not random.randrange(4):
+                mutation = random.choice(
+                    (
+                        Pause(),
+                        Resume(),
+                        Resume(),
+                        *map(world.throttled, (None, 0, 5_000, 5_000)),
+                        world.rescaled(random.choice((1, 2, 3))),
+                    )
+                )
+            await world.epoch(mutation, kill=not random.randrange(6))
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_a_table_is_the_external_one_up_to_its_positions_at_every_epoch(
+    database_url: str, external_url: str, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    random = Random(seed)
+    monkeypatch.setattr(executor, "PagesJob", LocalPages)
+    monkeypatch.setattr(log, "PART_CHANGES", random.choice((3, 20, 20_000)))
+    tables = random.choice(((NUMBERS,), (SPLIT,), (TEXTS,), (ENTIRE,), (NUMBERS, SPLIT, TEXTS)))
+    monkeypatch.setattr(adapter, "RETRY_SECONDS", (0.0, 0.0))
+    external = External(external_url, tables, unseen=seed % 2 == 1)
+    for _ in range(random.choice((20, 120))):
+        external.change(random)
+    external.show()
+    async with prepared_store(database_url) as store:
+        world = CdcWorld(store, external, actors=random.choice((1, 2)))
+        await world.prepare()
+        await world.epoch(world.throttled(random.choice((None, 5_000, 5_000, 5_000))))
+        await _live(world, random, monkeypatch)
+        external.rest()
+        await world.epoch(Resume())
+        await world.epoch(world.throttled(None))
+        for _ in range(40):
+            await world.epoch(interval_ms=100)
+            if len(world.finished) == len(tables) and not world.waiting:
+                break
+        assert world.broken == {}
+        assert len(world.finished) == len(tables), world.collected
+        assert world.waiting is None
+        world.close()
+    external.close()

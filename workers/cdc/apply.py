@@ -1,0 +1,287 @@
+"""What was folded, written into the versioned tables: one transaction for all tables of a source and an epoch.
+
+Rows come as texts into a temporary table, and one SQL command gives them their types and closes, removes and inserts,
+as DML does (`workers.state_store.dml`): one net version per key and epoch remains, and `_from = _to` never exists. A
+later part of the same epoch, or the fold over a page of this very epoch, meets versions that begin in it, and
+overwrites or deletes them.
+"""
+
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+
+from service.protocol.ids import Epoch, RelationId
+from service.protocol.relation import ALIVE, Relation, state_table
+from service.protocol.vnodes import vnode_postgres
+from workers.backfill.order import quoted
+from workers.cdc.fold import Folded, Key, Made, Values
+from workers.cdc.pgoutput import NULL, Piece, piece_of
+from workers.state_store.connections import WRITING, application_name, psycopg_connection
+from workers.state_store.postgres import PostgresStore, hold_generation
+
+SETUP: Final = (
+    *WRITING,
+    "set intervalstyle = 'postgres'",
+    "set bytea_output = 'hex'",
+    "set client_min_messages = 'warning'",
+    "set statement_timeout = '240s'",
+)
+COPY_HEADER: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+COPY_END: Final = b"\xff\xff"
+_COPY_BYTES: Final = 1 << 18
+_TRUE: Final = b"\0\0\0\1\1"
+_FALSE: Final = b"\0\0\0\1\0"
+REFUSED: Final = ("22", "23502", "23514", "54")
+"""SQLSTATEs, by their beginning, of a row that the table cannot hold, now or ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How many versions were made at new keys, and how many ended or were taken back."""
+
+    made: int
+    ended: int
+
+
+@contextmanager
+def applying(store: PostgresStore) -> Generator["Applying"]:
+    """Give what writes one source's epoch; fence and commit when it ends."""
+    name = application_name(store.graph, store.generation)
+    with psycopg_connection(store.url, name, SETUP) as connection, connection.transaction():
+        yield Applying(connection)
+        connection.execute(_sql(hold_generation(store.graph, store.generation)))
+
+
+@dataclass(frozen=True, slots=True)
+class Applying:
+    """One transaction, whose end is somebody else's."""
+
+    connection: psycopg.Connection
+
+    def load(self, relation: Relation, folded: Folded) -> list[Key]:
+        """Bring what was folded beside the table, rows completed by what is stored; return the keys of rows for which
+        nothing is.
+        """
+        self._begin(relation)
+        rows = _rows(relation, folded.made.items(), folded.ended)
+        self._copy(_beside(relation), rows)
+        bases = [(key, row) for key, row in folded.made.items() if row.base is not None]
+        if not bases:
+            return []
+        self._copy(_bases(relation), _base_rows(bases))
+        found = self.connection.execute(_sql(lacking_query(relation)))
+        lacking: list[Key] = [tuple(map(piece_of, row)) for row in found]
+        self.connection.execute(_sql(fill_command(relation)))
+        return lacking
+
+    def replace(self, relation: Relation, rows: Sequence[tuple[Key, Values]], ended: Iterable[Key]) -> None:
+        """Put rows that were asked for, and keys that were found without one, in the place of what was brought."""
+        ended = tuple(ended)
+        gone = _rows(relation, (), (*(key for key, _ in rows), *ended))
+        self.connection.execute(
+            _sql(f"create temp table if not exists asked (like {_beside(relation)}) on commit drop")
+        )
+        self._copy("pg_temp.asked", gone)
+        keys = [f"c{place}" for place in _places(relation)]
+        same = " and ".join(f"b.{key} = a.{key}" for key in keys)
+        self.connection.execute(_sql(f"delete from {_beside(relation)} b using pg_temp.asked a where {same}"))
+        self.connection.execute("drop table pg_temp.asked")
+        self._copy(_beside(relation), _rows(relation, ((key, Made(values)) for key, values in rows), ended))
+
+    def write(self, relation: Relation, epoch: Epoch) -> Written:
+        """Write what was brought, at `epoch`."""
+        row = self.connection.execute(_sql(write_command(relation, epoch))).fetchone()
+        assert row is not None
+        return Written(made=int(row[1]), ended=int(row[0]))
+
+    def truncate(self, relation: Relation, epoch: Epoch) -> Written:
+        """End every row, and take back what this epoch made."""
+        table = state_table(relation.id)
+        alive = f"_to = {ALIVE}"
+        ended = self.connection.execute(
+            _sql(f"update {table} set _to = {epoch} where {alive} and _from < {epoch}")
+        ).rowcount
+        removed = self.connection.execute(_sql(f"delete from {table} where {alive} and _from = {epoch}")).rowcount
+        return Written(made=0, ended=ended + removed)
+
+    def undo(self, relation: RelationId, prev: Epoch) -> None:
+        """Take back whatever was written after `prev`, as a recovery does."""
+        table = state_table(relation)
+        self.connection.execute(_sql(f"delete from {table} where _from > {prev}"))
+        self.connection.execute(_sql(f"update {table} set _to = {ALIVE} where _to > {prev} and _to <> {ALIVE}"))
+
+    def find_refused(self, relation: Relation, folded: Folded, epoch: Epoch) -> tuple[Key, str] | None:
+        """Return the key of a row because of which a part cannot be written, and why; None where it can."""
+        rows = list(folded.made.items())
+        refused = self._tried(relation, folded, epoch)
+        if refused is None:
+            return None
+        while len(rows) > 1:
+            half = rows[: len(rows) // 2]
+            error = self._tried(relation, Folded(dict(half)), epoch)
+            rows, refused = (rows[len(half) :], refused) if error is None else (half, error)
+        return rows[0][0], reason_of(refused)
+
+    def _tried(self, relation: Relation, folded: Folded, epoch: Epoch) -> psycopg.Error | None:
+        refused = None
+        try:
+            with self.connection.transaction(force_rollback=True):
+                self.load(relation, folded)
+                self.write(relation, epoch)
+        except psycopg.Error as error:
+            if not is_refusal(error):
+                raise
+            refused = error
+        return refused
+
+    def _begin(self, relation: Relation) -> None:
+        columns = ", ".join(f"c{place} text" for place in range(len(relation.columns)))
+        keys = ", ".join(f"k{place} text, b{place} text" for place in range(len(relation.key)))
+        for table, layout in (
+            (_beside(relation), f"_to boolean, {columns}"),
+            (_bases(relation), f"{keys}, lacks text"),
+        ):
+            # Kept by the session: a table made in every epoch would fill the catalog.
+            self.connection.execute(
+                _sql(f"create temp table if not exists {table.split('.')[1]} ({layout}) on commit delete rows")
+            )
+            self.connection.execute(_sql(f"truncate {table}"))
+
+    def _copy(self, table: str, rows: Iterable[bytes]) -> None:
+        with self.connection.cursor() as cursor, cursor.copy(_sql(f"copy {table} from stdin (format binary)")) as copy:
+            waiting, size = [COPY_HEADER], 0
+            for row in rows:
+                waiting.append(row)
+                size += len(row)
+                if size > _COPY_BYTES:
+                    copy.write(b"".join(waiting))
+                    waiting, size = [], 0
+            waiting.append(COPY_END)
+            copy.write(b"".join(waiting))
+
+
+def is_refusal(error: psycopg.Error) -> bool:
+    """Whether a row is to blame, not the server or us."""
+    return error.sqlstate is not None and error.sqlstate.startswith(REFUSED)
+
+
+def reason_of(error: psycopg.Error) -> str:
+    """Return the server's own words, in one line."""
+    return error.diag.message_primary or next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def write_command(relation: Relation, epoch: Epoch) -> str:
+    """Close, remove and insert; gives one row: versions ended, versions made at new keys."""
+    vnode = vnode_postgres(
+        [(f"typed.{quoted(part.name)}", kind) for part, kind in zip(relation.key, relation.key_types, strict=True)],
+        relation.vnode_count,
+    )
+    typed = ", ".join(
+        f"c{place}::{column.type} as {quoted(column.name)}" for place, column in enumerate(relation.columns)
+    )
+    table = state_table(relation.id)
+    names = ", ".join(quoted(column.name) for column in relation.columns)
+    conflict = ", ".join(["_vnode", *(quoted(part.name) for part in relation.key), "_from"])
+    overwrite = ", ".join(f"{quoted(column.name)} = excluded.{quoted(column.name)}" for column in relation.columns)
+    same, again = _same(relation, "t", "p"), _same(relation, "again", "p")
+    # `_to`: whether there is a row afterwards. A reserved name, which no column of a user's has.
+    return (
+        f"with typed as materialized (select _to, {typed} from {_beside(relation)}),"
+        f" placed as materialized (select {vnode} as _vnode, typed.* from typed),"
+        f" closed as (update {table} t set _to = {epoch} from placed p"
+        f" where {same} and t._to = {ALIVE} and t._from < {epoch} returning 1),"
+        f" removed as (delete from {table} t using placed p"
+        f" where {same} and not p._to and t._from = {epoch} and t._to = {ALIVE}"
+        f" and not exists (select 1 from placed again where again._to and {again}) returning 1),"
+        f" inserted as (insert into {table} (_vnode, {names}, _from) select _vnode, {names}, {epoch} from placed"
+        f" where _to on conflict ({conflict}) do update set {overwrite} returning (xmax = 0) as fresh)"
+        " select (select count(*) from closed) + (select count(*) from removed),"
+        " (select count(*) from inserted where fresh)"
+    )
+
+
+def lacking_query(relation: Relation) -> str:
+    """The keys of rows that lack values and whose base is not stored."""
+    keys = ", ".join(f"k{place}" for place in range(len(relation.key)))
+    return (
+        f"with based as materialized ({_based(relation)}) select {keys} from based p"
+        f" where not exists (select 1 from {state_table(relation.id)} t where {_stored(relation)})"
+    )
+
+
+def fill_command(relation: Relation) -> str:
+    """Give rows what they lack from the rows at their bases."""
+    filled = ", ".join(
+        f"c{place} = case when {place} = any(p.lacks) then t.{quoted(column.name)}::text else b.c{place} end"
+        for place, column in enumerate(relation.columns)
+    )
+    mine = " and ".join(f"b.c{place} = p.k{part}" for part, place in enumerate(_places(relation)))
+    return (
+        f"with based as materialized ({_based(relation)}) update {_beside(relation)} b set {filled}"
+        f" from based p join {state_table(relation.id)} t on {_stored(relation)} where b._to and {mine}"
+    )
+
+
+def _based(relation: Relation) -> str:
+    parts = list(zip(relation.key, relation.key_types, strict=True))
+    vnode = vnode_postgres([(f"b{place}::{kind}", kind) for place, (_, kind) in enumerate(parts)], relation.vnode_count)
+    typed = ", ".join(f"b{place}::{kind} as {quoted(part.name)}" for place, (part, kind) in enumerate(parts))
+    keys = ", ".join(f"k{place}" for place in range(len(parts)))
+    return f"select {vnode} as _vnode, {typed}, {keys}, lacks::int[] as lacks from {_bases(relation)}"
+
+
+def _stored(relation: Relation) -> str:
+    return f"{_same(relation, 't', 'p')} and t._to = {ALIVE}"
+
+
+def _same(relation: Relation, left: str, right: str) -> str:
+    """A key that is followed has no NULL."""
+    columns = ["_vnode", *(quoted(part.name) for part in relation.key)]
+    return " and ".join(f"{left}.{name} = {right}.{name}" for name in columns)
+
+
+def _places(relation: Relation) -> list[int]:
+    """The places of the key's columns among all."""
+    names = [column.name for column in relation.columns]
+    return [names.index(part.name) for part in relation.key]
+
+
+def _rows(relation: Relation, made: Iterable[tuple[Key, Made]], ended: Iterable[Key]) -> Iterable[bytes]:
+    count, places = len(relation.columns), _places(relation)
+    head = (count + 1).to_bytes(2, "big")
+    yes, no = head + _TRUE, head + _FALSE
+    for _, row in made:
+        if None in row.values:
+            yield yes + b"".join([NULL if value is None else value for value in row.values])
+        else:
+            yield yes + b"".join(row.values)  # pyright: ignore[reportCallIssue, reportArgumentType] - none is None
+    for key in ended:
+        values: list[Piece] = [NULL] * count
+        for place, value in zip(places, key, strict=True):
+            values[place] = value
+        yield no + b"".join(values)  # pyright: ignore[reportCallIssue, reportArgumentType] - as above
+
+
+def _base_rows(rows: Iterable[tuple[Key, Made]]) -> Iterable[bytes]:
+    for key, row in rows:
+        assert row.base is not None
+        lacks = ",".join(str(place) for place, value in enumerate(row.values) if value is None)
+        pairs = [value for pair in zip(key, row.base, strict=True) for value in pair]
+        fields = [*(NULL if value is None else value for value in pairs), piece_of(f"{{{lacks}}}")]
+        yield len(fields).to_bytes(2, "big") + b"".join(fields)
+
+
+def _beside(relation: Relation) -> str:
+    return f"pg_temp.cdc_{relation.id}"
+
+
+def _bases(relation: Relation) -> str:
+    return f"pg_temp.cdc_{relation.id}_base"
+
+
+def _sql(text: str) -> Any:
+    """Psycopg wants literal strings; these are printed from quoted identifiers."""
+    return text

@@ -1,0 +1,89 @@
+"""A part of the log of one table, folded to what is left of each key. Pure.
+
+Changes come in the order of their commits. Each has two halves, the row that was (at its old key) and the row that is
+(at its new one), and a half counts where its key was read already and the reading does not show it yet: a key that
+was read in an earlier epoch takes every change, one that was read in this epoch those that the page's snapshot hides,
+one that was not read none. Changes of one key are never seen in another order than they were committed in, because
+the second waited until the first was over; so what a page shows, and the changes it hides, are together the row.
+
+A TOASTed value that did not change is not sent. It is the one that the row had before: in this part of the log, or
+stored at its old key (`Made.base`). Where what is stored there is not the row before, because its key was not read or
+because the page already shows the change, the row has to be asked of the external database, by its new key
+(`Folded.asked`); what it answers is newer than all that was folded here.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from workers.cdc.pgoutput import Piece
+
+Key = tuple[Piece, ...]
+Values = tuple[Piece, ...]
+Applies = Callable[[Key, int], bool]
+"""Whether a half at a key counts that a transaction (64 bits) made."""
+
+
+class Change(NamedTuple):
+    """One row's change. `old` None: there was no row; `key` and `values` None: there is none afterwards."""
+
+    xid: int
+    old: Key | None
+    key: Key | None
+    values: Values | None
+
+
+class Made(NamedTuple):
+    """A row that is there afterwards; what its values lack is stored at the key `base`."""
+
+    values: Values
+    base: Key | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """What is left: rows by key, keys without a row, keys whose row has to be asked for."""
+
+    made: dict[Key, Made] = field(default_factory=dict[Key, Made])
+    ended: tuple[Key, ...] = ()
+    asked: tuple[Key, ...] = ()
+
+
+_ENDED: Final = 0
+_ASKED: Final = 1
+
+
+def fold(changes: Iterable[Change], applies: Applies) -> Folded:
+    """Fold changes in the order of their commits."""
+    rows: dict[Key, Made | int] = {}
+    for xid, old, key, values in changes:
+        before: Made | int | None = None
+        if old is not None:
+            kept = applies(old, xid)
+            before = rows.get(old) if kept else _ASKED
+            if kept and old != key:
+                _put(rows, old, _ENDED)
+        if key is not None and values is not None and applies(key, xid):
+            _put(rows, key, Made(values) if None not in values else _filled(values, old, before))
+    return Folded(
+        {key: row for key, row in rows.items() if isinstance(row, Made)},
+        tuple(key for key, row in rows.items() if row is _ENDED),
+        tuple(key for key, row in rows.items() if row is _ASKED),
+    )
+
+
+def _put(rows: dict[Key, Made | int], key: Key, row: Made | int) -> None:
+    # What is asked for is newer than this change.
+    if rows.get(key) is not _ASKED:
+        rows[key] = row
+
+
+def _filled(values: Values, old: Key | None, before: Made | int | None) -> Made | int:
+    """Give a row what it lacks of the row before it."""
+    assert old is not None, "a new row lacks a value"
+    if before is None:
+        return Made(values, old)
+    if not isinstance(before, Made):
+        return _ASKED
+    filled = tuple(was if value is None else value for value, was in zip(values, before.values, strict=True))
+    return Made(filled, before.base if None in filled else None)

@@ -1,0 +1,247 @@
+"""One epoch of one source, after its pages were read: the log is decoded, folded, and written, in one transaction.
+
+The place up to which the log is read is asked for after the pages: what a page shows is committed before it. So the
+tables are afterwards the external database as it was after the last commit that was read, each up to its positions
+(I1). Where a row had to be asked for, which may be newer than that, a new place is asked for, and the log read on.
+
+Where the whole log up to a place was read, nothing was committed before it that was not read: the offset moves there
+even if nothing was, or the slot would hold the log of idle tables for ever.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import psycopg
+
+from service.protocol.ids import Epoch, FragmentId
+from workers.cdc.apply import Applying, applying, is_refusal, reason_of
+from workers.cdc.external import AwayError, ChangedError, Session, ask
+from workers.cdc.fold import Applies, Change, Folded, Key, Values, fold
+from workers.cdc.keys import FRESH, SETTLED, ExternalTable, Stretch, keyed
+from workers.cdc.log import ROW_TOO_LARGE, LogReader, Part, Picked, Truncated, drift, picked
+from workers.cdc.pgoutput import TableSent, text_of
+from workers.cdc.snapshots import Snapshot
+from workers.state_store.postgres import PostgresStore
+
+_TRIES: Final = 100
+"""A transaction is committed before others see it, for a moment; longer only where it waits for a standby."""
+REBUILD: Final = "DROP and CREATE the table again"
+
+
+@dataclass
+class TableEpoch:
+    """One table in one epoch. `settled` was read before it; `fresh` was read in it, by actor, in `snapshots`."""
+
+    fragment: FragmentId
+    table: ExternalTable
+    settled: Sequence[Stretch]
+    complete: bool
+    """Whether all of it was read before this epoch: then every key counts, and nobody has to be asked."""
+    fresh: Mapping[int, Sequence[Stretch]] = field(default_factory=dict[int, Sequence[Stretch]])
+    snapshots: Mapping[int, Snapshot] = field(default_factory=dict[int, Snapshot])
+    paged: int = 0
+    """Rows that pages brought."""
+    broken: str | None = None
+    patched: dict[Key, Snapshot] = field(default_factory=dict[Key, Snapshot])
+    """Keys whose row was asked for, and in which snapshot it was read."""
+    truncated: bool = False
+    changes: int = 0
+    made: int = 0
+    ended: int = 0
+
+    @property
+    def delta(self) -> int:
+        """By how many the number of keys grew."""
+        return self.paged + self.made - self.ended
+
+    def breaks(self, reason: str) -> None:
+        """Stop to follow it; what the epoch wrote of it is taken back. The first reason counts."""
+        self.broken = self.broken or f"{reason}: {REBUILD}"
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """Where the source stands now."""
+
+    offset: int
+    undecided: tuple[int, ...]
+    changes: int
+    commit_lag_ms: float | None
+    """How old the last commit was when it was written."""
+    inserted: int
+    """The end of the log."""
+    restart: int | None
+
+
+def follow(
+    session: Session,
+    store: PostgresStore,
+    tables: Sequence[TableEpoch],
+    *,
+    offset: int,
+    undecided: Sequence[int],
+    limit: int | None,
+    prev: Epoch,
+    curr: Epoch,
+) -> Followed:
+    """Read the log from `offset` to its present end, or about `limit` changes of it; when it returns, all of it is
+    durable. Raises AwayError, then nothing of it is written; and what the state store raises.
+    """
+    with applying(store) as writing:
+        one = _Epoch(session, writing, {table.fragment: table for table in tables}, curr, session.snapshot(), offset)
+        end = one.run(limit)
+        for table in tables:
+            if table.broken is not None:
+                writing.undo(table.table.relation.id, prev)
+        # Looked at again, now that all was read: what happened to slot and publication meanwhile may have cost changes.
+        seen = session.look(offset)
+        missing = session.unpublished([table.table.scan for table in tables], seen.snapshot)
+        for table in tables:
+            reason = missing.get(_name(table))
+            if reason is not None and table.broken is None:
+                table.breaks(reason)
+                writing.undo(table.table.relation.id, prev)
+    hidden = seen.snapshot.hidden([*undecided, *one.reader.xids])
+    return Followed(end, hidden, one.reader.changes, seen.lag_ms(one.reader.committed_at), seen.inserted, seen.restart)
+
+
+@dataclass
+class _Epoch:
+    session: Session
+    writing: Applying
+    tables: Mapping[FragmentId, TableEpoch]
+    curr: Epoch
+    now: Snapshot
+    offset: int
+
+    def __post_init__(self) -> None:
+        self.reader = LogReader(self.offset, self.now, self._describe)
+        self.asked = False
+
+    def run(self, limit: int | None) -> int:
+        """Read and write; return the new offset."""
+        while True:
+            self.asked, before = False, self.reader.at
+            high = self.session.high()
+            told = 0
+            for part in self.reader.read(self.session.changes(high, limit)):
+                told += part.messages
+                self._take(part)
+            if self.asked:
+                limit = None
+            elif limit is None or told < limit:
+                return max(high, self.reader.at)
+            elif self.reader.at > before:
+                return self.reader.at
+            else:
+                # All that was told had been read before.
+                limit *= 4
+
+    def _take(self, part: Part | Truncated) -> None:
+        if isinstance(part, Truncated):
+            for fragment in part.fragments:
+                self._truncate(self.tables[fragment])
+            return
+        for fragment, key in self.reader.too_large.items():
+            table = self.tables[fragment]
+            table.breaks(f"{ROW_TOO_LARGE} at {_keyed(table, key)}")
+        for fragment, changes in part.changes.items():
+            table = self.tables[fragment]
+            if table.broken is None:
+                self._write(table, changes)
+
+    def _truncate(self, table: TableEpoch) -> None:
+        if table.broken is not None:
+            return
+        written = self.writing.truncate(table.table.relation, self.curr)
+        table.ended += written.ended
+        table.changes += 1
+        # Whatever is there from here on came after it, and is told in full.
+        table.truncated, table.patched = True, {}
+
+    def _write(self, table: TableEpoch, changes: Sequence[Change]) -> None:
+        try:
+            folded = fold(changes, self._applies(table, changes))
+        except (ChangedError, psycopg.DataError) as error:
+            table.breaks(f"the external table changed: {error}")
+            return
+        if not (folded.made or folded.ended or folded.asked):
+            return
+        try:
+            with self.writing.connection.transaction():
+                self._write_folded(table, folded)
+        except psycopg.Error as error:
+            if not is_refusal(error):
+                raise
+            found = self.writing.find_refused(table.table.relation, folded, self.curr)
+            table.breaks(reason_of(error) if found is None else f"{found[1]} at {_keyed(table, found[0])}")
+            return
+        table.changes += len(changes)
+
+    def _write_folded(self, table: TableEpoch, folded: Folded) -> None:
+        relation = table.table.relation
+        asked = [*folded.asked, *self.writing.load(relation, folded)]
+        if asked:
+            rows, snapshot = self._ask(table, asked)
+            self.writing.replace(relation, list(rows.items()), [key for key in asked if key not in rows])
+            table.patched.update(dict.fromkeys(asked, snapshot))
+            self.asked = True
+        written = self.writing.write(relation, self.curr)
+        table.made, table.ended = table.made + written.made, table.ended + written.ended
+
+    def _ask(self, table: TableEpoch, keys: Sequence[Key]) -> tuple[dict[Key, Values], Snapshot]:
+        """Return rows as they are now, after all that was read of the log so far."""
+        hidden: Sequence[int] = ()
+        for _ in range(_TRIES):
+            rows, snapshot = self.session.rows(table.table, keys)
+            hidden = snapshot.hidden(self.reader.begun)
+            if not hidden:
+                return rows, snapshot
+            ask(self.session.control, "select pg_sleep(0.02)")
+        raise AwayError(f"transaction {max(hidden)} is committed, but does not become visible")
+
+    def _applies(self, table: TableEpoch, changes: Sequence[Change]) -> Applies:
+        """Return which halves of these changes count."""
+        patched = table.patched
+        if table.complete and not table.fresh:
+            return _unless_patched(patched)
+        keys = list({key for change in changes for key in (change.old, change.key) if key is not None})
+        regions = self.session.regions(table.table, keys, table.settled, table.fresh)
+        snapshots = {FRESH + actor: snapshot for actor, snapshot in table.snapshots.items()}
+
+        def applies(key: Key, xid: int) -> bool:
+            shown = patched.get(key)
+            if shown is not None:
+                return not shown.shows(xid)
+            region = regions.get(key)
+            if region is None:
+                return False
+            return region == SETTLED or table.truncated or not snapshots[region].shows(xid)
+
+        return applies
+
+    def _describe(self, sent: TableSent) -> Picked | None:
+        for table in self.tables.values():
+            if _name(table) == (sent.schema, sent.name):
+                reason = drift(table.table, sent, self.session.types(sent.columns))
+                if reason is None:
+                    return picked(table.table, table.fragment, sent)
+                table.breaks(reason)
+        return None
+
+
+def _unless_patched(patched: Mapping[Key, Snapshot]) -> Applies:
+    def applies(key: Key, xid: int) -> bool:
+        shown = patched.get(key)
+        return shown is None or not shown.shows(xid)
+
+    return applies if patched else lambda _key, _xid: True
+
+
+def _name(table: TableEpoch) -> tuple[str, str]:
+    return table.table.scan.external_schema, table.table.scan.external_table
+
+
+def _keyed(table: TableEpoch, key: Key) -> str:
+    return keyed(table.table, tuple(text_of(piece) for piece in key))

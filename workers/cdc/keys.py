@@ -1,0 +1,205 @@
+"""What is asked of an external table, as SQL: where a page ends, the page, which keys were read, single rows. Pure.
+
+The order of keys is the external server's own, that of the index on them, whatever its collation: a page is cut in it,
+and whether a change's key was read is asked there as well. So one rule holds for all types, and nobody has to know
+another server's locale.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from service.protocol.cdc import CdcScan, Split
+from service.protocol.ids import Epoch
+from service.protocol.plan import VnodePosition
+from service.protocol.relation import Relation
+from service.protocol.vnodes import vnode_postgres
+from workers.backfill.order import Position, quoted
+
+BEYOND = 0
+"""The key was not read yet: a page brings it."""
+SETTLED = 1
+"""The key was read in an earlier epoch."""
+FRESH = 2
+"""The key was read in this epoch, by the actor that is this less."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalKey:
+    """A column of the key there. `collation` is quoted and qualified, None for a type that has none."""
+
+    name: str
+    type: str
+    collation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalTable:
+    """A table there, and what it becomes here. `partitioned`: its rows are those of its partitions."""
+
+    relation: Relation
+    scan: CdcScan
+    key: tuple[ExternalKey, ...]
+    partitioned: bool = False
+
+    @property
+    def name(self) -> str:
+        """The qualified name."""
+        return f"{quoted(self.scan.external_schema)}.{quoted(self.scan.external_table)}"
+
+    @property
+    def rows(self) -> str:
+        """What to select from: never the rows of tables that merely inherit."""
+        return f"{self.name} t" if self.partitioned else f"only {self.name} t"
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Keys whose split value is in `[left, right)`, up to and with `upto` (None: all of them)."""
+
+    split: Split
+    upto: Position | None = None
+
+
+def stretches(splits: Sequence[Split], positions: Mapping[int, VnodePosition]) -> list[Stretch]:
+    """Return what was read. Neighbours that were read out are one stretch, so that they are as few as actors, not as
+    many as splits.
+    """
+    found: list[Stretch] = []
+    for number, split in enumerate(splits):
+        position = positions.get(number)
+        if position is None:
+            continue
+        last = found[-1] if found else None
+        joined = last is not None and last.upto is None and last.split.right is not None
+        if last is not None and joined and position.key is None and last.split.right == split.left:
+            found[-1] = Stretch(Split(left=last.split.left, right=split.right))
+        else:
+            found.append(Stretch(split, position.key))
+    return found
+
+
+def bound_query(table: ExternalTable, split: Split, after: Position | None, rows: int) -> str:
+    """Find the last of the next `rows` keys of a split, as texts, and how many keys there are up to it. No row where
+    none is left.
+    """
+    names = _key(table)
+    last = ", ".join(f"b.{quoted(part.name)} desc" for part in table.key)
+    texts = ", ".join(f"b.{quoted(part.name)}::text" for part in table.key)
+    return (
+        f"with b as materialized (select {names} from {table.rows} where {_left(table, split, after)}"
+        f" order by {names} limit {rows}) select (select count(*) from b), {texts} from b order by {last} limit 1"
+    )
+
+
+def page_query(
+    table: ExternalTable, split: Split, after: Position | None, upto: Position | None, *, epoch: Epoch
+) -> str:
+    """Return the rows of a page as the state store has them: vnode, columns, epoch; in the order of their key."""
+    end = "" if upto is None else f" and {_compared(table, '<=', upto)}"
+    where = f"{_left(table, split, after)}{end}"
+    return (
+        f"select {vnode(table)}, {columns(table)}, {epoch}::bigint from {table.rows} where {where}"
+        f" order by {_key(table)}"
+    )
+
+
+def rows_query(table: ExternalTable) -> str:
+    """Return the rows of keys: the key's place from 1 on, then the columns as texts. The keys are given as a parameter
+    for each column of the key, an array of texts.
+    """
+    texts = ", ".join(f"({value})::text" for value in _values(table))
+    same = " and ".join(f"t.{quoted(part.name)} = k.{quoted(part.name)}" for part in table.key)
+    return f"select k.ord, {texts} from {table.rows} join ({_unnested(table)}) k on {same}"
+
+
+def regions_query(table: ExternalTable, settled: Sequence[Stretch], fresh: Mapping[int, Sequence[Stretch]]) -> str:
+    """Say of keys, given as for `rows_query`, by their place from 1 on, where they lie; nothing of those beyond."""
+    cases = [(SETTLED, settled), *((FRESH + actor, read) for actor, read in fresh.items())]
+    region = "".join(
+        f" when {' or '.join(_within(table, stretch) for stretch in read)} then {number}"
+        for number, read in cases
+        if read
+    )
+    keys = f"select ord, case{region} else {BEYOND} end as region from ({_unnested(table)}) t"
+    return f"select ord, region from ({keys}) r where region > {BEYOND}"
+
+
+def keyed(table: ExternalTable, key: Position) -> str:
+    """Name a row for people."""
+    return f"({', '.join(part.name for part in table.key)})=({', '.join(str(text) for text in key)})"
+
+
+def columns(table: ExternalTable) -> str:
+    """The columns of the relation, as it declares them."""
+    return ", ".join(_values(table))
+
+
+def vnode(table: ExternalTable) -> str:
+    """The vnode of a row, computed there: no row passes through Python."""
+    external = {column.name: column.external for column in table.scan.columns}
+    key = [
+        (f"t.{quoted(external[part.name])}::{kind}", kind)
+        for part, kind in zip(table.relation.key, table.relation.key_types, strict=True)
+    ]
+    return vnode_postgres(key, table.relation.vnode_count)
+
+
+def _values(table: ExternalTable) -> list[str]:
+    external = {column.name: f"t.{quoted(column.external)}" for column in table.scan.columns}
+    if table.scan.timestamp is not None:
+        # A row of history has no commit of its own that could be told: it is as old as the reading of it.
+        external[table.scan.timestamp] = "transaction_timestamp()"
+    return [f"{external[column.name]}::{column.type}" for column in table.relation.columns]
+
+
+def _key(table: ExternalTable) -> str:
+    """Qualified: an output column of the same name must not decide the order."""
+    return ", ".join(_named(part) for part in table.key)
+
+
+def _named(part: ExternalKey) -> str:
+    return f"t.{quoted(part.name)}"
+
+
+def _left(table: ExternalTable, split: Split, after: Position | None) -> str:
+    conditions = _in_split(table, split)
+    if after is not None:
+        conditions.append(_compared(table, ">", after))
+    return " and ".join(conditions) or "true"
+
+
+def _within(table: ExternalTable, stretch: Stretch) -> str:
+    conditions = _in_split(table, stretch.split)
+    if stretch.upto is not None:
+        conditions.append(_compared(table, "<=", stretch.upto))
+    return f"({' and '.join(conditions) or 'true'})"
+
+
+def _in_split(table: ExternalTable, split: Split) -> list[str]:
+    part = next((part for part in table.key if part.name == table.scan.split_column), None)
+    assert part is not None, "splits are ranges of a column of the key"
+    bounds = ((">=", split.left), ("<", split.right))
+    return [f"{_named(part)} {by} {_literal(bound, part)}" for by, bound in bounds if bound is not None]
+
+
+def _compared(table: ExternalTable, operator: str, position: Position) -> str:
+    values = [_literal(text, part) for text, part in zip(position, table.key, strict=True)]
+    if len(values) == 1:
+        return f"{_key(table)} {operator} {values[0]}"
+    return f"({_key(table)}) {operator} ({', '.join(values)})"
+
+
+def _literal(text: str | None, part: ExternalKey) -> str:
+    assert text is not None, "a key has no NULL"
+    return "'" + text.replace("'", "''") + f"'::{part.type}"
+
+
+def _unnested(table: ExternalTable) -> str:
+    """The keys that were given, with the types and the order of the columns they are of."""
+    places = [f"k{number}" for number in range(len(table.key))]
+    arrays = ", ".join(f"${number}::text[]" for number in range(1, len(places) + 1))
+    values = ", ".join(
+        f"{place}::{part.type}{'' if part.collation is None else f' collate {part.collation}'} as {quoted(part.name)}"
+        for place, part in zip(places, table.key, strict=True)
+    )
+    return f"select ord, {values} from unnest({arrays}) with ordinality as u({', '.join(places)}, ord)"

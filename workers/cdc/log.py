@@ -1,0 +1,207 @@
+"""The log of a source, read transaction by transaction and cut into parts that fit in memory. Pure.
+
+What ended at or before the offset is dropped: it is part of what is stored. A transaction is known by where its commit
+record begins; offsets lie between records, so that a record ends at or before one exactly where it begins before it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from operator import itemgetter
+from typing import Final
+
+from service.protocol.ids import FragmentId
+from workers.cdc.fold import Change, Key, Values
+from workers.cdc.keys import ExternalTable
+from workers.cdc.pgoutput import (
+    Begin,
+    Commit,
+    Delete,
+    Event,
+    Insert,
+    Piece,
+    Pieces,
+    TableSent,
+    Truncate,
+    Update,
+    decode,
+    piece_of,
+)
+from workers.cdc.snapshots import Snapshot
+
+PART_CHANGES: Final = 20_000
+PART_BYTES: Final = 16 << 20
+"""A part lives in memory whole, as does what is left of it (I8)."""
+ROW_BYTES_MAX: Final = 32 << 20
+"""A row lives in memory whole, more than once, in both databases and here (I8)."""
+ROW_TOO_LARGE: Final = f"a row of more than {ROW_BYTES_MAX >> 20} MB"
+_ROWS, _BEGINS, _TRUNCATES = frozenset(b"IUD"), ord("B"), ord("T")
+_UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """Which columns of a row that was sent are the key's, and which the relation's; both in the relation's order."""
+
+    fragment: FragmentId
+    key: Callable[[Pieces], Key]
+    values: Callable[[Pieces], Values]
+    stamped: bool
+    """Whether the time of the commit is one of the values: it is appended to what was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Changes by table, in the order of their commits. `messages` were read for it."""
+
+    changes: dict[FragmentId, list[Change]]
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """These tables were emptied."""
+
+    fragments: tuple[FragmentId, ...]
+    messages: int = 1
+
+
+def drift(table: ExternalTable, sent: TableSent, types: Iterable[str]) -> str | None:
+    """Return why a table cannot be followed as it is sent; `types` are the full types of its columns."""
+    known = dict(zip((column.name for column in sent.columns), types, strict=True))
+    for column in table.scan.columns:
+        kind = known.get(column.external)
+        if kind is None:
+            return f'its column "{column.external}" was dropped or renamed, or is not published'
+        if kind != column.type:
+            return f'its column "{column.external}" is now of type {kind}, not {column.type}'
+    identity = {column.name for column in sent.columns if column.key}
+    for part in table.key:
+        if part.name not in identity:
+            return f'its column "{part.name}" is not part of the replica identity'
+    return None
+
+
+def picked(table: ExternalTable, fragment: FragmentId, sent: TableSent) -> Picked:
+    """Return how the rows of a table are picked."""
+    places = {column.name: place for place, column in enumerate(sent.columns)}
+    mine = {column.name: places[column.external] for column in table.scan.columns}
+    stamp = table.scan.timestamp
+    if stamp is not None:
+        mine[stamp] = len(sent.columns)
+    key = [places[part.name] for part in table.key]
+    return Picked(
+        fragment, _getter(key), _getter([mine[column.name] for column in table.relation.columns]), stamp is not None
+    )
+
+
+@dataclass
+class LogReader:
+    """Reads from an offset on. `describe` is told of every table that is sent, and says how its rows are picked, or
+    None where they are nobody's.
+    """
+
+    at: int
+    """The end of the last commit that was read."""
+    now: Snapshot
+    """Any recent one: it says the upper half of the transactions' ids."""
+    describe: Callable[[TableSent], Picked | None]
+    xids: set[int] = field(default_factory=set[int])
+    changes: int = 0
+    committed_at: int | None = None
+    """Of the last commit, in microseconds since 1970."""
+    too_large: dict[FragmentId, Key] = field(default_factory=dict[FragmentId, Key])
+    """Rows that are larger than any is taken."""
+    _tables: dict[int, Picked | None] = field(default_factory=dict[int, Picked | None])
+    _pending: dict[FragmentId, list[Change]] = field(default_factory=dict[FragmentId, list[Change]])
+    _xid: int = 0
+    _stamp: bytes = b""
+
+    def read(self, messages: Iterable[bytes]) -> Iterator[Part | Truncated]:
+        """Read what the slot gives, which may begin before the offset."""
+        # Every look at the log describes its tables anew.
+        self._tables = {}
+        skipping, count, size = True, 0, 0
+        for message in messages:
+            kind = message[0]
+            count += 1
+            if kind in _ROWS:
+                if skipping:
+                    continue
+                self._row(decode(message), len(message))
+                size += len(message)
+                if count >= PART_CHANGES or size >= PART_BYTES:
+                    yield self._part(count)
+                    count, size = 0, 0
+            elif kind == _BEGINS:
+                skipping = self._skips(decode(message))
+            elif kind == _TRUNCATES and not skipping:
+                yield self._part(count)
+                yield self._truncated(decode(message))
+                count, size = 0, 0
+            else:
+                self._note(decode(message), skipping=skipping)
+        yield self._part(count)
+
+    @property
+    def begun(self) -> set[int]:
+        """The transactions that were read, also the one that is not read to its end."""
+        return self.xids | {self._xid} if self._xid else self.xids
+
+    def _part(self, messages: int) -> Part:
+        part, self._pending = Part(self._pending, messages), {}
+        return part
+
+    def _skips(self, begin: Event) -> bool:
+        assert isinstance(begin, Begin)
+        if begin.lsn < self.at:
+            return True
+        self._xid, self._stamp = self.now.full(begin.xid), _stamp(begin.committed_at)
+        return False
+
+    def _note(self, event: Event, *, skipping: bool) -> None:
+        if isinstance(event, TableSent):
+            self._tables[event.oid] = self.describe(event)
+        elif isinstance(event, Commit) and not skipping:
+            self.at, self.committed_at = event.end, event.committed_at
+            self.xids.add(self._xid)
+
+    def _truncated(self, event: Event) -> Truncated:
+        assert isinstance(event, Truncate)
+        mine = [self._tables.get(oid) for oid in event.oids]
+        self.changes += 1
+        return Truncated(tuple(one.fragment for one in mine if one is not None))
+
+    def _row(self, event: Event, size: int) -> None:
+        assert isinstance(event, Insert | Update | Delete)
+        table = self._tables.get(event.oid)
+        if table is None:
+            return
+        change = _change(event, table, self._xid, self._stamp)
+        if size > ROW_BYTES_MAX:
+            self.too_large.setdefault(table.fragment, change.key or change.old or ())
+        self.changes += 1
+        self._pending.setdefault(table.fragment, []).append(change)
+
+
+def _change(event: Insert | Update | Delete, table: Picked, xid: int, stamp: bytes) -> Change:
+    if isinstance(event, Delete):
+        return Change(xid, table.key(event.old), None, None)
+    if table.stamped:
+        event.new.append(stamp)
+    key, values = table.key(event.new), table.values(event.new)
+    if isinstance(event, Insert):
+        return Change(xid, None, key, values)
+    return Change(xid, key if event.old is None else table.key(event.old), key, values)
+
+
+def _stamp(microseconds: int) -> bytes:
+    at = _UNIX_EPOCH + timedelta(microseconds=microseconds)
+    return piece_of(at.isoformat(sep=" "))
+
+
+def _getter(places: list[int]) -> Callable[[Pieces], tuple[Piece, ...]]:
+    if len(places) > 1:
+        return itemgetter(*places)
+    (place,) = places
+    return lambda pieces: (pieces[place],)

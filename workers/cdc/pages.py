@@ -1,0 +1,273 @@
+"""History of one external table: a Spark task for each actor copies pages from the external database into the store.
+
+A page goes from COPY to COPY, byte for byte: no row becomes a Python value. All pages of one actor and epoch are read
+in one snapshot and written in one transaction. They count only if the snapshot shows every transaction that was
+decoded in earlier epochs: of a change that it hides, and that is not decoded again, there would be no trace.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import psycopg
+from pydantic import BaseModel, ConfigDict
+
+from service.protocol.ids import EpochField
+from service.protocol.plan import VnodePosition
+from service.protocol.relation import state_table
+from service.protocol.vnodes import Runs
+from workers.backfill.order import Position, quoted
+from workers.backfill.pace import page_rows_after
+from workers.backfill.positions import ONE_VNODE, Block, PageSize, Positions, Span, pages
+from workers.cdc.apply import is_refusal, reason_of
+from workers.cdc.external import AwayError, ChangedError, LockedError, ask, cached, reading, stream
+from workers.cdc.keys import ExternalTable, bound_query, keyed, page_query
+from workers.cdc.log import ROW_BYTES_MAX, ROW_TOO_LARGE
+from workers.cdc.snapshots import Snapshot
+from workers.state_store.connections import WRITING, application_name, psycopg_connection
+from workers.state_store.postgres import PostgresStore, hold_generation
+from workers.state_store.statements import stored_columns
+
+_WRITE_BYTES: Final = 1 << 16
+
+
+class PagesActor(BaseModel):
+    """What one actor may do in this epoch. `permits` None is any number of rows, 0 is none."""
+
+    model_config = ConfigDict(frozen=True)
+
+    runs: Runs
+    positions: tuple[VnodePosition, ...]
+    permits: int | None
+
+
+class PagesTask(BaseModel):
+    """One table's epoch: what differs from the last one."""
+
+    model_config = ConfigDict(frozen=True)
+
+    curr: EpochField
+    actors: tuple[PagesActor, ...]
+    slice_seconds: float
+    page_rows: int
+    undecided: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """One table in one generation: what travels in the tasks' closures."""
+
+    store: PostgresStore
+    table: ExternalTable
+    actors: int
+    conninfo: str = field(repr=False)
+
+
+class PagesOutcome(BaseModel):
+    """What one actor did. `snapshot` is set where it read. At most one of the reasons is set: then it read nothing."""
+
+    actor: int
+    positions: tuple[VnodePosition, ...] = ()
+    snapshot_rows: int = 0
+    page_rows: int
+    snapshot: str | None = None
+    reading_seconds: float = 0.0
+    used_slice: bool = False
+    waiting: str | None = None
+    """Why this table may not be read now."""
+    behind: bool = False
+    """It waits for transactions that are older than the table's place in the publication."""
+    broken: str | None = None
+    away: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    rows: dict[int, int]
+    reached: dict[int, Position | None]
+
+
+class _TooLargeError(Exception):
+    """A row that is larger than any is taken."""
+
+
+class _RefusedError(Exception):
+    """A page has a row that the table cannot hold."""
+
+    def __init__(self, reason: str, span: Span, upto: Position | None, count: int) -> None:
+        super().__init__(reason)
+        self.span, self.upto, self.count = span, upto, count
+
+
+def copy_pages(copied: Copied, task: PagesTask, index: int) -> PagesOutcome:
+    """Copy pages until history ends, the permits are used up, or the slice is over. Raises what the state store
+    raises.
+    """
+    outcome = partial(PagesOutcome, actor=index, page_rows=task.page_rows)
+    try:
+        copying = _Copying(copied, task, index)
+        try:
+            return copying.run()
+        except _RefusedError as error:
+            key = copying.find_refused(error)
+            return outcome(broken=f"{error}{'' if key is None else f' at {keyed(copied.table, key)}'}")
+    except LockedError as error:
+        return outcome(waiting=str(error))
+    except AwayError as error:
+        return outcome(away=str(error))
+    except ChangedError as error:
+        return outcome(broken=f"the external table changed: {error}")
+
+
+@dataclass
+class _Copying:
+    copied: Copied
+    task: PagesTask
+    index: int
+    page_rows: int = 0
+
+    def run(self) -> PagesOutcome:
+        began = _monotonic()
+        actor, copied = self.task.actors[self.index], self.copied
+        self.page_rows = self.task.page_rows
+        known: dict[int, VnodePosition] = {position.vnode: position for position in actor.positions}
+        positions = Positions(actor.runs, known, block_vnodes=ONE_VNODE)
+        name = application_name(copied.store.graph, copied.store.generation)
+        rows = 0
+        more_time = partial(_more_time, began + self.task.slice_seconds)
+        with (
+            cached(copied.conninfo, copied.table.scan.source.slot) as external,
+            psycopg_connection(copied.store.url, name, WRITING) as store,
+            store.transaction(),
+        ):
+            with reading(external, copied.table) as snapshot:
+                reason = self._refused(snapshot)
+                if reason is not None:
+                    return reason
+                read = partial(self._page, external, store)
+                for page in pages(
+                    positions, read, page_rows=self._next_rows, permits=actor.permits, more_time=more_time
+                ):
+                    rows += sum(page.rows.values())
+            store.execute(_sql(hold_generation(copied.store.graph, copied.store.generation)))
+        return PagesOutcome(
+            actor=self.index,
+            positions=positions.take_changed(),
+            snapshot_rows=rows,
+            page_rows=self.page_rows,
+            snapshot=snapshot.text(),
+            reading_seconds=_monotonic() - began,
+            used_slice=not more_time(),
+        )
+
+    def _refused(self, snapshot: Snapshot) -> PagesOutcome | None:
+        none = partial(PagesOutcome, actor=self.index, page_rows=self.task.page_rows)
+        if hidden := snapshot.hidden(self.task.undecided):
+            return none(waiting=f"transaction {hidden[0]} is committed but not yet visible")
+        if snapshot.xmin < self.copied.table.scan.readable_after:
+            return none(waiting="a transaction is older than the table's place in the publication", behind=True)
+        return None
+
+    def _next_rows(self) -> int:
+        return self.page_rows
+
+    def _page(self, external: psycopg.Connection, store: psycopg.Connection, block: Block, size: PageSize) -> _Page:
+        began = _monotonic()
+        (span,) = block
+        table = self.copied.table
+        split = table.scan.splits[span.vnode]
+        found = ask(external, bound_query(table, split, span.after, size.rows))
+        count = int(found[0][0]) if found else 0
+        upto = tuple(map(str, found[0][1:])) if count == size.rows else None
+        try:
+            copied = self._copy(external, store, span, upto) if count else 0
+        except _TooLargeError as error:
+            raise _RefusedError(str(error), span, upto, count) from error
+        except psycopg.Error as error:
+            if not is_refusal(error):
+                raise
+            raise _RefusedError(reason_of(error), span, upto, count) from error
+        seconds = _monotonic() - began
+        self.page_rows = page_rows_after(self.page_rows, rows=count, size_bytes=copied, seconds=seconds)
+        return _Page({span.vnode: count} if count else {}, {span.vnode: upto})
+
+    def _copy(self, external: psycopg.Connection, store: psycopg.Connection, span: Span, upto: Position | None) -> int:
+        """Copy the rows of a page; return their bytes."""
+        table = self.copied.table
+        split = table.scan.splits[span.vnode]
+        query = page_query(table, split, span.after, upto, epoch=self.task.curr)
+        names = ", ".join(quoted(name) for name in stored_columns(table.relation))
+        into = f"copy {state_table(table.relation.id)} ({names}) from stdin (format binary)"
+        size = 0
+        with store.cursor() as cursor, cursor.copy(_sql(into)) as copy:
+            for rows in _joined(stream(external, query)):
+                size += len(rows)
+                copy.write(rows)
+        return size
+
+    def find_refused(self, refused: _RefusedError) -> Position | None:
+        """Return the key of the row because of which a page cannot be written; None where it is not there any more."""
+        span, upto, count = refused.span, refused.upto, refused.count
+        while count > 1:
+            middle = self._bound(span, count // 2)
+            if self._fails(span, middle):
+                upto, count = middle, count // 2
+            else:
+                span, count = Span(span.vnode, middle), count - count // 2
+        return self._bound(span, 1) if self._fails(span, upto) else None
+
+    def _bound(self, span: Span, rows: int) -> Position | None:
+        table = self.copied.table
+        with cached(self.copied.conninfo, table.scan.source.slot) as external:
+            found = ask(external, bound_query(table, table.scan.splits[span.vnode], span.after, rows))
+        return tuple(map(str, found[0][1:])) if found else None
+
+    def _fails(self, span: Span, upto: Position | None) -> bool:
+        store = self.copied.store
+        name = application_name(store.graph, store.generation)
+        try:
+            with (
+                cached(self.copied.conninfo, self.copied.table.scan.source.slot) as external,
+                psycopg_connection(store.url, name, WRITING) as connection,
+                connection.transaction(force_rollback=True),
+                reading(external, self.copied.table),
+            ):
+                self._copy(external, connection, span, upto)
+        except _TooLargeError:
+            return True
+        except psycopg.Error as error:
+            if not is_refusal(error):
+                raise
+            return True
+        return False
+
+
+def _joined(rows: Iterator[bytes]) -> Iterator[bytes]:
+    """Join rows into writes worth their while."""
+    waiting: list[bytes] = []
+    size = 0
+    for row in rows:
+        if len(row) > ROW_BYTES_MAX:
+            raise _TooLargeError(ROW_TOO_LARGE)
+        waiting.append(row)
+        size += len(row)
+        if size > _WRITE_BYTES:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield b"".join(waiting)
+
+
+def _more_time(deadline: float) -> bool:
+    return _monotonic() < deadline
+
+
+def _monotonic() -> float:
+    return time.monotonic()  # noqa: TID251 - the task owns the clock of its slice
+
+
+def _sql(text: str) -> Any:
+    """Psycopg wants literal strings; these are printed from quoted identifiers."""
+    return text
