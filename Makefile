@@ -7,10 +7,10 @@ STAMP := $(VENV)/.installed
 SOURCES := service workers migrations tests
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo serve test check lint format bench soak lock clean
+.PHONY: help venv demo demo-cdc serve test check lint format bench soak lock clean
 
 help: ## Say what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## Make .venv with the pinned packages
 
@@ -30,6 +30,9 @@ $(STAMP): pyproject.toml .requirements/all.txt
 
 demo: $(STAMP) ## Watch a view being built over a live table; KEEP=1 leaves it running
 	@$(BIN)/tidefill demo $(if $(KEEP),--keep)
+
+demo-cdc: $(STAMP) ## Watch tables follow an external Postgres under load; KEEP=1 leaves it running
+	@$(BIN)/tidefill demo-cdc $(if $(KEEP),--keep)
 
 serve: $(STAMP) ## Run a service with its own Postgres and worker
 	@$(BIN)/tidefill serve

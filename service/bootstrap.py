@@ -42,6 +42,7 @@ from service.operations.world import World
 from service.ports.launcher import Launcher
 from service.probes.http import HttpxProbe
 from service.protocol.ids import DATABASE_GRAPH, WorkerId
+from service.serving.comparing import PostgresFollowedRows
 from service.serving.connections import open_pool
 from service.serving.health import PostgresGauge
 from service.serving.logical_views import PostgresViews
@@ -52,6 +53,7 @@ from service.serving.staging import PostgresStaging
 from service.serving.tables import PostgresTables
 from service.serving.user_query import open_reader_pool
 from service.settings import Settings
+from service.sources.comparing import PostgresExternalRows
 from service.sources.replication import PostgresReplication
 from service.sources.tables import PostgresExternalTables
 from service.telemetry.log import configure, logger
@@ -195,6 +197,8 @@ async def _world(stack: AsyncExitStack, settings: Settings, database_url: str) -
         views=PostgresViews(owner),
         external=PostgresExternalTables(),
         replication=PostgresReplication(),
+        external_rows=PostgresExternalRows(),
+        followed_rows=PostgresFollowedRows(owner),
         clock=SystemClock(),
         signals=LocalSignals(),
         dml_url=logins.writer_url,

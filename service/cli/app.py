@@ -72,6 +72,16 @@ def demo(
     raise typer.Exit(run(keep=keep))
 
 
+@app.command("demo-cdc")
+def demo_cdc(
+    *, keep: Annotated[bool, typer.Option("--keep", help="Leave it running at the end, until Ctrl-C")] = False
+) -> None:
+    """Show tables that follow an external Postgres under load, and views on them, and compare them with it."""
+    from service.cli.demo_cdc import demo_cdc as run  # noqa: PLC0415
+
+    raise typer.Exit(run(keep=keep))
+
+
 @app.command()
 def migrate(
     database_url: Annotated[

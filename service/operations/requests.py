@@ -5,13 +5,14 @@ from typing import TypeVar
 
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from service.domain.job import Job, JobState
+from service.operations import comparing
 from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.protocol.columns import Column
 from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, RequestId
 from service.protocol.plan import FragmentPlan, Stateless
-from service.protocol.relation import Relation
+from service.protocol.relation import Relation, RelationKind
 from service.protocol.request import Analyze, Analyzed, Rejected, Request, Verified, Verify, VerifyScan
 
 VERIFY_WAIT: timedelta = timedelta(minutes=30)
@@ -28,9 +29,15 @@ async def analyze(world: World, upstream: Relation, query: Stateless, names: tup
 
 
 async def verify(world: World, job: JobId) -> Verified:
-    """Compare a view with its query over its upstreams at a committed epoch. Raises NotFound, Conflict, Unavailable."""
+    """Compare a view with its query over its upstreams at a committed epoch, or a table with the one that it follows.
+    Raises NotFound, Conflict, Unavailable.
+    """
     async with world.stores.begin() as tx:
         found = await _verifiable(tx, job)
+        (plan,) = await tx.jobs.plans([job])
+    if found.kind is RelationKind.TABLE:
+        return await comparing.compare(world, plan)
+    async with world.stores.begin() as tx:
         epochs = await _epochs(tx, found)
         while True:
             (plan,) = await tx.jobs.plans([job])

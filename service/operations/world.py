@@ -9,6 +9,7 @@ from service.domain.barrier import Pace
 from service.domain.epochs import Epochs
 from service.domain.overhead import Overhead
 from service.ports.clock import Clock
+from service.ports.comparing import ExternalRows, FollowedRows
 from service.ports.health import HttpProbe, StoreGauge
 from service.ports.meta_store import Stores
 from service.ports.records import Claim
@@ -32,6 +33,8 @@ class World:
     views: PublicViews
     external: ExternalTables
     replication: Replication
+    external_rows: ExternalRows
+    followed_rows: FollowedRows
     clock: Clock
     signals: Signals
     dml_url: str = field(repr=False)

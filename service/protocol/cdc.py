@@ -113,3 +113,9 @@ class SourceConnection(_Value):
 
     source: SourceId
     conninfo: str = Field(repr=False)
+
+
+def lsn_of(lsn: Lsn) -> int:
+    """Return the place in the log that an LSN names, in bytes."""
+    high, low = lsn.split("/")
+    return (int(high, 16) << 32) | int(low, 16)

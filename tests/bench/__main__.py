@@ -14,12 +14,13 @@ from tests.bench.catching_up import catching_up
 from tests.bench.clock import monotonic, wall
 from tests.bench.creating_jobs import Jobs, creating_jobs, progress
 from tests.bench.figures import Figure, Section, as_json, table
+from tests.bench.following import following
 from tests.bench.many_views import many_views
 from tests.bench.measurements import backfill, latency, losing_the_worker, pausing
 from tests.bench.tables import AMOUNTS, Tables
 from tests.support.service import Service, data_directory, running
 
-NAMES: Final = ("backfill", "latency", "pause", "kill", "catchup", "jobs", "progress", "views")
+NAMES: Final = ("backfill", "latency", "pause", "kill", "catchup", "jobs", "progress", "views", "cdc")
 
 
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -51,6 +52,7 @@ def measure(service: Service, options: argparse.Namespace) -> tuple[list[Section
         "jobs": lambda: creating_jobs(service, jobs),
         "progress": lambda: progress(service, jobs, options.jobs),
         "views": lambda: many_views(service, options.views),
+        "cdc": lambda: following(service, options.repeat),
     }
     sections: list[Section] = []
     complete = True

@@ -74,7 +74,20 @@ def world_of(stores: Stores, **ports: object) -> World:
     clock = StillClock()
     given: dict[str, Any] = {
         **dict.fromkeys(
-            ("tables", "pins", "reader", "staging", "gauge", "http_probe", "views", "external", "replication"), Absent()
+            (
+                "tables",
+                "pins",
+                "reader",
+                "staging",
+                "gauge",
+                "http_probe",
+                "views",
+                "external",
+                "replication",
+                "external_rows",
+                "followed_rows",
+            ),
+            Absent(),
         ),
         "clock": clock,
         "signals": PatientSignals(clock),

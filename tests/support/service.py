@@ -377,6 +377,8 @@ class Service:
         while relations := self.get("/v1/relations", limit=1)["items"]:
             kind = relations[0]["kind"].upper()
             self.run(f'DROP {kind} IF EXISTS "{relations[0]["name"]}" CASCADE')
+        for source in self.get("/v1/sources"):
+            self.run(f'DROP SOURCE IF EXISTS "{source["name"]}" CASCADE')
 
 
 @contextmanager

@@ -1,0 +1,238 @@
+"""`tidefill demo-cdc`: tables that follow a live external Postgres, shown on a "production" server of its own.
+
+`pgbench` fills four tables and keeps changing them. A source is created over it, the four tables follow it, and two
+views are built on them while the load goes on; the worker is killed and the external server is restarted. At the end,
+once the load has stopped, every table is compared with the one that it follows, and every view with its query.
+"""
+
+import os
+import subprocess
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from service.cli.stage import DemoFailedError, Stage, keep_until_interrupted, now, perform
+from service.embedded.postgres import EmbeddedPostgres
+from service.embedded.postgres_wheel import postgres_programs
+from service.embedded.server_account import ServerAccount
+
+SCALE: Final = 10
+"""A hundred thousand accounts each."""
+CLIENTS: Final = 4
+TRANSACTIONS_PER_SECOND: Final = 300
+"""Each changes three tables and adds a row to the fourth."""
+TABLES: Final[Mapping[str, str]] = {
+    "pgbench_accounts": "aid",
+    "pgbench_tellers": "tid",
+    "pgbench_branches": "bid",
+    "pgbench_history": "id",
+}
+"""Each with its key. pgbench gives its history none: a table without one cannot be followed."""
+LARGEST: Final = "pgbench_accounts"
+LIMIT: Final = 20_000
+"""The largest table's first limit in rows per second, so that there is something to watch."""
+VIEWS: Final[Mapping[str, str]] = {
+    "rich_accounts": "SELECT aid, bid, abalance FROM pgbench_accounts WHERE abalance > 1000",
+    "every_change": (
+        "SELECT id, tid, bid, delta FROM pgbench_history WHERE delta > 0"
+        " UNION ALL SELECT id, tid, bid, - delta AS delta FROM pgbench_history WHERE delta <= 0"
+    ),
+}
+SHOWN: Final = "select count(*), sum(abalance) from pgbench_accounts"
+CATCH_UP_SECONDS: Final = 120
+
+
+@dataclass
+class Production:
+    """The external server, and the load on it."""
+
+    server: EmbeddedPostgres
+    programs: Path
+    url: str
+    stop: threading.Event = field(default_factory=threading.Event)
+    running: "subprocess.Popen[bytes] | None" = None
+    thread: threading.Thread | None = None
+
+    def fill(self) -> None:
+        """Make the four tables. Raises DemoFailedError."""
+        made = self._pgbench("--initialize", "--quiet", "--scale", str(SCALE))
+        _, said = made.communicate()
+        if made.returncode:
+            raise DemoFailedError(f"pgbench could not fill its tables: {said.decode(errors='replace')[-500:]}")
+        with psycopg.connect(self.url) as connection:
+            connection.execute("alter table pgbench_history add column id bigserial primary key")
+
+    def start_load(self) -> None:
+        """Change the tables from now on, over restarts of the server."""
+        self.thread = threading.Thread(target=self._load, daemon=True)
+        self.thread.start()
+
+    def end_load(self) -> None:
+        """Change nothing any more."""
+        self.stop.set()
+        if self.running is not None:
+            self.running.terminate()
+        if self.thread is not None:
+            self.thread.join()
+
+    def restart(self) -> None:
+        """Stop the server and start it again where it was."""
+        self.server.stop()
+        assert self.server.start() == self.url, "the server came back elsewhere"
+
+    def digest(self, table: str) -> tuple[int, str]:
+        """Return how many rows a table has, and what they come to."""
+        with psycopg.connect(self.url) as connection:
+            row = connection.execute(_digest(connection, table).encode()).fetchone()
+        assert row is not None
+        return int(row[0]), str(row[1])
+
+    def digest_query(self, table: str) -> str:
+        """Return the query that `digest` runs, which gives the same of the table that follows."""
+        with psycopg.connect(self.url) as connection:
+            return _digest(connection, table)
+
+    def _load(self) -> None:
+        pause = threading.Event()
+        while not self.stop.is_set():
+            # It gives up when the server goes away, and is started again.
+            rate = ("--rate", str(TRANSACTIONS_PER_SECOND))
+            self.running = self._pgbench("--client", str(CLIENTS), "--time", "3600", "--no-vacuum", *rate)
+            self.running.communicate()
+            pause.wait(0.2)
+
+    def _pgbench(self, *options: str) -> "subprocess.Popen[bytes]":
+        parts = conninfo_to_dict(self.url)
+        # Whoever lists the processes sees what they are called with.
+        names = {"PGHOST": "host", "PGPORT": "port", "PGUSER": "user", "PGPASSWORD": "password", "PGDATABASE": "dbname"}
+        environment = {name: str(parts[part]) for name, part in names.items()}
+        command = [self.programs / "pgbench", *options]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)  # noqa: S603 - our own program, no shell
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """One run against a service and an external server that are ready."""
+
+    stage: Stage
+    production: Production
+
+    def run(self) -> bool:
+        """Show everything; return whether all is equal."""
+        stage = self.stage
+        stage.step(f"pgbench fills four tables at scale {SCALE} in a second server, and changes them from now on")
+        self.production.fill()
+        self.production.start_load()
+        stage.step("CREATE SECRET production_password; CREATE SOURCE production")
+        self._source()
+        jobs = {table: self._follow(table) for table in TABLES}
+        stage.look(jobs[LARGEST], seconds=4)
+        views = [self._view(name, query) for name, query in VIEWS.items()]
+        stage.kill_worker(jobs[LARGEST])
+        stage.step("the external server is restarted")
+        began, rows = now(), stage.rows(jobs[LARGEST])
+        self.production.restart()
+        stage.until(lambda: stage.rows(jobs[LARGEST]) > rows, "history moves again", seconds=120, shown=jobs[LARGEST])
+        stage.say(f"the first new row was there {now() - began:.1f} s after it was stopped")
+        stage.step("no limit from here on")
+        stage.sql(f"ALTER TABLE {LARGEST} SET BACKFILL_RATE_LIMIT TO DEFAULT")
+        stage.until(self._backfilled, "every table holds its history", seconds=180, shown=jobs[LARGEST])
+        for view in views:
+            stage.until(partial(self._created, view), "the view is created", seconds=180, shown=view)
+        stage.step("the load stops; what was changed last arrives")
+        self.production.end_load()
+        return all([*(self._compare(table) for table in TABLES), *(stage.verify(view) for view in views)])
+
+    def _source(self) -> None:
+        parts = conninfo_to_dict(self.production.url)
+        self.stage.sql(f"CREATE SECRET production_password WITH (backend = 'meta') AS '{parts['password']}'")
+        self.stage.sql(
+            "CREATE SOURCE production WITH (connector = 'postgres-cdc',"
+            f" hostname = '{parts['host']}', port = '{parts['port']}', username = '{parts['user']}',"
+            f" password = secret production_password, database.name = '{parts['dbname']}', slot.name = 'tidefill_demo')"
+        )
+
+    def _follow(self, table: str) -> int:
+        limit = f" WITH (backfill_rate_limit = {LIMIT})" if table == LARGEST else ""
+        statement = f"CREATE TABLE {table} (*){limit} FROM production TABLE 'public.{table}'"
+        self.stage.step(statement)
+        self.stage.sql(statement)
+        return self.stage.service.job_called(table)
+
+    def _view(self, name: str, query: str) -> int:
+        statement = f"CREATE MATERIALIZED VIEW {name} AS {query}"
+        self.stage.step(statement)
+        self.stage.sql(statement, background_ddl="true")
+        return self.stage.service.job_called(name)
+
+    def _backfilled(self) -> bool:
+        (row,) = self.stage.sql(
+            "SELECT count(*) FROM rw_catalog.rw_cdc_progress WHERE split_completed_count < split_total_count"
+        )["rows"]
+        return int(row[0]) == 0
+
+    def _created(self, job: int) -> bool:
+        return self.stage.state(job) == "Created"
+
+    def _compare(self, table: str) -> bool:
+        """Compare a table with the one that it follows, once the last change has arrived."""
+        self.stage.step(f"compare {table} with the table that it follows")
+        wanted, query = self.production.digest(table), self.production.digest_query(table)
+        deadline, pause = now() + CATCH_UP_SECONDS, threading.Event()
+        while (found := self._digest(query)) != wanted and now() < deadline:
+            pause.wait(1)
+        self.stage.say(f"external {wanted[0]:>9,} rows  digest {wanted[1]}")
+        self.stage.say(f"here     {found[0]:>9,} rows  digest {found[1]}")
+        return self.stage.verdict(equal=found == wanted)
+
+    def _digest(self, query: str) -> tuple[int, str]:
+        (row,) = self.stage.sql(query)["rows"]
+        return int(row[0]), str(row[1])
+
+
+def demo_cdc(*, keep: bool) -> int:
+    """Run the demo on a service and an external server of its own; return the exit code. `keep` leaves both up until it
+    is interrupted.
+    """
+    return perform(_run, keep=partial(keep_until_interrupted, query=SHOWN) if keep else None)
+
+
+def _run(stage: Stage, folder: Path) -> bool:
+    with _production(folder / "production") as production:
+        return Demo(stage, production).run()
+
+
+@contextmanager
+def _production(folder: Path) -> Generator[Production]:
+    server = EmbeddedPostgres(folder)
+    url = server.start()
+    # The load runs under our own account, which can reach whatever is installed.
+    programs = postgres_programs(ServerAccount(os.getuid(), os.getgid(), lent=False), folder / "programs")
+    production = Production(server, programs, url)
+    try:
+        yield production
+    finally:
+        production.end_load()
+        server.stop()
+
+
+def _digest(connection: psycopg.Connection, table: str) -> str:
+    """Return a query for the number of rows of a table and a digest of them that no order changes."""
+    found = connection.execute(
+        "select attname from pg_attribute where attrelid = %s::regclass and attnum > 0 and not attisdropped"
+        " order by attnum",
+        (table,),
+    )
+    # A fixed width is no part of a text: what follows holds it without the blanks at its end.
+    row = " || '|' || ".join(f"coalesce(rtrim({name}::text), '-')" for (name,) in found)
+    return (
+        f"select count(*), coalesce(sum(('x' || substr(md5({row}), 1, 15))::bit(60)::bigint), 0)::text"
+        f" from public.{table}"
+    )

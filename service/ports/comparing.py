@@ -1,0 +1,47 @@
+"""Rows and digests of a table that follows, and of the one that it follows.
+
+Reading raises Unavailable where a server does not answer.
+"""
+
+from collections.abc import Collection
+from typing import Protocol
+
+from service.domain.comparing import Digest, Key, Part, Rows
+from service.ports.sources import Address
+from service.protocol.cdc import CdcScan, Lsn
+from service.protocol.ids import Epoch
+from service.protocol.relation import Relation
+
+
+class ExternalRows(Protocol):
+    """The external table. With what was read comes where the log ended afterwards: all of it is before that place."""
+
+    async def ordered_alike(self, at: Address, scan: CdcScan, relation: Relation) -> bool:
+        """Whether the server orders the keys as tidefill does."""
+        ...
+
+    async def end(self, at: Address, scan: CdcScan, relation: Relation, after: Key | None, rows: int) -> Key | None:
+        """Return the last of the next `rows` keys; None where fewer are left."""
+        ...
+
+    async def digest(self, at: Address, scan: CdcScan, relation: Relation, part: Part) -> tuple[Digest, Lsn]: ...
+
+    async def rows(self, at: Address, scan: CdcScan, relation: Relation, part: Part) -> tuple[Rows, Lsn]: ...
+
+    async def rows_of(
+        self, at: Address, scan: CdcScan, relation: Relation, keys: Collection[Key]
+    ) -> tuple[Rows, Lsn]: ...
+
+
+class FollowedRows(Protocol):
+    """What follows it, at an epoch that is pinned."""
+
+    async def digest(self, scan: CdcScan, relation: Relation, part: Part, *, at: Epoch) -> Digest: ...
+
+    async def rows(self, scan: CdcScan, relation: Relation, part: Part, *, at: Epoch) -> Rows: ...
+
+    async def rows_of(self, scan: CdcScan, relation: Relation, keys: Collection[Key], *, at: Epoch) -> Rows: ...
+
+    async def vnodes(self, scan: CdcScan, relation: Relation, keys: Collection[Key]) -> dict[Key, int]:
+        """Return the vnode of each key."""
+        ...

@@ -1,0 +1,76 @@
+"""Rows of a table that follows, read to be compared, at an epoch that is pinned."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+from psycopg.raw_cursor import AsyncRawCursor
+
+from service.domain.comparing import Digest, Key, Part, Rows
+from service.protocol import digests
+from service.protocol.cdc import CdcScan
+from service.protocol.digests import SAME_TEXTS, KeyExpression, Side
+from service.protocol.ids import Epoch
+from service.protocol.relation import Relation, state_table
+from service.protocol.vnodes import vnode_postgres
+from service.serving.connections import Pool, translated, trusted
+
+
+class PostgresFollowedRows:
+    """See `service.ports.comparing.FollowedRows`; over the pool of the login that owns the state store."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def digest(self, scan: CdcScan, relation: Relation, part: Part, *, at: Epoch) -> Digest:
+        side = _side(scan, relation, at)
+        ((rows, total),) = await self._read(digests.digest_query(side, part.after, part.upto, part.vnodes))
+        return Digest(int(rows), int(total))
+
+    async def rows(self, scan: CdcScan, relation: Relation, part: Part, *, at: Epoch) -> Rows:
+        side = _side(scan, relation, at)
+        return _by_key(await self._read(digests.rows_query(side, part.after, part.upto, part.vnodes)))
+
+    async def rows_of(self, scan: CdcScan, relation: Relation, keys: Collection[Key], *, at: Epoch) -> Rows:
+        return _by_key(await self._read(digests.rows_of_query(_side(scan, relation, at)), _arrays(keys)))
+
+    async def vnodes(self, scan: CdcScan, relation: Relation, keys: Collection[Key]) -> dict[Key, int]:
+        if not keys:
+            return {}
+        side = _side(scan, relation, Epoch(0))
+        typed = [(part.value, kind) for part, kind in zip(side.key, relation.key_types, strict=True)]
+        computed = replace(side, vnode=vnode_postgres(typed, relation.vnode_count))
+        return dict(_by_key(await self._read(digests.vnodes_query(computed), _arrays(keys))))
+
+    async def _read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with translated():
+            async with self._pool.connection() as conn, conn.transaction():
+                for name, value in SAME_TEXTS.items():
+                    await conn.execute("select set_config(%s, %s, true)", [name, value])
+                async with AsyncRawCursor(conn) as cursor:
+                    return await (await cursor.execute(trusted(query), values or None)).fetchall()
+
+
+def _arrays(keys: Collection[Key]) -> list[list[str]]:
+    return [list(column) for column in zip(*keys, strict=True)]
+
+
+def _by_key(found: Sequence[tuple[Any, ...]]) -> Rows:
+    return {tuple(map(str, row[:-1])): int(row[-1]) for row in found}
+
+
+def _side(scan: CdcScan, relation: Relation, at: Epoch) -> Side:
+    def value(name: str) -> str:
+        return 't."' + name.replace('"', '""') + '"'
+
+    key = [
+        KeyExpression(value(part.name), str(kind), f"{value(part.name)}::text")
+        for part, kind in zip(relation.key, relation.key_types, strict=True)
+    ]
+    return Side(
+        table=f"{state_table(relation.id)} t",
+        where=f"t._from <= {at} and t._to > {at}",
+        key=key,
+        values=[value(column.name) for column in scan.columns],
+        vnode="t._vnode",
+    )

@@ -1,0 +1,146 @@
+"""Tables that follow a live external Postgres (I1 with respect to it, I3, I4, I9), through the real API."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.production import SLOT, External, external_postgres, source, until_backfilled, until_equal
+from tests.support.service import Repeating, Service, data_directory
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+ITEMS = "create table items (id int primary key, name text, price numeric(10,2), at timestamptz)"
+FILL = (
+    "insert into items select g, 'item ' || g, g / 4.0, timestamptz '2026-01-01' + g * interval '1 min'"
+    " from generate_series(1, {rows}) g"
+)
+CHANGES = (
+    "insert into items select coalesce(max(id), 0) + 1, 'new', 1, now() from items",
+    "update items set price = price + 1 where id % 97 = (random() * 96)::int",
+    "update items set id = (select least(min(id), 0) - 1 from items) where id = (select max(id) from items)",
+    "delete from items where id in (select id from items order by random() limit 3)",
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[External]:
+    with data_directory() as directory:
+        directory.mkdir(mode=0o711)
+        with external_postgres(directory) as external:
+            yield external
+
+
+@pytest.fixture
+def external(service: Service, server: External) -> Iterator[External]:
+    """The external server, empty, with nothing of the service's in it before and after."""
+    server.clear()
+    yield server
+    service.reset()
+    until(lambda: not server.slots(), what="no slot is left (I9)")
+    server.clear()
+
+
+def follow(service: Service, external: External, rows: int, options: str = "") -> int:
+    """Fill a table and let it be followed; return the job."""
+    external.run(ITEMS, FILL.format(rows=rows))
+    service.run(source(external))
+    service.run(f"CREATE TABLE items (*) {options} FROM pg TABLE 'public.items'")
+    return service.job("items")
+
+
+def changing(external: External) -> Repeating:
+    """Change the external table all the time, in transactions of several changes."""
+    return Repeating(lambda _: external.run(*CHANGES))
+
+
+def test_a_table_follows_and_a_view_is_built_on_it(service: Service, external: External) -> None:
+    follow(service, external, 20_000)
+    with changing(external):
+        service.run("CREATE MATERIALIZED VIEW cheap AS SELECT id, name, price FROM items WHERE price < 1000")
+        until_backfilled(service, "items")
+    until_equal(service, external, "items")
+    service.assert_equal("cheap", "SELECT id, name, price FROM items WHERE price < 1000")
+    assert external.slots() == [SLOT]
+    assert external.published() == ["items"]
+    external.run("truncate items")
+    assert until_equal(service, external, "items") == []
+    service.run("DROP TABLE items CASCADE")
+    assert external.published() == []
+    service.run("DROP SOURCE pg")
+    assert external.slots() == []
+
+
+def test_a_limit_of_zero_reads_no_history(service: Service, external: External) -> None:
+    """Scenario 18."""
+    job = follow(service, external, 3, "WITH (backfill_rate_limit = 0)")
+    service.flush()
+    service.flush()
+    assert service.value("SELECT count(*) FROM items") == 0
+    service.run("ALTER TABLE items SET BACKFILL_RATE_LIMIT TO 1000")
+    until_backfilled(service, "items")
+    assert service.value("SELECT count(*) FROM items") == 3
+    assert service.rows(job) == 3
+
+
+@pytest.mark.parametrize("options", ["", "backfill.parallelism = 2, backfill.num_rows_per_split = 3000, "])
+def test_kills_lose_nothing(service: Service, external: External, options: str) -> None:
+    """Scenarios 45 and 75: the worker is killed and the external server restarted in the middle of the history."""
+    job = follow(service, external, 20_000, f"WITH ({options}backfill_rate_limit = 2000)")
+    with changing(external) as changes:
+        rows = service.until_rows(job, 0)
+        generation = service.graph()["generation"]
+        service.kill_worker()
+        service.until_recovered(generation)
+        rows = service.until_rows(job, rows)
+        service.mutate({"type": "pause"})
+        held, turns = service.rows(job), changes.turns
+        until(lambda: changes.turns > turns + 5, what="the table goes on changing")
+        service.flush()
+        assert service.rows(job) == held
+        service.mutate({"type": "resume"})
+        service.until_rows(job, rows)
+    external.stop()
+    assert service.flush(), "barriers go on while the external server is away"
+    external.start()
+    with changing(external):
+        service.run("ALTER TABLE items SET BACKFILL_RATE_LIMIT TO DEFAULT")
+        until_backfilled(service, "items")
+    until_equal(service, external, "items")
+
+
+def test_what_is_dropped_while_the_server_is_away_is_removed_later(service: Service, external: External) -> None:
+    """I9."""
+    follow(service, external, 100)
+    until_backfilled(service, "items")
+    external.stop()
+    try:
+        service.run("DROP TABLE items")
+        service.run("DROP SOURCE pg")
+    finally:
+        external.start()
+    until(lambda: not external.slots() and not external.published(), what=lambda: f"left: {external.slots()}")
+
+
+def test_a_comparison_names_the_keys_that_truly_differ(service: Service, external: External) -> None:
+    """While both change: what is only late is not named."""
+    follow(service, external, 60_000)
+    until_backfilled(service, "items")
+    job = service.job("items")
+    with changing(external):
+        assert service.post(f"/v1/jobs/{job}/verify")["equal"]
+    relation = service.get("/v1/relations/items")["id"]
+    with service.store() as store:
+        store.execute(f"update state.t_{relation} set name = 'other' where id = 77 and _to > 9e18".encode())
+        store.execute(f"delete from state.t_{relation} where id = 50077".encode())
+        store.execute(
+            f"insert into state.t_{relation} (_vnode, id, name, _from)"
+            f" select _vnode, 700077, 'more', _from from state.t_{relation} where id = 78".encode()
+        )
+    with changing(external):
+        found = service.post(f"/v1/jobs/{job}/verify")
+    assert not found["equal"]
+    named = {
+        kind: [key for one in found["differences"] for key in one[kind]] for kind in ("missing", "extra", "unequal")
+    }
+    assert named == {"missing": [["50077"]], "extra": [["700077"]], "unequal": [["77"]]}
