@@ -80,9 +80,13 @@ def connect(conninfo: str, slot: str) -> psycopg.Connection:
     except psycopg.Error as error:
         # What it says may quote the connection string.
         raise AwayError("the source's connection settings are not valid") from error
-    with asking():
-        for statement in SETUP:
-            connection.execute(_sql(statement))
+    try:
+        with asking():
+            for statement in SETUP:
+                connection.execute(_sql(statement))
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -114,7 +118,7 @@ def asking() -> Generator[None]:
         raise AwayError(reason_of(error)) from error
 
 
-def stream(connection: psycopg.Connection, query: str) -> Iterator[bytes]:
+def stream(connection: psycopg.Connection, query: str) -> Generator[bytes]:
     """Copy rows out in binary form, as they come."""
     with (
         asking(),

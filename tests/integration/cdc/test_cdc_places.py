@@ -1,74 +1,15 @@
 """The places where a follower loses or doubles rows, each by itself; and what a source that is away costs."""
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
-
 import pytest
 
 from service.protocol.mutation import Pause, Resume
+from tests.support.cdc_steps import Started, finish, move, put, remove
 from tests.support.cdc_tables import NUMBERS, SPLIT
-from tests.support.real_cdc import CdcWorld, External, Followed, LocalPages
-from tests.support.state_store import prepared_store
-from workers.cdc import external as adapter
 from workers.cdc.external import AwayError, Session
-from workers.executors import cdc as executor
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
 LONG = "x" * 9000
-Started = Callable[..., AbstractAsyncContextManager[CdcWorld]]
-
-
-@pytest.fixture
-def started(database_url: str, external_url: str, monkeypatch: pytest.MonkeyPatch) -> Started:
-    """A world whose tables are prepared by statements; nothing is read before a limit is given."""
-    monkeypatch.setattr(executor, "PagesJob", LocalPages)
-    monkeypatch.setattr(adapter, "RETRY_SECONDS", (0.0, 0.0))
-
-    @asynccontextmanager
-    async def start(
-        *tables: Followed, rows: int = 0, unseen: bool = False, **settings: Any
-    ) -> AsyncGenerator[CdcWorld]:
-        external = External(external_url, tables, unseen=unseen)
-        writer = external.writer()
-        for table in tables:
-            for number in range(rows):
-                put(external, writer, table, number, "old")
-        external.commit(writer)
-        try:
-            async with prepared_store(database_url) as store:
-                world = CdcWorld(store, external, actors=1)
-                await world.prepare()
-                yield world
-                world.close()
-        finally:
-            external.close()
-
-    return start
-
-
-def put(external: External, writer: Any, table: Followed, key: int, value: str) -> None:
-    text = f"insert into {table.name} (id, n, t) values (%s, %s, %s) returning *"
-    assert external.run(writer, text, [key, key, value], lambda made: (table.name, None, made))
-
-
-def move(external: External, writer: Any, table: Followed, key: int, other: int) -> None:
-    text = f"update {table.name} set id = %s where id = %s returning *"
-    assert external.run(writer, text, [other, key], lambda made: (table.name, (key,), made))
-
-
-def remove(external: External, writer: Any, table: Followed, key: int) -> None:
-    text = f"delete from {table.name} where id = %s returning *"
-    assert external.run(writer, text, [key], lambda _: (table.name, (key,), None))
-
-
-async def finish(world: CdcWorld) -> None:
-    await world.epoch(world.throttled(None))
-    for _ in range(20):
-        await world.epoch(interval_ms=50)
-    assert len(world.finished) + len(world.broken) == len(world.external.tables)
-    assert world.waiting is None
 
 
 async def test_a_page_that_hides_what_was_decoded_is_not_read(started: Started) -> None:
