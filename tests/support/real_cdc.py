@@ -331,6 +331,7 @@ class CdcWorld:
     waiting: str | None = None
     model: bool = True
     """Whether the plain data know of all that is written; otherwise a test compares by itself."""
+    page_rows: int = 3
     readable_after: int = 0
     paused: bool = False
     limit: int | None = 0
@@ -380,7 +381,7 @@ class CdcWorld:
         self.newest += 1
         for source in self.cdc.sources.values() if self.cdc is not None else ():
             for table in source.tables.values():
-                table.page_rows = 3
+                table.page_rows = self.page_rows
         barrier = Barrier(
             graph=DATABASE_GRAPH,
             generation=Generation(self.generation),

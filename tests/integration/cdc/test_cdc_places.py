@@ -143,7 +143,7 @@ async def test_the_slot_follows_what_is_committed(started: Started) -> None:
     """Also where nothing is written to the tables: the log is not held for ever."""
     async with started(NUMBERS, rows=4) as world:
         await finish(world)
-        world.external.admin.execute("create table elsewhere as select generate_series(1, 2000) i")
+        world.external.admin.execute("create table elsewhere as select generate_series(1, 50000) i")
         before = world.offset
         await world.epoch()
         assert log_place(world.offset) > log_place(before)
