@@ -1,5 +1,7 @@
 """The places where a follower loses or doubles rows, each by itself; and what a source that is away costs."""
 
+from typing import Any
+
 import pytest
 
 from service.protocol.mutation import Pause, Resume
@@ -52,21 +54,51 @@ async def test_a_change_that_a_page_shows_takes_nothing_from_the_page(started: S
         assert [(row[0], row[2][:1]) for row in await world.rows(NUMBERS)] == [(1, "y"), (2, "x")]
 
 
-async def test_a_long_value_that_was_never_read_is_asked_for(started: Started) -> None:
-    """The row moves from beyond the position to before it; and once more while it is asked for."""
+async def test_a_long_value_that_was_never_read_is_asked_for(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row moves from beyond the position to before it, and changes once more before it is asked for: the log is
+    read up to there.
+    """
     async with started(NUMBERS, rows=6) as world:
-        writer = world.external.writer()
-        put(world.external, writer, NUMBERS, 90, LONG)
-        world.external.commit(writer)
-        await world.epoch(world.throttled(3))
+        external, writer = world.external, world.external.writer()
+        put(external, writer, NUMBERS, 90, LONG)
+        external.commit(writer)
+        await world.epoch(world.throttled(5_000))
         await world.epoch(world.throttled(0))
-        move(world.external, writer, NUMBERS, 90, -5)
-        world.external.commit(writer)
+        assert 0 < world.read < 7
+        move(external, writer, NUMBERS, 90, -5)
+        external.commit(writer)
+        asked = Session.rows
+
+        def late(session: Session, table: Any, keys: Any) -> Any:
+            external.run(
+                writer,
+                "update numbers set n = n + 1 where id = -5 returning *",
+                (),
+                lambda made: ("numbers", (-5,), made),
+            )
+            external.commit(writer)
+            return asked(session, table, keys)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Session, "rows", late)
+            await world.epoch()
+        (moved, *_) = await world.rows(NUMBERS)
+        assert moved == (-5, 91, LONG)
+        await finish(world)
+
+
+async def test_rows_that_came_after_a_truncate_are_kept(started: Started) -> None:
+    """A page shows them, and the log says first that all are gone."""
+    async with started(NUMBERS, rows=6) as world:
         await world.epoch()
-        rows = await world.rows(NUMBERS)
-        if world.read:
-            assert rows[0][0] == -5
-            assert rows[0][2] == LONG
+        writer = world.external.writer()
+        world.external.empty(writer, "numbers")
+        put(world.external, writer, NUMBERS, 1, "after")
+        world.external.commit(writer)
+        put(world.external, writer, NUMBERS, 2, "later")
+        world.external.commit(writer)
+        await world.epoch(world.throttled(None), interval_ms=50)
+        assert [row[0] for row in await world.rows(NUMBERS)] == [1, 2]
         await finish(world)
 
 
