@@ -28,6 +28,8 @@ SETUP: Final = (
     "set bytea_output = 'hex'",
     "set client_min_messages = 'warning'",
     "set statement_timeout = '240s'",
+    # It waits while the external server gets a large transaction ready.
+    "set idle_in_transaction_session_timeout = '300s'",
 )
 COPY_HEADER: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 COPY_END: Final = b"\xff\xff"

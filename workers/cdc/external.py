@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
+from psycopg.errors import error_from_result
+from psycopg.pq.abc import PGconn
 from psycopg.raw_cursor import RawCursor
 
 from service.protocol.cdc import CdcScan
-from workers.cdc.apply import COPY_HEADER, is_refusal, reason_of
+from workers.cdc.apply import COPY_END, COPY_HEADER, is_refusal, reason_of
 from workers.cdc.fold import Key, Values
 from workers.cdc.keys import BEYOND, ExternalKey, ExternalTable, Stretch, regions_query, rows_query
 from workers.cdc.pgoutput import ColumnSent, lsn_of, lsn_text, piece_of, text_of
 from workers.cdc.snapshots import Snapshot
 
-STATEMENT_SECONDS: Final = 120
-"""Longer than a transaction of millions of rows takes to be decoded, shorter than a barrier's deadline."""
 SETUP: Final = (
-    f"set statement_timeout = '{STATEMENT_SECONDS}s'",
+    "set statement_timeout = '60s'",
     # Behind whoever waits for an exclusive lock, everybody else would queue.
     "set lock_timeout = '2s'",
     "set idle_in_transaction_session_timeout = '60s'",
@@ -41,6 +41,10 @@ SETUP: Final = (
 )
 RETRY_SECONDS: Final = (0.5, 15.0)
 """After the first failure, and at most: a try can hold a barrier up for as long as a connection may take."""
+LOG_TIMEOUT: Final = "set statement_timeout = '280s'"
+"""The log streams for as long as its rows take to be written, millions of them where a transaction has so many; a
+barrier has 300 seconds.
+"""
 _REACHED: Final[Mapping[str, Any]] = {
     "connect_timeout": 2,
     "keepalives": 1,
@@ -80,9 +84,13 @@ def connect(conninfo: str, slot: str) -> psycopg.Connection:
     except psycopg.Error as error:
         # What it says may quote the connection string.
         raise AwayError("the source's connection settings are not valid") from error
-    with asking():
-        for statement in SETUP:
-            connection.execute(_sql(statement))
+    try:
+        with asking():
+            for statement in SETUP:
+                connection.execute(_sql(statement))
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -114,14 +122,32 @@ def asking() -> Generator[None]:
         raise AwayError(reason_of(error)) from error
 
 
-def stream(connection: psycopg.Connection, query: str) -> Iterator[bytes]:
-    """Copy rows out in binary form, as they come."""
+def stream(connection: psycopg.Connection, query: str) -> Generator[bytes]:
+    """Copy rows out in binary form, as they come; the last one is `COPY_END`."""
     with (
         asking(),
         connection.cursor() as cursor,
         cursor.copy(_sql(f"copy ({query}) to stdout (format binary)")) as rows,
     ):
-        yield from rows  # pyright: ignore[reportReturnType] - a buffer of bytes
+        # Waiting costs more than a row does: it is done only when all that has arrived was taken.
+        while row := rows.read():
+            yield row  # pyright: ignore[reportReturnType] - a buffer of bytes
+            if row[-2:] != COPY_END or len(row) > len(COPY_HEADER) + len(COPY_END):
+                yield from _arrived(connection.pgconn)
+
+
+def _arrived(connection: PGconn) -> Iterator[bytes]:
+    while True:
+        size, row = connection.get_copy_data(1)
+        if size == 0:
+            return
+        if size < 0:
+            result = connection.get_result()
+            assert result is not None, "neither a row nor an end"
+            raise error_from_result(result)
+        yield row  # pyright: ignore[reportReturnType] - a buffer of bytes
+        if size == len(COPY_END):
+            return
 
 
 def ask(connection: psycopg.Connection, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -179,7 +205,15 @@ class Session:
     @classmethod
     def open(cls, conninfo: str, slot: str, publication: str) -> "Session":
         """Open both. Raises AwayError."""
-        return cls(slot, publication, connect(conninfo, slot), connect(conninfo, slot))
+        control = connect(conninfo, slot)
+        try:
+            log = connect(conninfo, slot)
+            with asking():
+                log.execute(_sql(LOG_TIMEOUT))
+        except BaseException:
+            control.close()
+            raise
+        return cls(slot, publication, control, log)
 
     def close(self) -> None:
         """End both; what still streams is cut off."""

@@ -125,6 +125,9 @@ class _Epoch:
             self.asked, before = False, self.reader.at
             high = self.session.high()
             told = 0
+            if high <= before:
+                # Nothing at all was written since: there is no log to be read.
+                return before
             for part in self.reader.read(self.session.changes(high, limit)):
                 told += part.messages
                 self._take(part)

@@ -7,6 +7,7 @@ decoded in earlier epochs: of a change that it hides, and that is not decoded ag
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -201,8 +202,9 @@ class _Copying:
         names = ", ".join(quoted(name) for name in stored_columns(table.relation))
         into = f"copy {state_table(table.relation.id)} ({names}) from stdin (format binary)"
         size = 0
-        with store.cursor() as cursor, cursor.copy(_sql(into)) as copy:
-            for rows in _joined(stream(external, query)):
+        # Closed at once where it is broken off: nothing else can be asked while it streams.
+        with closing(stream(external, query)) as found, store.cursor() as cursor, cursor.copy(_sql(into)) as copy:
+            for rows in _joined(found):
                 size += len(rows)
                 copy.write(rows)
         return size

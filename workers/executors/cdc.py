@@ -37,6 +37,8 @@ from workers.executors.cdc_tables import (
     waiting,
 )
 
+ADVANCE_BYTES = 1 << 20
+"""What the external database may keep without need: forgetting it costs reading it there once more."""
 BEHIND_BYTES = 256 << 20
 """With more of the log to read, no pages are read until it is read: live first (I5)."""
 BEHIND_CHANGES = 500_000
@@ -155,7 +157,7 @@ class CdcGraph:
         session = self._session(source, tables)
         began = _monotonic()
         seen = session.look(source.offset)
-        if source.committed > seen.confirmed:
+        if source.committed - seen.confirmed >= ADVANCE_BYTES:
             session.advance(source.committed)
         tables = [table for table in tables if table.broken is None]
         behind = seen.inserted - source.offset > BEHIND_BYTES

@@ -1,13 +1,19 @@
 """A second Postgres, where a commit can be made to wait for a standby: in the log, and not yet visible."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from service.embedded.postgres import EmbeddedPostgres
+from tests.support.cdc_steps import Started, put
 from tests.support.postgres import fresh_database
+from tests.support.real_cdc import CdcWorld, External, Followed, LocalPages
+from tests.support.state_store import prepared_store
+from workers.cdc import external as adapter
+from workers.executors import cdc as executor
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +41,31 @@ def external_url(external_server: str) -> Iterator[str]:
     """A fresh database there."""
     with fresh_database(external_server) as url:
         yield url
+
+
+@pytest.fixture
+def started(database_url: str, external_url: str, monkeypatch: pytest.MonkeyPatch) -> Started:
+    """A world whose tables are prepared by statements; nothing is read before a limit is given."""
+    monkeypatch.setattr(executor, "PagesJob", LocalPages)
+    monkeypatch.setattr(adapter, "RETRY_SECONDS", (0.0, 0.0))
+
+    @asynccontextmanager
+    async def start(*tables: Followed, rows: int = 0, unseen: bool = False) -> AsyncGenerator[CdcWorld]:
+        external = External(external_url, tables, unseen=unseen)
+        writer = external.writer()
+        for table in tables:
+            for number in range(rows):
+                put(external, writer, table, number, "old")
+        external.commit(writer)
+        try:
+            async with prepared_store(database_url) as store:
+                world = CdcWorld(store, external, actors=1)
+                try:
+                    await world.prepare()
+                    yield world
+                finally:
+                    world.close()
+        finally:
+            external.close()
+
+    return start

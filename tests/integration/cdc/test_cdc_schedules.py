@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
 
 
 async def _live(world: CdcWorld, random: Random, monkeypatch: pytest.MonkeyPatch) -> None:
-    with interleaved(random, world.external, monkeypatch, random.choice((1, 2, 4))):
+    with interleaved(random, world.external, monkeypatch, random.choice((2, 8, 20))):
         for _ in range(25):
             for _ in range(random.choice((0, 3, 10))):
                 world.external.change(random)

@@ -1,0 +1,149 @@
+"""Every type, its extremes, exactly as it was; and what a table cannot hold is refused with the key of its row."""
+
+import pytest
+
+from tests.support.cdc_steps import Started, finish, put, remove
+from tests.support.cdc_tables import NUMBERS
+from tests.support.real_cdc import Followed
+from workers.cdc import log, pages
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
+
+VALUES: dict[str, tuple[str, ...]] = {
+    "boolean": ("true", "false"),
+    "smallint": ("-32768", "32767"),
+    "integer": ("-2147483648", "0"),
+    "bigint": ("9223372036854775807", "-1"),
+    "real": ("1.1754944e-38", "-Infinity", "NaN", "-0"),
+    "double precision": ("0.1", "4.9406564584124654e-324", "Infinity", "NaN", "1.7976931348623157e308"),
+    "numeric(38,10)": ("9999999999999999999999999999.9999999999", "-0.0000000001", "0"),
+    "text": ("", "\\N", "tab\tline\nquote\"'\\", "\U0001f409", "NULL"),
+    "bytea": ("", "\\x00ff5c78"),
+    "date": ("0001-01-01", "9999-12-31", "2000-02-29"),
+    "time": ("00:00:00", "24:00:00", "23:59:59.999999"),
+    "timestamp": ("0001-01-01 00:00:00.000001", "9999-12-31 23:59:59.999999"),
+    "timestamptz": ("0001-01-01 00:00:01+00", "9999-12-31 23:59:59.999999+00", "2020-06-01 12:00:00+14"),
+    "uuid": ("00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"),
+    "jsonb": ('{"a": [1, "x\\n", null]}', "null", '"\\\\"'),
+    "interval": ("-1 years -2 mons +3 days -04:05:06.789", "178000000 years"),
+    "integer[]": ("{}", "{1,NULL,-5}"),
+    "text[]": ('{"a,b","",NULL,"NULL","\\"\\\\"}',),
+    "numeric(5,2)[]": ("{1.10,-999.99}",),
+}
+TYPES = Followed(5, "types", (("id", "bigint"), *((f"c{n}", kind) for n, kind in enumerate(VALUES)), ("t", "text")), 1)
+DATED = Followed(6, "dated", (("id", "bigint"), ("d", "date"), ("t", "text")), 1)
+KEYED = Followed(
+    7,
+    "keyed",
+    (
+        ("a", "numeric(6,2)"),
+        ("b", "timestamptz"),
+        ("c", "bytea"),
+        ("d", "double precision"),
+        ("n", "bigint"),
+        ("t", "text"),
+    ),
+    4,
+)
+
+
+async def test_every_value_arrives_as_it_was(started: Started) -> None:
+    """Half of the rows as history, half as changes, and NULL everywhere."""
+    async with started(TYPES) as world:
+        admin = world.external.admin
+        rows = [(None,) * len(VALUES)]
+        rows += [tuple(texts[n % len(texts)] for texts in VALUES.values()) for n in range(6)]
+        places = ", ".join(f"%s::text::{kind}" for kind in VALUES)
+        for number, row in enumerate(rows):
+            admin.execute(f"insert into types values ({number}, {places}, null)".encode(), row)
+        world.model = False
+        await finish(world)
+        for number, row in enumerate(rows):
+            admin.execute(f"insert into types values ({100 + number}, {places}, null)".encode(), row)
+        admin.execute("update types set t = 'touched' where id % 2 = 0")
+        await world.epoch()
+        assert world.broken == {}
+        names = ", ".join(f"{name}::text" for name, _ in TYPES.columns)
+        stored = await world.store.rows(f"select {names} from state.t_5 where _to > {world.committed} order by t_5.id")
+        assert stored == admin.execute(f"select {names} from types order by types.id".encode()).fetchall()
+
+
+async def test_keys_of_any_type_are_read_in_the_order_there(started: Started) -> None:
+    async with started(KEYED) as world:
+        world.model = False
+        admin = world.external.admin
+        admin.execute(
+            "insert into keyed select i % 7 - 3, timestamptz '2020-01-01' + i * interval '1.5 s',"
+            " decode(lpad(to_hex(i % 5), 2, '0'), 'hex'),"
+            " case i % 3 when 0 then 'NaN' when 1 then '-0' else i / 7.0 end,"
+            " i, repeat('z', 3000) from generate_series(1, 60) i"
+        )
+        await world.epoch(world.throttled(5_000))
+        for n in range(1, 12):
+            admin.execute("update keyed set a = -a where n = %s", [n * 5])
+            admin.execute("delete from keyed where n = %s", [n * 5 + 1])
+            await world.epoch()
+        await finish(world)
+        text = "select a::text, b::text, c::text, d::text, n, length(t) from"
+        stored = await world.store.rows(f"{text} state.t_7 where _to > {world.committed} order by n")
+        assert stored == admin.execute(f"{text} keyed order by n".encode()).fetchall()
+
+
+@pytest.mark.parametrize("when", ["history", "change"])
+async def test_a_value_that_cannot_be_kept_stops_its_table_and_no_other(started: Started, when: str) -> None:
+    async with started(DATED, NUMBERS) as world:
+        world.model = False
+        admin = world.external.admin
+        bad = "insert into dated values (23, 'infinity', 'x')"
+        admin.execute("insert into dated select i, '2020-01-01', 'x' from generate_series(1, 40) i where i <> 23")
+        if when == "history":
+            admin.execute(bad)
+        await world.epoch(world.throttled(None), interval_ms=50)
+        if when == "change":
+            admin.execute("update dated set t = 'y' where id in (4, 5)")
+            admin.execute(bad)
+            await world.epoch()
+        reason = world.broken[DATED.fragment]
+        assert "(id)=(23)" in reason
+        assert 'column "d"' in reason
+        assert "DROP and CREATE the table again" in reason
+        # It stays at the last epoch that was whole.
+        assert {row[2] for row in await world.rows(DATED)} <= {"x"}
+        world.model = True
+        writer = world.external.writer()
+        put(world.external, writer, NUMBERS, 1, "goes on")
+        world.external.commit(writer)
+        await finish(world)
+        assert len(await world.rows(NUMBERS)) == 1
+
+
+@pytest.mark.parametrize("when", ["history", "change"])
+async def test_a_row_that_is_too_large_is_named(started: Started, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    monkeypatch.setattr(log, "ROW_BYTES_MAX", 100_000)
+    monkeypatch.setattr(pages, "ROW_BYTES_MAX", 100_000)
+    async with started(NUMBERS, rows=5) as world:
+        writer = world.external.writer()
+        if when == "change":
+            await finish(world)
+        put(world.external, writer, NUMBERS, 77, "x" * 200_000)
+        world.external.commit(writer)
+        await finish(world)
+        assert "a row of more than" in world.broken[NUMBERS.fragment]
+        assert "(id)=(77)" in world.broken[NUMBERS.fragment]
+
+
+async def test_a_large_transaction_comes_in_parts(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts that are cut inside a transaction, keys in more than one of them."""
+    monkeypatch.setattr(log, "PART_CHANGES", 50)
+    async with started(NUMBERS) as world:
+        await finish(world)
+        writer = world.external.writer()
+        for number in range(200):
+            put(world.external, writer, NUMBERS, number, "x" * 3000)
+        for number in range(0, 200, 3):
+            remove(world.external, writer, NUMBERS, number)
+        for number in range(0, 200, 6):
+            put(world.external, writer, NUMBERS, number, "again")
+        world.external.commit(writer)
+        await world.epoch()
+        assert len(await world.rows(NUMBERS)) == 200 - 67 + 34
