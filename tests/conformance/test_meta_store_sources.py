@@ -241,6 +241,8 @@ async def test_a_source_is_idle_until_something_follows(stores: Stores) -> None:
         assert found.standing == replace(expected, reported_at=NOW + LATER)
         assert await tx.following.broke(source.id, "the slot is gone") == ["t"]
         (scan_now,) = (await tx.fragments.scans([job.id]))[job.id]
+        await tx.jobs.move(job.id, JobEvent.FAILED, now=NOW, error="a row")
+        assert await tx.following.idle(source.id)
     assert scan_now.stopped == "the slot is gone"
 
 
