@@ -283,6 +283,12 @@ async def test_a_source_that_nothing_follows_keeps_no_log(here: Following) -> No
     (readable,) = here.stored("select readable_after from tidefill.source")
     assert scan.readable_after > readable[0] > 0
     await source_upkeep.watch(here.world, term=here.leader.term)
+    async with here.world.stores.begin() as tx:
+        source = await tx.sources.get(after.id)
+    assert source is not None
+    # Whoever looked before it was followed has it forget nothing by now.
+    external.run("insert into orders select n from generate_series(101, 200) n")
+    await source_upkeep.skip_idle(here.world, source, term=here.leader.term)
     assert (await source_status.source(here.world, "pg")).offset == after.offset
 
 

@@ -19,17 +19,28 @@ from tests.support.external import PASSWORD, External, Following, external_datab
 pytestmark = pytest.mark.postgres
 
 
+class DiedError(BaseException):
+    """The service is gone: nothing that it would have done comes any more."""
+
+
 @dataclass
 class Faulty(PostgresReplication):
     """The real thing, whose server is `away` when that is said, or whose slot cannot be made."""
 
     away: bool = False
     slotless: bool = False
+    deadly: bool = False
 
     async def create_slot(self, at: Address, name: str) -> Lsn:
         if self.slotless:
             raise Unavailable("transactions that run there do not end")
         return await super().create_slot(at, name)
+
+    async def publish(self, at: Address, publication: str, schema: str, table: str) -> int:
+        after = await super().publish(at, publication, schema, table)
+        if self.deadly:
+            raise DiedError
+        return after
 
     async def unpublish(self, at: Address, publication: str, schema: str, table: str) -> None:
         self._check()
@@ -87,6 +98,7 @@ async def test_a_drop_does_not_wait_for_a_database_that_is_away(here: Following,
     assert len(external.published()) == 1
     notices = (await here.run("DROP SOURCE pg")).notices
     assert len(notices) == 3
+    await cleaned(here)
     listed = "select source_name, what, attempts > 0, error from rw_catalog.rw_source_cleanups order by what"
     assert here.stored(listed) == [("pg", what, True, "it is away") for what in ("publication", "slot", "table")]
     assert [one.what for one in await source_status.cleanups(here.world)] == ["table", "slot", "publication"]
@@ -136,14 +148,13 @@ async def test_what_a_service_died_over_is_cleaned_up_after_a_while(here: Follow
     await here.run(external.create_source())
 
 
-async def test_a_table_that_came_to_nothing_is_not_published(here: Following) -> None:
+async def test_a_table_that_came_to_nothing_is_not_published(here: Following, faulty: Faulty) -> None:
     external = here.external
     await here.run(external.create_source())
-    (source,) = await source_status.sources(here.world)
-    now = here.world.clock.now()
-    async with here.world.stores.begin() as tx:
-        await tx.source_cleanups.expect(source.id, "public", "orders", now=now, due=now + ABANDONED)
-    await here.world.replication.publish(external.address, source.publication, "public", "orders")
+    faulty.deadly = True
+    with pytest.raises(DiedError):
+        await here.run("CREATE TABLE o (*) FROM pg TABLE 'orders'")
+    faulty.deadly = False
     await here.run("CREATE TABLE l (*) FROM pg TABLE 'lines'")
     assert len(external.published()) == 2
     later(here, ABANDONED)
