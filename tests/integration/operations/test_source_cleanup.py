@@ -30,10 +30,14 @@ class Faulty(PostgresReplication):
     away: bool = False
     slotless: bool = False
     deadly: bool = False
+    rival: External | None = None
+    """Somebody who makes a slot of the same name just before."""
 
     async def create_slot(self, at: Address, name: str) -> Lsn:
         if self.slotless:
             raise Unavailable("transactions that run there do not end")
+        if self.rival is not None:
+            self.rival.run(f"select pg_create_logical_replication_slot('{name}', 'pgoutput')")
         return await super().create_slot(at, name)
 
     async def publish(self, at: Address, publication: str, schema: str, table: str) -> int:
@@ -190,6 +194,15 @@ async def test_what_a_user_made_stays_his(here: Following) -> None:
         await here.run(external.create_source(slot__name="theirs"))
     await cleaned(here)
     assert external.slots() == ["theirs"]
+
+
+async def test_a_slot_that_somebody_else_was_quicker_to_make_is_his(here: Following, faulty: Faulty) -> None:
+    external = faulty.rival = here.external
+    with pytest.raises(Conflict, match='replication slot "wanted" already exists'):
+        await here.run(external.create_source(slot__name="wanted"))
+    await cleaned(here)
+    assert (external.slots(), external.publications()) == (["wanted"], [])
+    assert here.stored("select count(*) from tidefill.source") == [(0,)]
 
 
 async def test_a_slot_is_dropped_when_its_last_table_has_stopped(here: Following) -> None:
