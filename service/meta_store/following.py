@@ -87,7 +87,9 @@ class PostgresFollowing:
         held = select(relations.c.id).where(relations.c.id == source, TAKEN, relations.c.shown).with_for_update()
         if (await self._connection.execute(held)).first() is None:
             return False
-        followed = select(fragment.c.id).where(fragment.c.source == source).limit(1)
+        # One that failed is read by nobody any more, whatever becomes of it.
+        follower = select(fragment.c.id).join(job, job.c.id == fragment.c.job)
+        followed = follower.where(fragment.c.source == source, job.c.state != JobState.FAILED).limit(1)
         return (await self._connection.execute(followed)).first() is None
 
     async def skipped(self, source: SourceId, offset: Lsn, readable_after: int) -> None:

@@ -52,7 +52,7 @@ async def watch(world: World, *, term: Term) -> None:
         reported = source.standing.reported_at
         gone = source.standing.retention is Retention.SLOT_DROPPED
         if not gone and (reported is None or world.clock.now() - reported >= MEASURED_EVERY):
-            await (_measured if source.id in followed else _skipped)(world, source, term=term)
+            await (_measured if source.id in followed else skip_idle)(world, source, term=term)
     async with world.stores.begin(term) as tx:
         # As it is by now: the worker's reports are of the last epoch.
         due = [(one, now) for one in await tx.sources.all() if (now := _retention(one)) != one.standing.retention]
@@ -111,8 +111,8 @@ async def _failed(world: World, tx: Transaction, source: Source, cleanup: Source
     log.warning("source.not_cleaned", **facts)
 
 
-async def _skipped(world: World, source: Source, *, term: Term) -> None:
-    """Have a slot that nothing needs forget the log up to now: held, so that nothing begins to need it meanwhile."""
+async def skip_idle(world: World, source: Source, *, term: Term) -> None:
+    """Have a slot forget the log up to now, if nothing needs it: held, so that nothing begins to need it meanwhile."""
     async with world.stores.begin(term) as tx:
         if not await tx.following.idle(source.id):
             return

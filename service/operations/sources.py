@@ -93,9 +93,8 @@ async def left_behind(world: World) -> tuple[str, ...]:
         left = [one for one in await tx.source_cleanups.all() if one.due <= world.clock.now() + ABANDONED / 2]
     return tuple(
         f"the {one.what} {_what(one.external_schema, one.external_table)}is removed from the external database once "
-        f"that can be done: {one.error}"
+        f"that can be done: {one.error or 'it has not been tried yet'}"
         for one in left
-        if one.error is not None
     )
 
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Final, assert_never
 
 from service.domain.errors import Invalid, NotFound, Unavailable
-from service.domain.job import CREATING, JobState
+from service.domain.job import CREATING
 from service.domain.parallelism import DEFAULT
 from service.domain.parameters import (
     SESSION_DEFAULTS,
@@ -32,6 +32,7 @@ from service.operations import (
 )
 from service.operations.naming import named, relation_names
 from service.operations.standing import progress_of
+from service.operations.status import listed
 from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.records import CatalogEntry, Claim, LogicalView
@@ -333,7 +334,7 @@ class _Call:
 
     async def _show_jobs(self) -> Outcome:
         async with self.world.stores.begin() as tx:
-            creating = await tx.jobs.where(CREATING | {JobState.CANCELLING})
+            creating = await listed(tx)
             progress = await progress_of(tx, creating)
         rows = tuple(
             (job.id, job.statement, "BACKGROUND" if job.background else "FOREGROUND", progress[job.id].text)

@@ -91,7 +91,7 @@ def _clause(cursor: Cursor, behind: _Behind) -> None:
         behind.source = (cursor.relation(), place)
         cursor.expect("table")
         behind.table = cursor.advance()
-        if behind.table.kind is not TokenKind.STRING:
+        if not behind.table.is_text:
             raise syntax_error(behind.table)
     else:
         raise syntax_error(token)

@@ -12,7 +12,7 @@ from service.sql.cursor import Cursor
 from service.sql.tokens import Token, TokenKind, syntax_error
 
 VNODE_COUNT_MAX: Final = 1 << 15
-_PLAIN: Final = (TokenKind.STRING, TokenKind.NAME, TokenKind.QUOTED, TokenKind.NUMBER)
+_PLAIN: Final = (TokenKind.NAME, TokenKind.QUOTED, TokenKind.NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,10 @@ class Option:
 
     def string(self) -> str:
         """Return a text, a word or a number. Raises Invalid."""
-        if len(self.tokens) != 1 or self.tokens[0].kind not in _PLAIN:
+        first = self.tokens[0]
+        if len(self.tokens) != 1 or not (first.is_text or first.kind in _PLAIN):
             raise Invalid(f'option "{self.name}" takes a text', position=self.position)
-        return self.tokens[0].value
+        return first.value
 
     def boolean(self) -> bool:
         """Return a boolean, which may be written as a string. Raises Invalid."""

@@ -17,11 +17,10 @@ BACKEND = "meta"
 def discreet(cursor: Cursor) -> Generator[None]:
     """Read a statement that may hold a secret: an error that would quote a string of it says only where it is."""
     strings = [token.text for token in cursor.rest if token.kind is TokenKind.STRING]
-    values = [token.value for token in cursor.rest if token.kind is TokenKind.STRING and token.value]
     try:
         yield
     except Invalid as error:
-        if any(text in error.message for text in [*strings, *values]):
+        if any(text in error.message for text in strings):
             raise Invalid("syntax error", position=error.position) from None
         raise
 
@@ -63,7 +62,7 @@ def _backend(cursor: Cursor) -> None:
 def _value(cursor: Cursor) -> str:
     cursor.expect("as")
     token = cursor.advance()
-    if token.kind is not TokenKind.STRING:
+    if not token.is_text:
         raise syntax_error(token)
     cursor.expect_end()
     if not token.value:

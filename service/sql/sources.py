@@ -68,7 +68,7 @@ def _password(option: Option) -> tuple[str | None, str | None]:
     first = option.tokens[0]
     if first.is_word("secret") and len(option.tokens) == 2 and option.tokens[1].kind in _NAMES:
         return option.tokens[1].value, None
-    if len(option.tokens) != 1 or first.kind is not TokenKind.STRING or not first.value:
+    if len(option.tokens) != 1 or not first.is_text or not first.value:
         message = f'option "{PASSWORD}" takes a text that is not empty, or SECRET and a secret\'s name'
         raise Invalid(message, position=option.position)
     return None, first.value

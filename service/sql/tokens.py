@@ -47,6 +47,11 @@ class Token:
         return self.kind is TokenKind.SYMBOL and self.value in symbols
 
     @property
+    def is_text(self) -> bool:
+        """Whether it is a string whose value is known: one without escapes, and not one of bits."""
+        return self.kind is TokenKind.STRING and self.text[0] in "'$"
+
+    @property
     def position(self) -> int:
         """The 1-based place in the statement."""
         return self.start + 1

@@ -227,7 +227,8 @@ class FakeFollowing:
 
     async def idle(self, source: SourceId) -> bool:
         row = self.tables_.sources.get(source)
-        return row is not None and row.source.shown and not self._rows(source)
+        following = [one for one, _ in self._rows(source) if self._state(one) is not JobState.FAILED]
+        return row is not None and row.source.shown and not row.source.dropped and not following
 
     async def skipped(self, source: SourceId, offset: Lsn, readable_after: int) -> None:
         row = replace(self.tables_.sources[source], undecided=(), readable_after=readable_after)
@@ -236,6 +237,9 @@ class FakeFollowing:
     async def broke(self, source: SourceId, reason: str) -> Sequence[str]:
         told = [self._break(row.id, reason) for row, _ in self._rows(source) if row.broken is None]
         return [one.table for one in told if one is not None and one.table is not None]
+
+    def _state(self, row: FragmentRow) -> JobState:
+        return self.tables_.jobs[row.job].job.state
 
     def _rows(self, source: SourceId | None) -> list[tuple[FragmentRow, CdcScan]]:
         return [

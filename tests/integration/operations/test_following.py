@@ -4,9 +4,12 @@ from collections.abc import AsyncGenerator, Iterator
 
 import pytest
 
-from service.operations import sources
-from service.protocol.cdc import SourceReport
-from service.protocol.plan import FragmentKind, FragmentPlan
+from service.domain.errors import Conflict, Invalid, Refused
+from service.operations import measuring, source_status, source_upkeep, sources, status
+from service.protocol.cdc import CdcTableReport, SourceReport
+from service.protocol.ids import Vnode
+from service.protocol.plan import FragmentKind, FragmentPlan, PositionState, VnodePosition
+from service.protocol.report import ActorReport
 from tests.support.external import PASSWORD, External, Following, external_database, following
 
 pytestmark = pytest.mark.postgres
@@ -25,6 +28,11 @@ def external(postgres_url: str) -> Iterator[External]:
 async def here(database_url: str, external: External) -> AsyncGenerator[Following]:
     async with following(database_url, external) as one:
         yield one
+
+
+def lsn(text: str) -> int:
+    high, low = text.split("/")
+    return (int(high, 16) << 32) + int(low, 16)
 
 
 async def plan_of(here: Following, name: str) -> FragmentPlan:
@@ -66,3 +74,241 @@ async def test_a_table_follows_and_its_source_moves_on_with_the_epochs(here: Fol
     assert PASSWORD not in repr(connection)
     await here.run("DROP SOURCE pg CASCADE")
     assert (external.slots(), external.publications()) == ([], [])
+
+
+async def test_no_secret_is_shown_anywhere(here: Following) -> None:
+    external = here.external
+    await here.run(f"CREATE SECRET hidden WITH (backend = 'meta') AS '{PASSWORD}'")
+    await here.run(external.create_source("named", "secret hidden"))
+    await here.run(external.create_source("plain"))
+    shown = {name: (await here.run(f"SHOW CREATE SOURCE {name}")).rows[0][1] for name in ("named", "plain")}
+    assert "password = secret hidden" in shown["named"]
+    assert "password = '********'" in shown["plain"]
+    assert (await here.run("SHOW SECRETS")).rows == (("hidden",),)
+    assert (await here.run("SHOW SOURCES")).rows == (("named",), ("plain",))
+    views = [name for (name,) in here.stored("select viewname from pg_views where schemaname = 'rw_catalog'")]
+    held = [str(here.stored(f"select * from rw_catalog.{view}")) for view in views]
+    held += [str(here.stored(f"select * from tidefill.{table}")) for table in ("relation", "job", "event", "source")]
+    held += [repr(await source_status.sources(here.world)), (await measuring.scrape(here.world)).decode()]
+    assert "named" in " ".join(held)
+    assert PASSWORD not in " ".join(held)
+    assert len(here.stored(f"select from tidefill.secret where value = '{PASSWORD}'")) == 2
+    with pytest.raises(Conflict, match='cannot drop secret "hidden": it is the password of named'):
+        await here.run("DROP SECRET hidden")
+    for name in ("named", "plain"):
+        await here.run(f"DROP SOURCE {name}")
+    await here.run("DROP SECRET hidden")
+    assert here.stored(f"select from tidefill.secret where value = '{PASSWORD}'") == []
+
+
+async def test_what_cannot_be_followed_is_refused_and_leaves_nothing(here: Following) -> None:
+    """I9: neither a name that is taken, nor a table that is not published for anybody."""
+    external = here.external
+    external.run(
+        "create table loose (id bigint, n int)",
+        "create table big (id bigint primary key, n numeric)",
+        "create unlogged table fast (id bigint primary key)",
+        "create view seen as select * from orders",
+        "create table mute (id bigint primary key)",
+        "alter table mute replica identity nothing",
+        "create type mood as enum ('ok')",
+        "create table feeling (kind mood primary key)",
+        "create table mixed (a int not null unique, b text, g int generated always as (a + 1) stored)",
+    )
+    await here.run(external.create_source())
+    refused = {
+        "(*) FROM pg TABLE 'public.nowhere'": 'table "public.nowhere" does not exist',
+        "(*) FROM nobody TABLE 'orders'": 'source "nobody" does not exist',
+        "(*) FROM pg TABLE 'loose'": '"public.loose" has no primary key',
+        "(*) FROM pg TABLE 'big'": 'column "n" of "public.big" is numeric: declare the columns',
+        "(*) FROM pg TABLE 'fast'": "it is unlogged",
+        "(*) FROM pg TABLE 'seen'": "it is a view",
+        "(*) FROM pg TABLE 'mute'": "replica identity",
+        "(*) FROM pg TABLE 'feeling'": "public.mood has an order of its own",
+        "(id int primary key) FROM pg TABLE 'orders'": 'column "id" is bigint in "public.orders"',
+        "(id bigint primary key, x text) FROM pg TABLE 'orders'": '"public.orders" has no column "x"',
+        "(who text primary key) FROM pg TABLE 'orders'": "has no unique index of (who)",
+        "(id bigint primary key, who text not null) FROM pg TABLE 'orders'": 'column "who" may be NULL',
+        "(a int primary key) FROM pg TABLE 'mixed'": "the replica identity",
+    }
+    for what, why in refused.items():
+        with pytest.raises(Refused) as error:
+            await here.run(f"CREATE TABLE t {what}")
+        assert why in error.value.message, (what, error.value.message)
+    assert external.published() == []
+    assert here.stored("select * from tidefill.job") == []
+    assert here.stored("select * from rw_catalog.rw_source_cleanups") == []
+    external.run("alter table mixed replica identity full")
+    await here.run("CREATE TABLE t (a int primary key, b text, g int) FROM pg TABLE 'mixed'")
+    await here.run("DROP TABLE t")
+    assert external.published() == []
+
+
+async def test_a_table_that_follows_is_changed_by_nobody_else(here: Following) -> None:
+    await here.run(here.external.create_source())
+    await here.run("CREATE TABLE t (*) FROM pg TABLE 'orders'")
+    for change in ("INSERT INTO t VALUES (1)", "UPDATE t SET who = 'x'", "DELETE FROM t"):
+        with pytest.raises(Invalid, match='cannot change table "t"') as error:
+            await here.run(change)
+        assert error.value.position == change.index(" t") + 2
+    await here.run("ALTER TABLE t SET BACKFILL_RATE_LIMIT = 7")
+    assert (await plan_of(here, "t")).rate_limit == 7
+    assert here.stored("select node_name, rate_limit from rw_catalog.rw_rate_limit") == [("CDC_SCAN", 7)]
+    await here.run("CREATE TABLE own (id int primary key)")
+    with pytest.raises(Invalid, match='"own" is not a CDC table'):
+        await here.run("ALTER TABLE own SET BACKFILL_RATE_LIMIT = 7")
+
+
+async def test_history_is_cut_into_splits_and_dealt_to_actors(here: Following) -> None:
+    external = here.external
+    external.run(
+        "insert into orders select n, 'w' || n from generate_series(1, 1000) n",
+        'create table words (word text collate "C" primary key)',
+        "insert into words select 'w' || lpad(n::text, 6, '0') from generate_series(1, 1000) n",
+        "analyze orders",
+        "analyze words",
+    )
+    await here.run(external.create_source())
+    options = "backfill.parallelism = 3, backfill.num_rows_per_split = 250"
+    await here.run(f"CREATE TABLE even (*) WITH ({options}) FROM pg TABLE 'orders'")
+    fragment = await plan_of(here, "even")
+    assert fragment.cdc is not None
+    assert [(one.left, one.right) for one in fragment.cdc.splits] == [
+        (None, "251"),
+        ("251", "501"),
+        ("501", "751"),
+        ("751", None),
+    ]
+    assert (fragment.cdc.total, [actor.vnodes for actor in fragment.actors]) == (
+        1000,
+        [((0, 0),), ((1, 1),), ((2, 3),)],
+    )
+    await here.run(f"CREATE TABLE w (*) WITH ({options}) FROM pg TABLE 'words'")
+    words = (await plan_of(here, "w")).cdc
+    assert words is not None
+    edges = [one.right for one in words.splits[:-1]]
+    assert (len(edges), edges) == (3, sorted(edge for edge in edges if edge is not None))
+    await here.run("ALTER TABLE even SET BACKFILL_PARALLELISM = 2")
+    assert len((await plan_of(here, "even")).actors) == 2
+    with pytest.raises(Invalid, match="should not exceed max parallelism 4"):
+        await here.run("ALTER TABLE even SET BACKFILL_PARALLELISM = 5")
+
+
+async def test_progress_is_told_until_the_history_is_read(here: Following) -> None:
+    """I6: the table can be read at once, and says how far its history is."""
+    external = here.external
+    external.run("insert into orders select n, 'w' from generate_series(1, 100) n", "analyze orders")
+    await here.run(external.create_source())
+    await here.run("CREATE TABLE t (*) FROM pg TABLE 'orders'")
+    fragment = await plan_of(here, "t")
+    (actor,) = fragment.actors
+    half = VnodePosition(vnode=Vnode(0), state=PositionState.IN_PROGRESS, key=("50",), rows=50)
+    here.actors = [ActorReport(actor=actor.id, fragment=fragment.id, rows=50, positions=(half,))]
+    await here.barrier()
+    (job,) = await status.ddl_progress(here.world)
+    assert (job.state, job.phase, job.rows, job.total, job.progress) == (
+        "Created",
+        "backfilling",
+        50,
+        100,
+        "50.00% (50/100)",
+    )
+    assert here.stored("select progress from rw_catalog.rw_ddl_progress") == [("50.00% (50/100)",)]
+    listed = "select upstream_table_name, progress from rw_catalog.rw_fragment_backfill_progress"
+    assert here.stored(listed) == [("public.orders", "50% (50/100)")]
+    assert here.stored("select backfill_type from rw_catalog.rw_backfill_info") == [("SOURCE",)]
+    counts = "select split_total_count, split_backfilled_count, split_completed_count from rw_catalog.rw_cdc_progress"
+    assert here.stored(counts) == [(1, 0, 0)]
+    scan = fragment.cdc
+    assert scan is not None
+    told = CdcTableReport(fragment=fragment.id, waiting="a long transaction")
+    here.reports = [SourceReport(source=scan.source.id, offset="0/9", tables=(told,))]
+    await here.barrier()
+    (job,) = await status.ddl_progress(here.world)
+    assert job.waiting is not None
+    assert (job.waiting.reason, job.waiting.text) == ("source", "a long transaction")
+    done = VnodePosition(vnode=Vnode(0), state=PositionState.COMPLETED, rows=100)
+    here.actors = [ActorReport(actor=actor.id, fragment=fragment.id, rows=100, positions=(done,), finished=True)]
+    here.reports = []
+    await here.barrier()
+    assert await status.ddl_progress(here.world) == []
+    assert here.stored("select * from rw_catalog.rw_ddl_progress") == []
+    assert here.stored(counts) == [(1, 1, 1)]
+
+
+async def test_without_a_snapshot_there_is_no_history(here: Following) -> None:
+    await here.run(here.external.create_source())
+    await here.run("CREATE TABLE t (*) WITH (snapshot = 'false') FROM pg TABLE 'orders'")
+    fragment = await plan_of(here, "t")
+    assert [one.state for one in fragment.actors[0].positions] == [PositionState.COMPLETED]
+
+
+async def test_what_broke_stays_broken_and_is_told_once(here: Following) -> None:
+    await here.run(here.external.create_source())
+    await here.run("CREATE TABLE t (*) FROM pg TABLE 'orders'")
+    fragment = await plan_of(here, "t")
+    assert fragment.cdc is not None
+    for reason in ("a column was dropped", "it follows from that"):
+        told = CdcTableReport(fragment=fragment.id, broken=reason)
+        here.reports = [SourceReport(source=fragment.cdc.source.id, offset="0/9", waiting="why", tables=(told,))]
+        await here.barrier()
+    after = (await plan_of(here, "t")).cdc
+    assert after is not None
+    assert after.broken == "a column was dropped"
+    events = "select kind from tidefill.event where kind like 'source.%' order by id"
+    kinds = [kind for (kind,) in here.stored(events)]
+    assert kinds == ["source.asked", "source.created", "source.waiting", "source.table_broken"]
+    (view,) = (await source_status.source(here.world, "pg")).tables
+    assert (view.state, view.reason) == ("broken", "a column was dropped")
+
+
+async def test_a_source_that_nothing_follows_keeps_no_log(here: Following) -> None:
+    external = here.external
+    await here.run(external.create_source())
+    before = (await source_status.source(here.world, "pg")).offset
+    external.run("insert into orders select n from generate_series(1, 100) n")
+    await source_upkeep.watch(here.world, term=here.leader.term)
+    after = await source_status.source(here.world, "pg")
+    assert before is not None
+    assert after.offset is not None
+    assert lsn(after.offset) > lsn(before)
+    (confirmed,) = external.rows(
+        f"select confirmed_flush_lsn::text from pg_replication_slots where slot_name = '{after.slot}'"
+    )
+    assert confirmed == (after.offset,)
+    await here.run("CREATE TABLE t (*) FROM pg TABLE 'orders'")
+    scan = (await plan_of(here, "t")).cdc
+    assert scan is not None
+    assert scan.source.offset == after.offset
+    (readable,) = here.stored("select readable_after from tidefill.source")
+    assert scan.readable_after > readable[0] > 0
+    await source_upkeep.watch(here.world, term=here.leader.term)
+    async with here.world.stores.begin() as tx:
+        source = await tx.sources.get(after.id)
+    assert source is not None
+    # Whoever looked before it was followed has it forget nothing by now.
+    external.run("insert into orders select n from generate_series(101, 200) n")
+    await source_upkeep.skip_idle(here.world, source, term=here.leader.term)
+    assert (await source_status.source(here.world, "pg")).offset == after.offset
+
+
+@pytest.mark.parametrize(("action", "state"), [("pause", "exceeded"), ("drop_slot", "slot_dropped")])
+async def test_a_slot_that_holds_too_much_does_what_its_user_chose(here: Following, action: str, state: str) -> None:
+    external = here.external
+    given = {"wal.retained.warning.bytes": "10", "wal.retained.max.bytes": "1000", "wal.retained.action": action}
+    text = external.create_source()
+    more = ", ".join(f"{name} = '{value}'" for name, value in given.items())
+    await here.run(text.replace("WITH (", f"WITH ({more}, "))
+    await here.run("CREATE TABLE t (*) FROM pg TABLE 'orders'")
+    fragment = await plan_of(here, "t")
+    assert fragment.cdc is not None
+    for retained in (500, 2000):
+        report = SourceReport(source=fragment.cdc.source.id, offset="0/9", retained_bytes=retained)
+        here.reports = [report]
+        await here.barrier()
+        await source_upkeep.watch(here.world, term=here.leader.term)
+    events = "select facts ->> 'retention' from tidefill.event where kind = 'source.retention' order by id"
+    assert here.stored(events) == [("warning",), (state,)]
+    assert bool(external.slots()) == (action == "pause")
+    broken = (await source_status.source(here.world, "pg")).tables[0].state == "broken"
+    assert broken == (action == "drop_slot")

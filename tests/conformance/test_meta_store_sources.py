@@ -1,0 +1,341 @@
+"""The examination of what the meta store keeps of sources, of what follows them, and of secrets."""
+
+from dataclasses import replace
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+
+from service.domain.errors import Conflict, NotFound
+from service.domain.job import JobEvent
+from service.domain.placement import blocks
+from service.domain.source import Retention
+from service.ports.meta_store import Stores
+from service.ports.records import NewFragment, NewJob
+from service.ports.source_records import Leftover, Measured, NewSource, Password, Source
+from service.protocol.cdc import CdcColumn, CdcScan, CdcSource, CdcTableReport, SourceReport, Split
+from service.protocol.ids import FragmentId, RelationId, Vnode
+from service.protocol.plan import FragmentKind, PositionState, VnodePosition
+from service.protocol.report import ActorReport, Collected
+from tests.support.meta_store import NOW, add_created, collected, new_table, new_view, relation
+
+LATER = timedelta(minutes=5)
+
+
+def new_source(name: str, *, owns: bool = True, password: Password | None = None) -> NewSource:
+    options = {"connector": "postgres-cdc", "hostname": "db", "database.name": "shop"}
+    given = Password(value="pw") if password is None else password
+    return NewSource(name, f"CREATE SOURCE {name}", options, given, None, None, owns_publication=owns)
+
+
+async def made(stores: Stores, name: str = "pg") -> Source:
+    async with stores.begin() as tx:
+        source = await tx.sources.add(new_source(name), now=NOW, abandoned_at=NOW + LATER)
+        await tx.sources.made(source.id, "0/10")
+        found = await tx.sources.named(name)
+    assert found is not None
+    return found
+
+
+def new_follower(source: Source, name: str, *, splits: int = 1, added: bool = True) -> NewJob:
+    bounds = [None, *(str(number) for number in range(1, splits)), None]
+    scan = CdcScan(
+        source=CdcSource(
+            id=source.id, name=source.name, slot=source.slot, publication=source.publication, offset="0/10"
+        ),
+        external_schema="public",
+        external_table="orders",
+        columns=(CdcColumn(name="id", external="id", type="bigint"),),
+        split_column="id",
+        splits=tuple(Split(left=left, right=right) for left, right in pairwise(bounds)),
+        readable_after=700,
+        total=50,
+    )
+    fragment = NewFragment(FragmentKind.CDC_SCAN, blocks(splits, min(splits, 2)), cdc=scan, added=added)
+    return NewJob(
+        relation(name), f"CREATE TABLE {name}", background=False, fragments=(fragment,), views=(RelationId(source.id),)
+    )
+
+
+async def plan_of(stores: Stores, name: str) -> tuple[FragmentId, CdcScan]:
+    async with stores.begin() as tx:
+        entry = await tx.catalog.named(name)
+        assert entry is not None
+        (plan,) = await tx.jobs.plans([entry.job])
+    (fragment,) = plan.fragments
+    assert fragment.cdc is not None
+    return fragment.id, fragment.cdc
+
+
+def told(*reports: SourceReport, epoch: int = 10, actors: tuple[ActorReport, ...] = ()) -> Collected:
+    return collected(epoch, *actors).model_copy(update={"sources": reports})
+
+
+async def test_a_source_has_a_name_among_the_relations(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        await add_created(tx, new_table("t"))
+        with pytest.raises(Conflict, match='table with name "t" exists'):
+            await tx.sources.add(new_source("t"), now=NOW, abandoned_at=NOW)
+    async with stores.begin() as tx:
+        source = await tx.sources.add(new_source("pg"), now=NOW, abandoned_at=NOW + LATER)
+        assert (source.shown, source.dropped, source.secret) == (False, False, None)
+        assert source.slot == source.publication
+        assert source.slot.startswith("tidefill_")
+    for begun in (False, True):
+        async with stores.begin() as tx:
+            with pytest.raises(Conflict, match="still being created" if not begun else 'source with name "pg" exists'):
+                await tx.jobs.add(new_table("pg"), now=NOW)
+        async with stores.begin() as tx:
+            await tx.sources.made(source.id, "0/10")
+    async with stores.begin() as tx:
+        other = await tx.sources.add(new_source("other"), now=NOW, abandoned_at=NOW)
+        assert other.slot != source.slot
+        assert [one.name for one in await tx.sources.all()] == ["pg", "other"]
+        assert await tx.sources.password(source.id) == "pw"
+        found = await tx.sources.get(source.id)
+    assert found is not None
+    assert (found.shown, found.standing.offset, found.options["hostname"]) == (True, "0/10", "db")
+
+
+async def test_what_is_made_is_to_be_cleaned_up_until_it_is_made(stores: Stores) -> None:
+    """I9."""
+    async with stores.begin() as tx:
+        source = await tx.sources.add(new_source("pg"), now=NOW, abandoned_at=NOW + LATER)
+        assert await tx.source_cleanups.due(NOW) == []
+        due = await tx.source_cleanups.due(NOW + LATER)
+        assert [one.what for one in due] == [Leftover.SLOT, Leftover.PUBLICATION]
+        await tx.sources.made(source.id, "0/10")
+        assert await tx.source_cleanups.all() == []
+        await tx.sources.remove(source.id, now=NOW)
+    async with stores.begin() as tx:
+        assert await tx.sources.named("pg") is None
+        slot, publication = await tx.source_cleanups.due(NOW)
+        await tx.source_cleanups.failed(slot.id, "away", due=NOW + LATER)
+        assert [one.id for one in await tx.source_cleanups.due(NOW)] == [publication.id]
+        assert await tx.source_cleanups.hold(slot.id, NOW) is None
+        held = await tx.source_cleanups.hold(slot.id, NOW + LATER)
+        assert held is not None
+        assert (held.attempts, held.error) == (1, "away")
+        await tx.source_cleanups.done(publication.id)
+        assert await tx.sources.password(source.id) == "pw"
+        await tx.source_cleanups.done(slot.id)
+        assert await tx.sources.get(source.id) is None
+    await made(stores)
+
+
+async def test_what_is_somebody_elses_is_kept(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        source = await tx.sources.add(new_source("pg", owns=False), now=NOW, abandoned_at=NOW)
+        assert [one.what for one in await tx.source_cleanups.all()] == [Leftover.SLOT]
+        await tx.sources.remove(source.id, now=NOW, keeping={Leftover.SLOT})
+        assert await tx.source_cleanups.all() == []
+        assert await tx.sources.get(source.id) is None
+
+
+async def test_a_plan_begins_where_the_source_stands(stores: Stores) -> None:
+    source = await made(stores)
+    async with stores.begin() as tx:
+        job = await add_created(tx, new_follower(source, "t", splits=3))
+        assert await tx.following.backfilling() == [job.id]
+    fragment, scan = await plan_of(stores, "t")
+    assert (scan.source.offset, scan.source.undecided, scan.readable_after) == ("0/10", (), 700)
+    report = SourceReport(source=source.id, offset="0/20", undecided=(5, 6), lag_bytes=3, retained_bytes=4, changes=2)
+    async with stores.begin() as tx:
+        assert await tx.following.record([told(report)], now=NOW) == []
+        again = report.model_copy(update={"offset": "0/30", "lag_bytes": None, "changes": 5})
+        last = again.model_copy(update={"offset": "0/40", "changes": 1})
+        assert await tx.following.record([told(again), told(last, epoch=11)], now=NOW) == []
+        found = await tx.sources.get(source.id)
+    assert found is not None
+    standing = found.standing
+    assert (standing.offset, standing.undecided, standing.changes) == ("0/40", 2, 8)
+    assert (standing.lag_bytes, standing.retained_bytes, standing.reported_at) == (3, 4, NOW)
+    assert (await plan_of(stores, "t"))[1].source.offset == "0/40"
+    assert (await plan_of(stores, "t"))[1].source.undecided == (5, 6)
+    async with stores.begin() as tx:
+        (table,) = await tx.following.tables(source.id)
+        (plan,) = await tx.jobs.plans([job.id])
+    assert (table.fragment, table.splits, table.external) == (fragment, 3, ("public", "orders"))
+    assert [actor.vnodes for actor in plan.fragments[0].actors] == [((0, 0),), ((1, 2),)]
+
+
+async def test_its_progress_is_that_of_a_scan(stores: Stores) -> None:
+    """I6."""
+    source = await made(stores)
+    async with stores.begin() as tx:
+        job = await add_created(tx, new_follower(source, "t"))
+        (plan,) = await tx.jobs.plans([job.id])
+    (actor,) = plan.fragments[0].actors
+    done = VnodePosition(vnode=Vnode(0), state=PositionState.COMPLETED, rows=50)
+    for finished in (False, True):
+        report = ActorReport(
+            actor=actor.id, fragment=plan.fragments[0].id, rows=50, positions=(done,), finished=finished
+        )
+        async with stores.begin() as tx:
+            await tx.fragments.record([told(actors=(report,))], now=NOW)
+            (scan,) = (await tx.fragments.scans([job.id]))[job.id]
+            (table,) = await tx.following.tables()
+            assert (scan.upstream, scan.rows, scan.total, scan.external) == ("public.orders", 50, 50, True)
+            assert (scan.finished, table.finished, table.splits_completed) == (finished, finished, 1)
+            assert await tx.following.backfilling() == ([] if finished else [job.id])
+            layouts = await tx.actors.layouts([job.id])
+            assert layouts[job.id] == {plan.fragments[0].id: [((0, 0),)]}
+
+
+async def test_what_is_new_is_told_once(stores: Stores) -> None:
+    source = await made(stores)
+    async with stores.begin() as tx:
+        job = await add_created(tx, new_follower(source, "t"))
+    fragment, _ = await plan_of(stores, "t")
+    broken = CdcTableReport(fragment=fragment, broken="a column is gone\0")
+    waits = CdcTableReport(fragment=fragment, waiting="a long transaction")
+    report = SourceReport(source=source.id, offset="0/20")
+    async with stores.begin() as tx:
+        found = await tx.following.record([told(report.model_copy(update={"waiting": "away"}))], now=NOW)
+        assert [(one.source, one.table, one.text) for one in found] == [("pg", None, "away")]
+        (scan,) = (await tx.fragments.scans([job.id]))[job.id]
+        assert scan.source_waiting == "away"
+        found = await tx.following.record([told(report.model_copy(update={"tables": (waits,)}))], now=NOW)
+        assert [(one.table, one.text) for one in found] == [(None, None)]
+        (scan,) = (await tx.fragments.scans([job.id]))[job.id]
+        assert scan.source_waiting == "a long transaction"
+        found = await tx.following.record([told(report.model_copy(update={"tables": (broken,)}))], now=NOW)
+        assert [(one.table, one.text) for one in found] == [("t", "a column is gone\N{REPLACEMENT CHARACTER}")]
+        later = broken.model_copy(update={"broken": "something else"})
+        assert await tx.following.record([told(report.model_copy(update={"tables": (later,)}))], now=NOW) == []
+        assert await tx.following.broke(source.id, "all of them") == []
+        (scan,) = (await tx.fragments.scans([job.id]))[job.id]
+        assert (scan.stopped, scan.source_waiting) == ("a column is gone\N{REPLACEMENT CHARACTER}", None)
+        unknown = SourceReport(source=source.id.__class__(10**6), offset="0/1")
+        assert await tx.following.record([told(unknown)], now=NOW) == []
+
+
+async def test_a_source_is_idle_until_something_follows(stores: Stores) -> None:
+    source = await made(stores)
+    async with stores.begin() as tx:
+        assert await tx.following.idle(source.id)
+        await tx.following.skipped(source.id, "1/0", 900)
+        await tx.following.measured(source.id, Measured(1, 2, "slow"), now=NOW)
+        await tx.following.retained(source.id, Retention.WARNING)
+        job = await add_created(tx, new_follower(source, "t"))
+        assert not await tx.following.idle(source.id)
+        found = await tx.sources.get(source.id)
+    assert found is not None
+    expected = replace(
+        found.standing,
+        offset="1/0",
+        undecided=0,
+        lag_bytes=1,
+        retained_bytes=2,
+        waiting="slow",
+        reported_at=NOW,
+        retention=Retention.WARNING,
+    )
+    assert found.standing == expected
+    _, scan = await plan_of(stores, "t")
+    assert (scan.source.offset, scan.readable_after) == ("1/0", 900)
+    async with stores.begin() as tx:
+        await tx.following.measured(source.id, Measured(followed=True), now=NOW + LATER)
+        found = await tx.sources.get(source.id)
+        assert found is not None
+        assert found.standing == replace(expected, reported_at=NOW + LATER)
+        assert await tx.following.broke(source.id, "the slot is gone") == ["t"]
+        (scan_now,) = (await tx.fragments.scans([job.id]))[job.id]
+        await tx.jobs.move(job.id, JobEvent.FAILED, now=NOW, error="a row")
+        assert await tx.following.idle(source.id)
+    assert scan_now.stopped == "the slot is gone"
+
+
+async def test_what_was_published_is_taken_back_with_what_follows(stores: Stores) -> None:
+    """I9: slot and publication after the last that follows."""
+    source = await made(stores)
+    async with stores.begin() as tx:
+        await tx.source_cleanups.expect(source.id, "public", "orders", now=NOW, due=NOW + LATER)
+        one = await add_created(tx, new_follower(source, "one"))
+        assert await tx.source_cleanups.all() == []
+        other = await add_created(tx, new_follower(source, "other", added=False))
+        dependents = [entry.relation.name for entry in await tx.catalog.dependents(RelationId(source.id))]
+        assert dependents == ["one", "other"]
+        await tx.sources.remove(source.id, now=NOW)
+        assert await tx.source_cleanups.due(NOW + LATER) == []
+    async with stores.begin() as tx:
+        for job in (one, other):
+            await tx.jobs.move(job.id, JobEvent.DROP_ASKED, now=NOW)
+            await tx.jobs.move(job.id, JobEvent.STOPPED, now=NOW)
+            await tx.catalog.remove(job.relation)
+        due = {one.what: one for one in await tx.source_cleanups.due(NOW)}
+        assert due.keys() == set(Leftover)
+        table = due[Leftover.TABLE]
+        assert (table.external_schema, table.external_table) == ("public", "orders")
+        for cleanup in due.values():
+            await tx.source_cleanups.done(cleanup.id)
+        assert await tx.sources.get(source.id) is None
+
+
+async def test_whoever_is_about_to_follow_has_it_taken_back_himself(stores: Stores) -> None:
+    source = await made(stores)
+    async with stores.begin() as tx:
+        job = await add_created(tx, new_follower(source, "one"))
+        await tx.source_cleanups.expect(source.id, "public", "orders", now=NOW, due=NOW + LATER)
+        await tx.jobs.move(job.id, JobEvent.DROP_ASKED, now=NOW)
+        await tx.jobs.move(job.id, JobEvent.STOPPED, now=NOW)
+        await tx.catalog.remove(job.relation)
+        assert await tx.source_cleanups.due(NOW) == []
+        await tx.source_cleanups.expect(source.id, "public", "orders", now=NOW, due=NOW)
+        assert [one.what for one in await tx.source_cleanups.due(NOW)] == [Leftover.TABLE]
+
+
+async def test_nothing_follows_a_source_that_was_dropped(stores: Stores) -> None:
+    source = await made(stores)
+    async with stores.begin() as tx:
+        await tx.sources.remove(source.id, now=NOW)
+        assert not await tx.following.idle(source.id)
+        with pytest.raises(Conflict, match='source "pg" cannot be read: it was dropped'):
+            await tx.jobs.add(new_follower(source, "t"), now=NOW)
+
+
+async def test_a_catalog_entry_says_what_follows(stores: Stores) -> None:
+    source = await made(stores)
+    async with stores.begin() as tx:
+        follower = await add_created(tx, new_follower(source, "t"))
+        await add_created(tx, new_table("own"))
+        await add_created(tx, new_view("m", follower.relation))
+        entries = {entry.relation.name: entry.follows for entry in await tx.catalog.all()}
+    assert entries == {"t": True, "own": False, "m": False}
+
+
+async def test_a_scan_without_history_is_completed(stores: Stores) -> None:
+    source = await made(stores)
+    new = new_follower(source, "t")
+    (fragment,) = new.fragments
+    async with stores.begin() as tx:
+        job = await add_created(tx, replace(new, fragments=(replace(fragment, completed=True),)))
+        (plan,) = await tx.jobs.plans([job.id])
+    (position,) = plan.fragments[0].actors[0].positions
+    assert (position.state, position.rows) == (PositionState.COMPLETED, 0)
+
+
+async def test_secrets(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        await tx.secrets.add("b", "one")
+        await tx.secrets.add("a", "two")
+        assert await tx.secrets.names() == ["a", "b"]
+        assert (await tx.secrets.value("b"), await tx.secrets.value("c")) == ("one", None)
+        await tx.secrets.change("b", "three")
+        source = await tx.sources.add(new_source("pg", password=Password(name="b")), now=NOW, abandoned_at=NOW)
+        assert source.secret == "b"
+        assert await tx.sources.password(source.id) == "three"
+        for refused in (tx.secrets.add("a", "x"), tx.secrets.remove("b")):
+            with pytest.raises(Conflict):
+                await refused
+        with pytest.raises(NotFound):
+            await tx.secrets.change("c", "x")
+    async with stores.begin() as tx:
+        with pytest.raises(NotFound, match='secret "c" does not exist'):
+            await tx.sources.add(new_source("other", password=Password(name="c")), now=NOW, abandoned_at=NOW)
+    async with stores.begin() as tx:
+        assert await tx.secrets.remove("a")
+        assert not await tx.secrets.remove("a")
+        await tx.sources.remove(source.id, now=NOW, keeping=set(Leftover))
+        assert await tx.secrets.remove("b")
+        assert await tx.secrets.names() == []

@@ -1,0 +1,153 @@
+"""`/v1/sources`, `/v1/secrets` and what a worker asks: no answer but the worker's holds a password."""
+
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from service.meta_store.stores import PostgresStores
+from service.sources.replication import PostgresReplication
+from service.sources.tables import PostgresExternalTables
+from tests.support.external import PASSWORD, External, external_database
+from tests.support.http import WORKER_TOKEN, doors, refused
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def external(postgres_url: str) -> Iterator[External]:
+    with external_database(postgres_url) as one:
+        one.run(
+            "create table orders (id bigint primary key, total bigint generated always as (id * 2) stored)",
+            "create table loose (id bigint)",
+            "create table odd (id bigint primary key, n numeric)",
+        )
+        yield one
+
+
+@pytest.fixture
+async def http(stores: PostgresStores, external: External) -> AsyncGenerator[httpx.AsyncClient]:
+    ports: dict[str, Any] = {"external": PostgresExternalTables(), "replication": PostgresReplication()}
+    async with doors(stores, **ports) as opened:
+        yield opened
+        # What is made here is removed here: no leader runs.
+        for slot in external.slots():
+            await ports["replication"].drop_slot(external.address, slot)
+
+
+async def test_a_source_is_made_shown_and_dropped(http: httpx.AsyncClient, external: External) -> None:
+    kept = await http.post("/v1/secrets", json={"name": "key", "value": PASSWORD})
+    assert (kept.status_code, kept.json()) == (200, {"name": "key"})
+    body = {"name": "pg", "options": {**external.options, "port": int(external.options["port"])}, "secret": "key"}
+    made = await http.post("/v1/sources", json=body, headers={"Idempotency-Key": "once"})
+    assert made.status_code == 200, made.text
+    again = await http.post("/v1/sources", json=body, headers={"Idempotency-Key": "once"})
+    assert again.json() == made.json()
+    shown = (await http.get("/v1/sources/pg")).json()
+    assert shown == made.json()
+    assert (shown["secret"], shown["readable"], shown["tables"], shown["waiting"]) == ("key", True, [], None)
+    assert [shown["slot"]] == external.slots()
+    assert shown["definition"].endswith("password = secret key)")
+    assert [one["name"] for one in (await http.get("/v1/sources")).json()] == ["pg"]
+    refused(await http.post("/v1/sources", json=body), 409, "conflict")
+    refused(await http.delete("/v1/secrets/key"), 409, "conflict")
+    changed = await http.put("/v1/secrets/key", json={"value": "another"})
+    assert changed.json() == {"name": "key"}
+    assert (await http.delete("/v1/sources/pg")).status_code == 200
+    refused(await http.get("/v1/sources/pg"), 404, "not-found")
+    listed = (await http.get("/v1/source-cleanups")).json()
+    assert [(one["source"], one["what"]) for one in listed] == [("pg", "slot"), ("pg", "publication")]
+    for one in listed:
+        assert (await http.delete(f"/v1/source-cleanups/{one['id']}")).status_code == 200
+    assert (await http.delete("/v1/secrets/key")).status_code == 200
+    assert (await http.get("/v1/secrets")).json() == []
+
+
+async def test_a_worker_is_told_how_to_reach_it_and_nobody_else(http: httpx.AsyncClient, external: External) -> None:
+    body = {"name": "pg", "options": external.options, "password": PASSWORD}
+    made = await http.post("/v1/sources", json=body)
+    assert PASSWORD not in made.text
+    number = made.json()["id"]
+    path = f"/internal/v1/sources/{number}"
+    refused(await http.get(path), 401, "unauthorized")
+    token = {"Authorization": f"Bearer {WORKER_TOKEN}"}
+    told = (await http.get(path, headers=token)).json()
+    assert told["source"] == number
+    assert f"password='{PASSWORD}'" in told["conninfo"]
+    refused(await http.get("/internal/v1/sources/999999", headers=token), 404, "not-found")
+    for page in ("/v1/sources", "/metrics", "/v1/secrets"):
+        assert PASSWORD not in (await http.get(page)).text
+    await http.delete("/v1/sources/pg")
+    refused(await http.get(path, headers=token), 404, "not-found")
+
+
+async def test_what_is_missing_is_said_item_by_item(http: httpx.AsyncClient, external: External) -> None:
+    tables = ["orders", "public.loose", "odd", "sales.nowhere"]
+    body = {"options": external.options, "password": PASSWORD, "tables": tables}
+    checked = await http.post("/v1/sources/check", json=body)
+    assert checked.status_code == 200, checked.text
+    items = {one["item"]: one for one in checked.json()}
+    assert [one for one in items if not items[one]["ok"]] == ["table public.loose", "table odd", "table sales.nowhere"]
+    assert "key (id), 1 columns; generated ones are left out: total" in items["table orders"]["detail"]
+    assert "has no primary key" in items["table public.loose"]["detail"]
+    assert "declare the columns" in items["table odd"]["detail"]
+    assert "does not exist" in items["table sales.nowhere"]["detail"]
+    assert "held there whole" in items["decoding"]["detail"]
+    assert items["wal_level"]["detail"] == "wal_level is logical"
+    external.run(
+        f"alter role {external.login} noreplication",
+        f"revoke create on database {external.options['database.name']} from {external.login}",
+        superuser=True,
+    )
+    items = {one["item"]: one for one in (await http.post("/v1/sources/check", json=body)).json()}
+    assert (items["replication"]["ok"], items["publication"]["ok"]) == (False, False)
+    assert "ALTER ROLE ... REPLICATION" in items["replication"]["detail"]
+    assert external.slots() == []
+    assert external.publications() == []
+    problem = refused(await http.post("/v1/sources", json={"name": "pg", **body_of(body)}), 422, "invalid")
+    assert "may not replicate" in problem["detail"]
+
+
+async def test_a_server_that_does_not_answer_is_said_without_the_password(
+    http: httpx.AsyncClient, external: External
+) -> None:
+    options = {**external.options, "port": "1"}
+    checked = await http.post("/v1/sources/check", json={"options": options, "password": PASSWORD})
+    (item,) = checked.json()
+    assert (item["item"], item["ok"]) == ("reachable", False)
+    wrong = {"options": external.options, "password": "not it"}
+    (item,) = (await http.post("/v1/sources/check", json=wrong)).json()
+    assert "password authentication failed" in item["detail"]
+    away = await http.post("/v1/sources", json={"name": "pg", "options": options, "password": PASSWORD})
+    refused(away, 503, "unavailable")
+    refused(await http.post("/v1/sources", json={"name": "pg", **wrong}), 422, "invalid")
+    for answer in (checked, away):
+        assert PASSWORD not in answer.text
+    assert (await http.get("/v1/sources")).json() == []
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"options": {}, "password": "x"}, "/options/connector"),
+        ({"options": {"port": 0}, "password": "x"}, "/options/port"),
+        ({"options": {"colour": "red"}, "password": "x"}, "/options/colour"),
+        ({"options": {}}, "/password"),
+        ({"options": {}, "password": "x", "secret": "y"}, "/password"),
+        ({"options": {"a": None}, "password": "x"}, "/options/a"),
+        ({"password": "x"}, "/options"),
+    ],
+)
+async def test_a_wrong_body_is_refused_at_its_place(
+    http: httpx.AsyncClient, external: External, body: dict[str, Any], pointer: str
+) -> None:
+    if pointer == "/options/port":
+        body = {**body, "options": {**external.options, **body["options"]}}
+    for path, more in (("/v1/sources", {"name": "pg"}), ("/v1/sources/check", {})):
+        problem = refused(await http.post(path, json={**body, **more}), 422, "invalid")
+        assert problem["pointer"] == pointer
+
+
+def body_of(checked: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in checked.items() if name != "tables"}
