@@ -65,6 +65,13 @@ def copy_query(
     )
 
 
+def changed(relation: Relation, *, after: Epoch, upto: Epoch) -> str:
+    """Ask whether any version began or ended in a span."""
+    began, ended = f"_from > {after} and _from <= {upto}", f"_to > {after} and _to <= {upto} and _to <> {ALIVE}"
+    exist = (f"exists (select from {state_table(relation.id)} where {span})" for span in (began, ended))
+    return f"select ({' or '.join(exist)})::int"
+
+
 def old_versions(relation: Relation, *, after: Epoch, upto: Epoch, runs: Runs) -> str:
     """Versions that were alive at `after` and ended at or before `upto`."""
     return _changes(relation, f"_to > {after} and _to <= {upto} and _to <> {ALIVE} and _from <= {after}", runs)

@@ -124,3 +124,25 @@ async def test_an_old_generation_copies_nothing(store: Store) -> None:
     with pytest.raises(adbc_driver_manager.Error, match="generation 5 of graph 1 is over"):
         copy()
     assert await store.rows("select from state.t_2") == []
+
+
+@pytest.mark.parametrize(
+    ("after", "upto", "changed"),
+    [
+        (0, 1, True),
+        (11, 18, False),
+        (10, 11, False),
+        (18, 19, False),
+        (19, 20, True),
+        (20, 21, True),
+        (21, 99, False),
+    ],
+)
+async def test_whether_anything_changed_is_asked_of_both_ends_of_versions(
+    store: Store, after: int, upto: int, *, changed: bool
+) -> None:
+    """Versions began in 1 to 10 and at 21, and ended at 20."""
+    upstream = SHAPES[0].relation
+    worker = await fill(store, upstream)
+    await store.run("delete from state.t_1 where _from > 10 and _from < 21")
+    assert worker.changed(upstream, after=Epoch(after), upto=Epoch(upto)) is changed
