@@ -90,6 +90,12 @@ def share_of_page(page_rows: int, some: Block, block: Block) -> int:
     return max(page_rows * len(some) // len(block), 1)
 
 
+def shared_out(rows: int, vnodes: Sequence[int]) -> Mapping[int, int]:
+    """Return the rows of a page by vnode where only their number is known: as the hash of keys has it, evenly."""
+    each, more = divmod(rows, len(vnodes))
+    return {vnode: each + (place < more) for place, vnode in enumerate(vnodes)}
+
+
 P = TypeVar("P", bound=Page)
 
 

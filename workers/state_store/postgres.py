@@ -15,7 +15,7 @@ from service.protocol.plan import Pushdown
 from service.protocol.relation import Relation, state_table
 from service.protocol.vnodes import Runs
 from workers.backfill.order import Position, key_of, quoted
-from workers.backfill.positions import Block, PageSize, Span, alike, samples, share_of_page
+from workers.backfill.positions import Block, PageSize, Span, alike, samples, share_of_page, shared_out
 from workers.state_store import statements
 from workers.state_store.connections import (
     BOUNDS,
@@ -75,10 +75,14 @@ class PostgresStore:
 
             def copy(block: Block, size: PageSize) -> ArrowPage:
                 part, upto = self._part(upstream, block, at, size)
+                reached = {span.vnode: upto for span in part}
                 text = statements.copy_query(upstream, target, query, part, upto, at=at, epoch=epoch)
+                if query.predicate is None:
+                    copied = _update(connection, text)
+                    return ArrowPage((), shared_out(copied, list(reached)), reached, copied)
                 told: list[dict[str, Any]] = _fetch(connection, text).to_pylist()
                 rows = {one["_vnode"]: one["rows"] for one in told}
-                return ArrowPage((), rows, {span.vnode: upto for span in part}, sum(one["copied"] for one in told))
+                return ArrowPage((), rows, reached, sum(one["copied"] for one in told))
 
             yield copy
             _select(connection, self._hold)
@@ -298,6 +302,16 @@ def _execute(connection: Any, sql: str) -> None:
 
 def _select(connection: Any, sql: str) -> Any:
     return _fetch(connection, sql).column(0)[0].as_py()
+
+
+def _update(connection: Any, sql: str) -> int:
+    """Run a statement that changes something; return how many rows."""
+    with connection.cursor() as cursor:
+        cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
+        cursor.adbc_statement.set_sql_query(sql)
+        rows = cursor.adbc_statement.execute_update()
+        assert rows >= 0, "the driver does not say how many rows"
+        return rows
 
 
 def _fetch(connection: Any, sql: str) -> pa.Table:

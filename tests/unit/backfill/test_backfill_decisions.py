@@ -25,7 +25,7 @@ from workers.backfill.pace import (
     page_rows_after,
     share_of,
 )
-from workers.backfill.positions import Block, PageSize, Positions, Span, pages, samples, share_of_page
+from workers.backfill.positions import Block, PageSize, Positions, Span, pages, samples, share_of_page, shared_out
 from workers.backfill.scan import ScanState, report
 
 
@@ -111,6 +111,13 @@ def test_a_page_that_leads_nowhere_or_elsewhere_is_a_mistake(page: Counted) -> N
 )
 def test_the_vnodes_whose_keys_say_where_a_page_ends(block: list[Span], sampled: list[list[int]]) -> None:
     assert [[span.vnode for span in some] for some in samples(block)] == sampled
+
+
+def test_rows_that_were_not_counted_by_vnode_are_shared_out() -> None:
+    """I11: none is lost, none counted twice."""
+    assert shared_out(8, [3, 5, 9]) == {3: 3, 5: 3, 9: 2}
+    assert shared_out(1, [3, 5]) == {3: 1, 5: 0}
+    assert shared_out(0, [3]) == {3: 0}
 
 
 @pytest.mark.parametrize(
