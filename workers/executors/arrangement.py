@@ -108,7 +108,9 @@ class ScanJob:
     def __init__(self, spark: SparkSession, scan: ScanTask, plan: StatelessPlan) -> None:
         self._spark, self._scan, self._plan = spark, scan, plan
         self._frame: DataFrame | None = None
-        self._copiers = ThreadPoolExecutor(scan.actors, f"copy-{scan.target.id}")
+        # No more at once than Spark would run tasks.
+        at_once = min(scan.actors, spark.sparkContext.defaultParallelism)
+        self._copiers = ThreadPoolExecutor(at_once, f"copy-{scan.target.id}")
         self._over: Future[ActorOutcome] = Future()
 
     def run(self, task: EpochTask) -> list[ActorOutcome]:

@@ -1,7 +1,7 @@
 """One graph on one worker: what its jobs are, and how one epoch of all of them runs.
 
 The order inside an epoch: the mutation acts first (I4); DML writes the tables; then scans run, upstream before
-downstream, each one Spark job; what nothing changed and what has no history to read costs nothing. Next:
+downstream, each at most one Spark job; what nothing changed and what has no history to read costs nothing. Next:
 `workers.executors.arrangement`.
 """
 

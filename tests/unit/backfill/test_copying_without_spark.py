@@ -5,6 +5,7 @@ from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -55,12 +56,13 @@ class Copied:
         self.committed += vnodes
 
 
-def job_of(store: Copied) -> ScanJob:
+def job_of(store: Copied, *, at_once: int = 2) -> ScanJob:
     scan = ScanTask(cast("VersionedStore", store), UPSTREAM, UPSTREAM, 2, QUERY)
     names = tuple(column.name for column in UPSTREAM.columns)
     query: StatelessPlan = plan(Stateless(projection=names, pushdown=QUERY), UPSTREAM, UPSTREAM)
-    # Whatever asks Spark for anything fails.
-    return ScanJob(cast("Any", None), scan, query)
+    # Whatever asks Spark for more than its parallelism fails.
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=at_once))
+    return ScanJob(cast("Any", spark), scan, query)
 
 
 def task_of() -> EpochTask:
@@ -73,9 +75,10 @@ def task_of() -> EpochTask:
     )
 
 
-def test_each_actor_has_its_pages_copied_and_committed() -> None:
+@pytest.mark.parametrize("at_once", [1, 2, 9])
+def test_each_actor_has_its_pages_copied_and_committed(at_once: int) -> None:
     store = Copied()
-    first, second = sorted(job_of(store).run(task_of()), key=lambda outcome: outcome.actor)
+    first, second = sorted(job_of(store, at_once=at_once).run(task_of()), key=lambda outcome: outcome.actor)
     assert (first.snapshot_rows, first.inserted, first.closed, first.upstream_rows) == (3 * LEFT, 3 * LEFT - 1, 0, 0)
     assert (second.snapshot_rows, second.inserted) == (LEFT, LEFT - 1)
     assert [position.vnode for position in (*first.positions, *second.positions)] == [0, 1, 2, 3]
