@@ -56,8 +56,6 @@ class Decoupled:
     """The job was created, cancelled or failed: nothing needs the graph any more."""
     merged: bool = False
     """The job goes on in the database graph; what was committed here stays known until it is created."""
-    hurries: bool = False
-    """It reads history without a limit: its next barrier need not wait for the interval, which nobody else shares."""
     unindexed: bool = False
     """The snapshot is loaded, and its table lacks the index that the change log's rows are found by."""
     own_worker: OwnWorker | None = None
@@ -94,6 +92,8 @@ class GraphView:
     statements_waiting: bool = False
     backfilling: bool = False
     """Some scan still reads history: then statements wait for the interval, to leave the scans long slices."""
+    hurries: bool = False
+    """One does without a limit: the next barrier need not wait for the rest of an interval in which nothing is read."""
     recover_asked: str | None = None
     """Why an operator wants a recovery, or None."""
     cleanups_waiting: bool = False
@@ -108,6 +108,10 @@ class Pace:
 
     interval: timedelta = timedelta(seconds=1)
     checkpoint_frequency: int = 1
+    hurry: float = 0.5
+    """The least distance, in intervals, of barriers that are made early for a scan that hurries: one that reads at all
+    fills its slice, and others need no more barriers.
+    """
     statement_delay: timedelta = timedelta(milliseconds=50)
     """The least distance of barriers that are made early for waiting statements: enough for a few to share one."""
     deadline: timedelta = timedelta(minutes=5)
@@ -264,10 +268,14 @@ def _advance(barrier: InFlight, now: datetime, pace: Pace) -> Effect:
 
 
 def _due(view: GraphView, now: datetime, pace: Pace) -> datetime:
-    if view.commands_waiting or (view.decoupled is not None and view.decoupled.hurries):
+    if view.commands_waiting or (view.decoupled is not None and view.hurries):
         return now
-    early = view.statements_waiting and not view.backfilling
-    return _later(view.last_injected_at, min(pace.statement_delay, pace.interval) if early else pace.interval, now)
+    wait = pace.interval
+    if view.hurries:
+        wait *= pace.hurry
+    elif view.statements_waiting and not view.backfilling:
+        wait = min(pace.statement_delay, pace.interval)
+    return _later(view.last_injected_at, wait, now)
 
 
 def _later(since: datetime | None, wait: timedelta, now: datetime) -> datetime:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 
-from service.domain.barrier import Effect, Publish, Retire, Wait
+from service.domain.barrier import Attach, Commit, Effect, Publish, Retire, Wait
 from service.domain.errors import Deposed, NotFound
 from service.domain.leadership import RENEW_EVERY, Leadership
 from service.loops.periodic import Pauses, run_periodically
@@ -121,6 +121,9 @@ class Schedule:
         """Look at a graph once, and wait for what is due."""
         try:
             effect = await barriers.advance(self.world, graph, term=term)
+            while isinstance(effect, Attach | Commit):
+                # What follows is at hand, and the worker waits for it.
+                effect = await barriers.advance(self.world, graph, term=term)
         except Deposed:
             self.leading = None
             raise

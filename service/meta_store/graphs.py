@@ -190,7 +190,7 @@ def _views() -> Select[*tuple[Any, ...]]:
     in_flight = and_(barrier.c.graph == graphs.c.id, IN_FLIGHT)
     waiting = and_(command.c.graph == graphs.c.id, UNFINISHED, command.c.epoch.is_(None))
     database = graphs.c.id == DATABASE_GRAPH
-    unlimited = (fragment.c.rate_limit.is_(None), not_(fragment.c.waiting))
+    moving = or_(fragment.c.rate_limit.is_(None), fragment.c.rate_limit > 0)
     return (
         select(
             graphs,
@@ -202,7 +202,8 @@ def _views() -> Select[*tuple[Any, ...]]:
             exists().where(waiting, command.c.stops).label("stops_waiting"),
             # DML belongs to the database graph; a job graph of its own runs none.
             and_(database, exists().where(WAITING)).label("statements_waiting"),
-            _backfilling().label("backfilling"),
+            _backfilling(moving).label("backfilling"),
+            and_(not_(graphs.c.paused), _backfilling(fragment.c.rate_limit.is_(None))).label("hurries"),
             and_(database, exists().select_from(cleanup)).label("cleanups_waiting"),
             snapshot_backfill.c.merged,
             snapshot_backfill.c.indexed,
@@ -211,7 +212,6 @@ def _views() -> Select[*tuple[Any, ...]]:
             snapshot_backfill.c.start_due,
             job.c.serverless,
             not_(_reading()).label("loaded"),
-            and_(not_(graphs.c.paused), _reading(*unlimited)).label("unlimited"),
             job.c.state.label("job_state"),
             barrier.c.epoch,
             barrier.c.kind,
@@ -240,9 +240,9 @@ def _serves(graph: GraphId | ColumnElement[int]) -> ColumnElement[bool]:
     return workers.c.graph == case((own, graph), else_=DATABASE_GRAPH)
 
 
-def _reading(*how: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Whether a scan of a graph's own job has history left, and reads it in this way."""
-    left = and_(fragment.c.job == snapshot_backfill.c.job, scan_progress.c.fragment == fragment.c.id, OPEN, *how)
+def _reading() -> ColumnElement[bool]:
+    """Whether a scan of a graph's own job has history left."""
+    left = and_(fragment.c.job == snapshot_backfill.c.job, scan_progress.c.fragment == fragment.c.id, OPEN)
     return exists(select(fragment.c.id).where(left))
 
 
@@ -257,13 +257,15 @@ def _attached(of: ColumnElement[int]) -> ScalarSelect[int]:
     return select(of).select_from(barrier).where(attached).correlate(graphs).scalar_subquery()
 
 
-def _backfilling() -> ColumnElement[bool]:
-    moving = and_(or_(fragment.c.rate_limit.is_(None), fragment.c.rate_limit > 0), not_(fragment.c.waiting))
+def _backfilling(how: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Whether a scan of a creating job has history left, and may read it in this way."""
     return exists(
         select(scan_progress.c.fragment)
         .join(fragment, fragment.c.id == scan_progress.c.fragment)
         .join(job, job.c.id == fragment.c.job)
-        .where(OPEN, job.c.graph == graphs.c.id, job.c.state.in_(("Creating", "Created")), moving)
+        .where(
+            OPEN, job.c.graph == graphs.c.id, job.c.state.in_(("Creating", "Created")), not_(fragment.c.waiting), how
+        )
         .correlate(graphs)
     )
 
@@ -292,6 +294,7 @@ def _graph_view(row: Row[*tuple[Any, ...]]) -> GraphView:
         stops_waiting=row.stops_waiting,
         statements_waiting=row.statements_waiting,
         backfilling=row.backfilling,
+        hurries=row.hurries,
         recover_asked=row.recover_asked,
         cleanups_waiting=row.cleanups_waiting,
         decoupled=_decoupled(row),
@@ -304,7 +307,6 @@ def _decoupled(row: Row[*tuple[Any, ...]]) -> Decoupled | None:
     return Decoupled(
         over=row.job_state not in HOLDS_PERMIT,
         merged=bool(row.merged),
-        hurries=bool(row.unlimited),
         unindexed=bool(row.loaded) and not row.indexed,
         own_worker=OwnWorker(row.start_failures, row.start_error, row.start_due) if row.serverless else None,
     )

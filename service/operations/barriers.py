@@ -47,6 +47,7 @@ from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.dml import InsertStaged, Statement
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId, Term
 from service.protocol.mutation import Add, Mutation, Update
+from service.protocol.relation import Relation
 from service.protocol.report import Collected
 from service.telemetry.log import logger
 from service.telemetry.metrics import Stage
@@ -77,11 +78,12 @@ async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
         view = await tx.graphs.view(graph, now=now, lease=world.worker_lease)
         effect = decide(view, now=now, pace=pace_of(world, graph, parameters))
         answers = await _record(world, tx, view, effect, parameters, now=now)
+        created = await tx.catalog.unshown() if isinstance(effect, Publish) else ()
     # Counted only once the commit is certain.
     _count(world, effect, answers, seconds=world.clock.monotonic() - began)
     match effect:
         case Publish(epoch):
-            await _publish(world, graph, epoch, term=term)
+            await _publish(world, graph, epoch, created, term=term)
         case CleanUp():
             if not await recovery.clean_up(world, term=term):
                 # To be tried again at the next look, but not at once.
@@ -253,10 +255,7 @@ async def _commit(
     return answers
 
 
-async def _publish(world: World, graph: GraphId, epoch: Epoch, *, term: Term) -> None:
-    with world.timed("publish"):
-        async with world.stores.begin(term) as tx:
-            created = await tx.catalog.unshown()
+async def _publish(world: World, graph: GraphId, epoch: Epoch, created: Sequence[Relation], *, term: Term) -> None:
     await world.tables.publish(graph, epoch, term=term, created=created)
     with world.timed("publish"):
         async with world.stores.begin(term) as tx:

@@ -57,7 +57,8 @@ class VnodePosition(_Value):
     """How far one vnode has been backfilled.
 
     `key` holds the last consumed upstream key as Postgres texts in key order (None for NULL) while in progress and is
-    None once completed; `rows` counts the upstream rows read so far. Invariant (I11): `rows` never decreases.
+    None once completed; `rows` counts the upstream rows read so far. Invariant (I11): `rows` never decreases. Of rows
+    that were copied inside the store, many vnodes at once, only the sum was counted: they are shared out evenly.
     """
 
     vnode: Vnode

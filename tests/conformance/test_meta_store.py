@@ -205,9 +205,14 @@ async def test_backfilling_is_a_creating_scan_that_is_open_and_may_move(stores: 
     _, view = await table_and_view(stores)
     async with stores.begin() as tx:
         (scan,) = (await tx.fragments.scans([view.id]))[view.id]
-        assert (await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)).backfilling
-        await tx.limits.put({scan.fragment: 0}, auto=(), epoch=Epoch(1))
-        assert not (await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)).backfilling
+        for limit, backfilling, hurries in ((None, True, True), (5, True, False), (0, False, False)):
+            await tx.limits.put({scan.fragment: limit}, auto=(), epoch=Epoch(1))
+            view = await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)
+            assert (view.backfilling, view.hurries) == (backfilling, hurries)
+        await tx.limits.put({scan.fragment: None}, auto=(), epoch=Epoch(1))
+        await tx.graphs.set_paused(DATABASE_GRAPH, paused=True, now=NOW)
+        view = await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)
+        assert (view.backfilling, view.hurries) == (True, False)
 
 
 # --- barriers -----------------------------------------------------------------------------------------------------

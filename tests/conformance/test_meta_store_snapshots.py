@@ -156,9 +156,7 @@ async def test_it_hurries_while_it_may_read_as_fast_as_it_can(stores: Stores) ->
 
     async def hurries() -> bool:
         async with stores.begin() as tx:
-            decoupled = (await tx.graphs.view(begun.graph, now=NOW, lease=LEASE)).decoupled
-        assert decoupled is not None
-        return decoupled.hurries
+            return (await tx.graphs.view(begun.graph, now=NOW, lease=LEASE)).hurries
 
     assert await hurries()
     for limit in (5, None):

@@ -15,10 +15,11 @@ from service.ports.meta_store import Transaction
 from service.protocol.barrier import Barrier
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, RelationId, Term
 from service.protocol.plan import JobPlan
+from service.protocol.relation import Relation
 from tests.simulation.faults import STUCK
 from tests.simulation.finding import found
 from tests.simulation.kernel import Kernel
-from tests.simulation.worker_process import StopEvent, Turn
+from tests.simulation.worker_process import StopEvent, TaskStore, Turn
 from tests.support.fake_meta_snapshots import FakeSnapshots
 from tests.support.fake_meta_store import FakeGraphs
 from tests.support.fake_state_store import FakeTables
@@ -67,6 +68,16 @@ def test_a_span_that_is_replayed_twice_is_found(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Replay, "replayed", stays)
     found()
+
+
+def test_a_look_that_sees_only_what_began_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: what was only deleted, while a job followed the log from afar, is a change as well."""
+
+    def began(self: TaskStore, relation: Relation, *, after: Epoch, upto: Epoch) -> bool:
+        return any(after < version.start <= upto for version in self.table(relation.id).versions)
+
+    monkeypatch.setattr(TaskStore, "changed", began)
+    assert "I1" in found()
 
 
 def test_a_graph_that_is_not_retired_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

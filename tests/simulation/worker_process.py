@@ -19,6 +19,7 @@ from service.protocol.barrier import Barrier
 from service.protocol.dml import InsertStaged, Statement, StatementResult
 from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, FragmentId, Generation, GraphId, RelationId, WorkerId
 from service.protocol.plan import Stateless
+from service.protocol.relation import Relation
 from service.protocol.report import Collected, Failed
 from service.protocol.request import Analyzed, Rejected, Request, Verified
 from tests.simulation import dml, shapes
@@ -184,6 +185,12 @@ class TaskStore:
         except KeyError:
             raise StateStoreError(f"relation state.t_{relation} does not exist") from None
 
+    def changed(self, relation: Relation, *, after: Epoch, upto: Epoch) -> bool:
+        """Whether any version began or ended in `(after, upto]`."""
+        self.pass_by("before it looks for changes")
+        ends = [end for version in self.table(relation.id).versions for end in (version.start, version.end)]
+        return any(after < end <= upto for end in ends)
+
     def pass_by(self, point: str) -> None:
         """Stop here, die here, or find the store away."""
         self.place.pass_by(f"worker {point}")
@@ -253,6 +260,9 @@ class PlainScanJob:
         indexes = list(range(len(task.actors)))
         self.tasks.place.kernel.random.shuffle(indexes)
         return [self._actor(task, index) for index in indexes]
+
+    def give_up(self) -> None:
+        pass
 
     def _actor(self, task: EpochTask, index: int) -> ActorOutcome:
         tasks, actor = self.tasks, task.actors[index]
@@ -325,11 +335,11 @@ class SimulatedExecutor(GraphExecutor):
             raise BrokenError(str(error) or type(error).__name__) from error
 
     @override
-    def _run_job(self, scan: Scan, task: EpochTask) -> list[ActorOutcome]:
+    def _run_job(self, scan: Scan, task: EpochTask, available: Callable[[], float]) -> list[ActorOutcome]:
         assert self.stores is not None
         tasks = cast("TaskStore", self.stores.versioned)
         tasks.scan, tasks.began = scan, tasks.place.kernel.seconds
-        return super()._run_job(scan, task)
+        return super()._run_job(scan, task, available)
 
 
 @dataclass

@@ -89,7 +89,8 @@ class FakeGraphs:
             commands_waiting=any(one.hurried for one in waiting),
             stops_waiting=any(isinstance(one.mutation, Stop) for one in waiting),
             statements_waiting=database and any(one.carried_by is None for one in tables.statements.values()),
-            backfilling=self._backfilling(graph),
+            backfilling=self._backfilling(graph, lambda limit: limit != 0),
+            hurries=not row.paused and self._backfilling(graph, lambda limit: limit is None),
             recover_asked=row.recover_asked,
             cleanups_waiting=database and bool(tables.cleanups),
             decoupled=None if database else self._decoupled(graph),
@@ -168,13 +169,13 @@ class FakeGraphs:
         except KeyError:
             raise NotFound(f"graph {graph} not found", kind="graph") from None
 
-    def _backfilling(self, graph: GraphId) -> bool:
+    def _backfilling(self, graph: GraphId, how: Callable[[int | None], bool]) -> bool:
         for fragment, scan in self.tables.scans.items():
             if scan.finished:
                 continue
             row = self.tables.fragments[fragment]
             job = self.tables.jobs[row.job]
-            moving = row.rate_limit != 0 and not row.waiting
+            moving = how(row.rate_limit) and not row.waiting
             if moving and job.job.graph == graph and job.job.state in {JobState.CREATING, JobState.CREATED}:
                 return True
         return False
@@ -191,11 +192,9 @@ class FakeGraphs:
         open_ = [
             row for row in tables.of_job(snapshot.job) if row.id in tables.scans and not tables.scans[row.id].finished
         ]
-        unlimited = any(row.rate_limit is None and not row.waiting for row in open_)
         return Decoupled(
             over=tables.jobs[snapshot.job].job.state not in {JobState.CREATING, JobState.CANCELLING},
             merged=snapshot.merged,
-            hurries=unlimited and not tables.graphs[graph].paused,
             unindexed=not (open_ or snapshot.indexed),
             own_worker=tables.own_workers.get(graph, OwnWorker()) if own else None,
         )

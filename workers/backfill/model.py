@@ -17,7 +17,7 @@ from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.relation import ALIVE
 from service.protocol.vnodes import canonical_float, vnode_of, vnodes_of
 from workers.backfill.order import KeyPart, Position
-from workers.backfill.positions import Block, PageSize, Span, alike, pages, sample
+from workers.backfill.positions import Block, PageSize, Span, alike, pages, samples, share_of_page
 from workers.backfill.scan import ActorState, ScanState
 
 Value = bool | int | float | str | bytes | None
@@ -145,15 +145,17 @@ class VersionedTable:
     def page(self, epoch: int, block: Block, size: PageSize) -> ModelPage:
         """Read a page of a block."""
         left = {span.vnode: self.left_of(epoch, span) for span in block}
-        few = [] if size.exact else left[sample(block).vnode]
-        place = max(size.rows // len(block), 1)
-        if place <= len(few):
-            upto = few[place - 1].key
-        else:
-            every = self.in_order(one for rows in left.values() for one in rows)
-            if len(every) < size.rows:
-                return ModelPage(tuple(every), dict.fromkeys(left))
-            upto = every[size.rows - 1].key
+        upto = None
+        for some in (block,) if size.exact else samples(block):
+            few, place = (
+                self.in_order(one for span in some for one in left[span.vnode]),
+                share_of_page(size.rows, some, block),
+            )
+            if place <= len(few):
+                upto = few[place - 1].key
+                break
+        if upto is None:
+            return ModelPage(tuple(one for rows in left.values() for one in rows), dict.fromkeys(left))
         part = [
             span.vnode
             for after, spans in alike(block).items()

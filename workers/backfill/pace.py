@@ -11,6 +11,8 @@ history standing still.
 """
 SPARE_SHARE: Final = 0.04
 """Left of the interval: estimates are means, and half of the barriers shall still be published within it."""
+OWN_GRAPH_INTERVALS: Final = 1.6
+"""How many intervals an epoch may take where nobody else waits for it."""
 FORGETTING: Final = 0.3
 """Weight of the newest measurement: three epochs after a change of load the estimate is about right."""
 
@@ -33,6 +35,17 @@ class Pace:
         """
         overhead = max(job_seconds - slice_seconds, 0.0)
         return replace(self, overhead_seconds=self.overhead_seconds * (1 - FORGETTING) + overhead * FORGETTING)
+
+
+COPYING: Final = Pace(overhead_seconds=0.06)
+"""Before anything was measured, of pages that are copied inside the store."""
+
+
+def epoch_seconds(interval_seconds: float, *, alone: bool) -> float:
+    """Return how long an epoch may take: in a graph that one job has to itself, so that nobody else is held up, longer
+    than the interval of barriers, but so that a pause acts within two.
+    """
+    return interval_seconds * (OWN_GRAPH_INTERVALS if alone else 1)
 
 
 PAGE_ROWS_FIRST: Final = 2_000

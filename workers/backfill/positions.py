@@ -5,7 +5,8 @@ vnodes of one *block*: everything after their positions and up to a key, which b
 has to be sorted or cut off, so that the store may read it in the order in which it lies, and where rows lie in the
 order of their key, as most do, a page is a part of the table read from end to end, once per block. Where the page ends
 is asked of the store first: keys are spread over the vnodes by their hash, so that the keys of one vnode say where a
-page of about so many rows ends; where permits are counted, all of them are asked.
+page of about so many rows ends, and those of a few whether the rest is a page; where permits are counted, all of them
+are asked.
 
 With blocks of one vnode the positions of an actor are *one* position, the pair (vnode, key) in storage order: what
 comes before that vnode is completed, and what comes after it has not started.
@@ -24,6 +25,8 @@ BLOCK_VNODES: Final = 32
 """How many neighbours are read side by side. More would read the table fewer times over; fewer leave fewer positions
 to be stored in an epoch.
 """
+SAMPLED: Final = 4
+"""So many vnodes that have less left than their share of a page say that the whole block has."""
 ONE_VNODE: Final = 1
 """The block of an actor with one position."""
 
@@ -69,14 +72,28 @@ def alike(block: Block) -> Mapping[Position | None, Block]:
     return standing
 
 
-def sample(block: Block) -> Span:
-    """Return the span whose keys say where a page ends: of those that are furthest behind, so that no page reads much
-    more of them than of the others; of these the one that gave most, for one that has few keys says little.
+def samples(block: Block) -> Iterator[Block]:
+    """Yield spans whose keys say where a page ends, and more of them for where those have too few keys left: of those
+    that are furthest behind, so that no page reads much more of them than of the others; of these the ones that gave
+    most, for one that has few keys says little. Where the last ones have too few left as well, so has the block.
     """
     behind = min(
         alike(block).values(), key=lambda spans: (spans[0].after is not None, sum(s.rows for s in spans) / len(spans))
     )
-    return max(behind, key=lambda span: span.rows)
+    telling = sorted(behind, key=lambda span: span.rows, reverse=True)
+    for count in sorted({1, min(len(telling), SAMPLED)}):
+        yield telling[:count]
+
+
+def share_of_page(page_rows: int, some: Block, block: Block) -> int:
+    """Return how many rows of `some` a page of the block has."""
+    return max(page_rows * len(some) // len(block), 1)
+
+
+def shared_out(rows: int, vnodes: Sequence[int]) -> Mapping[int, int]:
+    """Return the rows of a page by vnode where only their number is known: as the hash of keys has it, evenly."""
+    each, more = divmod(rows, len(vnodes))
+    return {vnode: each + (place < more) for place, vnode in enumerate(vnodes)}
 
 
 P = TypeVar("P", bound=Page)

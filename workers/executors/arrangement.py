@@ -9,15 +9,18 @@ that is inserted, each marked by its own key, so a half-visible update becomes a
 
     task: reader (python, Arrow) -> marking, filter, projection (Spark SQL) -> writer (python, Arrow)
 
-A query that the store can answer itself is not read at all: its pages are copied inside the store, by the reader.
-The reader ends with one control row that carries, as JSON, what it did; the writer turns it into the actor's outcome.
+A query that the store can answer itself is not read at all: its pages are copied inside the store, by the reader. In an
+epoch without changes there is nothing then that Spark could do: the worker itself has them copied, on a thread for each
+actor. The reader ends with one control row that carries, as JSON, what it did; the writer turns it into the actor's
+outcome.
 """
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -61,8 +64,8 @@ class EpochTask(BaseModel):
     """What it writes is of this epoch."""
     reading: Reading
     actors: tuple[ActorTask, ...]
-    slice_seconds: float
     page_rows: int
+    slice_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +98,50 @@ class ActorOutcome:
 
 
 class ScanJob:
-    """The Spark job of one fragment, planned once per generation and run once per epoch.
+    """One fragment's part of an epoch, planned once per generation and run once per epoch.
 
-    Spark analyses, optimizes and compiles a frame anew whenever it is built, which takes a tenth of an interval; so the
-    frame is kept, and what an epoch is about reaches the tasks as a local property of the job.
+    Spark analyses, optimizes and compiles a frame anew whenever it is built, which takes a tenth of an interval and
+    more; so the frame is built when there is something for it to do, and kept, and what an epoch is about reaches the
+    tasks as a local property of the job.
     """
 
     def __init__(self, spark: SparkSession, scan: ScanTask, plan: StatelessPlan) -> None:
-        self._frame = frame(spark, scan, plan)
-        self._context = spark.sparkContext
+        self._spark, self._scan, self._plan = spark, scan, plan
+        self._frame: DataFrame | None = None
+        # No more at once than Spark would run tasks.
+        at_once = min(scan.actors, spark.sparkContext.defaultParallelism)
+        self._copiers = ThreadPoolExecutor(at_once, f"copy-{scan.target.id}")
+        self._over: Future[ActorOutcome] = Future()
 
     def run(self, task: EpochTask) -> list[ActorOutcome]:
-        """Run one epoch; when it returns, every actor's transaction is durable. Raises Spark's errors."""
-        self._context.setLocalProperty(PROPERTY, task.model_dump_json())
-        outcomes = [_outcome(json.loads(row[0])) for row in self._frame.collect()]
+        """Run one epoch; when it returns, every actor's transaction is durable. Raises what the store or Spark does."""
+        copied = self._scan.pushdown is not None and not task.reading.changes
+        outcomes = self._copy(task) if copied else self._transform(task)
         assert sorted(outcome.actor for outcome in outcomes) == list(range(len(task.actors))), outcomes
         return outcomes
+
+    def give_up(self) -> None:
+        """Have `run` on another thread fail, whatever its copies wait for: nothing of them can be written any more."""
+        if not self._over.done():
+            self._over.set_exception(InterruptedError("the generation is over"))
+
+    def _copy(self, task: EpochTask) -> list[ActorOutcome]:
+        copies = [
+            self._copiers.submit(copy_pages, self._scan, task, index, self._over.done)
+            for index in range(len(task.actors))
+        ]
+        waiting = {*copies, self._over}
+        while not all(copy.done() for copy in copies):
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for one in done:
+                one.result()
+        return [copy.result() for copy in copies]
+
+    def _transform(self, task: EpochTask) -> list[ActorOutcome]:
+        if self._frame is None:
+            self._frame = frame(self._spark, self._scan, self._plan)
+        self._spark.sparkContext.setLocalProperty(PROPERTY, task.model_dump_json())
+        return [_outcome(json.loads(row[0])) for row in self._frame.collect()]
 
 
 def frame(spark: SparkSession, scan: ScanTask, plan: StatelessPlan) -> DataFrame:
@@ -146,40 +177,80 @@ def _read_actors(scan: ScanTask, batches: Iterator[pa.RecordBatch]) -> Iterator[
 
 def read_rows(scan: ScanTask, task: EpochTask, index: int) -> Iterator[pa.RecordBatch]:
     """Yield what one actor has to transform in an epoch: marked changes, then pages, then its control row."""
-    began = time.monotonic()  # noqa: TID251 - the task owns the clock of its slice
-    actor, schema = task.actors[index], input_schema(scan.upstream)
-    positions = Positions(
-        actor.runs, {position.vnode: position for position in actor.positions}, block_vnodes=scan.block_vnodes
-    )
+    history = _History(scan, task, index)
+    schema, reading = input_schema(scan.upstream), task.reading
     upstream_rows = 0
-    reading = task.reading
     if reading.changes:
-        beside = PositionColumns(positions, len(scan.upstream.key))
+        beside = PositionColumns(history.positions, len(scan.upstream.key))
         for operation, batch in scan.store.read_changes(
-            scan.upstream, after=reading.after, upto=reading.upto, runs=actor.runs
+            scan.upstream, after=reading.after, upto=reading.upto, runs=task.actors[index].runs
         ):
             upstream_rows += batch.num_rows
             yield row_batch(schema, operation, batch, beside.of(batch))
-    snapshot_rows = copied = 0
-    more_time = partial(_more_time, began + task.slice_seconds)
-    with _page_reader(scan, task, positions) as read_page:
-        sized = _SizedPages(read_page, task.page_rows)
-        for page in pages(positions, sized.read, page_rows=sized.next_rows, permits=actor.permits, more_time=more_time):
-            snapshot_rows += sum(page.rows.values())
-            copied += page.copied
-            for batch in page.batches:
-                yield row_batch(schema, PAGE, batch, None)
-    done = {
-        "actor": index,
-        "positions": [position.model_dump(mode="json") for position in positions.take_changed()],
-        "snapshot_rows": snapshot_rows,
-        "page_rows": sized.page_rows,
-        "upstream_rows": upstream_rows,
-        "copied": copied,
-        "reading_seconds": time.monotonic() - began,  # noqa: TID251 - as above
-        "used_slice": not more_time(),
-    }
-    yield _control_batch(schema, done)
+    for page in history.pages():
+        for batch in page.batches:
+            yield row_batch(schema, PAGE, batch, None)
+    yield _control_batch(schema, {**history.report(), "upstream_rows": upstream_rows, "copied": history.copied})
+
+
+def copy_pages(scan: ScanTask, task: EpochTask, index: int, given_up: Callable[[], bool]) -> ActorOutcome:
+    """Do what `read_rows` has one actor do in an epoch in which nothing travels."""
+    history = _History(scan, task, index)
+    for _ in history.pages():
+        if given_up():
+            raise InterruptedError
+    return _outcome({**history.report(), "upstream_rows": 0, "inserted": history.copied, "closed": 0})
+
+
+@dataclass
+class _History:
+    """Reads one actor's pages until its slice or its permits are used up."""
+
+    scan: ScanTask
+    task: EpochTask
+    index: int
+    began: float = field(default_factory=time.monotonic)  # noqa: TID251 - the task owns the clock of its slice
+    snapshot_rows: int = 0
+    copied: int = 0
+
+    def __post_init__(self) -> None:
+        actor = self.task.actors[self.index]
+        self.page_rows = self.task.page_rows
+        self.positions = Positions(
+            actor.runs,
+            {position.vnode: position for position in actor.positions},
+            block_vnodes=self.scan.block_vnodes,
+        )
+
+    def pages(self) -> Iterator[ArrowPage]:
+        """Read the pages; what was copied is durable when they end."""
+        permits = self.task.actors[self.index].permits
+        with _page_reader(self.scan, self.task, self.positions) as read_page:
+            sized = _SizedPages(read_page, self.page_rows)
+            for page in pages(
+                self.positions, sized.read, page_rows=sized.next_rows, permits=permits, more_time=self._more_time
+            ):
+                self.snapshot_rows += sum(page.rows.values())
+                self.copied += page.copied
+                self.page_rows = sized.page_rows
+                yield page
+
+    def report(self) -> dict[str, Any]:
+        """Return what is told of it."""
+        return {
+            "actor": self.index,
+            "positions": [position.model_dump(mode="json") for position in self.positions.take_changed()],
+            "snapshot_rows": self.snapshot_rows,
+            "page_rows": self.page_rows,
+            "reading_seconds": self._seconds(),
+            "used_slice": not self._more_time(),
+        }
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self.began  # noqa: TID251 - as above
+
+    def _more_time(self) -> bool:
+        return self._seconds() < self.task.slice_seconds
 
 
 def _page_reader(scan: ScanTask, task: EpochTask, positions: Positions) -> AbstractContextManager[PageReader]:
@@ -207,10 +278,6 @@ class _SizedPages:
         rows = sum(page.rows.values())
         self.page_rows = page_rows_after(self.page_rows, rows=rows, size_bytes=page.size_bytes, seconds=seconds)
         return page
-
-
-def _more_time(deadline: float) -> bool:
-    return time.monotonic() < deadline  # noqa: TID251 - the task owns the clock of its slice
 
 
 def _write_actor(scan: ScanTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

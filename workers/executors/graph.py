@@ -1,14 +1,14 @@
 """One graph on one worker: what its jobs are, and how one epoch of all of them runs.
 
 The order inside an epoch: the mutation acts first (I4); DML writes the tables; then scans run, upstream before
-downstream, each one Spark job; what nothing changed and what has no history to read costs nothing. Next:
+downstream, each at most one Spark job; what nothing changed and what has no history to read costs nothing. Next:
 `workers.executors.arrangement`.
 """
 
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from service.protocol.mutation import Add, Pause, Resume, StartFragmentBackfill,
 from service.protocol.plan import ActorPlan, FragmentKind, FragmentPlan, JobPlan, Pushdown
 from service.protocol.relation import Relation
 from service.protocol.report import ActorReport, Collected, RelationReport
-from workers.backfill.pace import PAGE_ROWS_FIRST, Pace, share_of
+from workers.backfill.pace import COPYING, PAGE_ROWS_FIRST, Pace, epoch_seconds, share_of
 from workers.backfill.reading import Reading, Replay, interleaved
 from workers.backfill.scan import ActorState, ScanState, report
 from workers.executors.arrangement import ActorOutcome, ActorTask, EpochTask, ScanJob, ScanTask
@@ -134,6 +134,9 @@ class GraphExecutor:
         another's. Called from another thread than the one that hangs.
         """
         self.over = True
+        for scan in list(self.scans.values()):
+            if scan.planned is not None:
+                scan.planned.give_up()
         self.spark.sparkContext.cancelJobGroup(self._group)
 
     def _check_present(self) -> None:
@@ -155,14 +158,15 @@ class GraphExecutor:
     ) -> tuple[list[ActorReport], Epoch | None]:
         """Run each scan once, in what is left of the interval; return what they tell, and how far a replay came."""
         reports: list[ActorReport] = []
-        interval, overhead = barrier.interval_ms / 1000, barrier.overhead_ms / 1000
+        overhead = barrier.overhead_ms / 1000
+        interval = epoch_seconds(barrier.interval_ms / 1000, alone=barrier.graph != DATABASE_GRAPH)
         before = self._replay_upto(barrier)
         readings = {job: replay.reading(before) for job, replay in self.replays.items()}
         backfilling = sum(self._may_read(scan) for scan in scans)
         for scan in scans:
-            available = share_of(interval, elapsed_seconds=overhead + _monotonic() - began, jobs=backfilling)
+            reading = self._looked_at(scan, readings.get(scan.job) or _interleaved(scan, barrier, changed))
+            available = partial(_available, interval, began - overhead, backfilling)
             backfilling -= self._may_read(scan)
-            reading = readings.get(scan.job) or _interleaved(scan, barrier, changed)
             reports += self._run_scan(scan, barrier, reading, changed, deltas, available)
         # Looked at again: a snapshot may have been read to its end in this epoch.
         upto = self._replay_upto(barrier)
@@ -188,6 +192,18 @@ class GraphExecutor:
         waiting = sum(map(self._may_read, self.scans.values()))
         turn = CdcTurn(barrier, self.stores.versioned, self.paused, self._spark_turn, began, waiting)
         return self.cdc.run(turn)
+
+    def _looked_at(self, scan: Scan, reading: Reading) -> Reading:
+        """Return what there is to read. A job that follows the change log mostly finds it empty, and looking costs less
+        than a Spark job: all the more in the database graph's barrier at which it merges.
+        """
+        assert self.stores is not None
+        if not reading.changes or (scan.job not in self.replays and scan.consumed is None):
+            return reading
+        if self.stores.versioned.changed(scan.upstream, after=reading.after, upto=reading.upto):
+            return reading
+        scan.consumed = None
+        return replace(reading, after=reading.upto)
 
     def _keep_up(self, dml: DmlOutcome | None, scans: Iterable[Scan], external: CdcEpoch) -> None:
         if self.upkeep is None:
@@ -259,7 +275,7 @@ class GraphExecutor:
         reading: Reading,
         changed: set[RelationId],
         deltas: dict[RelationId, int],
-        available_seconds: float,
+        available: Callable[[], float],
     ) -> list[ActorReport]:
         finished, may_read = scan.state.finished, self._may_read(scan)
         for actor in scan.state.actors:
@@ -268,8 +284,7 @@ class GraphExecutor:
         outcomes: list[ActorOutcome] | None = None
         scan.inserted, scan.timings_ms = 0, {}
         if reading.changes or any(allowed != 0 for allowed in permits):
-            slice_seconds = scan.pace.slice_seconds(available_seconds)
-            outcomes = self._run_job(scan, _task(scan, barrier.curr, reading, permits, slice_seconds=slice_seconds))
+            outcomes = self._run_job(scan, _task(scan, barrier.curr, reading, permits), available)
             scan.consumed = None
             scan.inserted = sum(outcome.inserted for outcome in outcomes)
             closed = sum(outcome.closed for outcome in outcomes)
@@ -300,11 +315,16 @@ class GraphExecutor:
             self.spark.sparkContext.setJobGroup(self._group, f"epoch {epoch}")
             yield
 
-    def _run_job(self, scan: Scan, task: EpochTask) -> list[ActorOutcome]:
-        began = _monotonic()
+    def _run_job(self, scan: Scan, task: EpochTask, available: Callable[[], float]) -> list[ActorOutcome]:
         try:
             with self._spark_turn(task.curr):
-                outcomes = self._job(scan).run(task)
+                # Only now: who waited long for the turn makes up for it.
+                began, slice_seconds = _monotonic(), scan.pace.slice_seconds(available())
+                task = task.model_copy(update={"slice_seconds": slice_seconds})
+                job = self._job(scan)
+                # Once more: who interrupts after this finds the job.
+                self._check_present()
+                outcomes = job.run(task)
         except Exception as error:
             raise JobFailedError(
                 scan.job,
@@ -328,14 +348,16 @@ class GraphExecutor:
         return outcomes
 
 
+def _available(interval: float, began: float, jobs: int) -> float:
+    return share_of(interval, elapsed_seconds=_monotonic() - began, jobs=jobs)
+
+
 def _interleaved(scan: Scan, barrier: Barrier, changed: Collection[RelationId]) -> Reading:
     since = barrier.prev if scan.upstream.id in changed else barrier.curr
     return interleaved(since=since if scan.consumed is None else scan.consumed, curr=barrier.curr)
 
 
-def _task(
-    scan: Scan, curr: Epoch, reading: Reading, permits: Iterable[int | None], *, slice_seconds: float
-) -> EpochTask:
+def _task(scan: Scan, curr: Epoch, reading: Reading, permits: Iterable[int | None]) -> EpochTask:
     return EpochTask(
         curr=curr,
         reading=reading,
@@ -343,7 +365,6 @@ def _task(
             ActorTask(runs=actor.positions.runs, positions=tuple(actor.positions.by_vnode.values()), permits=allowed)
             for actor, allowed in zip(scan.state.actors, permits, strict=True)
         ),
-        slice_seconds=slice_seconds,
         page_rows=scan.page_rows,
     )
 
@@ -359,6 +380,7 @@ def _scan(job: JobPlan, fragment: FragmentPlan, now: float) -> Scan:
         query=plan(fragment.query, fragment.upstream, job.relation),
         consumed=None if job.snapshot is None else job.snapshot.consumed,
         pushdown=fragment.query.pushdown,
+        pace=Pace() if fragment.query.pushdown is None else COPYING,
     )
 
 

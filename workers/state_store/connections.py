@@ -6,6 +6,7 @@ never reused: a failed COPY keeps its locks.
 """
 
 import os
+import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -30,11 +31,17 @@ _BOUNDED: Final = ("set idle_in_transaction_session_timeout = '60s'", "set lock_
 WRITING: Final = (*_READING, *_BOUNDED)
 COPYING: Final = (*_READING, *_BITMAP, *_BOUNDED)
 
-KEPT: Final = 12
-"""Connections kept by one process: the five purposes, of the database graph and of a few beside it."""
+KEPT: Final = 32
+"""Connections kept by one process: the five purposes, of the database graph and of a few beside it; of the worker
+itself two for each actor that copies.
+"""
 
-_open: dict[tuple[int, str, str, tuple[str, ...]], tuple[str, Any]] = {}
-"""By process, driver and server, graph, and purpose; the least recently used first."""
+Purpose = tuple[int, str, str, tuple[str, ...]]
+"""A process, driver and server, graph, and what is done."""
+
+_open: list[tuple[Purpose, str, Any]] = []
+"""Those that nobody uses now, with their names; the least recently used first."""
+_lock = threading.Lock()
 
 
 def application_name(graph: GraphId, generation: Generation) -> str:
@@ -82,21 +89,34 @@ def psycopg_connection(url: str, name: str, setup: Sequence[str]) -> Generator[p
 
 @contextmanager
 def _cached(driver: str, url: str, name: str, setup: tuple[str, ...], connect: Any) -> Generator[Any]:
-    key = (os.getpid(), f"{driver}:{url}", name.rpartition(":")[0], setup)
-    known = _open.pop(key, None)
-    if known is not None and known[0] != name:
-        known[1].close()
-        known = None
-    connection = connect() if known is None else known[1]
+    purpose = (os.getpid(), f"{driver}:{url}", name.rpartition(":")[0], setup)
+    connection = _taken(purpose, name) or connect()
     try:
         yield connection
     except BaseException:
         connection.close()
         raise
-    _open[key] = (name, connection)
-    mine = [known for known in _open if known[0] == key[0]]
-    if len(mine) > KEPT:
-        _open.pop(mine[0])[1].close()
+    _keep(purpose, name, connection)
+
+
+def _taken(purpose: Purpose, name: str) -> Any:
+    """Take a connection for a purpose; close one of another name, which is of another generation."""
+    with _lock:
+        place = next((place for place, (kept, _, _) in enumerate(_open) if kept == purpose), None)
+        known = None if place is None else _open.pop(place)
+    if known is None or known[1] == name:
+        return None if known is None else known[2]
+    known[2].close()
+    return _taken(purpose, name)
+
+
+def _keep(purpose: Purpose, name: str, connection: Any) -> None:
+    with _lock:
+        _open.append((purpose, name, connection))
+        mine = [place for place, (kept, _, _) in enumerate(_open) if kept[0] == purpose[0]]
+        last = _open.pop(mine[0]) if len(mine) > KEPT else None
+    if last is not None:
+        last[2].close()
 
 
 def _named(url: str, name: str) -> str:

@@ -74,6 +74,10 @@ class VersionedStore(Protocol):
         """
         ...
 
+    def changed(self, relation: Relation, *, after: Epoch, upto: Epoch) -> bool:
+        """Whether any version began or ended in `(after, upto]`: a cheap look."""
+        ...
+
     def read_changes(
         self, relation: Relation, *, after: Epoch, upto: Epoch, runs: Runs
     ) -> Iterator[tuple[int, pa.RecordBatch]]:

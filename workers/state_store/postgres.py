@@ -15,7 +15,7 @@ from service.protocol.plan import Pushdown
 from service.protocol.relation import Relation, state_table
 from service.protocol.vnodes import Runs
 from workers.backfill.order import Position, key_of, quoted
-from workers.backfill.positions import Block, PageSize, Span, alike, sample
+from workers.backfill.positions import Block, PageSize, Span, alike, samples, share_of_page, shared_out
 from workers.state_store import statements
 from workers.state_store.connections import (
     BOUNDS,
@@ -59,17 +59,12 @@ class PostgresStore:
     def _part(self, relation: Relation, block: Block, at: Epoch, size: PageSize) -> tuple[Block, Position | None]:
         """Return what of a block a page of a size reads, and up to which key."""
         with adbc_connection(self.url, self._name, BOUNDS, autocommit=True) as connection:
-
-            def bound(spans: Block, rows: int) -> tuple[Block, Position] | None:
-                return _bound(
-                    relation,
-                    block,
-                    _fetch(connection, statements.bound_query(relation, block, spans, at=at, rows=rows)),
-                )
-
-            found = None if size.exact else bound([sample(block)], max(size.rows // len(block), 1))
-            # Where the keys of one vnode cannot say it, near the end, those of all do.
-            return found or bound(block, size.rows) or (block, None)
+            for some in (block,) if size.exact else samples(block):
+                rows = share_of_page(size.rows, some, block)
+                told = _fetch(connection, statements.bound_query(relation, block, some, at=at, rows=rows))
+                if told.num_rows:
+                    return _bound(relation, block, told)
+        return block, None
 
     @contextmanager
     def copying(
@@ -80,14 +75,23 @@ class PostgresStore:
 
             def copy(block: Block, size: PageSize) -> ArrowPage:
                 part, upto = self._part(upstream, block, at, size)
+                reached = {span.vnode: upto for span in part}
                 text = statements.copy_query(upstream, target, query, part, upto, at=at, epoch=epoch)
+                if query.predicate is None:
+                    copied = _update(connection, text)
+                    return ArrowPage((), shared_out(copied, list(reached)), reached, copied)
                 told: list[dict[str, Any]] = _fetch(connection, text).to_pylist()
                 rows = {one["_vnode"]: one["rows"] for one in told}
-                return ArrowPage((), rows, {span.vnode: upto for span in part}, sum(one["copied"] for one in told))
+                return ArrowPage((), rows, reached, sum(one["copied"] for one in told))
 
             yield copy
             _select(connection, self._hold)
             connection.commit()
+
+    def changed(self, relation: Relation, *, after: Epoch, upto: Epoch) -> bool:
+        """Whether any version began or ended in `(after, upto]`."""
+        with adbc_connection(self.url, self._name, CHANGES, autocommit=True) as connection:
+            return bool(_select(connection, statements.changed(relation, after=after, upto=upto)))
 
     def read_changes(
         self, relation: Relation, *, after: Epoch, upto: Epoch, runs: Runs
@@ -210,10 +214,8 @@ def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     )
 
 
-def _bound(relation: Relation, block: Block, told: pa.Table) -> tuple[Block, Position] | None:
+def _bound(relation: Relation, block: Block, told: pa.Table) -> tuple[Block, Position]:
     """Read what the query of a bound told: the part of the block that stands before it, and its key."""
-    if not told.num_rows:
-        return None
     key = key_of(relation)
     values = [column[0].as_py() for column in told.columns]
     upto = tuple(key_text(value, part.type) for part, value in zip(key, values[: len(key)], strict=True))
@@ -300,6 +302,16 @@ def _execute(connection: Any, sql: str) -> None:
 
 def _select(connection: Any, sql: str) -> Any:
     return _fetch(connection, sql).column(0)[0].as_py()
+
+
+def _update(connection: Any, sql: str) -> int:
+    """Run a statement that changes something; return how many rows."""
+    with connection.cursor() as cursor:
+        cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
+        cursor.adbc_statement.set_sql_query(sql)
+        rows = cursor.adbc_statement.execute_update()
+        assert rows >= 0, "the driver does not say how many rows"
+        return rows
 
 
 def _fetch(connection: Any, sql: str) -> pa.Table:

@@ -42,8 +42,8 @@ def copy_query(
     at: Epoch,
     epoch: Epoch,
 ) -> str:
-    """Copy the rows of a page as of `at` that satisfy the query, as versions of `epoch`, and tell of the page by vnode:
-    its rows, and the rows copied.
+    """Copy the rows of a page as of `at` that satisfy the query, as versions of `epoch`. With a condition it tells of
+    the page by vnode: its rows, and the rows copied.
     """
     columns = [column for column in query.columns if isinstance(column, str)]
     # A condition may read any column; without one the page carries what is copied.
@@ -54,15 +54,20 @@ def copy_query(
         f" select _vnode, {', '.join(map(_pushed, query.columns))}, {epoch}"
     )
     if query.predicate is None:
-        return (
-            f"with copied as ({insert} from ({page}) page returning _vnode)"
-            " select _vnode, count(*) as rows, count(*) as copied from copied group by _vnode"
-        )
+        # To count by vnode what is inserted would take a fifth of the time that inserting takes.
+        return f"{insert} from ({page}) page"
     return (
         f"with page as materialized ({page}), copied as ({insert} from page where {query.predicate})"
         f" select _vnode, count(*) as rows, count(*) filter (where {query.predicate}) as copied"
         " from page group by _vnode"
     )
+
+
+def changed(relation: Relation, *, after: Epoch, upto: Epoch) -> str:
+    """Ask whether any version began or ended in a span."""
+    began, ended = f"_from > {after} and _from <= {upto}", f"_to > {after} and _to <= {upto} and _to <> {ALIVE}"
+    exist = (f"exists (select from {state_table(relation.id)} where {span})" for span in (began, ended))
+    return f"select ({' or '.join(exist)})::int"
 
 
 def old_versions(relation: Relation, *, after: Epoch, upto: Epoch, runs: Runs) -> str:

@@ -12,6 +12,7 @@ from service.protocol.plan import ActorPlan, FragmentKind, FragmentPlan, Positio
 from workers.backfill.budget import Budget
 from workers.backfill.order import Position
 from workers.backfill.pace import (
+    COPYING,
     PAGE_BYTES,
     PAGE_ROWS_MAX,
     PAGE_ROWS_MIN,
@@ -20,10 +21,11 @@ from workers.backfill.pace import (
     SLICE_SHARE_MIN,
     SPARE_SHARE,
     Pace,
+    epoch_seconds,
     page_rows_after,
     share_of,
 )
-from workers.backfill.positions import Block, PageSize, Positions, Span, pages, sample
+from workers.backfill.positions import Block, PageSize, Positions, Span, pages, samples, share_of_page, shared_out
 from workers.backfill.scan import ScanState, report
 
 
@@ -97,16 +99,32 @@ def test_a_page_that_leads_nowhere_or_elsewhere_is_a_mistake(page: Counted) -> N
 @pytest.mark.parametrize(
     ("block", "sampled"),
     [
-        ([Span(0), Span(1)], 0),
-        ([Span(0, ("k",), 5), Span(1)], 1),
-        ([Span(0, ("k",), 5), Span(1, ("k",), 7), Span(2, ("k",), 6)], 1),
+        ([Span(0)], [[0]]),
+        ([Span(0), Span(1)], [[0], [0, 1]]),
+        ([Span(0, ("k",), 5), Span(1)], [[1]]),
+        ([Span(0, ("k",), 5), Span(1, ("k",), 7), Span(2, ("k",), 6)], [[1], [1, 2, 0]]),
         # Where they stand is behind, as far as rows can tell.
-        ([Span(0, ("z",), 50), Span(1, ("k",), 7), Span(2, ("k",), 6)], 1),
-        ([Span(0, ("z",), 5), Span(1, ("k",), 90), Span(2, ("z",), 7)], 2),
+        ([Span(0, ("z",), 50), Span(1, ("k",), 7), Span(2, ("k",), 6)], [[1], [1, 2]]),
+        ([Span(0, ("z",), 5), Span(1, ("k",), 90), Span(2, ("z",), 7)], [[2], [2, 0]]),
+        ([Span(vnode) for vnode in range(32)], [[0], [0, 1, 2, 3]]),
     ],
 )
-def test_the_vnode_whose_keys_say_where_a_page_ends(block: list[Span], sampled: int) -> None:
-    assert sample(block).vnode == sampled
+def test_the_vnodes_whose_keys_say_where_a_page_ends(block: list[Span], sampled: list[list[int]]) -> None:
+    assert [[span.vnode for span in some] for some in samples(block)] == sampled
+
+
+def test_rows_that_were_not_counted_by_vnode_are_shared_out() -> None:
+    """I11: none is lost, none counted twice."""
+    assert shared_out(8, [3, 5, 9]) == {3: 3, 5: 3, 9: 2}
+    assert shared_out(1, [3, 5]) == {3: 1, 5: 0}
+    assert shared_out(0, [3]) == {3: 0}
+
+
+@pytest.mark.parametrize(
+    ("rows", "some", "block", "share"), [(64, 1, 32, 2), (64, 4, 32, 8), (7, 2, 2, 7), (3, 1, 8, 1)]
+)
+def test_some_vnodes_have_their_share_of_a_page(rows: int, some: int, block: int, share: int) -> None:
+    assert share_of_page(rows, [Span(vnode) for vnode in range(some)], [Span(vnode) for vnode in range(block)]) == share
 
 
 @pytest.mark.parametrize(
@@ -216,6 +234,12 @@ def test_the_slice_is_what_the_epoch_leaves() -> None:
     assert pace.slice_seconds(1.0) == SLICE_SHARE_MIN, "history goes on however busy the machine"
     assert pace.slice_seconds(0.1) == SLICE_MIN_SECONDS
     assert Pace(0.2).measured(job_seconds=0.1, slice_seconds=0.5).overhead_seconds < 0.2
+
+
+def test_an_epoch_that_holds_nobody_up_may_take_longer() -> None:
+    """I4, I5: others wait for an interval at most; and a pause, asked for as such an epoch begins, acts within two."""
+    assert epoch_seconds(1.5, alone=False) == 1.5
+    assert 1 < epoch_seconds(1.0, alone=True) < 2 - 2 * COPYING.overhead_seconds
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,18 @@ TABLE: list[tuple[str, GraphView, timedelta, Effect]] = [
         Wait(NOW + SECOND, "barrier interval"),
     ),
     (
+        "hurries for a backfill without a limit",
+        replace(RUNNING, statements_waiting=True, backfilling=True, hurries=True),
+        SECOND / 2,
+        Inject(BarrierKind.CHECKPOINT, W1),
+    ),
+    (
+        "does not hurry without end",
+        replace(RUNNING, statements_waiting=True, backfilling=True, hurries=True),
+        SECOND / 4,
+        Wait(NOW + SECOND / 2, "barrier interval"),
+    ),
+    (
         "waits for the worker",
         replace(RUNNING, in_flight=FLYING),
         SECOND,
@@ -202,6 +214,7 @@ VIEWS = st.builds(
     stops_waiting=st.booleans(),
     statements_waiting=st.booleans(),
     backfilling=st.booleans(),
+    hurries=st.booleans(),
     recover_asked=st.none() | st.just("RECOVER"),
     cleanups_waiting=st.booleans(),
 )
@@ -372,7 +385,7 @@ OWN = replace(RUNNING, graph=GraphId(2), published=Epoch(0), decoupled=Decoupled
     [
         # It publishes nothing, and keeps the interval while a limit or a pause holds its history.
         (OWN, Wait(NOW + PACE.interval, "barrier interval")),
-        (replace(OWN, decoupled=Decoupled(hurries=True)), Inject(BarrierKind.CHECKPOINT, W1)),
+        (replace(OWN, hurries=True), Inject(BarrierKind.CHECKPOINT, W1)),
         (replace(OWN, decoupled=Decoupled(unindexed=True)), BuildIndex()),
         (
             replace(OWN, decoupled=Decoupled(unindexed=True), in_flight=replace(FLYING, collected=True)),
