@@ -15,11 +15,11 @@ from psycopg.errors import error_from_result
 from psycopg.pq.abc import PGconn
 from psycopg.raw_cursor import RawCursor
 
-from service.protocol.cdc import CdcScan
+from service.protocol.cdc import CdcScan, lsn_of
 from workers.cdc.apply import COPY_END, COPY_HEADER, is_refusal, reason_of
 from workers.cdc.fold import Key, Values
 from workers.cdc.keys import BEYOND, ExternalKey, ExternalTable, Stretch, regions_query, rows_query
-from workers.cdc.pgoutput import ColumnSent, lsn_of, lsn_text, piece_of, text_of
+from workers.cdc.pgoutput import ColumnSent, lsn_text, piece_of, text_of
 from workers.cdc.snapshots import Snapshot
 
 SETUP: Final = (

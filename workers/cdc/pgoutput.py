@@ -131,12 +131,6 @@ def piece_of(text: str | None) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
-def lsn_of(text: str) -> int:
-    """Read an LSN as Postgres prints it."""
-    high, low = text.split("/")
-    return (int(high, 16) << 32) | int(low, 16)
-
-
 def lsn_text(lsn: int) -> str:
     """Print an LSN as Postgres does."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"

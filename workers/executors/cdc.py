@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from service.protocol.barrier import Barrier, BarrierKind
-from service.protocol.cdc import SourceConnection, SourceReport
+from service.protocol.cdc import SourceConnection, SourceReport, lsn_of
 from service.protocol.ids import FragmentId, JobId, SourceId
 from service.protocol.mutation import Add, StartFragmentBackfill, Stop, Throttle, Update
 from service.protocol.plan import ActorPlan, FragmentKind, FragmentPlan, JobPlan
@@ -23,7 +23,6 @@ from workers.cdc.external import AwayError, ChangedError, Session
 from workers.cdc.following import REBUILD, TableEpoch, follow
 from workers.cdc.keys import ExternalKey, ExternalTable
 from workers.cdc.pages import Copied
-from workers.cdc.pgoutput import lsn_of
 from workers.executors.cdc_tables import (
     CdcEpoch,
     CdcTurn,
