@@ -49,6 +49,7 @@ async def test_a_table_is_the_external_one_up_to_its_positions_at_every_epoch(
     monkeypatch.setattr(log, "PART_CHANGES", random.choice((3, 20, 20_000)))
     tables = random.choice(((NUMBERS,), (SPLIT,), (TEXTS,), (ENTIRE,), (NUMBERS, SPLIT, TEXTS)))
     monkeypatch.setattr(adapter, "RETRY_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(executor, "ADVANCE_BYTES", random.choice((0, 1 << 20)))
     external = External(external_url, tables, unseen=seed % 2 == 1)
     for _ in range(random.choice((20, 120))):
         external.change(random)
