@@ -39,8 +39,6 @@ SETUP: Final = (
     "set max_parallel_workers_per_gather = 0",
     "set jit = off",
 )
-RETRY_SECONDS: Final = (0.5, 15.0)
-"""After the first failure, and at most: a try can hold a barrier up for as long as a connection may take."""
 LOG_TIMEOUT: Final = "set statement_timeout = '280s'"
 """The log streams for as long as its rows take to be written, millions of them where a transaction has so many; a
 barrier has 300 seconds.
@@ -368,25 +366,6 @@ class Session:
                 if scan.readable_after <= since < snapshot.xmax:
                     reasons[name] = f'it was taken out of the publication "{self.publication}" and added again'
         return reasons
-
-
-@dataclass
-class Backoff:
-    """When to try again. Every failure doubles the wait, so that barriers keep their pace while a source is away."""
-
-    failures: int = 0
-    until: float = 0.0
-    reason: str | None = None
-
-    def failed(self, reason: str, now: float) -> None:
-        """Wait longer than the last time."""
-        first, longest = RETRY_SECONDS
-        self.until = now + min(first * 2 ** min(self.failures, 10), longest)
-        self.failures, self.reason = self.failures + 1, reason
-
-    def answered(self) -> None:
-        """Forget the failures."""
-        self.failures, self.until, self.reason = 0, 0.0, None
 
 
 def _arrays(keys: Sequence[Key]) -> list[list[str | None]]:

@@ -19,7 +19,8 @@ from service.protocol.relation import Relation
 from service.protocol.report import ActorReport
 from workers.backfill.pace import Pace, share_of
 from workers.backfill.scan import ScanState, report
-from workers.cdc.external import Backoff, Session
+from workers.cdc.backoff import Backoff
+from workers.cdc.external import Session
 from workers.cdc.following import Followed, TableEpoch
 from workers.cdc.keys import ExternalTable, stretches
 from workers.cdc.pages import Copied, PagesActor, PagesOutcome, PagesTask, copy_pages

@@ -12,7 +12,7 @@ from tests.support.cdc_steps import Started, put
 from tests.support.postgres import fresh_database
 from tests.support.real_cdc import CdcWorld, External, Followed, LocalPages
 from tests.support.state_store import prepared_store
-from workers.cdc import external as adapter
+from workers.cdc import backoff
 from workers.executors import cdc as executor
 
 
@@ -47,7 +47,7 @@ def external_url(external_server: str) -> Iterator[str]:
 def started(database_url: str, external_url: str, monkeypatch: pytest.MonkeyPatch) -> Started:
     """A world whose tables are prepared by statements; nothing is read before a limit is given."""
     monkeypatch.setattr(executor, "PagesJob", LocalPages)
-    monkeypatch.setattr(adapter, "RETRY_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(backoff, "RETRY_SECONDS", (0.0, 0.0))
 
     @asynccontextmanager
     async def start(*tables: Followed, rows: int = 0, unseen: bool = False) -> AsyncGenerator[CdcWorld]:

@@ -14,8 +14,7 @@ from service.protocol.mutation import Pause, Resume
 from tests.support.cdc_tables import ENTIRE, NUMBERS, SPLIT, TEXTS
 from tests.support.real_cdc import CdcWorld, External, LocalPages, interleaved
 from tests.support.state_store import prepared_store
-from workers.cdc import external as adapter
-from workers.cdc import log
+from workers.cdc import backoff, log
 from workers.executors import cdc as executor
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
@@ -48,7 +47,8 @@ async def test_a_table_is_the_external_one_up_to_its_positions_at_every_epoch(
     monkeypatch.setattr(executor, "PagesJob", LocalPages)
     monkeypatch.setattr(log, "PART_CHANGES", random.choice((3, 20, 20_000)))
     tables = random.choice(((NUMBERS,), (SPLIT,), (TEXTS,), (ENTIRE,), (NUMBERS, SPLIT, TEXTS)))
-    monkeypatch.setattr(adapter, "RETRY_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(backoff, "RETRY_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(executor, "ADVANCE_BYTES", random.choice((0, 1 << 20)))
     external = External(external_url, tables, unseen=seed % 2 == 1)
     for _ in range(random.choice((20, 120))):
         external.change(random)
