@@ -13,6 +13,7 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from service.protocol.columns import ColumnType, TypeName
 from service.protocol.ids import FragmentId, SourceId
 
 SPLITS_MAX: Final = 1 << 15
@@ -119,3 +120,34 @@ def lsn_of(lsn: Lsn) -> int:
     """Return the place in the log that an LSN names, in bytes."""
     high, low = lsn.split("/")
     return (int(high, 16) << 32) | int(low, 16)
+
+
+def carried_postgres(value: str, external: str, kind: ColumnType) -> str:
+    """Return, as an expression of the external server, what a value becomes here: what its text in the log becomes.
+
+    `external` is its full type there. A type that tidefill has none for is its text as the log has it, not as a cast
+    would make it (of `character(n)` the cast drops blanks); a number that does not fit is refused by its name, never
+    rounded.
+    """
+    if external == str(kind):
+        return value
+    match kind.name:
+        case TypeName.TEXT if not external.startswith(("text", "character varying")):
+            text = f"case when {value} is null then null else format('%s', {value}) end"
+            return f"({text})::text[]" if kind.array else text
+        case TypeName.NUMERIC:
+            return fitting_postgres(value, kind)
+        case TypeName.DOUBLE:
+            # A real as its digits say, not as its bits do.
+            return f"({value})::text::{kind}"
+        case _:
+            return f"({value})::{kind}"
+
+
+def fitting_postgres(value: str, kind: ColumnType) -> str:
+    """Return an expression that gives a number, or an array of them, its type, or fails with its text where it does not
+    fit exactly.
+    """
+    whole = f"({value})::numeric{'[]' if kind.array else ''}"
+    refused = f"(({value})::text || ' does not fit {kind}')::{kind}"
+    return f"case when {whole} = ({value})::{kind} then ({value})::{kind} else {refused} end"

@@ -8,7 +8,7 @@ from psycopg.raw_cursor import AsyncRawCursor
 from service.domain.comparing import Digest, Key, Part, Rows
 from service.ports.sources import Address
 from service.protocol import digests
-from service.protocol.cdc import CdcScan, Lsn
+from service.protocol.cdc import CdcScan, Lsn, carried_postgres
 from service.protocol.digests import KeyExpression, Side
 from service.protocol.relation import Relation
 from service.protocol.vnodes import vnode_postgres
@@ -87,7 +87,8 @@ def _side(scan: CdcScan, relation: Relation) -> Side:
         return f"t.{_quoted(names[name][0])}"
 
     def typed(name: str) -> str:
-        return f"{value(name)}::{relation.column(name).type}"
+        kind = relation.column(name).type
+        return f"({carried_postgres(value(name), names[name][1], kind)})::{kind}"
 
     key = [KeyExpression(value(part.name), names[part.name][1], f"({typed(part.name)})::text") for part in relation.key]
     vnode = vnode_postgres(

@@ -10,13 +10,13 @@ from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-ITEMS = "create table items (id int primary key, name text, price numeric(10,2), at timestamptz)"
+ITEMS = "create table items (id int primary key, name text, price numeric(10,2), at timestamptz, code char(5))"
 FILL = (
-    "insert into items select g, 'item ' || g, g / 4.0, timestamptz '2026-01-01' + g * interval '1 min'"
+    "insert into items select g, 'item ' || g, g / 4.0, timestamptz '2026-01-01' + g * interval '1 min', 'c' || g % 7"
     " from generate_series(1, {rows}) g"
 )
 CHANGES = (
-    "insert into items select coalesce(max(id), 0) + 1, 'new', 1, now() from items",
+    "insert into items select coalesce(max(id), 0) + 1, 'new', 1, now(), 'n' from items",
     "update items set price = price + 1 where id % 97 = (random() * 96)::int and id % 1000 <> 77",
     "update items set id = (select least(min(id), 0) - 1 from items) where id = (select max(id) from items)",
     "delete from items where id in (select id from items where id % 1000 <> 77 order by random() limit 3)",
@@ -57,16 +57,23 @@ def changing(external: External) -> Repeating:
 
 def test_a_table_follows_and_a_view_is_built_on_it(service: Service, external: External) -> None:
     follow(service, external, 20_000)
+    service.run("CREATE TABLE again (id int, price numeric(12,3), PRIMARY KEY (id)) FROM pg TABLE 'public.items'")
     with changing(external):
         service.run("CREATE MATERIALIZED VIEW cheap AS SELECT id, name, price FROM items WHERE price < 1000")
         until_backfilled(service, "items")
+        until_backfilled(service, "again")
     until_equal(service, external, "items")
+    assert service.sql("SELECT count(*), sum(price)::numeric(20,2)::text FROM again") == service.sql(
+        "SELECT count(*), sum(price)::text FROM items"
+    )
     service.assert_equal("cheap", "SELECT id, name, price FROM items WHERE price < 1000")
     assert external.slots() == [SLOT]
     assert external.published() == ["items"]
     external.run("truncate items")
     assert until_equal(service, external, "items") == []
     service.run("DROP TABLE items CASCADE")
+    assert external.published() == ["items"], "the other one follows it still"
+    service.run("DROP TABLE again")
     assert external.published() == []
     service.run("DROP SOURCE pg")
     assert external.slots() == []
@@ -84,7 +91,13 @@ def test_a_limit_of_zero_reads_no_history(service: Service, external: External) 
     assert service.rows(job) == 3
 
 
-@pytest.mark.parametrize("options", ["", "backfill.parallelism = 2, backfill.num_rows_per_split = 3000, "])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param("", id="v1", marks=pytest.mark.soak),
+        pytest.param("backfill.parallelism = 2, backfill.num_rows_per_split = 3000, ", id="v2"),
+    ],
+)
 def test_kills_lose_nothing(service: Service, external: External, options: str) -> None:
     """Scenarios 45 and 75: the worker is killed and the external server restarted in the middle of the history."""
     job = follow(service, external, 20_000, f"WITH ({options}backfill_rate_limit = 2000)")

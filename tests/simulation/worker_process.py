@@ -35,7 +35,8 @@ from workers.backfill.scan import ActorState
 from workers.bootstrap import _failure as failure_of  # pyright: ignore[reportPrivateUsage]
 from workers.executors.arrangement import ActorOutcome, EpochTask, ScanTask
 from workers.executors.failure import JobFailedError
-from workers.executors.graph import GraphExecutor, Scan, Stores
+from workers.executors.graph import GraphExecutor, Stores
+from workers.executors.scans import Scan
 from workers.meta_client import MetaClient, ServiceAwayError, StaleWorkerError
 from workers.state_store.dml import DmlOutcome
 

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import psycopg
 
+from service.protocol.cdc import fitting_postgres
+from service.protocol.columns import ColumnType, TypeName
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.relation import ALIVE, Relation, state_table
 from service.protocol.vnodes import vnode_postgres
@@ -182,7 +184,7 @@ def write_command(relation: Relation, epoch: Epoch) -> str:
         relation.vnode_count,
     )
     typed = ", ".join(
-        f"c{place}::{column.type} as {quoted(column.name)}" for place, column in enumerate(relation.columns)
+        f"{_typed(f'c{place}', column.type)} as {quoted(column.name)}" for place, column in enumerate(relation.columns)
     )
     table = state_table(relation.id)
     names = ", ".join(quoted(column.name) for column in relation.columns)
@@ -203,6 +205,10 @@ def write_command(relation: Relation, epoch: Epoch) -> str:
         " select (select count(*) from closed) + (select count(*) from removed),"
         " (select count(*) from inserted where fresh)"
     )
+
+
+def _typed(text: str, kind: ColumnType) -> str:
+    return fitting_postgres(text, kind) if kind.name is TypeName.NUMERIC else f"{text}::{kind}"
 
 
 def lacking_query(relation: Relation) -> str:

@@ -224,14 +224,19 @@ class _Epoch:
 
         return applies
 
-    def _describe(self, sent: TableSent) -> Picked | None:
-        for table in self.tables.values():
-            if _name(table) == (sent.schema, sent.name):
-                reason = drift(table.table, sent, self.session.types(sent.columns))
-                if reason is None:
-                    return picked(table.table, table.fragment, sent)
+    def _describe(self, sent: TableSent) -> Sequence[Picked]:
+        mine = [table for table in self.tables.values() if _name(table) == (sent.schema, sent.name)]
+        if not mine:
+            return ()
+        types = self.session.types(sent.columns)
+        kept: list[Picked] = []
+        for table in mine:
+            reason = drift(table.table, sent, types)
+            if reason is None:
+                kept.append(picked(table.table, table.fragment, sent))
+            else:
                 table.breaks(reason)
-        return None
+        return kept
 
 
 def _unless_patched(patched: Mapping[Key, Snapshot]) -> Applies:

@@ -8,7 +8,7 @@ another server's locale.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from service.protocol.cdc import CdcScan, Split
+from service.protocol.cdc import CdcScan, Split, carried_postgres
 from service.protocol.ids import Epoch
 from service.protocol.plan import VnodePosition
 from service.protocol.relation import Relation
@@ -145,11 +145,15 @@ def vnode(table: ExternalTable) -> str:
 
 
 def _values(table: ExternalTable) -> list[str]:
-    external = {column.name: f"t.{quoted(column.external)}" for column in table.scan.columns}
+    kinds = {column.name: column.type for column in table.relation.columns}
+    values = {
+        column.name: carried_postgres(f"t.{quoted(column.external)}", column.type, kinds[column.name])
+        for column in table.scan.columns
+    }
     if table.scan.timestamp is not None:
         # A row of history has no commit of its own that could be told: it is as old as the reading of it.
-        external[table.scan.timestamp] = "transaction_timestamp()"
-    return [f"{external[column.name]}::{column.type}" for column in table.relation.columns]
+        values[table.scan.timestamp] = "transaction_timestamp()"
+    return [f"({values[column.name]})::{column.type}" for column in table.relation.columns]
 
 
 def _key(table: ExternalTable) -> str:

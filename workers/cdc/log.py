@@ -4,7 +4,7 @@ What ended at or before the offset is dropped: it is part of what is stored. A t
 record begins; offsets lie between records, so that a record ends at or before one exactly where it begins before it.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
@@ -46,8 +46,6 @@ class Picked:
     fragment: FragmentId
     key: Callable[[Pieces], Key]
     values: Callable[[Pieces], Values]
-    stamped: bool
-    """Whether the time of the commit is one of the values: it is appended to what was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,31 +86,30 @@ def picked(table: ExternalTable, fragment: FragmentId, sent: TableSent) -> Picke
     mine = {column.name: places[column.external] for column in table.scan.columns}
     stamp = table.scan.timestamp
     if stamp is not None:
+        # The time of the commit comes behind what was sent.
         mine[stamp] = len(sent.columns)
     key = [places[part.name] for part in table.key]
-    return Picked(
-        fragment, _getter(key), _getter([mine[column.name] for column in table.relation.columns]), stamp is not None
-    )
+    return Picked(fragment, _getter(key), _getter([mine[column.name] for column in table.relation.columns]))
 
 
 @dataclass
 class LogReader:
-    """Reads from an offset on. `describe` is told of every table that is sent, and says how its rows are picked, or
-    None where they are nobody's.
+    """Reads from an offset on. `describe` is told of every table that is sent, and says how its rows are picked by each
+    table that follows it.
     """
 
     at: int
     """The end of the last commit that was read."""
     now: Snapshot
     """Any recent one: it says the upper half of the transactions' ids."""
-    describe: Callable[[TableSent], Picked | None]
+    describe: Callable[[TableSent], Sequence[Picked]]
     xids: set[int] = field(default_factory=set[int])
     changes: int = 0
     committed_at: int | None = None
     """Of the last commit, in microseconds since 1970."""
     too_large: dict[FragmentId, Key] = field(default_factory=dict[FragmentId, Key])
     """Rows that are larger than any is taken."""
-    _tables: dict[int, Picked | None] = field(default_factory=dict[int, Picked | None])
+    _tables: dict[int, Sequence[Picked]] = field(default_factory=dict[int, Sequence[Picked]])
     _pending: dict[FragmentId, list[Change]] = field(default_factory=dict[FragmentId, list[Change]])
     _xid: int = 0
     _stamp: bytes = b""
@@ -168,27 +165,28 @@ class LogReader:
 
     def _truncated(self, event: Event) -> Truncated:
         assert isinstance(event, Truncate)
-        mine = [self._tables.get(oid) for oid in event.oids]
         self.changes += 1
-        return Truncated(tuple(one.fragment for one in mine if one is not None))
+        return Truncated(tuple(one.fragment for oid in event.oids for one in self._tables.get(oid, ())))
 
     def _row(self, event: Event, size: int) -> None:
         assert isinstance(event, Insert | Update | Delete)
-        table = self._tables.get(event.oid)
-        if table is None:
+        tables = self._tables.get(event.oid)
+        if not tables:
             return
-        change = _change(event, table, self._xid, self._stamp)
-        if size > ROW_BYTES_MAX:
-            self.too_large.setdefault(table.fragment, change.key or change.old or ())
         self.changes += 1
-        self._pending.setdefault(table.fragment, []).append(change)
+        if not isinstance(event, Delete):
+            # Behind what was sent, for those who keep it.
+            event.new.append(self._stamp)
+        for table in tables:
+            change = _change(event, table, self._xid)
+            if size > ROW_BYTES_MAX:
+                self.too_large.setdefault(table.fragment, change.key or change.old or ())
+            self._pending.setdefault(table.fragment, []).append(change)
 
 
-def _change(event: Insert | Update | Delete, table: Picked, xid: int, stamp: bytes) -> Change:
+def _change(event: Insert | Update | Delete, table: Picked, xid: int) -> Change:
     if isinstance(event, Delete):
         return Change(xid, table.key(event.old), None, None)
-    if table.stamped:
-        event.new.append(stamp)
     key, values = table.key(event.new), table.values(event.new)
     if isinstance(event, Insert):
         return Change(xid, None, key, values)

@@ -6,7 +6,7 @@ downstream, each at most one Spark job; what nothing changed and what has no his
 """
 
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,43 +17,19 @@ from pyspark.sql import SparkSession
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, Generation, GraphId, JobId, RelationId, WorkerId
 from service.protocol.mutation import Add, Pause, Resume, StartFragmentBackfill, Stop, Throttle, Update
-from service.protocol.plan import ActorPlan, FragmentKind, FragmentPlan, JobPlan, Pushdown
-from service.protocol.relation import Relation
+from service.protocol.plan import ActorPlan, FragmentKind, JobPlan
 from service.protocol.report import ActorReport, Collected, RelationReport
-from workers.backfill.pace import COPYING, PAGE_ROWS_FIRST, Pace, epoch_seconds, share_of
-from workers.backfill.reading import Reading, Replay, interleaved
-from workers.backfill.scan import ActorState, ScanState, report
-from workers.executors.arrangement import ActorOutcome, ActorTask, EpochTask, ScanJob, ScanTask
+from workers.backfill.pace import epoch_seconds, share_of
+from workers.backfill.reading import Reading, Replay
+from workers.executors.arrangement import ActorOutcome, EpochTask, ScanJob, ScanTask
 from workers.executors.cdc import CdcGraph
 from workers.executors.cdc_tables import CdcEpoch, CdcTurn
 from workers.executors.culprit import find_culprit
 from workers.executors.failure import JobFailedError
-from workers.queries.stateless import StatelessPlan, plan
+from workers.executors.scans import Scan, advance, reading_of, reports_of, scan_of, task_of
 from workers.state_store.dml import DmlOutcome, DmlStore
 from workers.state_store.postgres import PostgresStore
 from workers.state_store.upkeep import Upkeep
-
-
-@dataclass
-class Scan:
-    """One scan fragment as it runs: its state, its query, its pace."""
-
-    job: JobId
-    upstream: Relation
-    target: Relation
-    state: ScanState
-    query: StatelessPlan
-    consumed: Epoch | None = None
-    """Up to where a snapshot job has come that goes on in the database graph: its first epoch there reads the rest."""
-    pushdown: Pushdown | None = None
-    page_rows: int = PAGE_ROWS_FIRST
-    pace: Pace = field(default_factory=Pace)
-    planned: ScanJob | None = None
-    told_finished: bool = False
-    inserted: int = 0
-    """Versions brought by the last epoch."""
-    timings_ms: dict[str, float] = field(default_factory=dict[str, float])
-    """The last epoch's job: how long it ran, its slice, and how long its slowest reader read."""
 
 
 @dataclass
@@ -164,7 +140,7 @@ class GraphExecutor:
         readings = {job: replay.reading(before) for job, replay in self.replays.items()}
         backfilling = sum(self._may_read(scan) for scan in scans)
         for scan in scans:
-            reading = self._looked_at(scan, readings.get(scan.job) or _interleaved(scan, barrier, changed))
+            reading = self._looked_at(scan, readings.get(scan.job) or reading_of(scan, barrier, changed))
             available = partial(_available, interval, began - overhead, backfilling)
             backfilling -= self._may_read(scan)
             reports += self._run_scan(scan, barrier, reading, changed, deltas, available)
@@ -259,7 +235,7 @@ class GraphExecutor:
                 self.replays[job.id] = Replay(job.snapshot.epoch, job.snapshot.consumed)
             for fragment in job.fragments:
                 if fragment.kind is FragmentKind.STREAM_SCAN:
-                    self.scans[fragment.id] = _scan(job, fragment, now)
+                    self.scans[fragment.id] = scan_of(job, fragment, now)
 
     def _ordered(self) -> list[Scan]:
         """Upstream before downstream: a relation is created after everything it reads."""
@@ -284,7 +260,7 @@ class GraphExecutor:
         outcomes: list[ActorOutcome] | None = None
         scan.inserted, scan.timings_ms = 0, {}
         if reading.changes or any(allowed != 0 for allowed in permits):
-            outcomes = self._run_job(scan, _task(scan, barrier.curr, reading, permits), available)
+            outcomes = self._run_job(scan, task_of(scan, barrier.curr, reading, permits), available)
             scan.consumed = None
             scan.inserted = sum(outcome.inserted for outcome in outcomes)
             closed = sum(outcome.closed for outcome in outcomes)
@@ -293,7 +269,7 @@ class GraphExecutor:
                 deltas[scan.target.id] = deltas.get(scan.target.id, 0) + scan.inserted - closed
         # Where nothing interleaves there is no change left that its last page might have missed.
         finishing = scan.state.finished if scan.job in self.replays else finished
-        return _reports(scan, outcomes, finishing=finishing)
+        return reports_of(scan, outcomes, finishing=finishing)
 
     def _job(self, scan: Scan) -> ScanJob:
         """Plan the scan's job when it first runs: an idle view costs nothing."""
@@ -344,72 +320,12 @@ class GraphExecutor:
         }
         scan.page_rows = min(outcome.page_rows for outcome in outcomes)
         for actor, outcome in zip(scan.state.actors, sorted(outcomes, key=lambda o: o.actor), strict=True):
-            _advance(actor, outcome)
+            advance(actor, outcome)
         return outcomes
 
 
 def _available(interval: float, began: float, jobs: int) -> float:
     return share_of(interval, elapsed_seconds=_monotonic() - began, jobs=jobs)
-
-
-def _interleaved(scan: Scan, barrier: Barrier, changed: Collection[RelationId]) -> Reading:
-    since = barrier.prev if scan.upstream.id in changed else barrier.curr
-    return interleaved(since=since if scan.consumed is None else scan.consumed, curr=barrier.curr)
-
-
-def _task(scan: Scan, curr: Epoch, reading: Reading, permits: Iterable[int | None]) -> EpochTask:
-    return EpochTask(
-        curr=curr,
-        reading=reading,
-        actors=tuple(
-            ActorTask(runs=actor.positions.runs, positions=tuple(actor.positions.by_vnode.values()), permits=allowed)
-            for actor, allowed in zip(scan.state.actors, permits, strict=True)
-        ),
-        page_rows=scan.page_rows,
-    )
-
-
-def _scan(job: JobPlan, fragment: FragmentPlan, now: float) -> Scan:
-    assert fragment.upstream is not None
-    assert fragment.query is not None
-    return Scan(
-        job=job.id,
-        upstream=fragment.upstream,
-        target=job.relation,
-        state=ScanState.of(fragment, now=now),
-        query=plan(fragment.query, fragment.upstream, job.relation),
-        consumed=None if job.snapshot is None else job.snapshot.consumed,
-        pushdown=fragment.query.pushdown,
-        pace=Pace() if fragment.query.pushdown is None else COPYING,
-    )
-
-
-def _advance(actor: ActorState, outcome: ActorOutcome) -> None:
-    for position in outcome.positions:
-        actor.positions.by_vnode[position.vnode] = position
-    actor.budget = actor.budget.spent(outcome.snapshot_rows)
-
-
-def _reports(scan: Scan, outcomes: list[ActorOutcome] | None, *, finishing: bool) -> list[ActorReport]:
-    """A scan that has told its finish once in this generation and forwards nothing has nothing more to tell."""
-    if outcomes is None and scan.told_finished:
-        return []
-    by_actor = {} if outcomes is None else {outcome.actor: outcome for outcome in outcomes}
-    reports: list[ActorReport] = []
-    for index, actor in enumerate(scan.state.actors):
-        outcome = by_actor.get(index)
-        reports.append(
-            report(
-                scan.state,
-                actor,
-                changed=() if outcome is None else outcome.positions,
-                finished=finishing,
-                snapshot_rows=0 if outcome is None else outcome.snapshot_rows,
-                upstream_rows=0 if outcome is None else outcome.upstream_rows,
-            )
-        )
-    scan.told_finished = finishing
-    return reports
 
 
 def _monotonic() -> float:

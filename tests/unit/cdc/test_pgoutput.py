@@ -4,6 +4,7 @@ import struct
 
 import pytest
 
+from service.protocol.cdc import lsn_of
 from workers.cdc.pgoutput import (
     NULL,
     Begin,
@@ -17,7 +18,6 @@ from workers.cdc.pgoutput import (
     Truncate,
     Update,
     decode,
-    lsn_of,
     lsn_text,
     piece_of,
     text_of,
