@@ -23,7 +23,7 @@ from service.protocol.report import ActorReport, Collected, RelationReport
 from workers.backfill.pace import COPYING, PAGE_ROWS_FIRST, Pace, epoch_seconds, share_of
 from workers.backfill.reading import Reading, Replay, interleaved
 from workers.backfill.scan import ActorState, ScanState, report
-from workers.executors.arrangement import ActorOutcome, ActorTask, EpochTask, ScanJob, ScanTask
+from workers.executors.arrangement import ActorOutcome, ActorTask, EpochTask, ScanJob, ScanTask, copied_in_store
 from workers.executors.culprit import find_culprit
 from workers.executors.failure import JobFailedError
 from workers.queries.stateless import StatelessPlan, plan
@@ -45,7 +45,8 @@ class Scan:
     """Up to where a snapshot job has come that goes on in the database graph: its first epoch there reads the rest."""
     pushdown: Pushdown | None = None
     page_rows: int = PAGE_ROWS_FIRST
-    pace: Pace = field(default_factory=Pace)
+    paces: dict[bool, Pace] = field(default_factory=lambda: {False: Pace(), True: COPYING})
+    """Of epochs in which the store copies all by itself (True), and of others, which take longer to begin and end."""
     planned: ScanJob | None = None
     told_finished: bool = False
     inserted: int = 0
@@ -293,8 +294,8 @@ class GraphExecutor:
             with self.turn:
                 self._check_present()
                 # Only now: who waited long for the turn makes up for it.
-                began, slice_seconds = _monotonic(), scan.pace.slice_seconds(available())
-                task = task.model_copy(update={"slice_seconds": slice_seconds})
+                began, copies = _monotonic(), copied_in_store(scan.pushdown, task.reading)
+                task = task.model_copy(update={"slice_seconds": scan.paces[copies].slice_seconds(available())})
                 self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.pool)
                 self.spark.sparkContext.setJobGroup(self._group, f"epoch {task.curr}")
                 job = self._job(scan)
@@ -311,7 +312,8 @@ class GraphExecutor:
             ) from error
         job_seconds = _monotonic() - began
         if any(outcome.used_slice for outcome in outcomes):
-            scan.pace = scan.pace.measured(job_seconds=job_seconds, slice_seconds=task.slice_seconds)
+            pace = scan.paces[copies].measured(job_seconds=job_seconds, slice_seconds=task.slice_seconds)
+            scan.paces[copies] = pace
         reading_seconds = max(outcome.reading_seconds for outcome in outcomes)
         scan.timings_ms = {
             "job": job_seconds * 1000,
@@ -356,7 +358,6 @@ def _scan(job: JobPlan, fragment: FragmentPlan, now: float) -> Scan:
         query=plan(fragment.query, fragment.upstream, job.relation),
         consumed=None if job.snapshot is None else job.snapshot.consumed,
         pushdown=fragment.query.pushdown,
-        pace=Pace() if fragment.query.pushdown is None else COPYING,
     )
 
 
