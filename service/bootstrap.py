@@ -82,14 +82,23 @@ class LocalSignals:
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
+        self._heard = 0
+
+    @property
+    def heard(self) -> int:
+        """How many notifications there were."""
+        return self._heard
 
     def notify(self) -> None:
         """Wake everybody who waits."""
+        self._heard += 1
         self._event.set()
         self._event = asyncio.Event()
 
-    async def wait(self, timeout_seconds: float) -> None:
-        """Return at the next notification, or after the timeout."""
+    async def wait(self, timeout_seconds: float, *, since: int | None = None) -> None:
+        """Return at the next notification after `since`, or after the timeout."""
+        if since is not None and since != self._heard:
+            return
         try:
             await asyncio.wait_for(self._event.wait(), timeout_seconds)
         except TimeoutError:

@@ -120,9 +120,11 @@ class Schedule:
     async def look(self, graph: GraphId, *, term: Term) -> Effect:
         """Look at a graph once, and wait for what is due."""
         try:
+            heard = self.world.signals.heard
             effect = await barriers.advance(self.world, graph, term=term)
             while isinstance(effect, Attach | Commit):
                 # What follows is at hand, and the worker waits for it.
+                heard = self.world.signals.heard
                 effect = await barriers.advance(self.world, graph, term=term)
         except Deposed:
             self.leading = None
@@ -134,7 +136,7 @@ class Schedule:
             if effect.until is not None:
                 seconds = min(seconds, (effect.until - self.world.clock.now()).total_seconds())
             if seconds > 0:
-                await self.world.signals.wait(seconds)
+                await self.world.signals.wait(seconds, since=heard)
         return effect
 
     async def adapt(self) -> None:

@@ -16,10 +16,11 @@ async def until(world: World, look: Callable[[], Awaitable[T | None]], *, limit:
     """Return what `look` gives once it is not None, or None when `limit` has passed."""
     deadline = None if limit is None else world.clock.monotonic() + limit.total_seconds()
     while True:
+        heard = world.signals.heard
         found = await look()
         if found is not None:
             return found
         left = _REREAD_SECONDS if deadline is None else min(_REREAD_SECONDS, deadline - world.clock.monotonic())
         if left <= 0:
             return None
-        await world.signals.wait(left)
+        await world.signals.wait(left, since=heard)

@@ -8,10 +8,17 @@ from typing import Protocol
 class Signals(Protocol):
     """One broadcast channel per service process."""
 
+    @property
+    def heard(self) -> int:
+        """How many notifications there were."""
+        ...
+
     def notify(self) -> None:
         """Wake everybody who waits."""
         ...
 
-    async def wait(self, timeout_seconds: float) -> None:
-        """Return at the next notification, or after the timeout."""
+    async def wait(self, timeout_seconds: float, *, since: int | None = None) -> None:
+        """Return at the next notification, or after the timeout. Who looked before, and asked what was `heard` before
+        that, does not miss one that came while it looked.
+        """
         ...

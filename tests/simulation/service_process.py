@@ -119,15 +119,19 @@ class SimulatedSignals:
     kernel: Kernel
     faults: Faults
     waiting: list[Task] = field(default_factory=list[Task])
+    heard: int = 0
 
     def notify(self) -> None:
         if self.faults.strikes("unnotified", "signal"):
             return
+        self.heard += 1
         for task in self.waiting:
             self.kernel.wake(task, after=self.kernel.random.random() * 0.002)
         self.waiting = []
 
-    async def wait(self, timeout_seconds: float) -> None:
+    async def wait(self, timeout_seconds: float, *, since: int | None = None) -> None:
+        if since is not None and since != self.heard:
+            return
         task = self.kernel.current
         assert task is not None
         self.waiting.append(task)

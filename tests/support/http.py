@@ -42,11 +42,13 @@ class PatientSignals:
 
     clock: StillClock
     notified: int = 0
+    heard: int = 0
 
     def notify(self) -> None:
         self.notified += 1
 
-    async def wait(self, timeout_seconds: float) -> None:
+    async def wait(self, timeout_seconds: float, *, since: int | None = None) -> None:
+        del since
         self.clock.seconds += timeout_seconds
 
 

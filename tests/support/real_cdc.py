@@ -205,7 +205,13 @@ class External:
         """End every transaction, and let all be seen."""
         self.show()
         for writer in list(self.writers):
-            self.commit_unseen(writer) if writer.hangs and writer.effects else self.commit(writer)
+            if not writer.effects:
+                # A subtransaction that was rolled back has given it an id, with which even nothing waits for a standby.
+                self.roll_back(writer)
+            elif writer.hangs:
+                self.commit_unseen(writer)
+            else:
+                self.commit(writer)
         self.show()
 
     def roll_back(self, writer: Writer) -> None:

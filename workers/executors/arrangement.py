@@ -97,6 +97,11 @@ class ActorOutcome:
     used_slice: bool
 
 
+def copied_in_store(query: Pushdown | None, reading: Reading) -> bool:
+    """Whether nothing travels in an epoch: the store answers the query, and nothing changed."""
+    return query is not None and not reading.changes
+
+
 class ScanJob:
     """One fragment's part of an epoch, planned once per generation and run once per epoch.
 
@@ -115,8 +120,8 @@ class ScanJob:
 
     def run(self, task: EpochTask) -> list[ActorOutcome]:
         """Run one epoch; when it returns, every actor's transaction is durable. Raises what the store or Spark does."""
-        copied = self._scan.pushdown is not None and not task.reading.changes
-        outcomes = self._copy(task) if copied else self._transform(task)
+        copies = copied_in_store(self._scan.pushdown, task.reading)
+        outcomes = self._copy(task) if copies else self._transform(task)
         assert sorted(outcome.actor for outcome in outcomes) == list(range(len(task.actors))), outcomes
         return outcomes
 

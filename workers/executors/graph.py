@@ -21,7 +21,7 @@ from service.protocol.plan import ActorPlan, FragmentKind, JobPlan
 from service.protocol.report import ActorReport, Collected, RelationReport
 from workers.backfill.pace import epoch_seconds, share_of
 from workers.backfill.reading import Reading, Replay
-from workers.executors.arrangement import ActorOutcome, EpochTask, ScanJob, ScanTask
+from workers.executors.arrangement import ActorOutcome, EpochTask, ScanJob, ScanTask, copied_in_store
 from workers.executors.cdc import CdcGraph
 from workers.executors.cdc_tables import CdcEpoch, CdcTurn
 from workers.executors.culprit import find_culprit
@@ -295,8 +295,8 @@ class GraphExecutor:
         try:
             with self._spark_turn(task.curr):
                 # Only now: who waited long for the turn makes up for it.
-                began, slice_seconds = _monotonic(), scan.pace.slice_seconds(available())
-                task = task.model_copy(update={"slice_seconds": slice_seconds})
+                began, copies = _monotonic(), copied_in_store(scan.pushdown, task.reading)
+                task = task.model_copy(update={"slice_seconds": scan.paces[copies].slice_seconds(available())})
                 job = self._job(scan)
                 # Once more: who interrupts after this finds the job.
                 self._check_present()
@@ -311,7 +311,8 @@ class GraphExecutor:
             ) from error
         job_seconds = _monotonic() - began
         if any(outcome.used_slice for outcome in outcomes):
-            scan.pace = scan.pace.measured(job_seconds=job_seconds, slice_seconds=task.slice_seconds)
+            pace = scan.paces[copies].measured(job_seconds=job_seconds, slice_seconds=task.slice_seconds)
+            scan.paces[copies] = pace
         reading_seconds = max(outcome.reading_seconds for outcome in outcomes)
         scan.timings_ms = {
             "job": job_seconds * 1000,

@@ -28,7 +28,8 @@ class Scan:
     """Up to where a snapshot job has come that goes on in the database graph: its first epoch there reads the rest."""
     pushdown: Pushdown | None = None
     page_rows: int = PAGE_ROWS_FIRST
-    pace: Pace = field(default_factory=Pace)
+    paces: dict[bool, Pace] = field(default_factory=lambda: {False: Pace(), True: COPYING})
+    """Of epochs in which the store copies all by itself (True), and of others, which take longer to begin and end."""
     planned: ScanJob | None = None
     told_finished: bool = False
     inserted: int = 0
@@ -68,7 +69,6 @@ def scan_of(job: JobPlan, fragment: FragmentPlan, now: float) -> Scan:
         query=plan(fragment.query, fragment.upstream, job.relation),
         consumed=None if job.snapshot is None else job.snapshot.consumed,
         pushdown=fragment.query.pushdown,
-        pace=Pace() if fragment.query.pushdown is None else COPYING,
     )
 
 

@@ -40,11 +40,13 @@ class Stepping:
     goes_on: int = len(STEPS)
     patient: bool = True
     taken: list[str] = field(default_factory=list[str])
+    heard: int = 0
 
     def notify(self) -> None:
         """Nobody listens."""
 
-    async def wait(self, timeout_seconds: float) -> None:
+    async def wait(self, timeout_seconds: float, *, since: int | None = None) -> None:
+        del since
         self.clock.seconds += timeout_seconds
         if len(self.taken) == self.goes_on:
             if not self.patient:

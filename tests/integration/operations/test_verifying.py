@@ -22,12 +22,13 @@ class Answering:
 
     leader: Leader
     asked: list[Verify] = field(default_factory=list[Verify])
+    heard: int = 0
 
     def notify(self) -> None:
         """Nobody listens."""
 
-    async def wait(self, timeout_seconds: float) -> None:
-        del timeout_seconds
+    async def wait(self, timeout_seconds: float, *, since: int | None = None) -> None:
+        del timeout_seconds, since
         async with self.leader.stores.begin() as tx:
             question = await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW)
             assert isinstance(question, Verify)

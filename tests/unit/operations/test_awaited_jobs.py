@@ -27,13 +27,13 @@ class Recovering(PatientSignals):
 
     stores: Stores = field(kw_only=True)
 
-    async def wait(self, timeout_seconds: float) -> None:
+    async def wait(self, timeout_seconds: float, *, since: int | None = None) -> None:
         if self.clock.seconds == 0:
             async with self.stores.begin() as tx:
                 await tx.graphs.set_status(DATABASE_GRAPH, GraphStatus.RECOVERING, now=NOW, reason="worker lost")
         if self.clock.seconds > 600:
             raise StillWaiting
-        await super().wait(timeout_seconds)
+        await super().wait(timeout_seconds, since=since)
 
 
 @pytest.mark.parametrize(

@@ -280,11 +280,13 @@ class Driven:
     cluster: Cluster
     graph: GraphId
     waits_left: int = 3
+    heard: int = 0
 
     def notify(self) -> None:
         return
 
-    async def wait(self, timeout_seconds: float) -> None:
+    async def wait(self, timeout_seconds: float, *, since: int | None = None) -> None:
+        del since
         self.cluster.clock.seconds += timeout_seconds
         await self.cluster.step(DATABASE_GRAPH)
         try:

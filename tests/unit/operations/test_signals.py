@@ -1,0 +1,47 @@
+"""Who looks and then waits is woken by what happened while it looked: a barrier's life has many such moments."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from service.bootstrap import LocalSignals, SystemClock
+from service.operations import waiting
+from service.operations.waiting import until
+
+pytestmark = pytest.mark.timeout(20)
+FOR_EVER = 3600.0
+
+
+async def test_a_notification_that_came_since_is_not_waited_for() -> None:
+    signals = LocalSignals()
+    before = signals.heard
+    signals.notify()
+    await signals.wait(FOR_EVER, since=before)
+    waits = asyncio.create_task(signals.wait(FOR_EVER, since=signals.heard))
+    # It comes to wait before this task goes on.
+    await asyncio.create_task(_nothing())
+    assert not waits.done()
+    signals.notify()
+    await waits
+
+
+async def _nothing() -> None:
+    return
+
+
+async def test_what_comes_true_in_the_middle_of_a_look_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "_REREAD_SECONDS", FOR_EVER)
+    signals, looks = LocalSignals(), 0
+
+    async def look() -> int | None:
+        nonlocal looks
+        looks += 1
+        if looks > 1:
+            return looks
+        signals.notify()
+        return None
+
+    world = cast("Any", SimpleNamespace(signals=signals, clock=SystemClock()))
+    assert await until(world, look) == 2
