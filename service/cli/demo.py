@@ -200,11 +200,14 @@ def demo(*, keep: bool) -> int:
     """Run the demo on a service of its own; return the exit code. `keep` leaves the service up until it is
     interrupted.
     """
-    return perform(_run, keep=partial(keep_until_interrupted, query=SHOWN) if keep else None)
+    return perform(partial(_run, keep=keep))
 
 
-def _run(stage: Stage, _folder: Path) -> bool:
-    return Demo(stage).run()
+def _run(stage: Stage, _folder: Path, *, keep: bool) -> bool:
+    equal = Demo(stage).run()
+    if keep:
+        keep_until_interrupted(stage, SHOWN)
+    return equal
 
 
 def _fresh(first: int) -> str:

@@ -70,13 +70,13 @@ class Stage:
         self.until(lambda: self.rows(job) > rows, "history moves again", seconds=120, shown=job)
         self.say(f"the first new row was there after {now() - began:.1f} s; no row was read twice")
 
-    def verify(self, job: int) -> bool:
-        """Compare a view with its query."""
+    def verify(self, job: int, held: str = "view", wanted: str = "query") -> bool:
+        """Compare a view with its query, or a table with the one that it follows."""
         name = self.service.get(f"/v1/jobs/{job}")["job"]["name"]
-        self.step(f"verify {name}: the view against its query, at one epoch")
+        self.step(f"verify {name}: the {held} against the {wanted}")
         result = self.service.post(f"/v1/jobs/{job}/verify")
-        self.say(f"view   {result['rows']:>9,} rows  digest {result['digest']}")
-        self.say(f"query  {result['expected_rows']:>9,} rows  digest {result['expected_digest']}")
+        self.say(f"{held:<14} {result['rows']:>9,} rows  digest {result['digest']}")
+        self.say(f"{wanted:<14} {result['expected_rows']:>9,} rows  digest {result['expected_digest']}")
         return self.verdict(equal=bool(result["equal"]))
 
     def look(self, job: int, *, seconds: float) -> None:
@@ -97,10 +97,8 @@ class Stage:
             pause.wait(0.5)
 
 
-def perform(run: Callable[[Stage, Path], bool], *, keep: Callable[[Stage], None] | None) -> int:
-    """Run a demo on a service of its own, with a folder that is removed afterwards; return the exit code. `keep` is
-    called at the end of one that did not fail.
-    """
+def perform(run: Callable[[Stage, Path], bool]) -> int:
+    """Run a demo on a service of its own, with a folder that is removed afterwards; return the exit code."""
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="tidefill-demo-"))
     # The embedded server may run under another account, which has to pass through.
@@ -114,8 +112,6 @@ def perform(run: Callable[[Stage, Path], bool], *, keep: Callable[[Stage], None]
                 console.print(f"[bold red]failed:[/] {error}")
                 console.print((folder / "service.log").read_text()[-2000:], markup=False)
                 return 1
-            if keep is not None:
-                keep(stage)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return 0 if equal else 4
