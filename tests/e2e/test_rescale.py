@@ -72,6 +72,7 @@ def test_a_job_is_rescaled_up_and_down_while_it_is_created_and_over_a_kill(servi
     assert service.assert_equal("copied", QUERY) == ROWS - ROWS // 3
 
 
+@pytest.mark.soak
 def test_new_actors_do_not_bring_an_old_limit_back(service: Service) -> None:
     """Scenario 13."""
     service.run("CREATE TABLE history (id int PRIMARY KEY, v int)")

@@ -150,6 +150,7 @@ def test_a_limit_of_zero_reads_nothing_until_it_is_raised(service: Service) -> N
         assert service.sql(f"SELECT v FROM {name}") == [[1]]
 
 
+@pytest.mark.soak
 def test_a_recovery_does_not_bring_an_old_limit_back(service: Service) -> None:
     """Scenario 13 without its change of parallelism: a recovery makes new actors just as well."""
     table(service, "t13", 1_000)
@@ -309,6 +310,7 @@ def test_an_early_recovery_tells_the_client_of_a_foreground_create(service: Serv
     until(lambda: service.progress() == [] or None, what="the list is empty")
 
 
+@pytest.mark.soak
 def test_a_cancelled_job_is_answered_once_by_its_id_and_leaves_its_name(service: Service) -> None:
     """Scenario 49: also after a recovery, and while no worker lives."""
     table(service, "t49", 500)
@@ -329,6 +331,7 @@ def test_a_cancelled_job_is_answered_once_by_its_id_and_leaves_its_name(service:
     assert equal(service, jobs, "SELECT * FROM t49") == 500
 
 
+@pytest.mark.soak
 def test_a_recovery_does_not_hold_up_a_cancel(service: Service) -> None:
     """Scenario 52 without its join: the barriers of the jobs that are cancelled never come to an end."""
     table(service, "t52", 10_000)

@@ -80,6 +80,7 @@ def test_it_is_created_beside_all_others_though_its_worker_is_killed(service: Se
     assert service.worker_pid() == shared
 
 
+@pytest.mark.soak
 def test_nothing_is_left_of_one_that_is_cancelled_half_way(service: Service) -> None:
     """I9: when the answer is there, its worker's processes are gone."""
     job = created(service, 100)

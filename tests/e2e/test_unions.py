@@ -40,9 +40,10 @@ def change(service: Service, step: int) -> None:
     service.run(f"DELETE FROM loose WHERE amount = {step % 3}")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "query",
-    [pytest.param(PASSING, id="copied in the store", marks=pytest.mark.soak), pytest.param(UNION, id="through Spark")],
+    [pytest.param(PASSING, id="copied in the store"), pytest.param(UNION, id="through Spark")],
 )
 def test_a_union_equals_its_branches_while_they_change_and_its_worker_dies(service: Service, query: str) -> None:
     """I1 for every scan, I3."""

@@ -228,6 +228,8 @@ class ServiceProcess:
             "views": None,
             "external": None,
             "replication": None,
+            "external_rows": None,
+            "followed_rows": None,
             "staging": SimulatedStaging(staged, place),
             "clock": Clock(place.kernel, skew),
             "signals": SimulatedSignals(place.kernel, place.faults),

@@ -43,7 +43,7 @@ from workers import agent
 from workers.backfill import scan
 from workers.backfill.model import Arrangement
 from workers.backfill.reading import Replay
-from workers.executors import graph
+from workers.executors import graph, scans
 from workers.executors.graph import Stores
 
 ENDS_WITHIN = 300.0
@@ -463,7 +463,7 @@ def _simulated(kernel: Kernel, sizes: tuple[tuple[Any, str, Any], ...]) -> Gener
         (schedule, "asyncio", SimpleNamespace(Event=asyncio.Event, create_task=create_task)),
         (schedule, "run_periodically", periodically),
         (graph, "ScanJob", PlainScanJob),
-        (graph, "plan", _as_it_is),
+        (scans, "plan", _as_it_is),
         (graph, "find_culprit", _nobody),
         (graph, "_monotonic", lambda: kernel.seconds),
         *sizes,
