@@ -1,5 +1,6 @@
 """What was made in an external database goes with what it was made for, also when that database is away (I9)."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -37,7 +38,9 @@ class Faulty(PostgresReplication):
         if self.slotless:
             raise Unavailable("transactions that run there do not end")
         if self.rival is not None:
-            self.rival.run(f"select pg_create_logical_replication_slot('{name}', 'pgoutput')")
+            # It waits for every transaction that runs, of which the leader beside us may have one.
+            made = f"select pg_create_logical_replication_slot('{name}', 'pgoutput')"
+            await asyncio.to_thread(self.rival.run, made)
         return await super().create_slot(at, name)
 
     async def publish(self, at: Address, publication: str, schema: str, table: str) -> int:
