@@ -105,7 +105,13 @@ KILLS: dict[str, tuple[Callable[[Service], None], ...]] = {
 """Those that differ most; `tests/soak/test_kill_storm.py` draws from all."""
 
 
-@pytest.mark.parametrize("kills", list(KILLS.values()), ids=list(KILLS))
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param(kills, id=name, marks=[pytest.mark.soak] if name == "a machine" else [])
+        for name, kills in KILLS.items()
+    ],
+)
 def test_nothing_is_lost_nor_twice(workload: Workload, kills: Sequence[Callable[[Service], None]]) -> None:
     """I1, I3, I6: the views equal their query in Postgres and verify; statements ran once."""
     service, abandoned = workload.service, set[int]()

@@ -79,6 +79,7 @@ def test_an_order_is_over_what_the_query_reads(service: Service) -> None:
     assert service.sql(explained + query) == [["digraph G {"], ["}"]]
 
 
+@pytest.mark.soak
 def test_an_order_outlives_a_recovery_before_anything_was_read(service: Service) -> None:
     """Scenario 28."""
     for name in ("t1", "t2", "t3"):

@@ -86,6 +86,7 @@ def test_new_actors_do_not_bring_an_old_limit_back(service: Service) -> None:
     assert service.assert_equal("copied", "SELECT * FROM history") == 1_000
 
 
+@pytest.mark.soak
 def test_no_more_actors_than_vnodes_and_as_many_vnodes_as_asked_for(service: Service) -> None:
     service.run("CREATE TABLE few (id int PRIMARY KEY)", streaming_max_parallelism="4")
     service.run("CREATE TABLE most (id int PRIMARY KEY) WITH (vnode_count = 32768)")

@@ -230,6 +230,7 @@ def since_add(service: Service, epoch: int) -> list[dict[str, object]]:
     return barriers[first:]
 
 
+@pytest.mark.soak
 def test_rows_that_arrive_one_by_one_between_checkpoints_are_not_lost(service: Service) -> None:
     """Scenario 34: by three actors over a table that one writes (NoShuffle has one as well), ten barriers to a
     checkpoint.
@@ -249,6 +250,7 @@ def test_rows_that_arrive_one_by_one_between_checkpoints_are_not_lost(service: S
     assert finish(service, jobs, query) == 300
 
 
+@pytest.mark.soak
 def test_live_rows_that_arrive_during_the_backfill_are_not_lost(service: Service) -> None:
     """Scenario 36 with 30,000 rows and 30,000 live ones."""
     live_rows_arrive(service, 30_000)
