@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, Strict
+from starlette.convertors import StringConvertor, register_url_convertor
 
 from service.api.calling import Calling, Here
 from service.domain.errors import Invalid
@@ -16,6 +17,14 @@ from service.protocol.relation import RelationKind
 from service.sql.sources import source_statement
 from service.sql.statements import CreateSource
 
+
+class _SourceConvertor(StringConvertor):
+    """A source in a path. What follows a path of its own, `/v1/sources/check`, is no source there, in any method."""
+
+    regex = "(?!check$)[^/]+"
+
+
+register_url_convertor("source", _SourceConvertor())
 router = APIRouter(prefix="/v1", tags=["sources"])
 
 _TABLES_MAX = 200
@@ -107,13 +116,13 @@ async def check(body: CheckBody, world: Here) -> list[CheckItem]:
     return list(await source_status.check(world, statement.options, password, body.tables))
 
 
-@router.get("/sources/{name}")
+@router.get("/sources/{name:source}")
 async def detail(world: Here, name: Name) -> SourceView:
     """Show a source and where it stands."""
     return await source_status.source(world, name)
 
 
-@router.delete("/sources/{name}", response_model=Done)
+@router.delete("/sources/{name:source}", response_model=Done)
 async def drop(call: Calling, name: Name, *, cascade: Annotated[bool, Query()] = False) -> Mapping[str, Any]:
     """Drop a source; with `cascade` the tables that follow it, and what reads them, too."""
 

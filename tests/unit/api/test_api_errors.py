@@ -1,6 +1,7 @@
 """Everything that can go wrong has one place in the table, and none of it shows the inside."""
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -104,11 +105,14 @@ async def test_a_request_that_names_nothing_is_refused_before_anything_is_read(
     assert stores.asked == 0
 
 
-async def test_a_refused_method_is_told_which_ones_the_path_takes() -> None:
+async def test_a_refused_method_is_told_which_ones_the_document_has_at_the_path() -> None:
     async with doors(BrokenStores(AssertionError("reached"))) as http:
-        assert (await http.put("/v1/jobs/7")).headers["allow"] == "GET, PATCH"
-        assert (await http.delete("/v1/barriers")).headers["allow"] == "GET, POST"
-        assert (await http.post("/livez")).headers["allow"] == "GET"
+        paths = (await http.get("/openapi.json")).json()["paths"]
+        assert "/v1/sources/check" in paths
+        for path, operations in paths.items():
+            answer = await http.options(re.sub("{.*?}", "7", path))
+            refused(answer, 405, "method-not-allowed")
+            assert answer.headers["allow"] == ", ".join(sorted(method.upper() for method in operations)), path
 
 
 async def test_a_fault_is_named_by_its_place() -> None:
