@@ -43,6 +43,9 @@ lint: $(STAMP) ## Formatting, style, types, and which part may import which
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-cache
 
+# No JVM here lives for long enough to repay what its second compiler costs.
+test check: export TIDEFILL_SPARK_CONF := {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"}
+
 # Whole processes wait for much of their time: the rest runs beside those that share a service, and is shown after them.
 test: lint ## Everything but the long runs
 	@log=$$(mktemp); trap 'rm -f $$log' EXIT; \

@@ -1,5 +1,7 @@
 """One Spark session for all tests of a run, with the settings of a worker."""
 
+import json
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -10,8 +12,8 @@ from workers.spark.session import start
 
 @contextmanager
 def local_spark() -> Generator[SparkSession]:
-    """Run a session of two tasks at once. Nobody else may stop it: a JVM has only one."""
-    session = start("local[2]", {})
+    """Run a session of two tasks at once, with the settings of the run. Nobody else may stop it: a JVM has only one."""
+    session = start("local[2]", json.loads(os.environ.get("TIDEFILL_SPARK_CONF", "{}")))
     try:
         yield session.spark
     finally:
