@@ -55,6 +55,8 @@ class Signal(StrEnum):
     CONNECTIONS = "connections"
     HTTP_PROBE = "http_probe"
     SQL_PROBE = "sql_probe"
+    SOURCE_REPLICATION_LAG = "source_replication_lag"
+    SOURCE_ACTIVE_QUERIES = "source_active_queries"
 
 
 @dataclass(frozen=True, slots=True)

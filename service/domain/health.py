@@ -14,13 +14,24 @@ def failed(signal: Signal, text: str) -> Reading:
     return Reading(signal, healthy=False, text=text, severity=_NO)
 
 
-def of_lag(lag_bytes: int | None, *, bound_mb: int) -> Reading:
-    """The replica that has replayed least of the state store's log; None where there is no replica."""
+def of_lag(lag_bytes: int | None, *, bound_mb: int, signal: Signal = Signal.REPLICATION_LAG) -> Reading:
+    """The replica that has replayed least of a server's log; None where there is no replica."""
     if lag_bytes is None:
-        return Reading(Signal.REPLICATION_LAG, healthy=True, text="no replica")
+        return Reading(signal, healthy=True, text="no replica")
     lag_mb = lag_bytes / (1 << 20)
     text = f"a replica is {lag_mb:.1f} MB behind of {bound_mb} MB"
-    return Reading(Signal.REPLICATION_LAG, healthy=lag_mb <= bound_mb, text=text, severity=lag_mb / bound_mb)
+    return Reading(signal, healthy=lag_mb <= bound_mb, text=text, severity=lag_mb / bound_mb)
+
+
+def of_active_queries(active: int | None, *, bound: int) -> Reading:
+    """Queries of others that run in an external database; None where its login may not see them: that is no fault of
+    the database, and would never end by itself.
+    """
+    signal = Signal.SOURCE_ACTIVE_QUERIES
+    if active is None:
+        return Reading(signal, healthy=True, text="the login may not see the queries of others")
+    text = f"{active} queries of {bound} are active"
+    return Reading(signal, healthy=active <= bound, text=text, severity=active / bound)
 
 
 def of_connections(used: int, *, most: int, bound_percent: int) -> Reading:

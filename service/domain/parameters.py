@@ -38,6 +38,9 @@ class SystemParameters:
     backfill_auto_probe_sql_max: int = 0
     """The largest number that is healthy."""
     backfill_auto_probe_sql_timeout_ms: int = 1_000
+    backfill_auto_source_replication_lag_mb: int = 64
+    """Of the external database that a table follows. 0 does not look at it; so with the next one."""
+    backfill_auto_source_active_queries: int = 50
 
     @property
     def auto_bounds(self) -> Bounds:
@@ -67,6 +70,8 @@ _RANGES: Final = {
     "backfill_auto_probe_http_timeout_ms": (1, 10_000),
     "backfill_auto_probe_sql_max": (-INTEGER_MAX, INTEGER_MAX),
     "backfill_auto_probe_sql_timeout_ms": (1, 10_000),
+    "backfill_auto_source_replication_lag_mb": (0, INTEGER_MAX),
+    "backfill_auto_source_active_queries": (0, INTEGER_MAX),
 }
 
 _KINDS: Final = ("index", "materialized_view", "sink", "source", "table")

@@ -6,7 +6,8 @@ barrier after it has been published. Nothing is remembered outside the meta stor
 generation, goes on from the limit that was last committed.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -22,13 +23,14 @@ from service.domain.adaptive import (
     to_ask,
 )
 from service.domain.parameters import SystemParameters
-from service.operations.health import measured
+from service.operations.health import measured, measured_outside
 from service.operations.limits import throttled
 from service.operations.parameters import HTTP_PROBE
 from service.operations.world import World
 from service.ports.limits import AdaptedScan, Look
 from service.ports.meta_store import Transaction
 from service.ports.records import BarrierRecord
+from service.ports.source_records import Source
 from service.protocol.barrier import BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, GraphId, Term
 from service.protocol.mutation import Throttle
@@ -52,11 +54,16 @@ async def adapt(world: World, graph: GraphId, *, term: Term) -> int:
         # What backfills in whatever graph must not delay is the database graph.
         passed = _passed(await tx.barriers.history(DATABASE_GRAPH, limit=LOOKED_AT))
         url = await tx.parameters.secret(HTTP_PROBE)
+        sources = await _sources(tx, [scan.fragment for scan in scans])
     if not any(_due(scan, passed) for scan in scans):
         return 0
+    at_all, outside = await asyncio.gather(
+        measured(world, parameters, url=url), _measured_outside(world, parameters, sources)
+    )
     circumstances = _Circumstances(
         passed=passed,
-        readings=await measured(world, parameters, url=url),
+        readings=at_all,
+        outside=outside,
         bounds=parameters.auto_bounds,
         target=_target(parameters),
     )
@@ -71,17 +78,22 @@ async def adapt(world: World, graph: GraphId, *, term: Term) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Circumstances:
-    """What was seen and measured, the same for all scans. `passed` is newest first."""
+    """What was seen and measured. `passed` is newest first; `readings` are the same for all scans, those `outside` of
+    the external database that a scan reads.
+    """
 
     passed: Sequence[Passed]
     readings: Sequence[Reading]
+    outside: Mapping[FragmentId, Sequence[Reading]]
     bounds: Bounds
     target: timedelta
 
     def look(self, scan: AdaptedScan, scale: float | None) -> Look:
         """Return what a look at the scan comes to."""
         latency = of_latency(self.passed, since=scan.since, target=self.target)
-        readings = [*self.readings] if latency is None else [latency, *self.readings]
+        readings = [*self.readings, *self.outside.get(scan.fragment, ())]
+        if latency is not None:
+            readings.insert(0, latency)
         decision = decided(_adaptation(scan), readings, used=_used(scan), bounds=self.bounds, scale=scale)
         return Look(
             scan=scan,
@@ -93,6 +105,23 @@ class _Circumstances:
             readings=readings,
             asked=to_ask(scan.rate_limit, decision.after, self.bounds),
         )
+
+
+async def _sources(tx: Transaction, scans: Collection[FragmentId]) -> Mapping[FragmentId, Source]:
+    """Return the sources of the scans that read external tables."""
+    following = {one.fragment: one.source for one in await tx.following.tables() if one.fragment in scans}
+    found = {one: await tx.sources.get(one) for one in set(following.values())}
+    return {fragment: source for fragment, of in following.items() if (source := found[of]) is not None}
+
+
+async def _measured_outside(
+    world: World, parameters: SystemParameters, sources: Mapping[FragmentId, Source]
+) -> Mapping[FragmentId, Sequence[Reading]]:
+    """Ask each source once, all at the same time."""
+    asked = list({one.id: one for one in sources.values()}.values())
+    found = await asyncio.gather(*(measured_outside(world, parameters, one) for one in asked))
+    said = {one.id: readings for one, readings in zip(asked, found, strict=True)}
+    return {fragment: said[one.id] for fragment, one in sources.items()}
 
 
 async def _looks(tx: Transaction, graph: GraphId, circumstances: _Circumstances) -> Sequence[Look]:

@@ -6,14 +6,18 @@ from typing import Any, Final
 
 from service.domain.adaptive import Reading, Signal
 from service.domain.errors import Invalid, MetaError, Unavailable
-from service.domain.health import failed, of_connections, of_http, of_lag, of_sql
+from service.domain.health import failed, of_active_queries, of_connections, of_http, of_lag, of_sql
 from service.domain.parameters import SystemParameters
 from service.domain.probes import parse_probe_url
+from service.operations.sources import reached
 from service.operations.world import World
 from service.ports.health import ProbeFailed
+from service.ports.source_records import Source
 
 _SQL_GRACE_SECONDS: Final = 3.0
 """Beyond the query's own time: for getting a connection and for the way back."""
+_SOURCE_SECONDS: Final = 3.0
+"""An external database that needs longer to say how it is has enough to do."""
 _WORDS_MAX: Final = 200
 
 
@@ -27,6 +31,26 @@ async def measured(world: World, parameters: SystemParameters, *, url: str) -> S
     if parameters.backfill_auto_probe_sql:
         looks.append(_sql(world, parameters))
     return [reading for found in await asyncio.gather(*looks) for reading in found]
+
+
+async def measured_outside(world: World, parameters: SystemParameters, source: Source) -> Sequence[Reading]:
+    """Return what the signals of an external database say that are looked at."""
+    lag_mb = parameters.backfill_auto_source_replication_lag_mb
+    most = parameters.backfill_auto_source_active_queries
+    if not (lag_mb or most):
+        return []
+    try:
+        async with asyncio.timeout(_SOURCE_SECONDS):
+            found = await world.external.load(await reached(world, source))
+    except (TimeoutError, Invalid, Unavailable) as error:
+        said = _words(error) if isinstance(error, MetaError) else f"no answer within {_SOURCE_SECONDS:.0f} s"
+        return [failed(Signal.SOURCE_ACTIVE_QUERIES if most else Signal.SOURCE_REPLICATION_LAG, said)]
+    readings: list[Reading] = []
+    if lag_mb:
+        readings.append(of_lag(found.lag_bytes, bound_mb=lag_mb, signal=Signal.SOURCE_REPLICATION_LAG))
+    if most:
+        readings.append(of_active_queries(found.active, bound=most))
+    return readings
 
 
 async def _store(world: World, parameters: SystemParameters) -> Sequence[Reading]:

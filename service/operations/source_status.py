@@ -156,7 +156,15 @@ def _server(facts: ServerFacts, *, makes_publication: bool) -> list[CheckItem]:
         "publication": "the login may make a publication" if makes_publication else "none has to be made",
         "slots": f"{facts.slots_max - facts.slots} of {facts.slots_max} replication slots are free",
     }
-    return [CheckItem(item, item not in wrong, wrong.get(item, said)) for item, said in fine.items()]
+    items = [CheckItem(item, item not in wrong, wrong.get(item, said)) for item, said in fine.items()]
+    return [*items, _monitoring(facts)]
+
+
+def _monitoring(facts: ServerFacts) -> CheckItem:
+    """Following needs no sight of others."""
+    may = "may see" if facts.monitors else "may not see (GRANT pg_read_all_stats, if it shall)"
+    detail = f"the login {may} the queries of others, which backfill_rate_limit = 'auto' looks at"
+    return CheckItem("monitoring", ok=True, detail=detail)
 
 
 def _publication(options: SourceOptions, found: Publication | None) -> list[CheckItem]:

@@ -38,6 +38,8 @@ class ServerFacts:
     slots_max: int
     senders: int
     senders_max: int
+    monitors: bool
+    """The login may see what the sessions of others do."""
     spilled: tuple[int, int] | None = None
 
 
@@ -55,10 +57,22 @@ class SlotFacts:
     why_lost: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class SourceLoad:
+    """What a server has to do. `lag_bytes` is the log that its slowest replica has yet to replay, None without one that
+    may be seen; `active` the queries that run there and are not ours, None where the login may not see them.
+    """
+
+    lag_bytes: int | None
+    active: int | None
+
+
 class ExternalTables(Protocol):
     """Looks at a server and its tables; changes nothing."""
 
     async def server(self, at: Address) -> ServerFacts: ...
+
+    async def load(self, at: Address) -> SourceLoad: ...
 
     async def table(self, at: Address, schema: str, name: str) -> ExternalTable | None: ...
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 from psycopg.rows import dict_row
 
 from service.domain.external import ExternalColumn, ExternalIndex, ExternalTable, Generated, Identity, Publication
-from service.ports.sources import Address, ServerFacts, SlotFacts
+from service.ports.sources import Address, ServerFacts, SlotFacts, SourceLoad
 from service.sources.connections import Connection, connected, identifier, trusted
 
 SAMPLED_ROWS: Final = 10_000
@@ -38,7 +38,23 @@ select
     (select count(*) from pg_replication_slots) as slots,
     current_setting('max_replication_slots')::int as slots_max,
     (select count(*) from pg_stat_get_wal_senders()) as senders,
-    current_setting('max_wal_senders')::int as senders_max
+    current_setting('max_wal_senders')::int as senders_max,
+    pg_has_role('pg_read_all_stats', 'usage') as monitors
+"""
+# Who follows the log, as subscribers and we do, is no replica that anybody reads from.
+_LOAD: Final = """
+select
+    (
+        select max(pg_wal_lsn_diff(pg_current_wal_lsn(), r.replay_lsn))::bigint
+        from pg_stat_replication r
+        where r.pid not in (select active_pid from pg_replication_slots where slot_type = 'logical' and active)
+    ),
+    case when pg_has_role('pg_read_all_stats', 'usage') then (
+        select count(*)
+        from pg_stat_activity a
+        where a.state = 'active' and a.backend_type = 'client backend' and a.pid <> pg_backend_pid()
+            and a.application_name not like 'tidefill%'
+    ) end
 """
 _SPILLED: Final = """
 select spill_bytes, spill_txns from pg_stat_replication_slots where total_txns > 0 order by spill_bytes desc limit 1
@@ -158,6 +174,13 @@ class PostgresExternalTables:
             if facts["version_number"] >= 140000:
                 spilled = await (await conn.execute(_SPILLED)).fetchone()
         return ServerFacts(**facts, spilled=None if spilled is None else (spilled[0], spilled[1]))
+
+    async def load(self, at: Address) -> SourceLoad:
+        async with connected(at) as conn:
+            found = await (await conn.execute(_LOAD)).fetchone()
+        assert found is not None
+        lag, active = found
+        return SourceLoad(_positive(lag), active)
 
     async def table(self, at: Address, schema: str, name: str) -> ExternalTable | None:
         async with connected(at) as conn:

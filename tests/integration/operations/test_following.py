@@ -1,15 +1,22 @@
 """Sources and the tables that follow them, on a real meta store and beside a real external database."""
 
 from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
+from typing_extensions import override
 
-from service.domain.errors import Conflict, Invalid, Refused
+from service.domain.errors import Conflict, Invalid, Refused, Unavailable
 from service.operations import measuring, source_status, source_upkeep, sources, status
+from service.operations.adaptive import adapt
+from service.ports.health import StoreHealth
+from service.ports.sources import Address, SourceLoad
 from service.protocol.cdc import CdcTableReport, SourceReport
-from service.protocol.ids import Vnode
+from service.protocol.ids import DATABASE_GRAPH, Vnode
 from service.protocol.plan import FragmentKind, FragmentPlan, PositionState, VnodePosition
 from service.protocol.report import ActorReport
+from service.sources.tables import PostgresExternalTables
 from tests.support.external import PASSWORD, External, Following, external_database, following
 
 pytestmark = pytest.mark.postgres
@@ -28,6 +35,9 @@ def external(postgres_url: str) -> Iterator[External]:
 async def here(database_url: str, external: External) -> AsyncGenerator[Following]:
     async with following(database_url, external) as one:
         yield one
+
+
+SIGNALS = {"source_active_queries", "source_replication_lag"}
 
 
 def lsn(text: str) -> int:
@@ -234,6 +244,59 @@ async def test_progress_is_told_until_the_history_is_read(here: Following) -> No
     assert await status.ddl_progress(here.world) == []
     assert here.stored("select * from rw_catalog.rw_ddl_progress") == []
     assert here.stored(counts) == [(1, 1, 1)]
+
+
+class Gauge:
+    """A state store that is well."""
+
+    async def measure(self) -> StoreHealth:
+        return StoreHealth(connections=1, connections_max=100, lag_bytes=None)
+
+
+@dataclass
+class Loaded(PostgresExternalTables):
+    """A database that is as busy as the test says."""
+
+    found: SourceLoad | Unavailable
+
+    @override
+    async def load(self, at: Address) -> SourceLoad:
+        assert at.name == "pg"
+        if isinstance(self.found, Unavailable):
+            raise self.found
+        return self.found
+
+
+@pytest.mark.parametrize(
+    ("found", "signal", "reason"),
+    [
+        (SourceLoad(None, 10), None, "all signals are healthy; only 0 rows/s are used"),
+        (SourceLoad(None, 200), "source_active_queries", "200 queries of 50 are active"),
+        (SourceLoad(200 << 20, 10), "source_replication_lag", "a replica is 200.0 MB behind of 64 MB"),
+        (Unavailable("it is away"), "source_active_queries", "it is away"),
+    ],
+    ids=["calm", "queries", "lag", "away"],
+)
+async def test_an_adaptive_limit_looks_at_the_database_it_reads_from(
+    here: Following, found: SourceLoad | Unavailable, signal: str | None, reason: str
+) -> None:
+    await here.run(here.external.create_source())
+    await here.run("CREATE TABLE t (*) WITH (backfill_rate_limit = 'auto') FROM pg TABLE 'orders'")
+    fragment = await plan_of(here, "t")
+    (actor,) = fragment.actors
+    none = ActorReport(actor=actor.id, fragment=fragment.id, rows=0, positions=actor.positions)
+    here.actors = [none]
+    ports: dict[str, Any] = {"external": Loaded(found), "gauge": Gauge()}
+    world = replace(here.world, **ports)
+    for _ in range(2):
+        await here.barrier()
+        await adapt(world, DATABASE_GRAPH, term=here.leader.term)
+    (job,) = await status.ddl_progress(here.world)
+    (scan,) = job.auto
+    assert (scan.limit.signal, scan.limit.reason) == (signal, reason)
+    outside = {one.signal for one in scan.limit.readings if one.signal.startswith("source_")}
+    asked = {"source_active_queries"} if isinstance(found, Unavailable) else SIGNALS
+    assert outside == asked
 
 
 async def test_without_a_snapshot_there_is_no_history(here: Following) -> None:

@@ -1,5 +1,6 @@
 """What a real server says of itself and of its tables, and what is changed there."""
 
+import asyncio
 from collections.abc import Iterator
 
 import psycopg
@@ -7,10 +8,11 @@ import pytest
 
 from service.domain.errors import Conflict, Invalid, Unavailable
 from service.domain.external import ExternalIndex, ExternalTable, Identity
-from service.ports.sources import Address
+from service.ports.sources import Address, SourceLoad
 from service.sources.replication import PostgresReplication
 from service.sources.tables import PostgresExternalTables
 from tests.support.external import External, external_database
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.postgres
 
@@ -205,3 +207,22 @@ async def test_who_is_not_let_in_is_told_in_the_servers_words(external: External
         await TABLES.server(nowhere)
     for one in (error, away):
         assert "that nobody is shown" not in one.value.message
+
+
+async def test_the_load_is_of_others_and_of_replicas_for_who_may_see_it(external: External) -> None:
+    assert await TABLES.load(external.address) == SourceLoad(lag_bytes=None, active=None)
+    assert not (await TABLES.server(external.address)).monitors
+    external.run(f"grant pg_read_all_stats to {external.login}", superuser=True)
+    assert (await TABLES.server(external.address)).monitors
+    assert (await TABLES.load(external.address)).active == 0
+    shop = await psycopg.AsyncConnection.connect(external.url, application_name="a shop")
+    reader = await psycopg.AsyncConnection.connect(external.url, application_name="tidefill:cdc:slot")
+    with psycopg.connect(external.url, autocommit=True) as holder:
+        holder.execute("select pg_advisory_lock(1)")
+        async with shop, reader, asyncio.TaskGroup() as tasks:
+            for one in (shop, reader):
+                tasks.create_task(one.execute("select pg_advisory_xact_lock_shared(1)"))
+            waiting = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
+            await asyncio.to_thread(until, lambda: holder.execute(waiting).fetchone() == (2,), what="both wait")
+            assert (await TABLES.load(external.address)).active == 1, "the shop's, and not ours"
+            holder.execute("select pg_advisory_unlock(1)")

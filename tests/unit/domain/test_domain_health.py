@@ -4,7 +4,7 @@ import pytest
 
 from service.domain.adaptive import FAR, Signal
 from service.domain.errors import Invalid
-from service.domain.health import failed, of_connections, of_http, of_lag, of_sql
+from service.domain.health import failed, of_active_queries, of_connections, of_http, of_lag, of_sql
 from service.domain.probes import LENGTH_MAX, parse_probe_url
 
 NEVER = float("inf")
@@ -30,6 +30,14 @@ def test_a_replica_that_is_behind(lag_bytes: int | None, healthy: bool, severity
 def test_connections(used: int, healthy: bool, far: bool) -> None:
     reading = of_connections(used, most=100, bound_percent=90)
     assert (reading.healthy, reading.severity >= FAR) == (healthy, far)
+
+
+@pytest.mark.parametrize(
+    ("active", "healthy", "severity"), [(None, True, 0), (0, True, 0), (8, True, 1), (20, False, 2.5)]
+)
+def test_queries_of_others(active: int | None, healthy: bool, severity: float) -> None:
+    reading = of_active_queries(active, bound=8)
+    assert (reading.healthy, reading.severity) == (healthy, pytest.approx(severity))
 
 
 @pytest.mark.parametrize(("status", "healthy"), [(204, True), (200, False), (302, False), (503, False)])
