@@ -9,11 +9,14 @@ from typing import Self, TypeVar
 T = TypeVar("T")
 PATIENCE = 300.0
 """How long anything may take before a test calls it stuck: the machine may be busy with other things."""
+SHORTEST, LONGEST = 0.02, 0.25
+"""Between two looks, and between two turns of what is repeated: what is waited for needs the processors more."""
 
 
 def until(look: Callable[[], T | None], *, what: str | Callable[[], object], seconds: float = PATIENCE) -> T:
     """Return what `look` gives once it is neither None nor False; fail after a generous deadline, never pass early."""
     deadline = time.monotonic() + seconds  # noqa: TID251 - a deadline, not an assertion on time
+    pause = SHORTEST
     while True:
         found = look()
         if found is not None and found is not False:
@@ -21,14 +24,18 @@ def until(look: Callable[[], T | None], *, what: str | Callable[[], object], sec
         if time.monotonic() > deadline:  # noqa: TID251 - as above
             said = what if isinstance(what, str) else what()
             raise AssertionError(f"not within {seconds:.0f} s: {said}")
-        time.sleep(0.05)  # noqa: TID251 - another process is asked over HTTP: there is no signal to wait on
+        time.sleep(pause)  # noqa: TID251 - another process is asked over HTTP: there is no signal to wait on
+        pause = min(pause * 1.5, LONGEST)
 
 
 @dataclass
 class Repeating:
-    """A call that is repeated on a thread of its own until told to stop; what it raises is raised at the end."""
+    """A call that is repeated on a thread of its own until told to stop; what it raises is raised at the end. `pause` is
+    that between two turns, in seconds.
+    """
 
     call: Callable[[int], None]
+    pause: float = SHORTEST
     stop: threading.Event = field(default_factory=threading.Event)
     turns: int = 0
     error: BaseException | None = None
@@ -57,3 +64,4 @@ class Repeating:
             except BaseException as error:  # noqa: BLE001 - handed to the test
                 self.error = error
                 return
+            self.stop.wait(self.pause)

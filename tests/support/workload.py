@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from tests.support.service import ProblemError, Service
-from tests.support.waiting import Repeating, until
+from tests.support.waiting import LONGEST, Repeating, until
 
 ROWS = 20_000
 MOVED = 10_000_000
@@ -55,7 +55,7 @@ class Workload:
     @contextmanager
     def running(self) -> Generator[None]:
         """Write, and watch the progress, for as long as this lasts, or until `stop`."""
-        with Repeating(self._write) as writing, Repeating(self._look) as looking:
+        with Repeating(self._write) as writing, Repeating(self._look, LONGEST) as looking:
             self.threads = (writing, looking)
             yield
 
