@@ -225,7 +225,7 @@ def _freshness(followed: Following) -> Section:
             f" from generate_series({at}, {at + batch - 1}) g"
         )
 
-    with Repeating(insert) as inserting:
+    with Repeating(insert, pause=0) as inserting:
         pause(STEADY_SECONDS)
     sent, seconds = inserting.turns * batch, monotonic() - began
     ((total,),) = followed.external.rows(f"select count(*) from {TABLE}")

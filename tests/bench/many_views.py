@@ -21,7 +21,7 @@ def many_views(service: Service, count: int) -> list[Section]:
     seconds = _create(service, count)
     interval = interval_seconds(service)
     idle = _watch(service, interval)
-    writing = Repeating(lambda turn: _write(service, turn, interval))
+    writing = Repeating(lambda turn: _write(service, turn, interval), pause=0)
     with writing:
         busy = _watch(service, interval)
     created = Figure("created", count / seconds, "views/s", note=f"{count:,} in {shown(seconds)} s, {CALLERS} callers")
