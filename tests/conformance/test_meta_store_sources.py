@@ -14,10 +14,10 @@ from service.ports.meta_store import Stores
 from service.ports.records import NewFragment, NewJob
 from service.ports.source_records import Leftover, Measured, NewSource, Password, Source
 from service.protocol.cdc import CdcColumn, CdcScan, CdcSource, CdcTableReport, SourceReport, Split
-from service.protocol.ids import FragmentId, RelationId, Vnode
+from service.protocol.ids import DATABASE_GRAPH, FragmentId, RelationId, Vnode
 from service.protocol.plan import FragmentKind, PositionState, VnodePosition
 from service.protocol.report import ActorReport, Collected
-from tests.support.meta_store import NOW, add_created, collected, new_table, new_view, relation
+from tests.support.meta_store import LEASE, NOW, add_created, collected, new_table, new_view, relation
 
 LATER = timedelta(minutes=5)
 
@@ -208,6 +208,18 @@ async def test_what_is_new_is_told_once(stores: Stores) -> None:
         assert (scan.stopped, scan.source_waiting) == ("a column is gone\N{REPLACEMENT CHARACTER}", None)
         unknown = SourceReport(source=source.id.__class__(10**6), offset="0/1")
         assert await tx.following.record([told(unknown)], now=NOW) == []
+
+
+async def test_what_follows_no_longer_hurries_no_barrier(stores: Stores) -> None:
+    """Its history is never read to its end."""
+    source = await made(stores)
+    async with stores.begin() as tx:
+        await add_created(tx, new_follower(source, "t"))
+        view = await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)
+        assert (view.backfilling, view.hurries) == (True, True)
+        assert await tx.following.broke(source.id, "the slot is gone") == ["t"]
+        view = await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)
+        assert (view.backfilling, view.hurries) == (False, False)
 
 
 async def test_a_source_is_idle_until_something_follows(stores: Stores) -> None:
