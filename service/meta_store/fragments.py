@@ -246,6 +246,7 @@ _SCANS: Final[Select[*tuple[Any, ...]]] = (
     .join(job, job.c.id == fragment_table.c.job)
     .order_by(scan_progress.c.fragment)
 )
+_NAMES: Final = tuple(_SCANS.selected_columns.keys())
 _OPEN_SCANS: Final[Select[*tuple[Any, ...]]] = _SCANS.where(OPEN)
 _DETAIL: Final[Select[*tuple[Any, ...]]] = (
     select(
@@ -288,21 +289,23 @@ def _receded_in_a_rescale(
 
 
 def _scan(row: Row[*tuple[Any, ...]]) -> ScanProgress:
+    # As in `service.meta_store.jobs`: a row's attributes are looked up one by one.
+    one = dict(zip(_NAMES, row, strict=True))
     return ScanProgress(
-        fragment=FragmentId(row.fragment),
-        upstream=row.upstream,
-        rows=row.rows,
-        total=row.total,
-        rate=row.rate,
-        finished=row.finished,
-        rate_limit=row.rate_limit,
-        at=row.at,
-        waiting=row.waiting and not row.finished,
-        auto=row.auto,
-        scan_type=_SCAN_TYPES.get(row.scan_type),
-        limited_since=None if row.limit_epoch is None else instant_of(Epoch(row.limit_epoch)),
-        stopped=row.broken,
-        source_waiting=row.source_waiting,
+        fragment=FragmentId(one["fragment"]),
+        upstream=one["upstream"],
+        rows=one["rows"],
+        total=one["total"],
+        rate=one["rate"],
+        finished=one["finished"],
+        rate_limit=one["rate_limit"],
+        at=one["at"],
+        waiting=one["waiting"] and not one["finished"],
+        auto=one["auto"],
+        scan_type=_SCAN_TYPES.get(one["scan_type"]),
+        limited_since=None if one["limit_epoch"] is None else instant_of(Epoch(one["limit_epoch"])),
+        stopped=one["broken"],
+        source_waiting=one["source_waiting"],
     )
 
 
