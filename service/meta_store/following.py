@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.domain.job import JobState
 from service.domain.source import Retention
 from service.meta_store.documents import among, printable
-from service.meta_store.models import OPEN, TAKEN, backfill_position, fragment, job, scan_progress
+from service.meta_store.models import TAKEN, backfill_position, fragment, job, scan_progress
 from service.meta_store.models import relation as relations
 from service.meta_store.source_models import source as sources
 from service.meta_store.source_models import source_cleanup
@@ -19,7 +19,7 @@ from service.meta_store.sources import forget_source
 from service.ports.source_records import FollowedTable, Leftover, Measured, SourceCleanup, Told
 from service.protocol.cdc import CdcScan, CdcSource, Lsn, SourceReport
 from service.protocol.ids import FragmentId, JobId, RelationId, SourceId
-from service.protocol.plan import FragmentKind, PositionState
+from service.protocol.plan import PositionState
 from service.protocol.report import Collected
 
 _SCHEMA: Final = fragment.c.cdc["external_schema"].astext
@@ -37,15 +37,6 @@ class PostgresFollowing:
     async def tables(self, source: SourceId | None = None) -> Sequence[FollowedTable]:
         found = _TABLES if source is None else _TABLES.where(fragment.c.source == source)
         return [_followed(row) for row in await self._connection.execute(found.order_by(fragment.c.id))]
-
-    async def backfilling(self) -> Sequence[JobId]:
-        found = (
-            select(job.c.id)
-            .join(fragment, fragment.c.job == job.c.id)
-            .join(scan_progress, scan_progress.c.fragment == fragment.c.id)
-            .where(OPEN, fragment.c.kind == FragmentKind.CDC_SCAN, job.c.state == JobState.CREATED)
-        )
-        return [JobId(one) for one in (await self._connection.execute(found.order_by(job.c.id))).scalars()]
 
     async def record(self, answers: Iterable[Collected], *, now: datetime) -> Sequence[Told]:
         """Of what several answers say about one source the newest counts; its changes are counted together."""

@@ -203,6 +203,10 @@ class Jobs(Protocol):
         """Return the oldest jobs in these states (None: all) whose id is above `after`."""
         ...
 
+    async def backfilling(self) -> Sequence[Job]:
+        """Return created jobs whose history is still read, those of tables that follow a source, oldest first."""
+        ...
+
     async def queue(self) -> Sequence[JobId]:
         """Return the jobs that are queued, oldest first."""
         ...

@@ -181,10 +181,6 @@ class Following(Protocol):
         """Return those of one source, or of all, oldest first."""
         ...
 
-    async def backfilling(self) -> Sequence[JobId]:
-        """Return created jobs whose history is still read, oldest first."""
-        ...
-
     async def record(self, answers: Iterable[Collected], *, now: datetime) -> Sequence[Told]:
         """Store what these answers, oldest first, say of sources; return what is new about it."""
         ...

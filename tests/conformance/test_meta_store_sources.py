@@ -136,7 +136,7 @@ async def test_a_plan_begins_where_the_source_stands(stores: Stores) -> None:
     source = await made(stores)
     async with stores.begin() as tx:
         job = await add_created(tx, new_follower(source, "t", splits=3))
-        assert await tx.following.backfilling() == [job.id]
+        assert [one.id for one in await tx.jobs.backfilling()] == [job.id]
     fragment, scan = await plan_of(stores, "t")
     assert (scan.source.offset, scan.source.undecided, scan.readable_after) == ("0/10", (), 700)
     report = SourceReport(source=source.id, offset="0/20", undecided=(5, 6), lag_bytes=3, retained_bytes=4, changes=2)
@@ -177,7 +177,7 @@ async def test_its_progress_is_that_of_a_scan(stores: Stores) -> None:
             (table,) = await tx.following.tables()
             assert (scan.upstream, scan.rows, scan.total, scan.external) == ("public.orders", 50, 50, True)
             assert (scan.finished, table.finished, table.splits_completed) == (finished, finished, 1)
-            assert await tx.following.backfilling() == ([] if finished else [job.id])
+            assert [one.id for one in await tx.jobs.backfilling()] == ([] if finished else [job.id])
             layouts = await tx.actors.layouts([job.id])
             assert layouts[job.id] == {plan.fragments[0].id: [((0, 0),)]}
 

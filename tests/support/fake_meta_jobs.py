@@ -154,6 +154,11 @@ class FakeJobs:
             if (states is None or row.job.state in states) and (graph is None or row.job.graph == graph)
         ]
 
+    async def backfilling(self) -> Sequence[Job]:
+        following = (row for row in self.tables.fragments.values() if row.kind is FragmentKind.CDC_SCAN)
+        unread = {row.job for row in following if not self.tables.scans[row.id].finished}
+        return [job for job in await self.where({JobState.CREATED}) if job.id in unread]
+
     async def page(self, states: Collection[JobState] | None, *, after: int, limit: int) -> Sequence[Job]:
         return [job for job in await self.where(states) if job.id > after][:limit]
 
