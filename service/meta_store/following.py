@@ -38,6 +38,11 @@ class PostgresFollowing:
         found = _TABLES if source is None else _TABLES.where(fragment.c.source == source)
         return [_followed(row) for row in await self._connection.execute(found.order_by(fragment.c.id))]
 
+    async def followed(self) -> Collection[SourceId]:
+        """Asked for every second, so that nobody counts what the tables have read."""
+        found = select(fragment.c.source).where(fragment.c.source.is_not(None)).distinct()
+        return {SourceId(one) for one in (await self._connection.execute(found)).scalars()}
+
     async def record(self, answers: Iterable[Collected], *, now: datetime) -> Sequence[Told]:
         """Of what several answers say about one source the newest counts; its changes are counted together."""
         newest: dict[SourceId, SourceReport] = {}

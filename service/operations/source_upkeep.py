@@ -15,7 +15,7 @@ from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.source_records import Leftover, Measured, Source, SourceCleanup
 from service.ports.sources import Address
-from service.protocol.ids import SourceId, Term
+from service.protocol.ids import Term
 from service.telemetry.log import logger
 
 log = logger("sources")
@@ -47,7 +47,9 @@ async def watch(world: World, *, term: Term) -> None:
     """
     async with world.stores.begin(term) as tx:
         sources = [one for one in await tx.sources.all() if one.shown]
-        followed = {one.source for one in await tx.following.tables()} if sources else set[SourceId]()
+        if not sources:
+            return
+        followed = await tx.following.followed()
     for source in sources:
         reported = source.standing.reported_at
         gone = source.standing.retention is Retention.SLOT_DROPPED

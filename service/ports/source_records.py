@@ -181,6 +181,10 @@ class Following(Protocol):
         """Return those of one source, or of all, oldest first."""
         ...
 
+    async def followed(self) -> Collection[SourceId]:
+        """Return the sources that something follows."""
+        ...
+
     async def record(self, answers: Iterable[Collected], *, now: datetime) -> Sequence[Told]:
         """Store what these answers, oldest first, say of sources; return what is new about it."""
         ...

@@ -226,11 +226,13 @@ async def test_a_source_is_idle_until_something_follows(stores: Stores) -> None:
     source = await made(stores)
     async with stores.begin() as tx:
         assert await tx.following.idle(source.id)
+        assert set(await tx.following.followed()) == set()
         await tx.following.skipped(source.id, "1/0", 900)
         await tx.following.measured(source.id, Measured(1, 2, "slow"), now=NOW)
         await tx.following.retained(source.id, Retention.WARNING)
         job = await add_created(tx, new_follower(source, "t"))
         assert not await tx.following.idle(source.id)
+        assert set(await tx.following.followed()) == {source.id}
         found = await tx.sources.get(source.id)
     assert found is not None
     expected = replace(

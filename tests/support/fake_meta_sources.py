@@ -181,6 +181,9 @@ class FakeFollowing:
     async def tables(self, source: SourceId | None = None) -> Sequence[FollowedTable]:
         return [self._followed(row, cdc) for row, cdc in self._rows(source)]
 
+    async def followed(self) -> Collection[SourceId]:
+        return {cdc.source.id for _, cdc in self._rows(None)}
+
     async def record(self, answers: Iterable[Collected], *, now: datetime) -> Sequence[Told]:
         newest: dict[SourceId, SourceReport] = {}
         broken: dict[FragmentId, str] = {}
