@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.job import JobState
 from service.domain.source import Retention
-from service.meta_store.documents import among, printable
+from service.meta_store.documents import among, printable, recordset
 from service.meta_store.models import TAKEN, backfill_position, fragment, job, scan_progress
 from service.meta_store.models import relation as relations
 from service.meta_store.source_models import source as sources
@@ -121,13 +121,26 @@ class PostgresFollowing:
             if (told := getattr(report, name)) is not None:
                 values[name] = told
         await self._connection.execute(update(sources).where(sources.c.relation == report.source).values(values))
-        waiting = {one.fragment: one.waiting for one in report.tables if one.waiting is not None}
+        await self._wait(report)
+
+    async def _wait(self, report: SourceReport) -> None:
+        """What waits as it did is not written again: it may go on for long, and is reported with every epoch."""
         columns = fragment.c
-        over = and_(columns.source == report.source, columns.source_waiting.is_not(None))
+        waiting = {one.fragment: printable(one.waiting) for one in report.tables if one.waiting is not None}
+        over = and_(columns.source == report.source, columns.source_waiting.is_not(None), ~among(columns.id, waiting))
         await self._connection.execute(update(fragment).where(over).values(source_waiting=None))
-        for one, why in waiting.items():
-            mine = and_(columns.id == one, columns.source == report.source)
-            await self._connection.execute(update(fragment).where(mine).values(source_waiting=printable(why)))
+        if not waiting:
+            return
+        new = recordset(
+            [{"id": one, "source_waiting": why} for one, why in waiting.items()], columns.id, columns.source_waiting
+        )
+        changed = and_(
+            columns.id == new.c.id,
+            among(columns.id, waiting),
+            columns.source == report.source,
+            columns.source_waiting.is_distinct_from(new.c.source_waiting),
+        )
+        await self._connection.execute(update(fragment).where(changed).values(source_waiting=new.c.source_waiting))
 
     async def _break(self, one: FragmentId, why: str) -> Told | None:
         """The first reason stays: what comes after it follows from it."""
