@@ -143,6 +143,11 @@ class SourceCleanup:
     attempts: int = 0
     error: str | None = None
 
+    @property
+    def table(self) -> str | None:
+        """The external table with its schema, None where it is no table."""
+        return None if self.external_table is None else f"{self.external_schema}.{self.external_table}"
+
 
 class Sources(Protocol):
     """The sources of the catalog."""
