@@ -36,8 +36,6 @@ class ServerFacts:
     creates: bool
     slots: int
     slots_max: int
-    senders: int
-    senders_max: int
     spilled: tuple[int, int] | None = None
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 from psycopg.rows import dict_row
 
 from service.domain.external import ExternalColumn, ExternalIndex, ExternalTable, Generated, Identity, Publication
+from service.domain.source import VERSION_MIN
 from service.ports.sources import Address, ServerFacts, SlotFacts
 from service.sources.connections import Connection, connected, identifier, trusted
 
@@ -36,9 +37,7 @@ select
     ) as replication,
     has_database_privilege(current_database(), 'create') as creates,
     (select count(*) from pg_replication_slots) as slots,
-    current_setting('max_replication_slots')::int as slots_max,
-    (select count(*) from pg_stat_get_wal_senders()) as senders,
-    current_setting('max_wal_senders')::int as senders_max
+    current_setting('max_replication_slots')::int as slots_max
 """
 _SPILLED: Final = """
 select spill_bytes, spill_txns from pg_stat_replication_slots where total_txns > 0 order by spill_bytes desc limit 1
@@ -155,7 +154,7 @@ class PostgresExternalTables:
             facts = await (await conn.cursor(row_factory=dict_row).execute(_SERVER)).fetchone()
             assert facts is not None
             spilled = None
-            if facts["version_number"] >= 140000:
+            if facts["version_number"] >= VERSION_MIN:
                 spilled = await (await conn.execute(_SPILLED)).fetchone()
         return ServerFacts(**facts, spilled=None if spilled is None else (spilled[0], spilled[1]))
 
