@@ -261,10 +261,6 @@ class Fragments(Protocol):
         """Return the backfill order of a job by the relations' names, each edge as (before, after)."""
         ...
 
-    async def detail(self, job: JobId) -> Sequence[Json]:
-        """Return the job's fragments with actors and per-vnode positions, for people."""
-        ...
-
     async def store_texts(self, texts: Mapping[JobId, Json]) -> None:
         """Store what `rw_ddl_progress` shows: per job `text`, `phase`, `waiting_for`, and anything else structured."""
         ...

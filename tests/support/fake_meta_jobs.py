@@ -342,20 +342,6 @@ class FakeFragments:
         names = {one: row.relation.name for one, row in self.tables.relations.items()}
         return [(names[before], names[after]) for before, after in self.tables.jobs[job].order]
 
-    async def detail(self, job: JobId) -> Sequence[Json]:
-        return [
-            {
-                "id": row.id,
-                "kind": row.kind,
-                "upstream": None if row.upstream is None else self.tables.relations[row.upstream].relation.name,
-                "scan_type": row.scan_type,
-                "rate_limit": row.rate_limit,
-                "waiting": row.waiting,
-                "actors": [self._actor(actor) for actor in self.tables.of_fragment(row.id)],
-            }
-            for row in self.tables.of_job(job)
-        ]
-
     async def store_texts(self, texts: Mapping[JobId, Json]) -> None:
         for job, text in texts.items():
             self.tables.jobs.put(job, replace(self.tables.jobs[job], progress=text))
@@ -421,17 +407,6 @@ class FakeFragments:
             stopped=row.broken,
             source_waiting=source_waiting,
         )
-
-    def _actor(self, row: ActorRow) -> Json:
-        stored = self.tables.positions.get(row.fragment, {})
-        own = [stored[vnode] for vnode in vnodes_of(row.runs) if vnode in stored]
-        return {
-            "id": row.id,
-            "vnodes": [list(run) for run in row.runs],
-            "rows": row.rows,
-            "finished": row.finished,
-            "positions": [position.model_dump(mode="json") for position in own],
-        }
 
 
 @dataclass(frozen=True, slots=True)
