@@ -111,6 +111,12 @@ def normal(session: Mapping[str, str], kind: str) -> Parallelism:
     return DEFAULT
 
 
+def asked_vnodes(given: int | None, session: Mapping[str, str]) -> int | None:
+    """Return how many vnodes a table shall have, None where nobody says. Its own option wins over the session's."""
+    asked = session.get("streaming_max_parallelism", "default")
+    return int(asked) if given is None and asked != "default" else given
+
+
 def for_backfill(session: Mapping[str, str]) -> Parallelism | None:
     """Return what a session asks for while a job is being created, None where it is what it asks for afterwards."""
     asked = session.get("streaming_parallelism_for_backfill", "default")

@@ -52,6 +52,11 @@ class ScanProgress:
         return self.scan_type is None
 
 
+def held_outside(scans: Sequence[ScanProgress]) -> str | None:
+    """Return why nothing is read of one of these scans' external tables, None where that is said of none."""
+    return next((why for scan in scans for why in (scan.stopped, scan.source_waiting) if why is not None), None)
+
+
 def follows_unread(scans: Sequence[ScanProgress]) -> bool:
     """Whether the history of an external table is still read, as it may be when the job is created."""
     return any(scan.external and not scan.finished for scan in scans)
@@ -284,7 +289,7 @@ def _history_waits_for(scans: Sequence[ScanProgress]) -> str | None:
     free = [scan for scan in open_scans if not scan.waiting]
     if open_scans and not free:
         return "backfill_order"
-    if held := next((why for scan in free for why in (scan.stopped, scan.source_waiting) if why is not None), None):
+    if held := held_outside(free):
         return held
     if free and all(scan.rate_limit == 0 for scan in free):
         return "backfill_rate_limit is 0"

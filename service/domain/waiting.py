@@ -11,7 +11,7 @@ from typing import Final
 
 from service.domain.barrier import GraphStatus, GraphView, OwnWorker, Pace
 from service.domain.job import Job, JobState
-from service.domain.progress import ScanProgress, follows_unread
+from service.domain.progress import ScanProgress, follows_unread, held_outside
 from service.domain.retry import backoff
 
 OVERDUE_INTERVALS: Final = 2
@@ -129,7 +129,7 @@ def _of_job(job: Job, scans: Sequence[ScanProgress], around: Around) -> Waiting 
         return Waiting(Reason.FIRST_BARRIER, "its first barrier has yet to be collected", job.state_since)
     if not left and around.graph.decoupled is None:
         return None
-    if held := next((why for scan in left for why in (scan.stopped, scan.source_waiting) if why is not None), None):
+    if held := held_outside(left):
         return Waiting(Reason.SOURCE, held, None)
     if around.paused:
         return Waiting(Reason.PAUSE, "every backfill is paused", around.paused_since)

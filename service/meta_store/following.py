@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.job import JobState
 from service.domain.source import Retention
-from service.meta_store.documents import among, printable
-from service.meta_store.models import OPEN, TAKEN, backfill_position, fragment, job, scan_progress
+from service.meta_store.documents import among, printable, recordset
+from service.meta_store.models import TAKEN, backfill_position, fragment, job, scan_progress
 from service.meta_store.models import relation as relations
 from service.meta_store.source_models import source as sources
 from service.meta_store.source_models import source_cleanup
@@ -19,7 +19,7 @@ from service.meta_store.sources import forget_source
 from service.ports.source_records import FollowedTable, Leftover, Measured, SourceCleanup, Told
 from service.protocol.cdc import CdcScan, CdcSource, Lsn, SourceReport
 from service.protocol.ids import FragmentId, JobId, RelationId, SourceId
-from service.protocol.plan import FragmentKind, PositionState
+from service.protocol.plan import PositionState
 from service.protocol.report import Collected
 
 _SCHEMA: Final = fragment.c.cdc["external_schema"].astext
@@ -38,14 +38,10 @@ class PostgresFollowing:
         found = _TABLES if source is None else _TABLES.where(fragment.c.source == source)
         return [_followed(row) for row in await self._connection.execute(found.order_by(fragment.c.id))]
 
-    async def backfilling(self) -> Sequence[JobId]:
-        found = (
-            select(job.c.id)
-            .join(fragment, fragment.c.job == job.c.id)
-            .join(scan_progress, scan_progress.c.fragment == fragment.c.id)
-            .where(OPEN, fragment.c.kind == FragmentKind.CDC_SCAN, job.c.state == JobState.CREATED)
-        )
-        return [JobId(one) for one in (await self._connection.execute(found.order_by(job.c.id))).scalars()]
+    async def followed(self) -> Collection[SourceId]:
+        """Asked for every second, so that nobody counts what the tables have read."""
+        found = select(fragment.c.source).where(fragment.c.source.is_not(None)).distinct()
+        return {SourceId(one) for one in (await self._connection.execute(found)).scalars()}
 
     async def record(self, answers: Iterable[Collected], *, now: datetime) -> Sequence[Told]:
         """Of what several answers say about one source the newest counts; its changes are counted together."""
@@ -125,13 +121,26 @@ class PostgresFollowing:
             if (told := getattr(report, name)) is not None:
                 values[name] = told
         await self._connection.execute(update(sources).where(sources.c.relation == report.source).values(values))
-        waiting = {one.fragment: one.waiting for one in report.tables if one.waiting is not None}
+        await self._wait(report)
+
+    async def _wait(self, report: SourceReport) -> None:
+        """What waits as it did is not written again: it may go on for long, and is reported with every epoch."""
         columns = fragment.c
-        over = and_(columns.source == report.source, columns.source_waiting.is_not(None))
+        waiting = {one.fragment: printable(one.waiting) for one in report.tables if one.waiting is not None}
+        over = and_(columns.source == report.source, columns.source_waiting.is_not(None), ~among(columns.id, waiting))
         await self._connection.execute(update(fragment).where(over).values(source_waiting=None))
-        for one, why in waiting.items():
-            mine = and_(columns.id == one, columns.source == report.source)
-            await self._connection.execute(update(fragment).where(mine).values(source_waiting=printable(why)))
+        if not waiting:
+            return
+        new = recordset(
+            [{"id": one, "source_waiting": why} for one, why in waiting.items()], columns.id, columns.source_waiting
+        )
+        changed = and_(
+            columns.id == new.c.id,
+            among(columns.id, waiting),
+            columns.source == report.source,
+            columns.source_waiting.is_distinct_from(new.c.source_waiting),
+        )
+        await self._connection.execute(update(fragment).where(changed).values(source_waiting=new.c.source_waiting))
 
     async def _break(self, one: FragmentId, why: str) -> Told | None:
         """The first reason stays: what comes after it follows from it."""

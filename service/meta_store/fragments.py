@@ -36,14 +36,13 @@ from service.meta_store.documents import among, recordset, stored_text
 from service.meta_store.models import OPEN, actor, backfill_position, job, relation, scan_progress
 from service.meta_store.models import fragment as fragment_table
 from service.meta_store.models import job as job_table
-from service.meta_store.plans import read_actors, read_positions, runs_of_row
+from service.meta_store.plans import read_actors
 from service.meta_store.source_models import source
 from service.ports.records import Json, Receded
 from service.protocol.epoch import instant_of
 from service.protocol.ids import Epoch, FragmentId, GraphId, JobId, RelationId, Vnode
 from service.protocol.plan import FragmentKind, ScanType, VnodePosition
 from service.protocol.report import ActorReport, Collected
-from service.protocol.vnodes import vnodes_of
 
 
 class PostgresFragments:
@@ -129,13 +128,6 @@ class PostgresFragments:
         )
         names = {row.id: row.name for row in await self._connection.execute(found)}
         return [(names[before], names[after]) for before, after in edges]
-
-    async def detail(self, job: JobId) -> Sequence[Json]:
-        rows = (await self._connection.execute(_DETAIL.where(fragment_table.c.job == job))).all()
-        fragments = [row.fragment for row in rows]
-        actors = await read_actors(self._connection, fragments)
-        positions = await read_positions(self._connection, fragments)
-        return [_detail(row, actors[row.fragment], positions.get(row.fragment, {})) for row in rows]
 
     async def store_texts(self, texts: Mapping[JobId, Json]) -> None:
         if not texts:
@@ -246,19 +238,8 @@ _SCANS: Final[Select[*tuple[Any, ...]]] = (
     .join(job, job.c.id == fragment_table.c.job)
     .order_by(scan_progress.c.fragment)
 )
+_NAMES: Final = tuple(_SCANS.selected_columns.keys())
 _OPEN_SCANS: Final[Select[*tuple[Any, ...]]] = _SCANS.where(OPEN)
-_DETAIL: Final[Select[*tuple[Any, ...]]] = (
-    select(
-        fragment_table.c.id.label("fragment"),
-        fragment_table.c.kind,
-        relation.c.name.label("upstream"),
-        fragment_table.c.scan_type,
-        fragment_table.c.rate_limit,
-        fragment_table.c.waiting,
-    )
-    .outerjoin(relation, relation.c.id == fragment_table.c.upstream)
-    .order_by(fragment_table.c.id)
-)
 
 
 def _positions(moved: Mapping[FragmentId, Sequence[VnodePosition]]) -> Select[*tuple[Any, ...]]:
@@ -288,21 +269,23 @@ def _receded_in_a_rescale(
 
 
 def _scan(row: Row[*tuple[Any, ...]]) -> ScanProgress:
+    # As in `service.meta_store.jobs`: a row's attributes are looked up one by one.
+    one = dict(zip(_NAMES, row, strict=True))
     return ScanProgress(
-        fragment=FragmentId(row.fragment),
-        upstream=row.upstream,
-        rows=row.rows,
-        total=row.total,
-        rate=row.rate,
-        finished=row.finished,
-        rate_limit=row.rate_limit,
-        at=row.at,
-        waiting=row.waiting and not row.finished,
-        auto=row.auto,
-        scan_type=_SCAN_TYPES.get(row.scan_type),
-        limited_since=None if row.limit_epoch is None else instant_of(Epoch(row.limit_epoch)),
-        stopped=row.broken,
-        source_waiting=row.source_waiting,
+        fragment=FragmentId(one["fragment"]),
+        upstream=one["upstream"],
+        rows=one["rows"],
+        total=one["total"],
+        rate=one["rate"],
+        finished=one["finished"],
+        rate_limit=one["rate_limit"],
+        at=one["at"],
+        waiting=one["waiting"] and not one["finished"],
+        auto=one["auto"],
+        scan_type=_SCAN_TYPES.get(one["scan_type"]),
+        limited_since=None if one["limit_epoch"] is None else instant_of(Epoch(one["limit_epoch"])),
+        stopped=one["broken"],
+        source_waiting=one["source_waiting"],
     )
 
 
@@ -327,28 +310,3 @@ def _advanced(row: Row[*tuple[Any, ...]], actors: Sequence[Row[*tuple[Any, ...]]
     rows = sum(one.rows for one in actors)
     finished = all(one.finished for one in actors)
     return advanced(_scan(row), rows=rows, total=row.total, finished=finished, at=now)
-
-
-def _detail(
-    row: Row[*tuple[Any, ...]], actors: Sequence[Row[*tuple[Any, ...]]], positions: Mapping[Vnode, VnodePosition]
-) -> Json:
-    return {
-        "id": row.fragment,
-        "kind": row.kind,
-        "upstream": row.upstream,
-        "scan_type": row.scan_type,
-        "rate_limit": row.rate_limit,
-        "waiting": row.waiting,
-        "actors": [_actor_detail(one, positions) for one in actors],
-    }
-
-
-def _actor_detail(row: Row[*tuple[Any, ...]], positions: Mapping[Vnode, VnodePosition]) -> Json:
-    vnodes = vnodes_of(runs_of_row(row))
-    return {
-        "id": row.id,
-        "vnodes": row.runs,
-        "rows": row.rows,
-        "finished": row.finished,
-        "positions": [positions[vnode].model_dump(mode="json") for vnode in vnodes if vnode in positions],
-    }

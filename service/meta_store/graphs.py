@@ -258,14 +258,15 @@ def _attached(of: ColumnElement[int]) -> ScalarSelect[int]:
 
 
 def _backfilling(how: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Whether a scan of a creating job has history left, and may read it in this way."""
+    """Whether a scan has history left, and may read it in this way. Those of created jobs are of tables that follow;
+    what broke has history that nobody will read.
+    """
+    running = job.c.state.in_(("Creating", "Created"))
     return exists(
         select(scan_progress.c.fragment)
         .join(fragment, fragment.c.id == scan_progress.c.fragment)
         .join(job, job.c.id == fragment.c.job)
-        .where(
-            OPEN, job.c.graph == graphs.c.id, job.c.state.in_(("Creating", "Created")), not_(fragment.c.waiting), how
-        )
+        .where(OPEN, job.c.graph == graphs.c.id, running, not_(fragment.c.waiting), fragment.c.broken.is_(None), how)
         .correlate(graphs)
     )
 

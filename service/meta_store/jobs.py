@@ -14,7 +14,7 @@ from service.domain.order import dependents
 from service.domain.parallelism import Parallelism, parse_parallelism
 from service.meta_store.documents import printable, stored, stored_text
 from service.meta_store.following import followed_again, stored_scan
-from service.meta_store.models import BLAMED, actor, backfill_position, fragment, scan_progress
+from service.meta_store.models import BLAMED, OPEN, actor, backfill_position, fragment, scan_progress
 from service.meta_store.models import job as job_table
 from service.meta_store.models import relation as relations
 from service.meta_store.plans import read_plans
@@ -22,7 +22,7 @@ from service.meta_store.references import add_relation, hold_read, store_referen
 from service.meta_store.relations import store_columns
 from service.ports.records import Line, NewFragment, NewJob
 from service.protocol.ids import GraphId, JobId, RelationId
-from service.protocol.plan import SCANS, JobPlan, PositionState
+from service.protocol.plan import SCANS, FragmentKind, JobPlan, PositionState
 from service.protocol.relation import RelationKind
 from service.protocol.vnodes import vnodes_of
 
@@ -86,6 +86,15 @@ class PostgresJobs:
         found = JOBS.where(job_table.c.id > after).order_by(job_table.c.id).limit(limit)
         found = found if states is None else found.where(job_table.c.state.in_(states))
         return [job_of_row(row) for row in await self._connection.execute(found)]
+
+    async def backfilling(self) -> Sequence[Job]:
+        """One statement: every commit asks, for what it shows of them."""
+        found = (
+            JOBS.join(fragment, fragment.c.job == job_table.c.id)
+            .join(scan_progress, scan_progress.c.fragment == fragment.c.id)
+            .where(OPEN, fragment.c.kind == FragmentKind.CDC_SCAN, job_table.c.state == JobState.CREATED)
+        )
+        return [job_of_row(row) for row in await self._connection.execute(found.order_by(job_table.c.id))]
 
     async def queue(self) -> Sequence[JobId]:
         queued = select(job_table.c.id).where(job_table.c.state == JobState.QUEUED).order_by(job_table.c.id)

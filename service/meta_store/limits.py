@@ -155,6 +155,7 @@ _ADAPTED: Final = (
         OPEN,
         scan_progress.c.at.is_not(None),
         fragment.c.waiting.is_(False),
+        fragment.c.broken.is_(None),
         # Open scans of created jobs are those of tables that follow a source.
         job.c.state.in_((literal_column("'Creating'"), literal_column("'Created'"))),
         graph.c.status == literal_column("'RUNNING'"),

@@ -6,7 +6,7 @@ from typing import Final
 
 from service.domain.adaptive import AUTO
 from service.domain.job import JobState
-from service.domain.parallelism import Parallelism, check_vnodes, for_backfill, normal, resolved
+from service.domain.parallelism import Parallelism, asked_vnodes, check_vnodes, for_backfill, normal, resolved
 from service.domain.placement import blocks
 from service.domain.strategy import Strategy, check_serverless, check_tied, chosen
 from service.operations import jobs, logical_views, requests
@@ -49,10 +49,8 @@ class Planned:
 async def create_table(
     world: World, statement: CreateTable, text: str, session: Mapping[str, str], *, asked_by: str
 ) -> Created:
-    """Create a table and wait for it. The statement's own vnode count wins over the session's. Raises Conflict."""
-    asked = session.get("streaming_max_parallelism", "default")
-    if statement.vnode_count is None and asked != "default":
-        statement = replace(statement, vnode_count=int(asked))
+    """Create a table and wait for it. Raises Conflict."""
+    statement = replace(statement, vnode_count=asked_vnodes(statement.vnode_count, session))
     new = jobs.table_job(table_relation(statement), text)
     made = await jobs.create(world, new, if_not_exists=statement.if_not_exists, asked_by=asked_by)
     if made.existed:

@@ -1,6 +1,6 @@
 """DML: accepted durably, run by the worker inside an epoch, answered after that epoch is published."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 
@@ -16,6 +16,18 @@ from service.protocol.relation import Relation
 STAGING_TIMEOUT_MS = 600_000
 ANSWER_WAIT: timedelta = timedelta(minutes=30)
 """A statement stays queued through any recovery; its client is kept this long before it is told to look again."""
+
+
+async def readable(world: World, names: Collection[str], target: str, *, position: int) -> dict[str, Relation]:
+    """Return those of `names` that a statement that changes `target` may read; `target` is one of them. Raises Invalid
+    where that follows a table of a source.
+    """
+    async with world.stores.begin() as tx:
+        entries = await tx.catalog.called(names)
+    if any(entry.follows and entry.relation.name == target for entry in entries):
+        message = f'cannot change table "{target}": it follows a table of a source, and that alone'
+        raise Invalid(message, position=position)
+    return {entry.relation.name: entry.relation for entry in entries if entry.shown}
 
 
 async def reserve(world: World) -> StatementId:

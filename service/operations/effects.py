@@ -8,7 +8,7 @@ from typing import Any
 from service.domain.job import HOLDS_PERMIT, JobEvent, JobState
 from service.domain.progress import JobProgress
 from service.operations.routing import share_of
-from service.operations.standing import following_jobs, progress_of
+from service.operations.standing import progress_of
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
 from service.protocol.barrier import Barrier
@@ -153,7 +153,7 @@ async def store_progress(tx: Transaction, graph: GraphId) -> None:
     """
     jobs = [*await tx.jobs.where(HOLDS_PERMIT, graph=graph)]
     if graph == DATABASE_GRAPH:
-        jobs += await following_jobs(tx)
+        jobs += await tx.jobs.backfilling()
     shown = await progress_of(tx, jobs)
     if shown:
         await tx.fragments.store_texts({job: _json(progress) for job, progress in shown.items()})

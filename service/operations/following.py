@@ -12,6 +12,7 @@ from typing import Final
 from service.domain.adaptive import AUTO
 from service.domain.errors import Invalid, MetaError, NotFound
 from service.domain.external import ExternalTable, Follower, check_published, follower
+from service.domain.parallelism import asked_vnodes
 from service.domain.placement import blocks
 from service.domain.source import source_options
 from service.domain.splits import WHOLE, even_splits, sampled_splits, wanted_splits
@@ -188,14 +189,13 @@ async def _new(
     text: str,
     session: Mapping[str, str],
 ) -> NewJob:
-    asked = session.get("streaming_max_parallelism", "default")
     relation = Relation(
         id=UNBOUND,
         name=statement.name,
         kind=RelationKind.TABLE,
         columns=outside.shape.columns,
         key=outside.shape.key,
-        vnode_count=statement.vnode_count or (VNODE_COUNT_DEFAULT if asked == "default" else int(asked)),
+        vnode_count=asked_vnodes(statement.vnode_count, session) or VNODE_COUNT_DEFAULT,
     )
     limit = asked_limit(statement.backfill_rate_limit, session, given=statement.limited)
     async with world.stores.begin() as tx:

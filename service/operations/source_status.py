@@ -272,7 +272,7 @@ def _cleanup(one: SourceCleanup, of: Source | None) -> CleanupView:
         id=one.id,
         source=str(one.source) if of is None else of.name,
         what=one.what,
-        table=None if one.external_table is None else f"{one.external_schema}.{one.external_table}",
+        table=one.table,
         asked_at=one.asked_at,
         due=one.due,
         attempts=one.attempts,

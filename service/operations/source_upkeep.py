@@ -15,7 +15,7 @@ from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.source_records import Leftover, Measured, Source, SourceCleanup
 from service.ports.sources import Address
-from service.protocol.ids import SourceId, Term
+from service.protocol.ids import Term
 from service.telemetry.log import logger
 
 log = logger("sources")
@@ -47,7 +47,9 @@ async def watch(world: World, *, term: Term) -> None:
     """
     async with world.stores.begin(term) as tx:
         sources = [one for one in await tx.sources.all() if one.shown]
-        followed = {one.source for one in await tx.following.tables()} if sources else set[SourceId]()
+        if not sources:
+            return
+        followed = await tx.following.followed()
     for source in sources:
         reported = source.standing.reported_at
         gone = source.standing.retention is Retention.SLOT_DROPPED
@@ -70,7 +72,7 @@ async def _cleaned(world: World, wanted: SourceCleanup, *, term: Term) -> bool:
             # Whoever was making it never came back.
             await tx.sources.remove(source.id, now=world.clock.now())
         followed = await _is_followed(tx, cleanup)
-        at = await _address(tx, source)
+        at = await address(tx, source)
         try:
             if not followed:
                 await _remove(world, at, source, cleanup)
@@ -78,7 +80,7 @@ async def _cleaned(world: World, wanted: SourceCleanup, *, term: Term) -> bool:
             await _failed(world, tx, source, cleanup, error)
             return False
         await tx.source_cleanups.done(cleanup.id)
-        facts = {"source": source.name, "what": str(cleanup.what), "table": _table(cleanup)}
+        facts = {"source": source.name, "what": str(cleanup.what), "table": cleanup.table}
         await tx.events.append("source.cleaned", facts, now=world.clock.now())
     return True
 
@@ -105,7 +107,7 @@ async def _remove(world: World, at: Address, source: Source, cleanup: SourceClea
 async def _failed(world: World, tx: Transaction, source: Source, cleanup: SourceCleanup, error: MetaError) -> None:
     wait = min(RETRY_FIRST * 2 ** min(cleanup.attempts, 10), RETRY_MOST)
     await tx.source_cleanups.failed(cleanup.id, error.message, due=world.clock.now() + wait)
-    facts = {"source": source.name, "what": str(cleanup.what), "table": _table(cleanup), "error": error.message}
+    facts = {"source": source.name, "what": str(cleanup.what), "table": cleanup.table, "error": error.message}
     if cleanup.error != error.message:
         await tx.events.append("source.not_cleaned", facts, now=world.clock.now())
     log.warning("source.not_cleaned", **facts)
@@ -116,7 +118,7 @@ async def skip_idle(world: World, source: Source, *, term: Term) -> None:
     async with world.stores.begin(term) as tx:
         if not await tx.following.idle(source.id):
             return
-        at = await _address(tx, source)
+        at = await address(tx, source)
         try:
             offset, readable_after = await world.replication.skip(at, source.slot)
             measured = await _facts(world, at, source, followed=False)
@@ -129,7 +131,7 @@ async def skip_idle(world: World, source: Source, *, term: Term) -> None:
 
 async def _measured(world: World, source: Source, *, term: Term) -> None:
     async with world.stores.begin(term) as tx:
-        at = await _address(tx, source)
+        at = await address(tx, source)
     try:
         measured = await _facts(world, at, source, followed=True)
     except (Refused, Unavailable) as error:
@@ -159,7 +161,7 @@ async def _retained(world: World, source: Source, now: Retention | None, *, term
     async with world.stores.begin(term) as tx:
         if now is Retention.SLOT_DROPPED:
             try:
-                await world.replication.drop_slot(await _address(tx, source), source.slot)
+                await world.replication.drop_slot(await address(tx, source), source.slot)
             except (Refused, Unavailable) as error:
                 log.warning("source.slot_not_dropped", source=source.name, error=error.message)
                 return
@@ -167,11 +169,3 @@ async def _retained(world: World, source: Source, now: Retention | None, *, term
         await tx.following.retained(source.id, now)
         await tx.events.append("source.retention", facts, now=world.clock.now())
     log.warning("source.retention", **facts)
-
-
-async def _address(tx: Transaction, source: Source) -> Address:
-    return address(source, await tx.sources.password(source.id))
-
-
-def _table(cleanup: SourceCleanup) -> str | None:
-    return None if cleanup.external_table is None else f"{cleanup.external_schema}.{cleanup.external_table}"

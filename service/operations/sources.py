@@ -13,7 +13,8 @@ from service.domain.source import VERSION_MIN, SourceOptions, conninfo, source_o
 from service.operations.naming import named
 from service.operations.waiting import until
 from service.operations.world import World
-from service.ports.source_records import Leftover, NewSource, Password, Source
+from service.ports.meta_store import Transaction
+from service.ports.source_records import Leftover, NewSource, Password, Source, SourceCleanup
 from service.ports.sources import Address, ServerFacts
 from service.protocol.cdc import SourceConnection
 from service.protocol.ids import SourceId
@@ -44,25 +45,25 @@ async def create(world: World, statement: CreateSource, *, asked_by: str) -> tup
     return ()
 
 
-def address(source: Source, password: str) -> Address:
-    """Return how a source is reached."""
+async def address(tx: Transaction, source: Source) -> Address:
+    """Return how a source is reached, with its password as it is now."""
     options = source_options(source.options)
-    return Address(source.name, options.place, conninfo(options, password))
+    return Address(source.name, options.place, conninfo(options, await tx.sources.password(source.id)))
 
 
 async def reached(world: World, source: Source) -> Address:
-    """Return how a source is reached, with its password as it is now."""
+    """Return how a source is reached, for who has no transaction."""
     async with world.stores.begin() as tx:
-        return address(source, await tx.sources.password(source.id))
+        return await address(tx, source)
 
 
 async def connection(world: World, wanted: SourceId) -> SourceConnection:
     """Return how a worker reaches a source. Raises NotFound."""
     async with world.stores.begin() as tx:
         source = await tx.sources.get(wanted)
-    if source is None or source.dropped:
-        raise NotFound(f"source {wanted} not found", kind="source")
-    return SourceConnection(source=wanted, conninfo=(await reached(world, source)).conninfo)
+        if source is None or source.dropped:
+            raise NotFound(f"source {wanted} not found", kind="source")
+        return SourceConnection(source=wanted, conninfo=(await address(tx, source)).conninfo)
 
 
 async def existing(world: World, name: str, position: int | None = None) -> Source:
@@ -92,7 +93,7 @@ async def left_behind(world: World) -> tuple[str, ...]:
     async with world.stores.begin() as tx:
         left = [one for one in await tx.source_cleanups.all() if one.due <= world.clock.now() + ABANDONED / 2]
     return tuple(
-        f"the {one.what} {_what(one.external_schema, one.external_table)}is removed from the external database once "
+        f"the {_what(one)} is removed from the external database once "
         f"that can be done: {one.error or 'it has not been tried yet'}"
         for one in left
     )
@@ -116,8 +117,8 @@ def refusals(facts: ServerFacts, *, makes_publication: bool) -> tuple[tuple[str,
     return tuple(wrong)
 
 
-def _what(schema: str | None, table: str | None) -> str:
-    return "" if table is None else f'"{schema}.{table}" '
+def _what(one: SourceCleanup) -> str:
+    return str(one.what) if one.table is None else f'{one.what} "{one.table}"'
 
 
 async def password_of(world: World, statement: CreateSource) -> str:

@@ -130,8 +130,7 @@ class _Call:
             raise
 
     async def _changed(self, statement: s.Insert | s.Update | s.Delete) -> Outcome:
-        relations = await ddl.readable(self.world, mentioned(self.text))
-        await self._check_changed(statement)
+        relations = await dml.readable(self.world, mentioned(self.text), statement.target, position=statement.position)
         match statement:
             case s.Insert():
                 return Outcome(f"INSERT 0 {await self._insert(bind_insert(statement, relations))}")
@@ -148,12 +147,6 @@ class _Call:
                 found = bind_delete(statement, relations)
                 delete = Delete(id=await dml.reserve(self.world), relation=found.relation, predicate=found.predicate)
                 return Outcome(f"DELETE {await dml.run(self.world, delete, claim=self.claim)}")
-
-    async def _check_changed(self, statement: s.Insert | s.Update | s.Delete) -> None:
-        entry = await self._named(statement.target)
-        if entry is not None and entry.follows:
-            message = f'cannot change table "{statement.target}": it follows a table of a source, and that alone'
-            raise Invalid(message, position=statement.position)
 
     async def _insert(self, bound: BoundInsert) -> int:
         if bound.source is not None:

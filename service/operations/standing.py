@@ -43,12 +43,6 @@ async def standing_of(tx: Transaction, jobs: Sequence[Job]) -> Standing:
     )
 
 
-async def following_jobs(tx: Transaction) -> Sequence[Job]:
-    """Return the created tables whose history is still read from a source, oldest first."""
-    found = [await tx.jobs.get(one) for one in await tx.following.backfilling()]
-    return [job for job in found if job is not None]
-
-
 async def progress_of(
     tx: Transaction, jobs: Sequence[Job], standing: Standing | None = None
 ) -> Mapping[JobId, JobProgress]:

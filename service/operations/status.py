@@ -12,7 +12,7 @@ from service.domain.job import CREATING, Job, JobState
 from service.domain.progress import JobProgress, ScanProgress, fragment_text
 from service.domain.waiting import Waiting
 from service.operations.limits import check_scans
-from service.operations.standing import Standing, following_jobs, progress_of, standing_of
+from service.operations.standing import Standing, progress_of, standing_of
 from service.operations.views import (
     ActorView,
     ColumnView,
@@ -49,7 +49,7 @@ LISTED = CREATING | {JobState.CANCELLING}
 
 async def listed(tx: Transaction) -> Sequence[Job]:
     """Return the jobs that the progress lists show: those, and tables whose history is still read from a source."""
-    return sorted([*await tx.jobs.where(LISTED), *await following_jobs(tx)], key=lambda job: job.id)
+    return sorted([*await tx.jobs.where(LISTED), *await tx.jobs.backfilling()], key=lambda job: job.id)
 
 
 async def jobs(world: World, states: Collection[JobState] | None, *, after: int, limit: int) -> JobPage:

@@ -203,6 +203,10 @@ class Jobs(Protocol):
         """Return the oldest jobs in these states (None: all) whose id is above `after`."""
         ...
 
+    async def backfilling(self) -> Sequence[Job]:
+        """Return created jobs whose history is still read, those of tables that follow a source, oldest first."""
+        ...
+
     async def queue(self) -> Sequence[JobId]:
         """Return the jobs that are queued, oldest first."""
         ...
@@ -255,10 +259,6 @@ class Fragments(Protocol):
 
     async def order(self, job: JobId) -> Sequence[tuple[str, str]]:
         """Return the backfill order of a job by the relations' names, each edge as (before, after)."""
-        ...
-
-    async def detail(self, job: JobId) -> Sequence[Json]:
-        """Return the job's fragments with actors and per-vnode positions, for people."""
         ...
 
     async def store_texts(self, texts: Mapping[JobId, Json]) -> None:

@@ -143,6 +143,11 @@ class SourceCleanup:
     attempts: int = 0
     error: str | None = None
 
+    @property
+    def table(self) -> str | None:
+        """The external table with its schema, None where it is no table."""
+        return None if self.external_table is None else f"{self.external_schema}.{self.external_table}"
+
 
 class Sources(Protocol):
     """The sources of the catalog."""
@@ -181,8 +186,8 @@ class Following(Protocol):
         """Return those of one source, or of all, oldest first."""
         ...
 
-    async def backfilling(self) -> Sequence[JobId]:
-        """Return created jobs whose history is still read, oldest first."""
+    async def followed(self) -> Collection[SourceId]:
+        """Return the sources that something follows."""
         ...
 
     async def record(self, answers: Iterable[Collected], *, now: datetime) -> Sequence[Told]:

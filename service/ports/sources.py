@@ -36,8 +36,6 @@ class ServerFacts:
     creates: bool
     slots: int
     slots_max: int
-    senders: int
-    senders_max: int
     monitors: bool
     """The login may see what the sessions of others do."""
     spilled: tuple[int, int] | None = None

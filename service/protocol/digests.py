@@ -1,12 +1,15 @@
-"""Digests of rows as Postgres computes them, on whatever server, and the queries for them. Pure.
+"""Digests of rows as Postgres computes them, on whatever server, and the queries for them, with what goes in and comes
+out. Pure.
 
 A row's digest is 60 bits of md5 over the texts of its columns; sums of digests do not depend on order. Both sides have
 to print texts in the same way: see `SAME_TEXTS`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+from service.protocol.quoting import quoted_text
 
 SAME_TEXTS: Final = {
     "TimeZone": "UTC",
@@ -77,7 +80,7 @@ def rows_query(side: Side, after: Bound, upto: Bound, vnodes: tuple[int, int] | 
 
 
 def rows_of_query(side: Side) -> str:
-    """Return the rows of keys, which are given as a parameter for each column of the key, an array of texts."""
+    """Return the rows of keys, which are given as `parameters`."""
     same = " and ".join(f"{part.value} = k.k{place}::{part.type}" for place, part in enumerate(side.key))
     return f"select {_texts(side)}, {side.digest} from {side.table} join {_given(side)} on {same} where {side.where}"
 
@@ -89,6 +92,16 @@ def vnodes_query(side: Side) -> str:
         f"k.k{place}::{part.type} as {part.value.removeprefix('t.')}" for place, part in enumerate(side.key)
     )
     return f"select {names}, {side.vnode} from {_given(side)} cross join lateral (select {typed}) t"
+
+
+def parameters(keys: Collection[Sequence[str]]) -> list[list[str]]:
+    """Return keys as parameters, an array of texts for each column of the key."""
+    return [list(column) for column in zip(*keys, strict=True)]
+
+
+def by_key(found: Iterable[Sequence[Any]]) -> dict[tuple[str, ...], int]:
+    """Return what was read of each key: the digest of its row, or its vnode."""
+    return {tuple(map(str, row[:-1])): int(row[-1]) for row in found}
 
 
 def _given(side: Side) -> str:
@@ -113,7 +126,5 @@ def _where(side: Side, after: Bound, upto: Bound, vnodes: tuple[int, int] | None
 
 def _compared(side: Side, operator: str, bound: Sequence[str]) -> str:
     names = ", ".join(part.value for part in side.key)
-    values = ", ".join(
-        "'" + text.replace("'", "''") + f"'::{part.type}" for text, part in zip(bound, side.key, strict=True)
-    )
+    values = ", ".join(f"{quoted_text(text)}::{part.type}" for text, part in zip(bound, side.key, strict=True))
     return f"({names}) {operator} ({values})"

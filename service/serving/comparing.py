@@ -11,6 +11,7 @@ from service.protocol import digests
 from service.protocol.cdc import CdcScan
 from service.protocol.digests import SAME_TEXTS, KeyExpression, Side
 from service.protocol.ids import Epoch
+from service.protocol.quoting import quoted_name
 from service.protocol.relation import Relation, state_table
 from service.protocol.vnodes import vnode_postgres
 from service.serving.connections import Pool, translated, trusted
@@ -29,10 +30,12 @@ class PostgresFollowedRows:
 
     async def rows(self, scan: CdcScan, relation: Relation, part: Part, *, at: Epoch) -> Rows:
         side = _side(scan, relation, at)
-        return _by_key(await self._read(digests.rows_query(side, part.after, part.upto, part.vnodes)))
+        return digests.by_key(await self._read(digests.rows_query(side, part.after, part.upto, part.vnodes)))
 
     async def rows_of(self, scan: CdcScan, relation: Relation, keys: Collection[Key], *, at: Epoch) -> Rows:
-        return _by_key(await self._read(digests.rows_of_query(_side(scan, relation, at)), _arrays(keys)))
+        return digests.by_key(
+            await self._read(digests.rows_of_query(_side(scan, relation, at)), digests.parameters(keys))
+        )
 
     async def vnodes(self, scan: CdcScan, relation: Relation, keys: Collection[Key]) -> dict[Key, int]:
         if not keys:
@@ -40,7 +43,7 @@ class PostgresFollowedRows:
         side = _side(scan, relation, Epoch(0))
         typed = [(part.value, kind) for part, kind in zip(side.key, relation.key_types, strict=True)]
         computed = replace(side, vnode=vnode_postgres(typed, relation.vnode_count))
-        return dict(_by_key(await self._read(digests.vnodes_query(computed), _arrays(keys))))
+        return digests.by_key(await self._read(digests.vnodes_query(computed), digests.parameters(keys)))
 
     async def _read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with translated():
@@ -51,17 +54,9 @@ class PostgresFollowedRows:
                     return await (await cursor.execute(trusted(query), values or None)).fetchall()
 
 
-def _arrays(keys: Collection[Key]) -> list[list[str]]:
-    return [list(column) for column in zip(*keys, strict=True)]
-
-
-def _by_key(found: Sequence[tuple[Any, ...]]) -> Rows:
-    return {tuple(map(str, row[:-1])): int(row[-1]) for row in found}
-
-
 def _side(scan: CdcScan, relation: Relation, at: Epoch) -> Side:
     def value(name: str) -> str:
-        return 't."' + name.replace('"', '""') + '"'
+        return f"t.{quoted_name(name)}"
 
     key = [
         KeyExpression(value(part.name), str(kind), f"{value(part.name)}::text")

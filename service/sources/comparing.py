@@ -10,6 +10,7 @@ from service.ports.sources import Address
 from service.protocol import digests
 from service.protocol.cdc import CdcScan, Lsn, carried_postgres
 from service.protocol.digests import KeyExpression, Side
+from service.protocol.quoting import quoted_name, quoted_text
 from service.protocol.relation import Relation
 from service.protocol.vnodes import vnode_postgres
 from service.sources.connections import Connection, connected, trusted
@@ -51,12 +52,11 @@ class PostgresExternalRows:
     async def rows(self, at: Address, scan: CdcScan, relation: Relation, part: Part) -> tuple[Rows, Lsn]:
         query = digests.rows_query(_side(scan, relation), part.after, part.upto, part.vnodes)
         found, lsn = await _marked(at, query)
-        return _by_key(found), lsn
+        return digests.by_key(found), lsn
 
     async def rows_of(self, at: Address, scan: CdcScan, relation: Relation, keys: Collection[Key]) -> tuple[Rows, Lsn]:
-        arrays = [list(column) for column in zip(*keys, strict=True)]
-        found, lsn = await _marked(at, digests.rows_of_query(_side(scan, relation)), arrays)
-        return _by_key(found), lsn
+        found, lsn = await _marked(at, digests.rows_of_query(_side(scan, relation)), digests.parameters(keys))
+        return digests.by_key(found), lsn
 
 
 async def _marked(at: Address, query: str, values: Sequence[Any] = ()) -> tuple[list[tuple[Any, ...]], Lsn]:
@@ -72,10 +72,6 @@ async def _read(conn: Connection, query: str, values: Sequence[Any] = ()) -> lis
         return await (await cursor.execute(trusted(query), values or None)).fetchall()
 
 
-def _by_key(found: Sequence[tuple[Any, ...]]) -> Rows:
-    return {tuple(map(str, row[:-1])): int(row[-1]) for row in found}
-
-
 def _externals(scan: CdcScan) -> dict[str, tuple[str, str]]:
     return {column.name: (column.external, column.type) for column in scan.columns}
 
@@ -84,7 +80,7 @@ def _side(scan: CdcScan, relation: Relation) -> Side:
     names = _externals(scan)
 
     def value(name: str) -> str:
-        return f"t.{_quoted(names[name][0])}"
+        return f"t.{quoted_name(names[name][0])}"
 
     def typed(name: str) -> str:
         kind = relation.column(name).type
@@ -95,12 +91,8 @@ def _side(scan: CdcScan, relation: Relation) -> Side:
         [(typed(part.name), kind) for part, kind in zip(relation.key, relation.key_types, strict=True)],
         relation.vnode_count,
     )
-    name = f"{_quoted(scan.external_schema)}.{_quoted(scan.external_table)}"
-    oid = "'" + name.replace("'", "''") + "'::regclass"
+    name = f"{quoted_name(scan.external_schema)}.{quoted_name(scan.external_table)}"
+    oid = f"{quoted_text(name)}::regclass"
     # The rows of a partitioned table are those of its partitions; those of tables that merely inherit are their own.
     mine = f"(t.tableoid = {oid} or (select relkind = 'p' from pg_class where oid = {oid}))"
     return Side(f"{name} t", mine, key, [typed(column.name) for column in scan.columns], vnode)
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -6,6 +6,7 @@ from typing import Any, Final
 from psycopg.rows import dict_row
 
 from service.domain.external import ExternalColumn, ExternalIndex, ExternalTable, Generated, Identity, Publication
+from service.domain.source import VERSION_MIN
 from service.ports.sources import Address, ServerFacts, SlotFacts, SourceLoad
 from service.sources.connections import Connection, connected, identifier, trusted
 
@@ -37,8 +38,6 @@ select
     has_database_privilege(current_database(), 'create') as creates,
     (select count(*) from pg_replication_slots) as slots,
     current_setting('max_replication_slots')::int as slots_max,
-    (select count(*) from pg_stat_get_wal_senders()) as senders,
-    current_setting('max_wal_senders')::int as senders_max,
     pg_has_role('pg_read_all_stats', 'usage') as monitors
 """
 # Who follows the log, as subscribers and we do, is no replica that anybody reads from.
@@ -171,7 +170,7 @@ class PostgresExternalTables:
             facts = await (await conn.cursor(row_factory=dict_row).execute(_SERVER)).fetchone()
             assert facts is not None
             spilled = None
-            if facts["version_number"] >= 140000:
+            if facts["version_number"] >= VERSION_MIN:
                 spilled = await (await conn.execute(_SPILLED)).fetchone()
         return ServerFacts(**facts, spilled=None if spilled is None else (spilled[0], spilled[1]))
 

@@ -6,6 +6,7 @@ from service.domain.adaptive import AUTO, Asked
 from service.domain.errors import Invalid
 from service.domain.parallelism import Parallelism, parse_parallelism
 from service.protocol.ids import FragmentId, JobId
+from service.protocol.mutation import RATE_LIMIT_MAX
 from service.protocol.relation import RelationKind
 from service.sql.cursor import Cursor
 from service.sql.secrets import parse_alter_secret, parse_drop_secret
@@ -29,9 +30,6 @@ from service.sql.statements import (
     Wait,
 )
 from service.sql.tokens import TokenKind, syntax_error
-
-RATE_LIMIT_MAX: Final = (1 << 31) - 1
-"""Rows a second and actor; the store keeps it in four bytes."""
 
 _ID_MAX: Final = (1 << 63) - 1
 

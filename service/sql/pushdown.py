@@ -14,6 +14,7 @@ from sqlglot import exp
 from service.domain.errors import Invalid
 from service.protocol.columns import ColumnType, TypeName
 from service.protocol.plan import Pushdown
+from service.protocol.quoting import quoted_name, quoted_text
 from service.sql import operators
 from service.sql.expressions import Scope
 from service.sql.typed import INTEGERS, Typed
@@ -97,7 +98,7 @@ def _operand(scope: Scope, node: exp.Expr, kind: ColumnType) -> str | None:
     text = str(node.this)
     if node.args.get("is_string"):
         # How Postgres reads a text as another type is not asked for here.
-        return _quoted(text) + "::text" if kind.name is TypeName.TEXT else None
+        return quoted_text(text) + "::text" if kind.name is TypeName.TEXT else None
     return text if text.isdigit() and text.isascii() else None
 
 
@@ -108,8 +109,4 @@ def _column(scope: Scope, node: exp.Expr) -> str | None:
         column = scope.bind(node).column
     except Invalid:
         return None
-    return None if column is None else '"' + column.name.replace('"', '""') + '"'
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+    return None if column is None else quoted_name(column.name)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from service.domain.errors import Invalid
 from service.domain.source import OPTIONS, PASSWORD, source_options
+from service.protocol.quoting import quoted_name, quoted_text
 from service.sql.cursor import RESERVED_WORDS, Cursor, checked_name
 from service.sql.options import Option, read_options
 from service.sql.secrets import discreet
@@ -43,7 +44,7 @@ def source_statement(
 ) -> CreateSource:
     """Return the statement that makes a source with these options. Raises Invalid whose pointer is an option."""
     source_options(given)
-    shown = ", ".join(f"{_name(option)} = {_literal(value)}" for option, value in sorted(given.items()))
+    shown = ", ".join(f"{_name(option)} = {quoted_text(value)}" for option, value in sorted(given.items()))
     hidden = HIDDEN if secret is None else f"secret {_quoted(secret)}"
     text = f"CREATE SOURCE {_quoted(name)} WITH ({shown}, {PASSWORD} = {hidden})"
     return CreateSource(checked_name(name, None), dict(given), text, secret, password, if_not_exists)
@@ -56,11 +57,7 @@ def _name(option: str) -> str:
 def _quoted(name: str) -> str:
     """Return a name as it has to be written: in double quotes unless it is a plain word."""
     plain = _PLAIN.fullmatch(name) is not None and name not in RESERVED_WORDS
-    return name if plain else '"' + name.replace('"', '""') + '"'
-
-
-def _literal(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
+    return name if plain else quoted_name(name)
 
 
 def _password(option: Option) -> tuple[str | None, str | None]:

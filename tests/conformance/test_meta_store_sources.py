@@ -14,10 +14,10 @@ from service.ports.meta_store import Stores
 from service.ports.records import NewFragment, NewJob
 from service.ports.source_records import Leftover, Measured, NewSource, Password, Source
 from service.protocol.cdc import CdcColumn, CdcScan, CdcSource, CdcTableReport, SourceReport, Split
-from service.protocol.ids import FragmentId, RelationId, Vnode
+from service.protocol.ids import DATABASE_GRAPH, FragmentId, RelationId, Vnode
 from service.protocol.plan import FragmentKind, PositionState, VnodePosition
 from service.protocol.report import ActorReport, Collected
-from tests.support.meta_store import NOW, add_created, collected, new_table, new_view, relation
+from tests.support.meta_store import LEASE, NOW, add_created, collected, new_table, new_view, relation
 
 LATER = timedelta(minutes=5)
 
@@ -136,7 +136,7 @@ async def test_a_plan_begins_where_the_source_stands(stores: Stores) -> None:
     source = await made(stores)
     async with stores.begin() as tx:
         job = await add_created(tx, new_follower(source, "t", splits=3))
-        assert await tx.following.backfilling() == [job.id]
+        assert [one.id for one in await tx.jobs.backfilling()] == [job.id]
     fragment, scan = await plan_of(stores, "t")
     assert (scan.source.offset, scan.source.undecided, scan.readable_after) == ("0/10", (), 700)
     report = SourceReport(source=source.id, offset="0/20", undecided=(5, 6), lag_bytes=3, retained_bytes=4, changes=2)
@@ -177,7 +177,7 @@ async def test_its_progress_is_that_of_a_scan(stores: Stores) -> None:
             (table,) = await tx.following.tables()
             assert (scan.upstream, scan.rows, scan.total, scan.external) == ("public.orders", 50, 50, True)
             assert (scan.finished, table.finished, table.splits_completed) == (finished, finished, 1)
-            assert await tx.following.backfilling() == ([] if finished else [job.id])
+            assert [one.id for one in await tx.jobs.backfilling()] == ([] if finished else [job.id])
             layouts = await tx.actors.layouts([job.id])
             assert layouts[job.id] == {plan.fragments[0].id: [((0, 0),)]}
 
@@ -210,15 +210,29 @@ async def test_what_is_new_is_told_once(stores: Stores) -> None:
         assert await tx.following.record([told(unknown)], now=NOW) == []
 
 
+async def test_what_follows_no_longer_hurries_no_barrier(stores: Stores) -> None:
+    """Its history is never read to its end."""
+    source = await made(stores)
+    async with stores.begin() as tx:
+        await add_created(tx, new_follower(source, "t"))
+        view = await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)
+        assert (view.backfilling, view.hurries) == (True, True)
+        assert await tx.following.broke(source.id, "the slot is gone") == ["t"]
+        view = await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)
+        assert (view.backfilling, view.hurries) == (False, False)
+
+
 async def test_a_source_is_idle_until_something_follows(stores: Stores) -> None:
     source = await made(stores)
     async with stores.begin() as tx:
         assert await tx.following.idle(source.id)
+        assert set(await tx.following.followed()) == set()
         await tx.following.skipped(source.id, "1/0", 900)
         await tx.following.measured(source.id, Measured(1, 2, "slow"), now=NOW)
         await tx.following.retained(source.id, Retention.WARNING)
         job = await add_created(tx, new_follower(source, "t"))
         assert not await tx.following.idle(source.id)
+        assert set(await tx.following.followed()) == {source.id}
         found = await tx.sources.get(source.id)
     assert found is not None
     expected = replace(

@@ -154,6 +154,11 @@ class FakeJobs:
             if (states is None or row.job.state in states) and (graph is None or row.job.graph == graph)
         ]
 
+    async def backfilling(self) -> Sequence[Job]:
+        following = (row for row in self.tables.fragments.values() if row.kind is FragmentKind.CDC_SCAN)
+        unread = {row.job for row in following if not self.tables.scans[row.id].finished}
+        return [job for job in await self.where({JobState.CREATED}) if job.id in unread]
+
     async def page(self, states: Collection[JobState] | None, *, after: int, limit: int) -> Sequence[Job]:
         return [job for job in await self.where(states) if job.id > after][:limit]
 
@@ -337,20 +342,6 @@ class FakeFragments:
         names = {one: row.relation.name for one, row in self.tables.relations.items()}
         return [(names[before], names[after]) for before, after in self.tables.jobs[job].order]
 
-    async def detail(self, job: JobId) -> Sequence[Json]:
-        return [
-            {
-                "id": row.id,
-                "kind": row.kind,
-                "upstream": None if row.upstream is None else self.tables.relations[row.upstream].relation.name,
-                "scan_type": row.scan_type,
-                "rate_limit": row.rate_limit,
-                "waiting": row.waiting,
-                "actors": [self._actor(actor) for actor in self.tables.of_fragment(row.id)],
-            }
-            for row in self.tables.of_job(job)
-        ]
-
     async def store_texts(self, texts: Mapping[JobId, Json]) -> None:
         for job, text in texts.items():
             self.tables.jobs.put(job, replace(self.tables.jobs[job], progress=text))
@@ -416,17 +407,6 @@ class FakeFragments:
             stopped=row.broken,
             source_waiting=source_waiting,
         )
-
-    def _actor(self, row: ActorRow) -> Json:
-        stored = self.tables.positions.get(row.fragment, {})
-        own = [stored[vnode] for vnode in vnodes_of(row.runs) if vnode in stored]
-        return {
-            "id": row.id,
-            "vnodes": [list(run) for run in row.runs],
-            "rows": row.rows,
-            "finished": row.finished,
-            "positions": [position.model_dump(mode="json") for position in own],
-        }
 
 
 @dataclass(frozen=True, slots=True)

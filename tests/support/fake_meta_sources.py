@@ -181,14 +181,8 @@ class FakeFollowing:
     async def tables(self, source: SourceId | None = None) -> Sequence[FollowedTable]:
         return [self._followed(row, cdc) for row, cdc in self._rows(source)]
 
-    async def backfilling(self) -> Sequence[JobId]:
-        created = {JobState.CREATED}
-        found = {
-            row.job
-            for row, _ in self._rows(None)
-            if not self.tables_.scans[row.id].finished and self.tables_.jobs[row.job].job.state in created
-        }
-        return sorted(found)
+    async def followed(self) -> Collection[SourceId]:
+        return {cdc.source.id for _, cdc in self._rows(None)}
 
     async def record(self, answers: Iterable[Collected], *, now: datetime) -> Sequence[Told]:
         newest: dict[SourceId, SourceReport] = {}

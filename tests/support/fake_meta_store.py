@@ -175,7 +175,7 @@ class FakeGraphs:
                 continue
             row = self.tables.fragments[fragment]
             job = self.tables.jobs[row.job]
-            moving = how(row.rate_limit) and not row.waiting
+            moving = how(row.rate_limit) and not row.waiting and row.broken is None
             if moving and job.job.graph == graph and job.job.state in {JobState.CREATING, JobState.CREATED}:
                 return True
         return False

@@ -185,6 +185,12 @@ def report(
     )
 
 
+async def committed_rows(tx: Transaction, fragment: FragmentId, actor: ActorId) -> int:
+    """Return what an actor of an open scan has read as of the last commit: less would be refused."""
+    less = await tx.fragments.receded([report(actor, fragment, 0)])
+    return 0 if less is None else less.committed
+
+
 def at(vnode: int, *key: str | None, rows: int) -> VnodePosition:
     """Return a position in progress."""
     return VnodePosition(vnode=Vnode(vnode), state=PositionState.IN_PROGRESS, key=key, rows=rows)

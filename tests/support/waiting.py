@@ -30,8 +30,8 @@ def until(look: Callable[[], T | None], *, what: str | Callable[[], object], sec
 
 @dataclass
 class Repeating:
-    """A call that is repeated on a thread of its own until told to stop; what it raises is raised at the end. `pause` is
-    that between two turns, in seconds.
+    """A call that is repeated on a thread of its own until told to stop; what it raises is raised at the end. `pause`
+    is that between two turns, in seconds.
     """
 
     call: Callable[[int], None]

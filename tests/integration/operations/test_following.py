@@ -13,7 +13,7 @@ from service.operations.adaptive import adapt
 from service.ports.health import StoreHealth
 from service.ports.sources import Address, SourceLoad
 from service.protocol.cdc import CdcTableReport, SourceReport
-from service.protocol.ids import DATABASE_GRAPH, Vnode
+from service.protocol.ids import DATABASE_GRAPH, FragmentId, Vnode
 from service.protocol.plan import FragmentKind, FragmentPlan, PositionState, VnodePosition
 from service.protocol.report import ActorReport
 from service.sources.tables import PostgresExternalTables
@@ -323,6 +323,22 @@ async def test_what_broke_stays_broken_and_is_told_once(here: Following) -> None
     assert kinds == ["source.asked", "source.created", "source.waiting", "source.table_broken"]
     (view,) = (await source_status.source(here.world, "pg")).tables
     assert (view.state, view.reason) == ("broken", "a column was dropped")
+
+
+async def test_no_limit_is_adapted_of_what_follows_no_longer(here: Following) -> None:
+    await here.run(here.external.create_source())
+    await here.run("CREATE TABLE t (*) WITH (backfill_rate_limit = 'auto') FROM pg TABLE 'orders'")
+    fragment = await plan_of(here, "t")
+    assert fragment.cdc is not None
+    adapted: list[list[FragmentId]] = []
+    for broken in (None, "a column was dropped"):
+        told = CdcTableReport(fragment=fragment.id, broken=broken)
+        here.reports = [SourceReport(source=fragment.cdc.source.id, offset="0/9", tables=(told,))]
+        here.actors = [ActorReport(actor=fragment.actors[0].id, fragment=fragment.id, rows=10)]
+        await here.barrier()
+        async with here.world.stores.begin() as tx:
+            adapted.append([one.fragment for one in await tx.limits.adapted(DATABASE_GRAPH)])
+    assert adapted == [[fragment.id], []]
 
 
 async def test_a_source_that_nothing_follows_keeps_no_log(here: Following) -> None:

@@ -25,6 +25,7 @@ from tests.support.meta_store import (
     add_creating,
     at,
     collected,
+    committed_rows,
     done,
     new_table,
     new_view,
@@ -126,9 +127,10 @@ async def test_an_altered_job_gets_other_actors_and_keeps_its_positions_and_rows
 
 
 async def stored_rows(leader: Leader, job: JobId) -> list[int]:
+    """Return what each actor of a job's scan is known to have read."""
+    scan = await scan_of(leader.stores, job)
     async with leader.stores.begin() as tx:
-        scan = (await tx.fragments.detail(job))[0]
-    return [actor["rows"] for actor in scan["actors"]]
+        return [await committed_rows(tx, scan.id, actor.id) for actor in scan.actors]
 
 
 async def test_what_the_new_actors_read_in_the_epoch_of_the_update_counts_at_once(leader: Leader) -> None:
@@ -204,8 +206,8 @@ async def test_the_normal_parallelism_is_restored_once_it_is_created(leader: Lea
     layouts, positions, rows = await stood(leader, job)
     assert (len(layouts), len(positions), rows) == (4, 8, 400)
     async with leader.stores.begin() as tx:
-        (detail, _) = await tx.fragments.detail(job)
-    assert [actor["finished"] for actor in detail["actors"]] == [True] * 4
+        left = (await tx.actors.unfinished([job]))[job]
+    assert {actor.id for actor in (await scan_of(leader.stores, job)).actors}.isdisjoint(left)
     assert isinstance(await leader.look(), Wait), "asked for once"
 
 
