@@ -30,8 +30,8 @@ from workers.cdc.pgoutput import (
 from workers.cdc.snapshots import Snapshot
 
 PART_CHANGES: Final = 20_000
-PART_BYTES: Final = 16 << 20
-"""A part lives in memory whole, as does what is left of it (I8)."""
+PART_BYTES: Final = 8 << 20
+"""Two parts live in memory whole, as does what is left of one (I8)."""
 ROW_BYTES_MAX: Final = 32 << 20
 """A row lives in memory whole, more than once, in both databases and here (I8)."""
 ROW_TOO_LARGE: Final = f"a row of more than {ROW_BYTES_MAX >> 20} MB"
@@ -142,8 +142,8 @@ class LogReader:
 
     @property
     def begun(self) -> set[int]:
-        """The transactions that were read, also the one that is not read to its end."""
-        return self.xids | {self._xid} if self._xid else self.xids
+        """The transactions that were read, also the one that is not read to its end; a set that does not grow."""
+        return self.xids | {self._xid}
 
     def _part(self, messages: int) -> Part:
         part, self._pending = Part(self._pending, messages), {}
