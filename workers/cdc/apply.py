@@ -194,11 +194,13 @@ def write_command(relation: Relation, epoch: Epoch) -> str:
     # `_to`: whether there is a row afterwards. A reserved name, which no column of a user's has.
     return (
         f"with typed as materialized (select _to, {typed} from {_beside(relation)}),"
-        f" placed as materialized (select {vnode} as _vnode, typed.* from typed),"
+        # Vnode by vnode: the index begins with it, and what of it belongs to one is met while it is at hand.
+        f" placed as materialized (select {vnode} as _vnode, typed.* from typed order by _vnode),"
         f" closed as (update {table} t set _to = {epoch} from placed p"
         f" where {same} and t._to = {ALIVE} and t._from < {epoch} returning 1),"
         f" removed as (delete from {table} t using placed p"
-        f" where {same} and not p._to and t._from = {epoch} and t._to = {ALIVE}"
+        # Found by their keys: the index on `_from` would give all of this epoch, anew for each part.
+        f" where {same} and not p._to and t._from + 0 = {epoch} and t._to = {ALIVE}"
         f" and not exists (select 1 from placed again where again._to and {again}) returning 1),"
         f" inserted as (insert into {table} (_vnode, {names}, _from) select _vnode, {names}, {epoch} from placed"
         f" where _to on conflict ({conflict}) do update set {overwrite} returning (xmax = 0) as fresh)"

@@ -4,11 +4,15 @@ The place up to which the log is read is asked for after the pages: what a page 
 tables are afterwards the external database as it was after the last commit that was read, each up to its positions
 (I1). Where a row had to be asked for, which may be newer than that, a new place is asked for, and the log read on.
 
+While a part of the log is written, the next one is decoded; nothing else happens beside the writing, so that each part
+is folded after all that was asked for the part before it.
+
 Where the whole log up to a place was read, nothing was committed before it that was not read: the offset moves there
 even if nothing was, or the slot would hold the log of idle tables for ever.
 """
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -89,8 +93,11 @@ def follow(
     durable. Raises AwayError, then nothing of it is written; and what the state store raises.
     """
     with applying(store) as writing:
-        one = _Epoch(session, writing, {table.fragment: table for table in tables}, curr, session.snapshot(), offset)
-        end = one.run(limit)
+        with ThreadPoolExecutor(1, "cdc-write") as beside:
+            one = _Epoch(
+                session, writing, {table.fragment: table for table in tables}, curr, session.snapshot(), offset, beside
+            )
+            end = one.run(limit)
         for table in tables:
             if table.broken is not None:
                 writing.undo(table.table.relation.id, prev)
@@ -114,10 +121,12 @@ class _Epoch:
     curr: Epoch
     now: Snapshot
     offset: int
+    beside: ThreadPoolExecutor
 
     def __post_init__(self) -> None:
         self.reader = LogReader(self.offset, self.now, self._describe)
         self.asked = False
+        self.writes: Future[None] | None = None
 
     def run(self, limit: int | None) -> int:
         """Read and write; return the new offset."""
@@ -131,6 +140,7 @@ class _Epoch:
             for part in self.reader.read(self.session.changes(high, limit)):
                 told += part.messages
                 self._take(part)
+            self._written()
             if self.asked:
                 limit = None
             elif limit is None or told < limit:
@@ -142,6 +152,7 @@ class _Epoch:
                 limit *= 4
 
     def _take(self, part: Part | Truncated) -> None:
+        self._written()
         if isinstance(part, Truncated):
             for fragment in part.fragments:
                 self._truncate(self.tables[fragment])
@@ -149,6 +160,16 @@ class _Epoch:
         for fragment, key in self.reader.too_large.items():
             table = self.tables[fragment]
             table.breaks(f"{ROW_TOO_LARGE} at {_keyed(table, key)}")
+        if part.changes:
+            self.writes = self.beside.submit(self._write_part, part)
+
+    def _written(self) -> None:
+        """Wait for the part that is written beside. Raises what its writing does."""
+        writes, self.writes = self.writes, None
+        if writes is not None:
+            writes.result()
+
+    def _write_part(self, part: Part) -> None:
         for fragment, changes in part.changes.items():
             table = self.tables[fragment]
             if table.broken is None:
@@ -228,6 +249,7 @@ class _Epoch:
         mine = [table for table in self.tables.values() if _name(table) == (sent.schema, sent.name)]
         if not mine:
             return ()
+        self._written()
         types = self.session.types(sent.columns)
         kept: list[Picked] = []
         for table in mine:

@@ -14,28 +14,28 @@ from service.protocol.ids import FragmentId
 from workers.cdc.fold import Change, Key, Values
 from workers.cdc.keys import ExternalTable
 from workers.cdc.pgoutput import (
+    ROWS,
     Begin,
     Commit,
-    Delete,
     Event,
-    Insert,
     Piece,
     Pieces,
     TableSent,
     Truncate,
-    Update,
     decode,
+    oid_of,
     piece_of,
+    row,
 )
 from workers.cdc.snapshots import Snapshot
 
 PART_CHANGES: Final = 20_000
-PART_BYTES: Final = 16 << 20
-"""A part lives in memory whole, as does what is left of it (I8)."""
+PART_BYTES: Final = 8 << 20
+"""Two parts live in memory whole, as does what is left of one (I8)."""
 ROW_BYTES_MAX: Final = 32 << 20
 """A row lives in memory whole, more than once, in both databases and here (I8)."""
 ROW_TOO_LARGE: Final = f"a row of more than {ROW_BYTES_MAX >> 20} MB"
-_ROWS, _BEGINS, _TRUNCATES = frozenset(b"IUD"), ord("B"), ord("T")
+_BEGINS, _TRUNCATES = b"BT"
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -122,10 +122,10 @@ class LogReader:
         for message in messages:
             kind = message[0]
             count += 1
-            if kind in _ROWS:
+            if kind in ROWS:
                 if skipping:
                     continue
-                self._row(decode(message), len(message))
+                self._row(message)
                 size += len(message)
                 if count >= PART_CHANGES or size >= PART_BYTES:
                     yield self._part(count)
@@ -142,8 +142,8 @@ class LogReader:
 
     @property
     def begun(self) -> set[int]:
-        """The transactions that were read, also the one that is not read to its end."""
-        return self.xids | {self._xid} if self._xid else self.xids
+        """The transactions that were read, also the one that is not read to its end; a set that does not grow."""
+        return self.xids | {self._xid}
 
     def _part(self, messages: int) -> Part:
         part, self._pending = Part(self._pending, messages), {}
@@ -168,29 +168,27 @@ class LogReader:
         self.changes += 1
         return Truncated(tuple(one.fragment for oid in event.oids for one in self._tables.get(oid, ())))
 
-    def _row(self, event: Event, size: int) -> None:
-        assert isinstance(event, Insert | Update | Delete)
-        tables = self._tables.get(event.oid)
+    def _row(self, message: bytes) -> None:
+        tables = self._tables.get(oid_of(message))
         if not tables:
             return
         self.changes += 1
-        if not isinstance(event, Delete):
+        old, new = row(message)
+        if new is not None:
             # Behind what was sent, for those who keep it.
-            event.new.append(self._stamp)
+            new.append(self._stamp)
         for table in tables:
-            change = _change(event, table, self._xid)
-            if size > ROW_BYTES_MAX:
+            change = _change(self._xid, old, new, table)
+            if len(message) > ROW_BYTES_MAX:
                 self.too_large.setdefault(table.fragment, change.key or change.old or ())
             self._pending.setdefault(table.fragment, []).append(change)
 
 
-def _change(event: Insert | Update | Delete, table: Picked, xid: int) -> Change:
-    if isinstance(event, Delete):
-        return Change(xid, table.key(event.old), None, None)
-    key, values = table.key(event.new), table.values(event.new)
-    if isinstance(event, Insert):
-        return Change(xid, None, key, values)
-    return Change(xid, key if event.old is None else table.key(event.old), key, values)
+def _change(xid: int, old: Pieces | None, new: Pieces | None, table: Picked) -> Change:
+    if new is None:
+        return Change(xid, None if old is None else table.key(old), None, None)
+    key = table.key(new)
+    return Change(xid, key if old is new else None if old is None else table.key(old), key, table.values(new))
 
 
 def _stamp(microseconds: int) -> bytes:

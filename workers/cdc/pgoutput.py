@@ -20,6 +20,16 @@ Piece = bytes | None
 """One column: the length and the text, or `NULL`; None is an unchanged TOASTed value."""
 Pieces = list[Piece]
 
+Row = tuple[Pieces | None, Pieces | None]
+"""The row that was, of its columns at least the key's, and the row that is; None where there is none. Both are one list
+where nothing was sent of the row that was: then its key is the same. The key changed, or the identity is FULL, where
+they are two.
+"""
+
+ROWS: Final = frozenset(b"IUD")
+"""The kinds of messages that `row` reads; `decode` reads all others."""
+
+_INSERT, _DELETE = b"ID"
 _TEXT, _NULL, _UNCHANGED = b"tnu"
 _NEW, _OLD = b"NO"
 _POSTGRES_EPOCH_MICROSECONDS: Final = 946_684_800_000_000
@@ -45,28 +55,6 @@ class Commit(NamedTuple):
 
     end: int
     committed_at: int
-
-
-class Insert(NamedTuple):
-    """A new row."""
-
-    oid: int
-    new: Pieces
-
-
-class Update(NamedTuple):
-    """A row that changed. `old` is there where the key changed, or always under `REPLICA IDENTITY FULL`."""
-
-    oid: int
-    old: Pieces | None
-    new: Pieces
-
-
-class Delete(NamedTuple):
-    """A row that is gone; of its columns at least the key's."""
-
-    oid: int
-    old: Pieces
 
 
 class Truncate(NamedTuple):
@@ -101,12 +89,12 @@ class Other(NamedTuple):
     kind: str
 
 
-Event = Begin | Commit | Insert | Update | Delete | Truncate | TableSent | Other
+Event = Begin | Commit | Truncate | TableSent | Other
 
 _tuple_count = struct.Struct(">H").unpack_from
 _begin = struct.Struct(">QqI").unpack_from
 _commit = struct.Struct(">BQQq").unpack_from
-_oid = struct.Struct(">I").unpack_from
+_word = struct.Struct(">I").unpack_from
 
 
 def decode(message: bytes) -> Event:
@@ -115,6 +103,33 @@ def decode(message: bytes) -> Event:
     if read is None:
         raise DecodingError(f"a message of kind {chr(message[0])!r}")
     return read(message)
+
+
+def oid_of(message: bytes) -> int:
+    """Return the table of a row's message."""
+    return _word(message, 1)[0]
+
+
+def row(message: bytes) -> Row:
+    """Return what a row's message says. Raises DecodingError."""
+    kind = message[0]
+    first, end = _pieces(message, 6)
+    if kind == _INSERT:
+        return None, first
+    if kind == _DELETE:
+        return first, None
+    sent = message[5]
+    if sent == _NEW:
+        return first, first
+    new, _ = _pieces(message, end + 1)
+    if None in new:
+        # What an old row brings of a value that did not change: all of them under FULL, else those of the key.
+        full = sent == _OLD
+        new = [
+            before if value is None and (full or before != NULL) else value
+            for before, value in zip(first, new, strict=True)
+        ]
+    return first, new
 
 
 def text_of(piece: Piece) -> str | None:
@@ -136,14 +151,6 @@ def lsn_text(lsn: int) -> str:
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
-def _insert(message: bytes) -> Insert:
-    return Insert(_oid(message, 1)[0], _pieces(message, 6)[0])
-
-
-def _delete(message: bytes) -> Delete:
-    return Delete(_oid(message, 1)[0], _pieces(message, 6)[0])
-
-
 def _read_begin(message: bytes) -> Begin:
     lsn, at, xid = _begin(message, 1)
     return Begin(lsn, at + _POSTGRES_EPOCH_MICROSECONDS, xid)
@@ -155,29 +162,12 @@ def _read_commit(message: bytes) -> Commit:
 
 
 def _truncate(message: bytes) -> Truncate:
-    (count,) = _oid(message, 1)
+    (count,) = _word(message, 1)
     return Truncate(struct.unpack_from(f">{count}I", message, 6))
 
 
 def _other(message: bytes) -> Other:
     return Other(chr(message[0]))
-
-
-def _update(message: bytes) -> Update:
-    (oid,) = _oid(message, 1)
-    kind = message[5]
-    if kind == _NEW:
-        return Update(oid, None, _pieces(message, 6)[0])
-    old, end = _pieces(message, 6)
-    new, _ = _pieces(message, end + 1)
-    if None in new:
-        # What an old row brings of a value that did not change: all of them under FULL, else those of the key.
-        full = kind == _OLD
-        new = [
-            before if value is None and (full or before != NULL) else value
-            for before, value in zip(old, new, strict=True)
-        ]
-    return Update(oid, old, new)
 
 
 def _pieces(message: bytes, at: int) -> tuple[Pieces, int]:
@@ -187,23 +177,22 @@ def _pieces(message: bytes, at: int) -> tuple[Pieces, int]:
     pieces: Pieces = []
     for _ in range(count):
         kind = message[at]
+        at += 1
         if kind == _TEXT:
-            end = at + 5 + int.from_bytes(message[at + 1 : at + 5], "big")
-            pieces.append(message[at + 1 : end])
+            end = at + 4 + _word(message, at)[0]
+            pieces.append(message[at:end])
             at = end
         elif kind == _NULL:
             pieces.append(NULL)
-            at += 1
         elif kind == _UNCHANGED:
             pieces.append(None)
-            at += 1
         else:
             raise DecodingError(f"a column of kind {chr(kind)!r}")
     return pieces, at
 
 
 def _table(message: bytes) -> TableSent:
-    (oid,) = _oid(message, 1)
+    (oid,) = _word(message, 1)
     schema, at = _string(message, 5)
     name, at = _string(message, at)
     identity = chr(message[at])
@@ -228,12 +217,9 @@ def _string(message: bytes, at: int) -> tuple[str, int]:
 _READERS: Final[Mapping[int, Callable[[bytes], Event]]] = {
     ord("B"): _read_begin,
     ord("C"): _read_commit,
-    ord("D"): _delete,
-    ord("I"): _insert,
     ord("M"): _other,
     ord("O"): _other,
     ord("R"): _table,
     ord("T"): _truncate,
-    ord("U"): _update,
     ord("Y"): _other,
 }
