@@ -314,13 +314,18 @@ class Service:
         """Wait until a generation after `generation` has published an epoch; return the graph."""
 
         def look() -> dict[str, Any] | None:
-            graph = self.graph()
+            try:
+                graph = self.graph()
+            except ProblemError as error:
+                if error.status != 503:
+                    raise
+                return None
             if graph["generation"] <= generation or graph["status"] != "RUNNING":
                 return None
             newest = self.barriers(limit=1)[-1]
             return graph if newest["generation"] > generation and newest["published_at"] is not None else None
 
-        return until(look, what=lambda: f"recovered: {self.graph()}; {self.log_tail()}")
+        return until(look, what=lambda: f"recovered: {self.log_tail()}")
 
     # What must hold.
 

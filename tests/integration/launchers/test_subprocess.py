@@ -357,9 +357,10 @@ async def test_a_graph_has_a_worker_of_its_own_until_it_needs_it_no_more(
     assert json.loads(own["environment"]["TIDEFILL_SPARK_CONF"]) == {"spark.driver.memory": "2g"}
     assert shared["environment"]["TIDEFILL_SPARK_MASTER"] == "local[1]"
     assert await look(launcher, graphs=BOTH) == []
-    assert await look(launcher) == [], "it is asked to end, and nobody waits for that"
+    # It is asked to end, and nobody waits for that; it may be quick.
+    at_once = await ends(launcher)
     assert wait_for_end(own["pid"], 30)
-    (ended,) = await ends(launcher)
+    (ended,) = at_once or await ends(launcher)
     assert (ended.worker, ended.graph, ended.asked, ended.failures) == (_worker(own), OWN, True, 0)
     assert _alive(own) == []
     assert len(_alive(shared)) == 3
