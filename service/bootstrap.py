@@ -210,6 +210,8 @@ async def _world(stack: AsyncExitStack, settings: Settings, database_url: str) -
         followed_rows=PostgresFollowedRows(owner),
         clock=SystemClock(),
         signals=LocalSignals(),
+        barrier_signals=LocalSignals(),
+        request_signals=LocalSignals(),
         dml_url=logins.writer_url,
         own_workers=settings.launcher != "none",
     )

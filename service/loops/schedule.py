@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 
-from service.domain.barrier import Attach, Commit, Effect, Publish, Retire, Wait
+from service.domain.barrier import Effect, Publish, Retire, Wait
 from service.domain.errors import Deposed, NotFound
 from service.domain.leadership import RENEW_EVERY, Leadership
 from service.loops.periodic import Pauses, run_periodically
@@ -73,7 +73,7 @@ class Schedule:
         self.world.signals.notify()
 
     async def pulse(self) -> None:
-        """Start what waits for it, look at the database graph once, and wait for what is due."""
+        """Start what waits for it, do what is at hand in the database graph, and wait for what is due."""
         term = self._term()
         if term is None:
             await self.world.signals.wait(_IDLE_SECONDS)
@@ -105,7 +105,7 @@ class Schedule:
             task.add_done_callback(self.attending.discard)
 
     async def pulse_decoupled(self, graph: GraphId) -> None:
-        """Look at the graph of a snapshot job once, and wait for what is due; end its loop with it."""
+        """Do what is at hand in the graph of a snapshot job, and wait for what is due; end its loop with it."""
         term = self._term()
         if term is None:
             await self.world.signals.wait(_IDLE_SECONDS)
@@ -118,19 +118,18 @@ class Schedule:
             self.attended.pop(graph).set()
 
     async def look(self, graph: GraphId, *, term: Term) -> Effect:
-        """Look at a graph once, and wait for what is due."""
-        try:
+        """Look at a graph until nothing is at hand, and wait for what is due; or until it is retired."""
+        while True:
             heard = self.world.signals.heard
-            effect = await barriers.advance(self.world, graph, term=term)
-            while isinstance(effect, Attach | Commit):
-                # What follows is at hand, and the worker waits for it.
-                heard = self.world.signals.heard
+            try:
                 effect = await barriers.advance(self.world, graph, term=term)
-        except Deposed:
-            self.leading = None
-            raise
-        if isinstance(effect, Publish):
-            self.published.set()
+            except Deposed:
+                self.leading = None
+                raise
+            if isinstance(effect, Publish):
+                self.published.set()
+            if isinstance(effect, Wait | Retire):
+                break
         if isinstance(effect, Wait):
             seconds = _IDLE_SECONDS
             if effect.until is not None:

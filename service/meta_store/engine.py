@@ -2,18 +2,23 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from select import POLLIN, poll
 from typing import Final
 
+import psycopg
+from psycopg.pq import ConnStatus
+from sqlalchemy import PoolProxiedConnection, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from service.domain.errors import Unavailable
 
-POOL_SIZE: Final = 5
-"""Transactions are short; more connections than this would only queue inside Postgres instead of in front of it."""
-POOL_OVERFLOW: Final = 10
+POOL_SIZE: Final = 15
+"""Transactions are short; more connections than this would only queue inside Postgres instead of in front of it. All
+are kept once they were needed: making one costs more than a transaction.
+"""
 POOL_TIMEOUT_SECONDS: Final = 10
 CONNECT_TIMEOUT_SECONDS: Final = 5
 SESSION: Final = (
@@ -34,11 +39,11 @@ def connect(url: str, *, application_name: str) -> AsyncEngine:
     parsed = make_url(psycopg_url(url))
     given = parsed.query.get("options", ())
     options = " ".join((given,) if isinstance(given, str) else given)
-    return create_async_engine(
+    engine = create_async_engine(
         parsed.difference_update_query(["options"]),
-        pool_pre_ping=True,
         pool_size=POOL_SIZE,
-        max_overflow=POOL_OVERFLOW,
+        max_overflow=0,
+        pool_use_lifo=True,
         pool_timeout=POOL_TIMEOUT_SECONDS,
         hide_parameters=True,
         connect_args={
@@ -47,6 +52,22 @@ def connect(url: str, *, application_name: str) -> AsyncEngine:
             "options": f"{SESSION} {options}".strip(),
         },
     )
+    event.listen(engine.sync_engine, "checkout", _refuse_hung_up)
+    return engine
+
+
+def _refuse_hung_up(connection: PoolProxiedConnection, *_: object) -> None:
+    """Have a connection replaced that the server has ended: it has something to say to somebody who asked for nothing.
+    A ping would tell as well, for a round trip before each transaction.
+    """
+    driver = connection.driver_connection
+    assert isinstance(driver, psycopg.AsyncConnection)
+    heard = poll()
+    if driver.pgconn.status == ConnStatus.OK:
+        heard.register(driver.pgconn.socket, POLLIN)
+        if not heard.poll(0):
+            return
+    raise DisconnectionError
 
 
 @contextmanager

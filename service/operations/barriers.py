@@ -96,6 +96,8 @@ async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
             await snapshots.retire(world, view, term=term)
         case _:
             pass
+    if isinstance(effect, Inject):
+        world.barrier_signals.notify()
     if not isinstance(effect, Wait):
         world.signals.notify()
     return effect

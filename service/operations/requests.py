@@ -97,7 +97,7 @@ def _scan(fragment: FragmentPlan, *, whole: bool) -> VerifyScan:
 async def _ask(world: World, request: Request, expected: type[Answer], *, limit: timedelta) -> Answer:
     async with world.stores.begin() as tx:
         asked = await tx.requests.add(request, DATABASE_GRAPH, now=world.clock.now())
-    world.signals.notify()
+    world.request_signals.notify()
 
     async def look() -> Analyzed | Verified | Rejected | None:
         async with world.stores.begin() as tx:

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from service.operations.world import World
+from service.ports.signals import Signals
 
 T = TypeVar("T")
 
@@ -12,15 +13,24 @@ _REREAD_SECONDS = 0.5
 """Another service process may have changed what this one waits for; its signal does not reach us."""
 
 
-async def until(world: World, look: Callable[[], Awaitable[T | None]], *, limit: timedelta | None = None) -> T | None:
-    """Return what `look` gives once it is not None, or None when `limit` has passed."""
+async def until(
+    world: World,
+    look: Callable[[], Awaitable[T | None]],
+    *,
+    limit: timedelta | None = None,
+    signals: Signals | None = None,
+) -> T | None:
+    """Return what `look` gives once it is not None, or None when `limit` has passed. `signals` say when to look; None:
+    those of every change.
+    """
+    signals = signals or world.signals
     deadline = None if limit is None else world.clock.monotonic() + limit.total_seconds()
     while True:
-        heard = world.signals.heard
+        heard = signals.heard
         found = await look()
         if found is not None:
             return found
         left = _REREAD_SECONDS if deadline is None else min(_REREAD_SECONDS, deadline - world.clock.monotonic())
         if left <= 0:
             return None
-        await world.signals.wait(left, since=heard)
+        await signals.wait(left, since=heard)

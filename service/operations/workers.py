@@ -41,7 +41,7 @@ async def next_barrier(world: World, worker: WorkerId, taken: Mapping[GraphId, E
         async with world.stores.begin() as tx:
             return await tx.barriers.for_worker(worker, taken)
 
-    return await until(world, look, limit=world.poll_wait)
+    return await until(world, look, limit=world.poll_wait, signals=world.barrier_signals)
 
 
 async def answer(world: World, answer: Collected | Failed) -> None:
@@ -79,7 +79,7 @@ async def next_request(world: World, worker: WorkerId, graph: GraphId) -> Reques
         async with world.stores.begin() as tx:
             return await tx.requests.claim(graph, worker, now=world.clock.now())
 
-    return await until(world, look, limit=world.poll_wait)
+    return await until(world, look, limit=world.poll_wait, signals=world.request_signals)
 
 
 async def respond(world: World, worker: WorkerId, response: Analyzed | Verified | Rejected) -> None:

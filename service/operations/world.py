@@ -37,6 +37,11 @@ class World:
     followed_rows: FollowedRows
     clock: Clock
     signals: Signals
+    """Something changed in the meta store."""
+    barrier_signals: Signals
+    """A barrier was injected: what workers wait for. They need not look at every change; so with the next."""
+    request_signals: Signals
+    """A worker was asked something."""
     dml_url: str = field(repr=False)
     """Where workers run users' DML; handed to them when they register."""
     own_workers: bool = False

@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Signals(Protocol):
-    """One broadcast channel per service process."""
+    """A broadcast channel in a service process."""
 
     @property
     def heard(self) -> int:

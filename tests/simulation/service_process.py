@@ -233,6 +233,8 @@ class ServiceProcess:
             "staging": SimulatedStaging(staged, place),
             "clock": Clock(place.kernel, skew),
             "signals": SimulatedSignals(place.kernel, place.faults),
+            "barrier_signals": SimulatedSignals(place.kernel, place.faults),
+            "request_signals": SimulatedSignals(place.kernel, place.faults),
         }
         self.world = World(
             **ports, dml_url="", worker_lease=WORKER_LEASE, barrier_deadline=BARRIER_DEADLINE, metrics=_METRICS

@@ -93,6 +93,8 @@ def world_of(stores: Stores, **ports: object) -> World:
         ),
         "clock": clock,
         "signals": PatientSignals(clock),
+        "barrier_signals": PatientSignals(clock),
+        "request_signals": PatientSignals(clock),
         "dml_url": "postgresql://writer@db/state",
         **ports,
     }
