@@ -96,11 +96,15 @@ async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
             await snapshots.retire(world, view, term=term)
         case _:
             pass
+    _notify(world, effect)
+    return effect
+
+
+def _notify(world: World, effect: Effect) -> None:
     if isinstance(effect, Inject):
         world.barrier_signals.notify()
     if not isinstance(effect, Wait):
         world.signals.notify()
-    return effect
 
 
 def _count(world: World, effect: Effect, answers: Sequence[Collected], *, seconds: float) -> None:
