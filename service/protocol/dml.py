@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from service.protocol.ids import StatementId
-from service.protocol.quoting import quoted_name
+from service.protocol.quoting import quoted
 from service.protocol.relation import Relation
 
 
@@ -69,7 +69,7 @@ def staging_table(statement: StatementId) -> str:
 
 def live_view(name: str) -> str:
     """Return the quoted, qualified name of a relation's view of alive rows, for DML."""
-    return f"live.{quoted_name(name)}"
+    return f"live.{quoted(name)}"
 
 
 Statement = Annotated[InsertValues | Update | Delete | InsertStaged, Field(discriminator="type")]

@@ -1,7 +1,7 @@
 """Names and texts as they have to be written in a statement for Postgres."""
 
 
-def quoted_name(name: str) -> str:
+def quoted(name: str) -> str:
     """Return a name that is read as it is."""
     return '"' + name.replace('"', '""') + '"'
 

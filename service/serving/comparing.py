@@ -11,7 +11,7 @@ from service.protocol import digests
 from service.protocol.cdc import CdcScan
 from service.protocol.digests import SAME_TEXTS, KeyExpression, Side
 from service.protocol.ids import Epoch
-from service.protocol.quoting import quoted_name
+from service.protocol.quoting import quoted
 from service.protocol.relation import Relation, state_table
 from service.protocol.vnodes import vnode_postgres
 from service.serving.connections import Pool, translated, trusted
@@ -56,7 +56,7 @@ class PostgresFollowedRows:
 
 def _side(scan: CdcScan, relation: Relation, at: Epoch) -> Side:
     def value(name: str) -> str:
-        return f"t.{quoted_name(name)}"
+        return f"t.{quoted(name)}"
 
     key = [
         KeyExpression(value(part.name), str(kind), f"{value(part.name)}::text")

@@ -10,7 +10,7 @@ from service.ports.sources import Address
 from service.protocol import digests
 from service.protocol.cdc import CdcScan, Lsn, carried_postgres
 from service.protocol.digests import KeyExpression, Side
-from service.protocol.quoting import quoted_name, quoted_text
+from service.protocol.quoting import quoted, quoted_text
 from service.protocol.relation import Relation
 from service.protocol.vnodes import vnode_postgres
 from service.sources.connections import Connection, connected, trusted
@@ -80,7 +80,7 @@ def _side(scan: CdcScan, relation: Relation) -> Side:
     names = _externals(scan)
 
     def value(name: str) -> str:
-        return f"t.{quoted_name(names[name][0])}"
+        return f"t.{quoted(names[name][0])}"
 
     def typed(name: str) -> str:
         kind = relation.column(name).type
@@ -91,7 +91,7 @@ def _side(scan: CdcScan, relation: Relation) -> Side:
         [(typed(part.name), kind) for part, kind in zip(relation.key, relation.key_types, strict=True)],
         relation.vnode_count,
     )
-    name = f"{quoted_name(scan.external_schema)}.{quoted_name(scan.external_table)}"
+    name = f"{quoted(scan.external_schema)}.{quoted(scan.external_table)}"
     oid = f"{quoted_text(name)}::regclass"
     # The rows of a partitioned table are those of its partitions; those of tables that merely inherit are their own.
     mine = f"(t.tableoid = {oid} or (select relkind = 'p' from pg_class where oid = {oid}))"

@@ -14,7 +14,7 @@ from sqlglot import exp
 from service.domain.errors import Invalid
 from service.protocol.columns import ColumnType, TypeName
 from service.protocol.plan import Pushdown
-from service.protocol.quoting import quoted_name, quoted_text
+from service.protocol.quoting import quoted, quoted_text
 from service.sql import operators
 from service.sql.expressions import Scope
 from service.sql.typed import INTEGERS, Typed
@@ -109,4 +109,4 @@ def _column(scope: Scope, node: exp.Expr) -> str | None:
         column = scope.bind(node).column
     except Invalid:
         return None
-    return None if column is None else quoted_name(column.name)
+    return None if column is None else quoted(column.name)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from service.domain.errors import Invalid
 from service.domain.source import OPTIONS, PASSWORD, source_options
-from service.protocol.quoting import quoted_name, quoted_text
+from service.protocol.quoting import quoted, quoted_text
 from service.sql.cursor import RESERVED_WORDS, Cursor, checked_name
 from service.sql.options import Option, read_options
 from service.sql.secrets import discreet
@@ -57,7 +57,7 @@ def _name(option: str) -> str:
 def _quoted(name: str) -> str:
     """Return a name as it has to be written: in double quotes unless it is a plain word."""
     plain = _PLAIN.fullmatch(name) is not None and name not in RESERVED_WORDS
-    return name if plain else quoted_name(name)
+    return name if plain else quoted(name)
 
 
 def _password(option: Option) -> tuple[str | None, str | None]:

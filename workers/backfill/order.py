@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from service.protocol.columns import ColumnType, TypeName
+from service.protocol.quoting import quoted, quoted_text
 from service.protocol.relation import Relation
 
 Position = tuple[str | None, ...]
@@ -46,14 +47,9 @@ def position_column(index: int) -> str:
     return f"_p_{index}"
 
 
-def quoted(name: str) -> str:
-    """Return an identifier for Postgres."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def literal(text: str | None, kind: ColumnType) -> str:
     """Return a Postgres literal. Needs `standard_conforming_strings`, which is on since 9.1."""
-    return "null" if text is None else "'" + text.replace("'", "''") + f"'::{kind}"
+    return "null" if text is None else f"{quoted_text(text)}::{kind}"
 
 
 def after_postgres(key: Sequence[KeyPart], position: Position) -> str:

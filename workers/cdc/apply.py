@@ -16,9 +16,9 @@ import psycopg
 from service.protocol.cdc import fitting_postgres
 from service.protocol.columns import ColumnType, TypeName
 from service.protocol.ids import Epoch, RelationId
+from service.protocol.quoting import quoted
 from service.protocol.relation import ALIVE, Relation, state_table
 from service.protocol.vnodes import vnode_postgres
-from workers.backfill.order import quoted
 from workers.cdc.fold import Folded, Key, Made, Values
 from workers.cdc.pgoutput import NULL, Piece, piece_of
 from workers.state_store.connections import WRITING, application_name, psycopg_connection

@@ -16,6 +16,7 @@ from psycopg.pq.abc import PGconn
 from psycopg.raw_cursor import RawCursor
 
 from service.protocol.cdc import CdcScan, lsn_of
+from service.protocol.quoting import quoted, quoted_text
 from workers.cdc.apply import COPY_END, COPY_HEADER, is_refusal, reason_of
 from workers.cdc.fold import Key, Values
 from workers.cdc.keys import BEYOND, ExternalKey, ExternalTable, Stretch, regions_query, rows_query
@@ -272,10 +273,11 @@ class Session:
                 yield bytes(row[start + 6 :])
 
     def _peek(self, upto: int, limit: int | None) -> str:
-        slot, publication = (name.replace("'", "''") for name in (self.slot, _listed(self.publication)))
+        # The publication's name is one of a list of identifiers.
+        slot, publication = quoted_text(self.slot), quoted_text(quoted(self.publication))
         return (
-            f"select data from pg_logical_slot_peek_binary_changes('{slot}', '{lsn_text(upto)}',"
-            f" {'null' if limit is None else limit}, 'proto_version', '1', 'publication_names', '{publication}')"
+            f"select data from pg_logical_slot_peek_binary_changes({slot}, '{lsn_text(upto)}',"
+            f" {'null' if limit is None else limit}, 'proto_version', '1', 'publication_names', {publication})"
         )
 
     def snapshot(self) -> Snapshot:
@@ -370,11 +372,6 @@ class Session:
 
 def _arrays(keys: Sequence[Key]) -> list[list[str | None]]:
     return [[text_of(piece) for piece in column] for column in zip(*keys, strict=True)]
-
-
-def _listed(name: str) -> str:
-    """A publication's name in a list of identifiers."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _sql(text: str) -> Any:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from service.protocol.cdc import CdcScan, Split, carried_postgres
 from service.protocol.ids import Epoch
 from service.protocol.plan import VnodePosition
+from service.protocol.quoting import quoted, quoted_text
 from service.protocol.relation import Relation
 from service.protocol.vnodes import vnode_postgres
-from workers.backfill.order import Position, quoted
+from workers.backfill.order import Position
 
 BEYOND = 0
 """The key was not read yet: a page brings it."""
@@ -195,7 +196,7 @@ def _compared(table: ExternalTable, operator: str, position: Position) -> str:
 
 def _literal(text: str | None, part: ExternalKey) -> str:
     assert text is not None, "a key has no NULL"
-    return "'" + text.replace("'", "''") + f"'::{part.type}"
+    return f"{quoted_text(text)}::{part.type}"
 
 
 def _unnested(table: ExternalTable) -> str:

@@ -17,9 +17,10 @@ from pydantic import BaseModel, ConfigDict
 
 from service.protocol.ids import EpochField
 from service.protocol.plan import VnodePosition
+from service.protocol.quoting import quoted
 from service.protocol.relation import state_table
 from service.protocol.vnodes import Runs
-from workers.backfill.order import Position, quoted
+from workers.backfill.order import Position
 from workers.backfill.pace import page_rows_after
 from workers.backfill.positions import ONE_VNODE, Block, PageSize, Positions, Span, pages
 from workers.cdc.apply import is_refusal, reason_of

@@ -20,9 +20,9 @@ import psycopg
 from service.protocol.columns import Column
 from service.protocol.dml import Delete, InsertStaged, InsertValues, Statement, StatementResult, Update, staging_table
 from service.protocol.ids import Epoch, Generation, GraphId, RelationId
+from service.protocol.quoting import quoted
 from service.protocol.relation import ALIVE, ROW_ID, Relation, state_table
 from service.protocol.vnodes import vnode_postgres
-from workers.backfill.order import quoted
 from workers.state_store.connections import application_name, psycopg_connection
 from workers.state_store.postgres import hold_generation
 

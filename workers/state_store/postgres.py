@@ -12,9 +12,10 @@ import pyarrow.csv
 
 from service.protocol.ids import Epoch, Generation, GraphId, RequestId
 from service.protocol.plan import Pushdown
+from service.protocol.quoting import quoted
 from service.protocol.relation import Relation, state_table
 from service.protocol.vnodes import Runs
-from workers.backfill.order import Position, key_of, quoted
+from workers.backfill.order import Position, key_of
 from workers.backfill.positions import Block, PageSize, Span, alike, samples, share_of_page, shared_out
 from workers.state_store import statements
 from workers.state_store.connections import (

@@ -2,9 +2,10 @@
 
 from service.protocol.ids import Epoch
 from service.protocol.plan import Pushdown
+from service.protocol.quoting import quoted
 from service.protocol.relation import ALIVE, Relation, state_table
 from service.protocol.vnodes import Runs
-from workers.backfill.order import KeyPart, Position, after_postgres, key_of, quoted, upto_postgres
+from workers.backfill.order import KeyPart, Position, after_postgres, key_of, upto_postgres
 from workers.backfill.positions import Block, Span, alike
 from workers.state_store.wire import read_postgres
 

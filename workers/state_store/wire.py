@@ -11,8 +11,8 @@ from typing import Final
 import pyarrow as pa
 
 from service.protocol.columns import ColumnType, TypeName
+from service.protocol.quoting import quoted
 from service.protocol.relation import Relation
-from workers.backfill.order import quoted
 
 _ARROW: Final = {
     TypeName.BOOLEAN: pa.bool_(),
