@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 from datetime import timedelta
 
+import psycopg
 import pytest
 
 from service.domain.barrier import GraphStatus, InFlight
@@ -23,6 +24,7 @@ from tests.support.meta_store import (
     barrier,
     collected,
     inject,
+    migrated,
     registration,
     relation,
     running,
@@ -112,6 +114,22 @@ async def test_a_database_that_is_away_is_unavailable_and_the_password_is_not_to
             pass
     assert "verysecret" not in str(error.value) + repr(error.value.__cause__)
     await engine.dispose()
+
+
+@pytest.mark.postgres
+async def test_a_connection_that_the_server_has_ended_is_replaced_unseen(database_url: str) -> None:
+    async with migrated(database_url) as (stores, _):
+        async with stores.begin() as one, stores.begin() as other:
+            await one.parameters.all()
+            await other.parameters.all()
+        async with await psycopg.AsyncConnection.connect(database_url) as admin:
+            await admin.execute(
+                "select pg_terminate_backend(pid, 10000) from pg_stat_activity"
+                " where datname = current_database() and pid <> pg_backend_pid()"
+            )
+        for _ in range(2):
+            async with stores.begin() as one, stores.begin() as other:
+                assert await one.parameters.all() == await other.parameters.all()
 
 
 # --- graphs -------------------------------------------------------------------------------------------------------
