@@ -372,8 +372,9 @@ class Service:
     def reset(self) -> None:
         """Leave nothing behind: default parameters, not paused, no relations, ready."""
         self.wait_ready()
-        parameters = self.get("/v1/system-parameters")
-        self.patch("/v1/system-parameters", dict.fromkeys(parameters, "default"))
+        defaults = dict.fromkeys(self.get("/v1/system-parameters"), "default")
+        # A drop takes a barrier.
+        self.patch("/v1/system-parameters", defaults | {"barrier_interval_ms": 100})
         if self.graph()["paused"]:
             self.mutate({"type": "resume"})
         for job in self.progress():
@@ -384,6 +385,7 @@ class Service:
             self.run(f'DROP {kind} IF EXISTS "{relations[0]["name"]}" CASCADE')
         for source in self.get("/v1/sources"):
             self.run(f'DROP SOURCE IF EXISTS "{source["name"]}" CASCADE')
+        self.patch("/v1/system-parameters", defaults)
 
 
 @contextmanager
