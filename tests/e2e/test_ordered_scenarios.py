@@ -94,6 +94,7 @@ def test_an_order_outlives_a_recovery_before_anything_was_read(service: Service)
     assert finish(service, jobs | unordered, query) == 3
 
 
+@pytest.mark.soak
 def test_what_comes_second_waits_over_a_recovery(service: Service) -> None:
     """Scenario 29."""
     for name in ("t1", "t2"):

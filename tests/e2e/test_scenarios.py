@@ -88,6 +88,7 @@ def test_creating_a_view_three_times_if_not_exists_makes_one_job(service: Servic
     assert {service.refused(f"SELECT * FROM {name}").status for name in jobs} == {422}
 
 
+@pytest.mark.soak
 def test_a_name_that_is_being_created_is_taken_and_if_not_exists_waits_for_it(service: Service) -> None:
     """Scenario 5."""
     table(service, "t5", 10_000)
@@ -110,6 +111,7 @@ def test_a_name_that_is_being_created_is_taken_and_if_not_exists_waits_for_it(se
     assert service.progress() == []
 
 
+@pytest.mark.soak
 def test_dropping_a_view_that_is_being_created_frees_its_name(service: Service) -> None:
     """Scenario 10: built in the foreground, in the background, and in the background after a recovery."""
     table(service, "t10", 1_000)
@@ -281,6 +283,7 @@ def test_a_forced_page_at_the_end_loses_no_row_that_arrives_behind_it(service: S
     assert equal(service, jobs, query) == 29 + 2 * min(turns, 5)
 
 
+@pytest.mark.soak
 def test_background_views_survive_their_workers(service: Service) -> None:
     """Scenario 45 for project/filter views: the JVM is killed; then the graph is recovered once more."""
     table(service, "t45", 200)

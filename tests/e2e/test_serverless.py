@@ -45,6 +45,7 @@ def processes_of(pid: int) -> list[int]:
     return [one for one in processes() if session_of(one) == pid and state_of(one) not in {"Z", "X"}]
 
 
+@pytest.mark.soak
 def test_it_is_created_beside_all_others_though_its_worker_is_killed(service: Service) -> None:
     """I3, I9, I10: the database graph makes its barriers, in the same generation, by the same worker."""
     before, shared = service.graph(), service.worker_pid()

@@ -72,6 +72,7 @@ def test_a_no_shuffle_view_is_paused_throttled_and_killed_while_its_table_change
     ]
 
 
+@pytest.mark.soak
 def test_a_no_shuffle_view_has_the_actors_of_the_view_that_it_reads(service: Service) -> None:
     service.run("CREATE TABLE history (id int PRIMARY KEY, v int)")
     service.run("INSERT INTO history SELECT g, g FROM generate_series(1, 3000) g")
@@ -96,6 +97,7 @@ def test_a_no_shuffle_view_has_the_actors_of_the_view_that_it_reads(service: Ser
     assert service.assert_equal("spread", "SELECT id, v FROM history") == 2_400
 
 
+@pytest.mark.soak
 def test_a_logical_view_is_read_and_stands_in_the_query_of_a_materialized_one(service: Service) -> None:
     """I1, I2: what is over it follows what is under it, through as many views as there are."""
     service.run("CREATE TABLE orders (id int PRIMARY KEY, amount int)")

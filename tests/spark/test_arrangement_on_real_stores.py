@@ -14,7 +14,7 @@ from tests.support.state_store import prepared_store
 pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(240)]
 
 
-@pytest.mark.parametrize("seed", [2, 3, 9])
+@pytest.mark.parametrize("seed", [2, 9])
 async def test_the_view_is_its_query_over_the_prefix_at_every_epoch(
     database_url: str, spark: SparkSession, seed: int
 ) -> None:
@@ -24,7 +24,7 @@ async def test_the_view_is_its_query_over_the_prefix_at_every_epoch(
     assert world.rescaled > 0, f"seed {seed} changes no actors"
 
 
-@pytest.mark.parametrize("seed", [3, 5])
+@pytest.mark.parametrize("seed", [3])
 async def test_so_it_is_with_one_position_for_each_actor(database_url: str, spark: SparkSession, seed: int) -> None:
     """NoShuffle, whose actors never change."""
     async with prepared_store(database_url) as store:
