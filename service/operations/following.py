@@ -159,7 +159,9 @@ async def _published(
     world: World, statement: CreateTableFrom, outside: _Outside, splits: tuple[Split, ...], column: str
 ) -> CdcScan:
     source, table = outside.source, outside.table
-    readable_after = await world.replication.publish(outside.at, source.publication, table.schema, table.name)
+    readable_after, published = await world.replication.publish(
+        outside.at, source.publication, table.schema, table.name
+    )
     return CdcScan(
         # Where the source stands is read anew whenever a plan is.
         source=CdcSource(
@@ -178,6 +180,7 @@ async def _published(
         total=table.rows if statement.snapshot else 0,
         batch_rows=statement.batch_rows,
         timestamp=statement.timestamp,
+        published=published,
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from service.domain.external import ExternalTable, Publication
-from service.protocol.cdc import Lsn
+from service.protocol.cdc import Lsn, Published
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,9 @@ class Replication(Protocol):
         """
         ...
 
-    async def publish(self, at: Address, publication: str, schema: str, table: str) -> int:
-        """Have a table published, and return a transaction's id: of those before it the log may lack changes. Raises
-        Invalid where the login may not do so.
+    async def publish(self, at: Address, publication: str, schema: str, table: str) -> tuple[int, Published]:
+        """Have a table published, and return a transaction's id, of those before which the log may lack changes, and
+        the table's place in the publication. Raises Invalid where the login may not do so.
         """
         ...
 

@@ -59,13 +59,31 @@ class CdcColumn(_Value):
     type: str
 
 
+class Published(_Value):
+    """A table's place in a publication, so that whoever looks later knows whether it was the same all the time: what
+    was changed and changed back in between would have left a gap in the log.
+
+    `system` identifies the server (a copy of it is the same), None where it does not say. `table` is the oid;
+    `publication` is the row that has the publication's options, in the version it had; `entries` are those by which the
+    table is in it, each in its version, none where the publication is for all tables. `partitions` are the oids of
+    those that have rows, each with the versions of the rows by which it is one.
+    """
+
+    system: str | None
+    table: str
+    publication: str
+    entries: tuple[str, ...]
+    partitions: tuple[str, ...] = ()
+
+
 class CdcScan(_Value):
     """What one table follows. `splits` are in the order of their numbers, from 0; their column is `split_column`, an
     external name. `total` is the external database's own estimate of the rows, None where it has none.
 
     Pages may be read once every transaction before `readable_after` has ended: the table was added to the publication
     then, and of older ones the log need not hold everything. `timestamp` is the name of the column that takes the time
-    of a row's commit (of `INCLUDE timestamp`), None without one.
+    of a row's commit (of `INCLUDE timestamp`), None without one. `published` is what was published then; None is not
+    known.
     """
 
     source: CdcSource
@@ -78,6 +96,7 @@ class CdcScan(_Value):
     total: int | None = None
     batch_rows: int = Field(default=1000, ge=1)
     timestamp: str | None = None
+    published: Published | None = None
     broken: str | None = None
     """Why the table no longer follows: what changed outside, and what to do. Nothing of it is applied any more."""
 
@@ -114,6 +133,37 @@ class SourceConnection(_Value):
 
     source: SourceId
     conninfo: str = Field(repr=False)
+
+
+SYSTEM_POSTGRES: Final = "select system_identifier::text from pg_control_system()"
+"""What identifies a server; not every one says it."""
+
+
+def published_postgres(version: int) -> str:
+    """Return a query of an external server, whose version is its own number: which of some tables (`$2` are their
+    schemas, `$3` their names) the publication `$1` publishes, and how.
+
+    A row has schema, name, what `Published` has but the system, the condition on rows, and the columns; of Postgres 14,
+    which knows neither, both are NULL. A row of a catalog is known by its `xmin`, which is kept when it is frozen.
+    """
+    of_schema = ""
+    if version >= 150000:
+        of_schema = (
+            " union all select n.oid || ':' || n.xmin::text from pg_publication_namespace n"
+            " where n.pnpubid = p.oid and n.pnnspid = c.relnamespace"
+        )
+    return (
+        "select t.schemaname, t.tablename, c.oid::text, p.oid || ':' || p.xmin::text, array("
+        "select r.oid || ':' || r.xmin::text from pg_publication_rel r where r.prpubid = p.oid and r.prrelid = c.oid"
+        f"{of_schema}), array(select leaf.relid::oid || ':' || ("
+        "select string_agg(i.xmin::text, ',' order by i.inhrelid) from pg_partition_ancestors(leaf.relid) a"
+        " join pg_inherits i on i.inhrelid = a.relid) from pg_partition_tree(c.oid) leaf"
+        " where leaf.isleaf and c.relkind = 'p'), to_jsonb(t) ->> 'rowfilter', to_jsonb(t) -> 'attnames'"
+        " from pg_publication p join pg_publication_tables t on t.pubname = p.pubname"
+        " join pg_namespace s on s.nspname = t.schemaname"
+        " join pg_class c on c.relnamespace = s.oid and c.relname = t.tablename"
+        " where p.pubname = $1 and (t.schemaname, t.tablename) in (select * from unnest($2::text[], $3::text[]))"
+    )
 
 
 def lsn_of(lsn: Lsn) -> int:

@@ -2,18 +2,22 @@
 
 from typing import Final
 
+import psycopg
 from psycopg import errors
+from psycopg.raw_cursor import AsyncRawCursor
 
 from service.domain.errors import Unavailable
 from service.ports.sources import Address
-from service.protocol.cdc import Lsn
+from service.protocol.cdc import SYSTEM_POSTGRES, Lsn, Published, published_postgres
 from service.sources.connections import Connection, connected, identifier, trusted
 
 _MEMBER: Final = "select from pg_publication_tables where pubname = %s and schemaname = %s and tablename = %s"
 # Those without an id write nothing that a slot would have to wait for.
 _RUNNING: Final = """
-select string_agg(pid::text, ', ' order by xact_start)
-from pg_stat_activity where backend_xid is not null and pid <> pg_backend_pid()
+select
+    (select string_agg(pid::text, ', ' order by xact_start)
+    from pg_stat_activity where backend_xid is not null and pid <> pg_backend_pid()),
+    (select string_agg(gid, ', ' order by prepared) from pg_prepared_xacts)
 """
 
 
@@ -39,16 +43,18 @@ class PostgresReplication:
         assert made is not None
         return made[0]
 
-    async def publish(self, at: Address, publication: str, schema: str, table: str) -> int:
+    async def publish(self, at: Address, publication: str, schema: str, table: str) -> tuple[int, Published]:
         async with connected(at) as conn:
             if await (await conn.execute(_MEMBER, [publication, schema, table])).fetchone() is None:
                 add = trusted("alter publication {} add table {}")
                 await conn.execute(add.format(identifier(publication), identifier(schema, table)))
+            # Before the id is: what is changed from here on is known from it, what was changed before, by the id.
+            published = await _published(at, conn, publication, schema, table)
             # An id that is assigned from here on, in a transaction of its own: every transaction that wrote before the
             # table was published has a smaller one. A snapshot's `xmax` would not do, for it may be an earlier id.
             found = await (await conn.execute("select pg_current_xact_id()::text::bigint")).fetchone()
         assert found is not None
-        return found[0]
+        return found[0], published
 
     async def unpublish(self, at: Address, publication: str, schema: str, table: str) -> None:
         async with connected(at) as conn:
@@ -82,8 +88,30 @@ class PostgresReplication:
 
 async def _held_up(at: Address, conn: Connection) -> str:
     running = await (await conn.execute(_RUNNING)).fetchone()
-    pids = running[0] if running is not None and running[0] else "unknown"
+    assert running is not None
+    pids, prepared = running
+    told = [f"those of the processes {pids}"] if pids else []
+    told += [f"those that are prepared as {prepared}"] if prepared else []
     return (
         f'source "{at.name}": a slot can be made once the transactions that run there have ended: '
-        f"those of the processes {pids}"
+        f"{' and '.join(told) or 'unknown ones'}"
+    )
+
+
+async def _published(at: Address, conn: Connection, publication: str, schema: str, table: str) -> Published:
+    async with AsyncRawCursor(conn) as cursor:
+        query = trusted(published_postgres(conn.info.server_version))
+        found = await (await cursor.execute(query, [publication, [schema], [table]])).fetchone()
+    if found is None:
+        raise Unavailable(f'source "{at.name}": "{schema}.{table}" was taken out of "{publication}" again')
+    try:
+        row = await (await conn.execute(trusted(SYSTEM_POSTGRES))).fetchone()
+    except psycopg.DatabaseError:
+        row = None
+    return Published(
+        system=None if row is None else row[0],
+        table=found[2],
+        publication=found[3],
+        entries=tuple(found[4]),
+        partitions=tuple(found[5]),
     )

@@ -67,7 +67,8 @@ select
     c.relreplident,
     n.nspname in ('pg_catalog', 'information_schema') as of_the_system,
     has_schema_privilege(n.oid, 'usage') and has_table_privilege(c.oid, 'select') as selectable,
-    pg_has_role(c.relowner, 'usage') as owned
+    pg_has_role(c.relowner, 'usage') as owned,
+    row_security_active(c.oid) as hides
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where n.nspname = %s and c.relname = %s
 """
@@ -284,6 +285,8 @@ def _why_not(found: dict[str, Any]) -> str | None:
         return _NOT_TABLES.get(found["relkind"], "it is no table")
     if found["relpersistence"] != "p":
         return "it is temporary" if found["relpersistence"] == "t" else "it is unlogged: its changes are not in the log"
+    if found["hides"]:
+        return "its row level security hides rows from the login of the source: ALTER ROLE ... BYPASSRLS"
     return None
 
 

@@ -20,4 +20,18 @@ TEXTS = Followed(
     collation='"C"',
     timestamp="changed_at",
 )
+STAMPED = Followed(8, "stamped", (("id", "bigint"), ("n", "bigint"), ("t", "text")), 1, timestamp="committed_at")
+PARTED = Followed(
+    9,
+    "parted",
+    (("id", "bigint"), ("n", "bigint"), ("t", "text")),
+    1,
+    splits=(Split(right="5"), Split(left="5")),
+    partition="range (id)",
+    parts=(
+        ("low", "for values from (minvalue) to (0)"),
+        ("middle", "for values from (0) to (10)"),
+        ("high", "for values from (10) to (4000)"),
+    ),
+)
 ENTIRE = Followed(4, "entire", (("id", "bigint"), ("n", "bigint"), ("t", "text")), 1, identity="full")

@@ -18,7 +18,16 @@ import psycopg
 import workers.cdc.external as adapter
 from service.domain.placement import blocks
 from service.protocol.barrier import Barrier, BarrierKind
-from service.protocol.cdc import CdcColumn, CdcScan, CdcSource, SourceConnection, Split
+from service.protocol.cdc import (
+    SYSTEM_POSTGRES,
+    CdcColumn,
+    CdcScan,
+    CdcSource,
+    Published,
+    SourceConnection,
+    Split,
+    published_postgres,
+)
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import (
     DATABASE_GRAPH,
@@ -64,6 +73,9 @@ class Followed:
     collation: str = ""
     identity: str = "default"
     timestamp: str | None = None
+    partition: str = ""
+    """What it is partitioned by, and by `parts`, names and bounds."""
+    parts: tuple[tuple[str, str], ...] = ()
 
     @property
     def relation(self) -> Relation:
@@ -89,7 +101,8 @@ class Followed:
             for name, kind in self.columns
         )
         names = ", ".join(name for name, _ in self.columns[: self.key])
-        return f"create table {self.name} ({columns}, primary key ({names}))"
+        by = f" partition by {self.partition}" if self.partition else ""
+        return f"create table {self.name} ({columns}, primary key ({names})){by}"
 
 
 @dataclass
@@ -110,17 +123,26 @@ class Writer:
 class External:
     """The external database: its writers, and its tables as plain data."""
 
-    def __init__(self, url: str, tables: Sequence[Followed], *, unseen: bool = False) -> None:
+    def __init__(
+        self, url: str, tables: Sequence[Followed], *, unseen: bool = False, publication: str | None = None
+    ) -> None:
         self.unseen = unseen
+        self.publication = publication or f"for table {', '.join(table.name for table in tables)}"
         self.url, self.tables = url, {table.name: table for table in tables}
         self.admin = psycopg.connect(url, autocommit=True, options="-c synchronous_commit=local")
+        self.number = 0
         self.rows: dict[str, Rows] = {name: {} for name in self.tables}
         self.history: list[tuple[int, dict[str, Rows]]] = [(0, {name: {} for name in self.tables})]
         self.writers: list[Writer] = []
         self.hanging: list[tuple[Writer, threading.Thread]] = []
+        self.prepared: dict[str, list[tuple[str, Any, Any]]] = {}
+        """What those that are prepared did, by their names."""
         for table in tables:
             self.admin.execute(table.ddl.encode())
-            self.admin.execute(f"alter table {table.name} replica identity {table.identity}".encode())
+            for part, bound in table.parts:
+                self.admin.execute(f"create table {part} partition of {table.name} {bound}".encode())
+            for name in (table.name, *(part for part, _ in table.parts)):
+                self.admin.execute(f"alter table {name} replica identity {table.identity}".encode())
             last = table.columns[-1][0]
             self.admin.execute(f"alter table {table.name} alter {last} set storage external".encode())
         self.types = {table.name: self._types(table.name) for table in tables}
@@ -128,7 +150,8 @@ class External:
     def open_slot(self) -> str:
         """Publication first, then the slot, which waits for every transaction that runs; return where it begins."""
         self.rest()
-        self.admin.execute(f"create publication pub for table {', '.join(self.tables)}".encode())
+        via_root = "with (publish_via_partition_root = true)"
+        self.admin.execute(f"create publication pub {self.publication} {via_root}".encode())
         found = self.admin.execute(
             "select lsn::text from pg_create_logical_replication_slot('slot', 'pgoutput')"
         ).fetchone()
@@ -155,15 +178,40 @@ class External:
         self.writers.append(made)
         return made
 
-    def run(self, writer: Writer, statement: str, values: Sequence[Any], effect: Callable[[Row], Any]) -> bool:
-        """Run one statement in a subtransaction; what it did is told by the rows that it returns."""
+    def places(self) -> dict[str, Published]:
+        """Return where the tables are in the publication."""
+        names = list(self.tables)
+        query = published_postgres(self.admin.info.server_version)
+        with psycopg.RawCursor(self.admin) as cursor:
+            found = cursor.execute(query.encode(), ["pub", ["public"] * len(names), names]).fetchall()
+        system = self.admin.execute(SYSTEM_POSTGRES).fetchone()
+        assert system is not None
+        return {
+            name: Published(
+                system=system[0], table=oid, publication=row, entries=tuple(entries), partitions=tuple(parts)
+            )
+            for _, name, oid, row, entries, parts, *_ in found
+        }
+
+    def run(
+        self,
+        writer: Writer,
+        statement: str,
+        values: Sequence[Any],
+        effect: Callable[[Row], Any],
+        *,
+        undone: bool = False,
+    ) -> bool:
+        """Run one statement in a subtransaction; what it did is told by the rows that it returns, unless it is undone
+        to a savepoint.
+        """
         writer.begin()
         try:
-            with writer.connection.transaction():
+            with writer.connection.transaction(force_rollback=undone):
                 rows = writer.connection.execute(statement.encode(), values).fetchall()
         except (psycopg.errors.LockNotAvailable, psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected):
             return False
-        writer.effects += [effect(row) for row in rows]
+        writer.effects += [effect(row) for row in rows if not undone]
         return True
 
     def empty(self, writer: Writer, table: str) -> None:
@@ -193,6 +241,21 @@ class External:
         self.writers.remove(writer)
         self.hanging.append((writer, thread))
 
+    def prepare(self, writer: Writer) -> str:
+        """Prepare a writer's transaction; return its name."""
+        self.number += 1
+        name = f"prepared-{self.number}"
+        writer.connection.execute(f"prepare transaction '{name}'".encode())
+        self.prepared[name], writer.effects = writer.effects, []
+        return name
+
+    def finish(self, name: str, how: str = "commit") -> None:
+        """Commit what was prepared, or roll it back."""
+        before, effects = self.lsn(), self.prepared.pop(name)
+        self.admin.execute(f"{how} prepared '{name}'".encode())
+        if how == "commit":
+            self._tell(effects, before)
+
     def show(self) -> None:
         """Let what waits become visible."""
         for writer, thread in self.hanging:
@@ -204,6 +267,8 @@ class External:
     def rest(self) -> None:
         """End every transaction, and let all be seen."""
         self.show()
+        for name in list(self.prepared):
+            self.finish(name)
         for writer in list(self.writers):
             if not writer.effects:
                 # A subtransaction that was rolled back has given it an id, with which even nothing waits for a standby.
@@ -219,7 +284,11 @@ class External:
         writer.effects = []
 
     def _committed(self, writer: Writer, before: int) -> None:
-        for table, old, row in writer.effects:
+        effects, writer.effects = writer.effects, []
+        self._tell(effects, before)
+
+    def _tell(self, effects: Sequence[tuple[str, Any, Any]], before: int) -> None:
+        for table, old, row in effects:
             rows = self.rows[table]
             if old is ...:
                 rows.clear()
@@ -227,9 +296,8 @@ class External:
                 rows.pop(old)
             if row is not None:
                 rows[row[: self.tables[table].key]] = row
-        if writer.effects:
+        if effects:
             self.history.append((before, {name: dict(rows) for name, rows in self.rows.items()}))
-        writer.effects = []
 
     def at(self, offset: int) -> dict[str, Rows]:
         """Return what the tables held after the last commit that ends at or before an offset."""
@@ -239,6 +307,8 @@ class External:
         """Do something in some transaction, or end it."""
         if self.hanging and not random.randrange(9):
             self.show()
+        if self.prepared and not random.randrange(6):
+            self.finish(random.choice(list(self.prepared)), random.choice(("commit", "commit", "rollback")))
         if len(self.writers) < 3:
             self.writer(hangs=self.unseen and not random.randrange(3))
         writer = random.choice(self.writers)
@@ -247,6 +317,8 @@ class External:
                 self.roll_back(writer)
             elif writer.hangs:
                 self.commit_unseen(writer)
+            elif len(self.prepared) < 2 and not random.randrange(5):
+                self.prepare(writer)
             else:
                 self.commit(writer)
             return
@@ -256,7 +328,7 @@ class External:
         name, width = table.name, table.key
         names = [column for column, _ in table.columns]
         same = " and ".join(f"{column} = %s" for column in names[:width])
-        known = list(self.rows[name])
+        known, undone = list(self.rows[name]), not random.randrange(9)
         key = random.choice(known) if known else self.key(random, table)
         verb = random.choice(
             ("insert", "insert", "insert", "update", "update", "long", "move", "move", "delete", "rest")
@@ -268,9 +340,11 @@ class External:
         elif verb == "insert":
             row = (*self.key(random, table), random.randrange(100), _long(random))
             text = f"insert into {name} ({', '.join(names)}) values ({', '.join(['%s'] * len(names))}) returning *"
-            self.run(writer, text, row, lambda made: (name, None, made))
+            self.run(writer, text, row, lambda made: (name, None, made), undone=undone)
         elif verb == "delete":
-            self.run(writer, f"delete from {name} where {same} returning *", key, lambda _: (name, key, None))
+            self.run(
+                writer, f"delete from {name} where {same} returning *", key, lambda _: (name, key, None), undone=undone
+            )
         else:
             value: Sequence[Any] = [random.randrange(100)]
             assigned = f"{names[width]} = %s"
@@ -280,7 +354,7 @@ class External:
                 value = [*self.key(random, table), *value]
                 assigned = ", ".join(f"{column} = %s" for column in names[: width + 1])
             text = f"update {name} set {assigned} where {same} returning *"
-            self.run(writer, text, [*value, *key], lambda made: (name, key, made))
+            self.run(writer, text, [*value, *key], lambda made: (name, key, made), undone=undone)
 
     @staticmethod
     def key(random: Random, table: Followed) -> Row:
@@ -290,6 +364,8 @@ class External:
 
     def close(self) -> None:
         self.show()
+        for name in list(self.prepared):
+            self.finish(name, "rollback")
         for writer in self.writers:
             writer.connection.close()
         for statement in ("select pg_drop_replication_slot('slot')", "drop publication pub"):
@@ -337,8 +413,12 @@ class CdcWorld:
     waiting: str | None = None
     model: bool = True
     """Whether the plain data know of all that is written; otherwise a test compares by itself."""
-    page_rows: int = 3
+    page_rows: int | None = 3
+    """Of every page; None lets the worker find it out."""
+    batch_rows: int = 4
     readable_after: int = 0
+    places: dict[str, Published] = field(default_factory=dict[str, Published])
+    """Where the tables were in the publication when they began to be followed."""
     paused: bool = False
     limit: int | None = 0
     committed: int = 1
@@ -355,6 +435,7 @@ class CdcWorld:
         for table in self.external.tables.values():
             await self.store.tables.create(table.relation, term=TERM)
         self.offset = self.external.open_slot()
+        self.places = self.external.places()
         await self.recover()
 
     async def recover(self) -> None:
@@ -387,7 +468,7 @@ class CdcWorld:
         self.newest += 1
         for source in self.cdc.sources.values() if self.cdc is not None else ():
             for table in source.tables.values():
-                table.page_rows = self.page_rows
+                table.page_rows = self.page_rows or table.page_rows
         barrier = Barrier(
             graph=DATABASE_GRAPH,
             generation=Generation(self.generation),
@@ -461,8 +542,9 @@ class CdcWorld:
             split_column=table.columns[0][0],
             splits=table.splits,
             readable_after=self.readable_after,
-            batch_rows=4,
+            batch_rows=self.batch_rows,
             timestamp=table.timestamp,
+            published=self.places[table.name],
             broken=self.broken.get(table.fragment),
         )
 

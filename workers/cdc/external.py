@@ -15,7 +15,7 @@ from psycopg.errors import error_from_result
 from psycopg.pq.abc import PGconn
 from psycopg.raw_cursor import RawCursor
 
-from service.protocol.cdc import CdcScan, lsn_of
+from service.protocol.cdc import SYSTEM_POSTGRES, lsn_of
 from service.protocol.quoting import quoted, quoted_text
 from workers.cdc.apply import COPY_END, COPY_HEADER, is_refusal, reason_of
 from workers.cdc.fold import Key, Values
@@ -27,6 +27,8 @@ SETUP: Final = (
     "set statement_timeout = '60s'",
     # Behind whoever waits for an exclusive lock, everybody else would queue.
     "set lock_timeout = '2s'",
+    # What a policy hides is refused, not left out.
+    "set row_security = off",
     "set idle_in_transaction_session_timeout = '60s'",
     # Values travel as texts, which are to mean the same there and here.
     "set datestyle = 'ISO, YMD'",
@@ -56,7 +58,9 @@ _REACHED: Final[Mapping[str, Any]] = {
 _CHANGED: Final = ("42703", "42P01", "42804", "42883", "42846", "3F000")
 """SQLSTATEs of a table that is not the one that was described."""
 
-_LOCKED: Final = "55P03"
+_LOCKED, _CANCELLED, _FORBIDDEN = "55P03", "57014", "42501"
+_HELD_UP: Final = (_LOCKED, _CANCELLED, _FORBIDDEN)
+"""SQLSTATEs of what concerns one table, and passes: a lock, a limit of time, a privilege that was taken away."""
 
 kept: Final[dict[tuple[int, str, str], psycopg.Connection]] = {}
 """The sessions of this process: one of each source."""
@@ -66,8 +70,12 @@ class AwayError(Exception):
     """The external database cannot be followed now; the text says why."""
 
 
-class LockedError(AwayError):
-    """Somebody holds a lock that a reader waits for."""
+class HeldUpError(AwayError):
+    """What was asked for cannot be had now, other things can. `slow`: it took too long."""
+
+    def __init__(self, reason: str, *, slow: bool = False) -> None:
+        super().__init__(reason)
+        self.slow = slow
 
 
 class ChangedError(Exception):
@@ -116,8 +124,9 @@ def asking() -> Generator[None]:
             raise
         if error.sqlstate in _CHANGED:
             raise ChangedError(reason_of(error)) from error
-        if error.sqlstate == _LOCKED:
-            raise LockedError("somebody holds an exclusive lock on it") from error
+        if error.sqlstate in _HELD_UP:
+            reason = "somebody holds an exclusive lock on it" if error.sqlstate == _LOCKED else reason_of(error)
+            raise HeldUpError(reason, slow=error.sqlstate == _CANCELLED) from error
         raise AwayError(reason_of(error)) from error
 
 
@@ -239,8 +248,19 @@ class Session:
             raise AwayError(f'the slot "{self.slot}" was invalidated, its log is removed: {again}')
         if lsn_of(confirmed) > offset:
             raise AwayError(f'the slot "{self.slot}" was made anew or moved on without us, to {confirmed}: {again}')
+        if lsn_of(inserted) < offset:
+            lost = f"its log ends at {inserted}, before {lsn_text(offset)}, up to which it was read"
+            raise AwayError(f"the server is another one, or has lost what it had: {lost}; {again}")
         start = None if restart is None else lsn_of(restart)
         return Seen(lsn_of(confirmed), start, lsn_of(inserted), Snapshot.parse(snapshot), int(now))
+
+    def system(self) -> str | None:
+        """Return what identifies the server; a copy of it is the same. None where it does not say."""
+        try:
+            ((system,),) = ask(self.control, SYSTEM_POSTGRES)
+        except (AwayError, ChangedError):
+            return None
+        return str(system)
 
     def advance(self, offset: int) -> None:
         """Let the external database forget what ends at or before a committed offset."""
@@ -329,7 +349,7 @@ class Session:
         """Return the table as it is in the catalog, with the order of its key. None: it is not there."""
         found = ask(
             self.control,
-            "select c.relkind = 'p', a.attname, format_type(a.atttypid, a.atttypmod),"
+            "select c.relkind = 'p', c.oid, a.attname, format_type(a.atttypid, a.atttypmod),"
             " quote_ident(n.nspname) || '.' || quote_ident(l.collname)"
             " from pg_class c join pg_namespace s on s.oid = c.relnamespace and s.nspname = $1"
             " left join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped"
@@ -339,35 +359,13 @@ class Session:
         )
         if not found:
             return None
-        known = {name: ExternalKey(name, kind, collation) for _, name, kind, collation in found}
+        known = {name: ExternalKey(name, kind, collation) for _, _, name, kind, collation in found}
         missing = [part.name for part in table.key if part.name not in known]
         if missing:
             raise ChangedError(f'it has no column "{missing[0]}" any more')
-        return ExternalTable(table.relation, table.scan, tuple(known[part.name] for part in table.key), found[0][0])
-
-    def unpublished(self, tables: Sequence[CdcScan], snapshot: Snapshot) -> dict[tuple[str, str], str]:
-        """Return which tables the publication does not hold without a break since they were added, and why."""
-        found = ask(
-            self.control,
-            "select t.schemaname, t.tablename, r.xmin::text::bigint from pg_publication p"
-            " left join pg_publication_tables t on t.pubname = p.pubname"
-            " left join pg_publication_rel r on r.prpubid = p.oid"
-            " and r.prrelid = to_regclass(format('%I.%I', t.schemaname, t.tablename)) where p.pubname = $1",
-            [self.publication],
-        )
-        if not found:
-            raise AwayError(f'the publication "{self.publication}" was dropped')
-        added = {(schema, name): xmin for schema, name, xmin in found}
-        reasons: dict[tuple[str, str], str] = {}
-        for scan in tables:
-            name = (scan.external_schema, scan.external_table)
-            if name not in added:
-                reasons[name] = f'it is not in the publication "{self.publication}" any more'
-            elif scan.readable_after and added[name] is not None:
-                since = snapshot.full(added[name])
-                if scan.readable_after <= since < snapshot.xmax:
-                    reasons[name] = f'it was taken out of the publication "{self.publication}" and added again'
-        return reasons
+        partitioned, oid, *_ = found[0]
+        key = tuple(known[part.name] for part in table.key)
+        return ExternalTable(table.relation, table.scan, key, partitioned, oid)
 
 
 def _arrays(keys: Sequence[Key]) -> list[list[str | None]]:

@@ -25,6 +25,7 @@ from workers.cdc.fold import Applies, Change, Folded, Key, Values, fold
 from workers.cdc.keys import FRESH, SETTLED, ExternalTable, Stretch, keyed
 from workers.cdc.log import ROW_TOO_LARGE, LogReader, Part, Picked, Truncated, drift, picked
 from workers.cdc.pgoutput import TableSent, text_of
+from workers.cdc.publication import unpublished
 from workers.cdc.snapshots import Snapshot
 from workers.state_store.postgres import PostgresStore
 
@@ -47,6 +48,8 @@ class TableEpoch:
     paged: int = 0
     """Rows that pages brought."""
     broken: str | None = None
+    partitions: set[str] = field(default_factory=set[str])
+    """Those that came to it since it is followed."""
     patched: dict[Key, Snapshot] = field(default_factory=dict[Key, Snapshot])
     """Keys whose row was asked for, and in which snapshot it was read."""
     truncated: bool = False
@@ -103,9 +106,9 @@ def follow(
                 writing.undo(table.table.relation.id, prev)
         # Looked at again, now that all was read: what happened to slot and publication meanwhile may have cost changes.
         seen = session.look(offset)
-        missing = session.unpublished([table.table.scan for table in tables], seen.snapshot)
-        for table in tables:
-            reason = missing.get(_name(table))
+        external, partitions = [table.table for table in tables], [table.partitions for table in tables]
+        missing = unpublished(session.control, session.publication, external, partitions)
+        for table, reason in zip(tables, missing, strict=True):
             if reason is not None and table.broken is None:
                 table.breaks(reason)
                 writing.undo(table.table.relation.id, prev)
@@ -246,14 +249,16 @@ class _Epoch:
         return applies
 
     def _describe(self, sent: TableSent) -> Sequence[Picked]:
-        mine = [table for table in self.tables.values() if _name(table) == (sent.schema, sent.name)]
+        known = [(one, one.table.named == (sent.schema, sent.name)) for one in self.tables.values()]
+        mine = [(one, same) for one, same in known if same or one.table.oid == sent.oid]
         if not mine:
             return ()
         self._written()
         types = self.session.types(sent.columns)
         kept: list[Picked] = []
-        for table in mine:
-            reason = drift(table.table, sent, types)
+        for table, same in mine:
+            renamed = f"it was renamed to {sent.schema}.{sent.name}, if only for some time"
+            reason = drift(table.table, sent, types) if same else renamed
             if reason is None:
                 kept.append(picked(table.table, table.fragment, sent))
             else:
@@ -267,10 +272,6 @@ def _unless_patched(patched: Mapping[Key, Snapshot]) -> Applies:
         return shown is None or not shown.shows(xid)
 
     return applies if patched else lambda _key, _xid: True
-
-
-def _name(table: TableEpoch) -> tuple[str, str]:
-    return table.table.scan.external_schema, table.table.scan.external_table
 
 
 def _keyed(table: TableEpoch, key: Key) -> str:

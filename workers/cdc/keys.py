@@ -35,16 +35,24 @@ class ExternalKey:
 
 @dataclass(frozen=True, slots=True)
 class ExternalTable:
-    """A table there, and what it becomes here. `partitioned`: its rows are those of its partitions."""
+    """A table there, and what it becomes here. `partitioned`: its rows are those of its partitions. `oid` is 0 where it
+    was not looked at yet.
+    """
 
     relation: Relation
     scan: CdcScan
     key: tuple[ExternalKey, ...]
     partitioned: bool = False
+    oid: int = 0
+
+    @property
+    def named(self) -> tuple[str, str]:
+        """Schema and name."""
+        return self.scan.external_schema, self.scan.external_table
 
     @property
     def name(self) -> str:
-        """The qualified name."""
+        """The qualified name, quoted."""
         return f"{quoted(self.scan.external_schema)}.{quoted(self.scan.external_table)}"
 
     @property

@@ -24,7 +24,7 @@ from workers.backfill.order import Position
 from workers.backfill.pace import page_rows_after
 from workers.backfill.positions import ONE_VNODE, Block, PageSize, Positions, Span, pages
 from workers.cdc.apply import is_refusal, reason_of
-from workers.cdc.external import AwayError, ChangedError, LockedError, ask, cached, reading, stream
+from workers.cdc.external import AwayError, ChangedError, HeldUpError, ask, cached, reading, stream
 from workers.cdc.keys import ExternalTable, bound_query, keyed, page_query
 from workers.cdc.log import ROW_BYTES_MAX, ROW_TOO_LARGE
 from workers.cdc.snapshots import Snapshot
@@ -115,8 +115,10 @@ def copy_pages(copied: Copied, task: PagesTask, index: int) -> PagesOutcome:
         except _RefusedError as error:
             key = copying.find_refused(error)
             return outcome(broken=f"{error}{'' if key is None else f' at {keyed(copied.table, key)}'}")
-    except LockedError as error:
-        return outcome(waiting=str(error))
+    except HeldUpError as error:
+        # What takes too long may not, were it less.
+        rows = max(task.page_rows // 2, 1) if error.slow else task.page_rows
+        return PagesOutcome(actor=index, page_rows=rows, waiting=str(error))
     except AwayError as error:
         return outcome(away=str(error))
     except ChangedError as error:

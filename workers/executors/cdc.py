@@ -153,9 +153,15 @@ class CdcGraph:
     def _follow_log(
         self, source: Source, tables: Sequence[FollowedTable], turn: CdcTurn, epochs: dict[FragmentId, TableEpoch]
     ) -> SourceReport:
-        session = self._session(source, tables)
+        session = self._session(source)
         began = _monotonic()
         seen = session.look(source.offset)
+        # Only now: what another server has, or has not, says nothing of the tables.
+        unknown = [table for table in tables if table.table is None]
+        if unknown:
+            _check_server(session, unknown)
+        for table in unknown:
+            table.table = _looked_at(session, table)
         if source.committed - seen.confirmed >= ADVANCE_BYTES:
             session.advance(source.committed)
         tables = [table for table in tables if table.broken is None]
@@ -182,7 +188,7 @@ class CdcGraph:
             tables[0].timings_ms["log"] = (_monotonic() - began) * 1000
         return followed(source, epoch)
 
-    def _session(self, source: Source, tables: Sequence[FollowedTable]) -> Session:
+    def _session(self, source: Source) -> Session:
         if source.session is None:
             if _monotonic() < source.backoff.until:
                 raise _StillAwayError(source.backoff.reason or "the source does not answer")
@@ -192,9 +198,6 @@ class CdcGraph:
                 # Whatever the client says: the source cannot be reached now.
                 raise AwayError(f"the service does not say how to reach it: {type(error).__name__}") from error
             source.session = Session.open(source.conninfo, source.slot, source.publication)
-        for table in tables:
-            if table.table is None:
-                table.table = _looked_at(source.session, table)
         return source.session
 
     def _read_pages(self, source: Source, session: Session, table: FollowedTable, turn: CdcTurn) -> None:
@@ -253,6 +256,18 @@ def _judge(table: FollowedTable, session: Session) -> None:
             assert table.table is not None
             older = session.older(session.snapshot(), table.scan.readable_after)
             table.waiting = f"transactions that began before the table was published still run: {older}"
+
+
+def _check_server(session: Session, tables: Sequence[FollowedTable]) -> None:
+    """Raise AwayError where the server is not the one, or a copy of the one, on which tables were first followed."""
+    now = session.system()
+    for published in (table.scan.published for table in tables):
+        before = None if published is None else published.system
+        if before is not None and now is not None and before != now:
+            raise AwayError(
+                f"the server is another one, with a slot of the same name: its system identifier is {now}, not "
+                f"{before}; point the source back, or DROP and CREATE it and its tables again"
+            )
 
 
 def _looked_at(session: Session, table: FollowedTable) -> ExternalTable | None:

@@ -75,6 +75,8 @@ class FollowedTable:
     waiting: str | None = None
     table: ExternalTable | None = None
     """As it is in the catalog there; None until it was looked at with the present sessions."""
+    partitions: set[str] = field(default_factory=set[str])
+    """Those that came to it while it was followed."""
     pace: Pace = field(default_factory=Pace)
     planned: PagesJob | None = None
     told_finished: bool = False
@@ -174,6 +176,7 @@ def epoch_of(table: FollowedTable) -> TableEpoch:
         snapshots={o.actor: Snapshot.parse(o.snapshot) for o in read if o.snapshot is not None},
         paged=sum(outcome.snapshot_rows for outcome in read),
         broken=table.broken,
+        partitions=table.partitions,
     )
 
 

@@ -54,6 +54,9 @@ async def test_a_source_is_made_shown_and_dropped(http: httpx.AsyncClient, exter
     refused(await http.delete("/v1/secrets/key"), 409, "conflict")
     changed = await http.put("/v1/secrets/key", json={"value": "another"})
     assert changed.json() == {"name": "key"}
+    token = {"Authorization": f"Bearer {WORKER_TOKEN}"}
+    told = (await http.get(f"/internal/v1/sources/{shown['id']}", headers=token)).json()
+    assert "password='another'" in told["conninfo"]
     assert (await http.delete("/v1/sources/pg")).status_code == 200
     refused(await http.get("/v1/sources/pg"), 404, "not-found")
     listed = (await http.get("/v1/source-cleanups")).json()

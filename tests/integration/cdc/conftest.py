@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,8 @@ def external_server() -> Iterator[str]:
         settings = {
             "synchronous_standby_names": "nobody",
             "synchronous_commit": "local",
+            "max_prepared_transactions": "10",
+            "track_commit_timestamp": "on",
             "shared_buffers": "64MB",
             "max_wal_size": "1GB",
             "min_wal_size": "80MB",
@@ -50,8 +53,8 @@ def started(database_url: str, external_url: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(backoff, "RETRY_SECONDS", (0.0, 0.0))
 
     @asynccontextmanager
-    async def start(*tables: Followed, rows: int = 0, unseen: bool = False) -> AsyncGenerator[CdcWorld]:
-        external = External(external_url, tables, unseen=unseen)
+    async def start(*tables: Followed, rows: int = 0, **how: Any) -> AsyncGenerator[CdcWorld]:
+        external = External(external_url, tables, **how)
         writer = external.writer()
         for table in tables:
             for number in range(rows):

@@ -104,6 +104,33 @@ async def test_rows_that_came_after_a_truncate_are_kept(started: Started) -> Non
         await finish(world)
 
 
+async def test_what_is_prepared_counts_from_when_it_is_committed(started: Started) -> None:
+    """Prepared before a page, and committed between the page and the log that follows, or after both; or never."""
+    async with started(NUMBERS, rows=6) as world:
+        external = world.external
+        names: list[str] = []
+        for key in (0, 1, 2):
+            writer = external.writer()
+            remove(external, writer, NUMBERS, key)
+            put(external, writer, NUMBERS, 100 + key, "prepared")
+            names.append(external.prepare(writer))
+        high = Session.high
+
+        def late(session: Session) -> int:
+            if names[0] in external.prepared:
+                external.finish(names[0])
+            return high(session)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Session, "high", late)
+            await finish(world)
+        assert [row[0] for row in await world.rows(NUMBERS)] == [1, 2, 3, 4, 5, 100]
+        external.finish(names[1])
+        external.finish(names[2], "rollback")
+        await world.epoch()
+        assert [row[0] for row in await world.rows(NUMBERS)] == [2, 3, 4, 5, 100, 101]
+
+
 async def test_what_happened_while_nobody_followed_is_not_lost(started: Started) -> None:
     """Deletes of keys that were read before a worker died, by it or by the one whose epoch never committed."""
     async with started(SPLIT, rows=60) as world:
@@ -173,6 +200,30 @@ async def test_a_slot_that_was_dropped_is_no_gap_to_jump(started: Started) -> No
         assert len(await world.rows(NUMBERS)) == 4
 
 
+async def test_a_slot_whose_log_was_removed_is_named(started: Started) -> None:
+    async with started(NUMBERS, rows=4) as world:
+        await finish(world)
+        admin, before = world.external.admin, world.offset
+        world.close()
+        admin.execute("alter system set max_slot_wal_keep_size = '1MB'")
+        try:
+            admin.execute("select pg_reload_conf()")
+            limit = "select setting = '1' from pg_settings where name = 'max_slot_wal_keep_size'"
+            while admin.execute(limit).fetchone() != (True,):
+                pass
+            for _ in range(3):
+                admin.execute("create table if not exists elsewhere (i int)")
+                admin.execute("insert into elsewhere values (1)")
+                admin.execute("select pg_switch_wal()")
+            admin.execute("checkpoint")
+        finally:
+            admin.execute("alter system reset max_slot_wal_keep_size")
+            admin.execute("select pg_reload_conf()")
+        await world.epoch()
+        assert 'the slot "slot" was invalidated, its log is removed: DROP and CREATE the source' in str(world.waiting)
+        assert (world.offset, world.broken) == (before, {})
+
+
 async def test_the_slot_follows_what_is_committed(started: Started) -> None:
     """Also where nothing is written to the tables: the log is not held for ever."""
     async with started(NUMBERS, rows=4) as world:
@@ -221,10 +272,13 @@ async def test_a_pause_stops_pages_and_nothing_else(started: Started) -> None:
         await finish(world)
 
 
-async def test_transactions_older_than_the_table_are_waited_for(started: Started) -> None:
+@pytest.mark.parametrize("prepared", [False, True])
+async def test_transactions_older_than_the_table_are_waited_for(started: Started, *, prepared: bool) -> None:
     async with started(NUMBERS, rows=3) as world:
         writer = world.external.writer()
         put(world.external, writer, NUMBERS, 7, "open")
+        name = world.external.prepare(writer) if prepared else ""
+        whose = f"prepared transaction {name} since"
         found = world.external.admin.execute("select pg_current_xact_id()::text::bigint").fetchone()
         assert found is not None
         world.readable_after = int(found[0])
@@ -233,8 +287,11 @@ async def test_transactions_older_than_the_table_are_waited_for(started: Started
         assert world.read == 0
         assert world.collected is not None
         (told,) = world.collected.sources[0].tables
-        assert f"process {writer.connection.info.backend_pid} since" in str(told.waiting)
-        world.external.commit(writer)
+        assert (whose if prepared else f"process {writer.connection.info.backend_pid} since") in str(told.waiting)
+        if prepared:
+            world.external.finish(name)
+        else:
+            world.external.commit(writer)
         await finish(world)
         assert len(await world.rows(NUMBERS)) == 4
 

@@ -1,9 +1,11 @@
 """Every type, its extremes, exactly as it was; and what a table cannot hold is refused with the key of its row."""
 
+from typing import Any
+
 import pytest
 
 from tests.support.cdc_steps import Started, finish, put, remove
-from tests.support.cdc_tables import NUMBERS
+from tests.support.cdc_tables import NUMBERS, STAMPED
 from tests.support.real_cdc import Followed
 from workers.cdc import log, pages
 
@@ -66,6 +68,38 @@ async def test_every_value_arrives_as_it_was(started: Started) -> None:
         names = ", ".join(f"{name}::text" for name, _ in TYPES.columns)
         stored = await world.store.rows(f"select {names} from state.t_5 where _to > {world.committed} order by t_5.id")
         assert stored == admin.execute(f"select {names} from types order by types.id".encode()).fetchall()
+
+
+async def test_a_change_has_the_time_of_its_commit_and_history_that_of_its_reading(started: Started) -> None:
+    """Every change gives a row a new one, also where its long value is not sent."""
+    async with started(STAMPED) as world:
+        world.model = False
+        admin = world.external.admin
+        admin.execute("insert into stamped select i, i, repeat('x', 9000) from generate_series(1, 6) i")
+
+        async def stamps() -> dict[Any, Any]:
+            return {row[0]: row[3] for row in await world.rows(STAMPED)}
+
+        def committed() -> dict[Any, Any]:
+            return dict(admin.execute("select id, pg_xact_commit_timestamp(xmin) from stamped").fetchall())
+
+        await finish(world)
+        read, history = await stamps(), committed()
+        now = admin.execute("select clock_timestamp()").fetchone()
+        assert now is not None
+        assert all(history[key] < at < now[0] for key, at in read.items())
+        for statement in (
+            "insert into stamped values (7, 7, 'new')",
+            "update stamped set n = -n where id in (1, 7)",
+            "update stamped set id = 10 where id = 2",
+            "update stamped set t = null where id = 3",
+        ):
+            admin.execute(statement.encode())
+            await world.epoch()
+        told = committed()
+        unchanged = {key: read[key] for key in (4, 5, 6)}
+        assert await stamps() == {key: unchanged.get(key, at) for key, at in told.items()}
+        assert len(told) == 7
 
 
 async def test_keys_of_any_type_are_read_in_the_order_there(started: Started) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -125,6 +126,17 @@ async def test_what_cannot_be_followed_is_refused_and_leaves_nothing(here: Follo
         "create table feeling (kind mood primary key)",
         "create table mixed (a int not null unique, b text, g int generated always as (a + 1) stored)",
     )
+    # Not every build of Postgres makes such a collation, and whether one has it is not what is looked at.
+    external.run(
+        'create collation alike from "C"',
+        "set allow_system_table_mods = on",
+        "update pg_collation set collisdeterministic = false where collname = 'alike'",
+        "create table alike (a text collate alike primary key)",
+        "create table hidden (id bigint primary key)",
+        "alter table hidden enable row level security",
+        f"grant select on alike, hidden to {external.login}",
+        superuser=True,
+    )
     await here.run(external.create_source())
     refused = {
         "(*) FROM pg TABLE 'public.nowhere'": 'table "public.nowhere" does not exist',
@@ -140,6 +152,8 @@ async def test_what_cannot_be_followed_is_refused_and_leaves_nothing(here: Follo
         "(who text primary key) FROM pg TABLE 'orders'": "has no unique index of (who)",
         "(id bigint primary key, who text not null) FROM pg TABLE 'orders'": 'column "who" may be NULL',
         "(a int primary key) FROM pg TABLE 'mixed'": "the replica identity",
+        "(*) FROM pg TABLE 'alike'": "its collation takes different texts for equal",
+        "(*) FROM pg TABLE 'hidden'": "its row level security hides rows",
     }
     for what, why in refused.items():
         with pytest.raises(Refused) as error:
@@ -371,6 +385,59 @@ async def test_a_source_that_nothing_follows_keeps_no_log(here: Following) -> No
     assert (await source_status.source(here.world, "pg")).offset == after.offset
 
 
+async def test_a_slot_that_is_dropped_for_what_it_holds_ends_what_followed_until_it_is_made_anew(
+    here: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The leader measures for itself.
+    monkeypatch.setattr(source_upkeep, "MEASURED_EVERY", timedelta(0))
+    external = here.external
+    create = external.create_source().replace(
+        "WITH (", "WITH (wal.retained.max.bytes = '100000', wal.retained.action = 'drop_slot', "
+    )
+    await here.run(create)
+    await here.run("CREATE TABLE t (*) FROM pg TABLE 'orders'")
+    await source_upkeep.watch(here.world, term=here.leader.term)
+    assert len(external.slots()) == 1
+    external.run("insert into orders select n, 'w' from generate_series(1, 5000) n")
+    await source_upkeep.watch(here.world, term=here.leader.term)
+    assert external.slots() == []
+    source = await source_status.source(here.world, "pg")
+    (table,) = source.tables
+    assert (source.retention, table.state) == ("slot_dropped", "broken")
+    assert "DROP the table and the source, and make both anew" in str(table.reason)
+    with pytest.raises(Invalid, match=r"source pg can be followed no more: replication slot .* is gone"):
+        await here.run("CREATE TABLE again (*) FROM pg TABLE 'orders'")
+    await here.run("DROP SOURCE pg CASCADE")
+    await here.run(create.replace("100000", "100000000"))
+    await here.run("CREATE TABLE t (*) FROM pg TABLE 'orders'")
+    await source_upkeep.watch(here.world, term=here.leader.term)
+    source = await source_status.source(here.world, "pg")
+    assert (source.retention, source.tables[0].state, len(external.slots())) == (None, "backfilling", 1)
+
+
+@pytest.mark.parametrize("publication", ["for all tables", "for tables in schema public"])
+async def test_a_publication_of_whole_schemas_is_used_as_it_is(here: Following, publication: str) -> None:
+    external = here.external
+    via_root = "with (publish_via_partition_root = true)"
+    external.run(f"create publication theirs {publication} {via_root}", superuser=True)
+    external.run("create table lines (id bigint primary key)")
+    before = external.rows("select p, r from pg_publication p left join pg_publication_rel r on true")
+    await here.run(external.create_source(publication__name="theirs"))
+    await here.run("CREATE TABLE t (*) FROM pg TABLE 'orders'")
+    scan = (await plan_of(here, "t")).cdc
+    assert scan is not None
+    assert scan.published is not None
+    assert len(scan.published.entries) == (publication != "for all tables")
+    await here.run("DROP TABLE t")
+    await here.run("CREATE TABLE t (*) FROM pg TABLE 'orders'")
+    external.run("drop table lines")
+    assert external.published() == [("theirs", "public", "orders")]
+    await here.run("DROP SOURCE pg CASCADE")
+    assert here.stored("select * from rw_catalog.rw_source_cleanups") == []
+    assert external.rows("select p, r from pg_publication p left join pg_publication_rel r on true") == before
+    external.run("drop publication theirs", superuser=True)
+
+
 @pytest.mark.parametrize(("action", "state"), [("pause", "exceeded"), ("drop_slot", "slot_dropped")])
 async def test_a_slot_that_holds_too_much_does_what_its_user_chose(here: Following, action: str, state: str) -> None:
     external = here.external
@@ -391,3 +458,9 @@ async def test_a_slot_that_holds_too_much_does_what_its_user_chose(here: Followi
     assert bool(external.slots()) == (action == "pause")
     broken = (await source_status.source(here.world, "pg")).tables[0].state == "broken"
     assert broken == (action == "drop_slot")
+    # What was held is read: the alarm is over, and what is for good stays.
+    here.reports = [SourceReport(source=fragment.cdc.source.id, offset="0/9", retained_bytes=5)]
+    await here.barrier()
+    await source_upkeep.watch(here.world, term=here.leader.term)
+    left = (await source_status.source(here.world, "pg")).retention
+    assert left == (None if action == "pause" else state)

@@ -13,7 +13,7 @@ from service.operations import source_status, source_upkeep
 from service.operations.sources import ABANDONED
 from service.ports.source_records import NewSource, Password
 from service.ports.sources import Address
-from service.protocol.cdc import Lsn
+from service.protocol.cdc import Lsn, Published
 from service.sources.replication import PostgresReplication
 from tests.support.external import PASSWORD, External, Following, external_database, following
 
@@ -43,7 +43,7 @@ class Faulty(PostgresReplication):
             await asyncio.to_thread(self.rival.run, made)
         return await super().create_slot(at, name)
 
-    async def publish(self, at: Address, publication: str, schema: str, table: str) -> int:
+    async def publish(self, at: Address, publication: str, schema: str, table: str) -> tuple[int, Published]:
         after = await super().publish(at, publication, schema, table)
         if self.deadly:
             raise DiedError

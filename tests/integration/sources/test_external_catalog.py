@@ -149,12 +149,12 @@ async def test_every_transaction_that_wrote_before_a_table_was_published_is_olde
     """A snapshot's `xmax` would be too early: transactions that run have ids beyond it."""
     external.run("create table t (id int primary key)")
     await REPLICATION.create_publication(external.address, "p")
-    first = await REPLICATION.publish(external.address, "p", "public", "t")
+    first, _ = await REPLICATION.publish(external.address, "p", "public", "t")
     with psycopg.connect(external.url) as running:
         running.execute("insert into t values (1)")
         row = running.execute("select pg_current_xact_id()::text::bigint").fetchone()
         assert row is not None
-        again = await REPLICATION.publish(external.address, "p", "public", "t")
+        again, _ = await REPLICATION.publish(external.address, "p", "public", "t")
     assert first < row[0] < again
     await REPLICATION.unpublish(external.address, "p", "public", "t")
     await REPLICATION.unpublish(external.address, "p", "public", "t")
