@@ -100,7 +100,7 @@ def test_a_limit_of_zero_reads_no_history(service: Service, external: External) 
 )
 def test_kills_lose_nothing(service: Service, external: External, options: str) -> None:
     """Scenarios 45 and 75: the worker is killed and the external server restarted in the middle of the history."""
-    job = follow(service, external, 20_000, f"WITH ({options}backfill_rate_limit = 2000)")
+    job = follow(service, external, 20_000, f"WITH ({options}backfill_rate_limit = 300)")
     with changing(external) as changes:
         rows = service.until_rows(job, 0)
         generation = service.graph()["generation"]

@@ -25,7 +25,8 @@ def embedded_postgres() -> Generator[str]:
         # The server's account may be another one than ours: it has to pass through.
         Path(directory).chmod(0o711)
         relaxed = os.environ.get("TIDEFILL_TEST_FSYNC") == "off"
-        server = EmbeddedPostgres(Path(directory), {"fsync": "off"} if relaxed else {})
+        settings = {"max_prepared_transactions": "10", **({"fsync": "off"} if relaxed else {})}
+        server = EmbeddedPostgres(Path(directory), settings)
         url = server.start()
         try:
             yield url
