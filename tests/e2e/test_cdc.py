@@ -87,6 +87,8 @@ def test_a_limit_of_zero_reads_no_history(service: Service, external: External) 
     assert service.value("SELECT count(*) FROM items") == 0
     service.run("ALTER TABLE items SET BACKFILL_RATE_LIMIT TO 1000")
     until_backfilled(service, "items")
+    # It is told at the commit, and read once that is published.
+    service.flush()
     assert service.value("SELECT count(*) FROM items") == 3
     assert service.rows(job) == 3
 
