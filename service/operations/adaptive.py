@@ -26,11 +26,12 @@ from service.domain.parameters import SystemParameters
 from service.operations.health import measured, measured_outside
 from service.operations.limits import throttled
 from service.operations.parameters import HTTP_PROBE
+from service.operations.sources import address
 from service.operations.world import World
 from service.ports.limits import AdaptedScan, Look
 from service.ports.meta_store import Transaction
 from service.ports.records import BarrierRecord
-from service.ports.source_records import Source
+from service.ports.sources import Address
 from service.protocol.barrier import BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, GraphId, Term
 from service.protocol.mutation import Throttle
@@ -50,15 +51,15 @@ async def adapt(world: World, graph: GraphId, *, term: Term) -> int:
         scans = await tx.limits.adapted(graph)
         if not scans:
             return 0
-        parameters = SystemParameters.of(await tx.parameters.all())
         # What backfills in whatever graph must not delay is the database graph.
         passed = _passed(await tx.barriers.history(DATABASE_GRAPH, limit=LOOKED_AT))
+        if not any(_due(scan, passed) for scan in scans):
+            return 0
+        parameters = SystemParameters.of(await tx.parameters.all())
         url = await tx.parameters.secret(HTTP_PROBE)
-        sources = await _sources(tx, [scan.fragment for scan in scans])
-    if not any(_due(scan, passed) for scan in scans):
-        return 0
+        places = await _places(tx, [scan.fragment for scan in scans])
     at_all, outside = await asyncio.gather(
-        measured(world, parameters, url=url), _measured_outside(world, parameters, sources)
+        measured(world, parameters, url=url), _measured_outside(world, parameters, places)
     )
     circumstances = _Circumstances(
         passed=passed,
@@ -107,21 +108,22 @@ class _Circumstances:
         )
 
 
-async def _sources(tx: Transaction, scans: Collection[FragmentId]) -> Mapping[FragmentId, Source]:
-    """Return the sources of the scans that read external tables."""
+async def _places(tx: Transaction, scans: Collection[FragmentId]) -> Mapping[FragmentId, Address]:
+    """Return how the sources are reached of those scans that read external tables."""
     following = {one.fragment: one.source for one in await tx.following.tables() if one.fragment in scans}
-    found = {one: await tx.sources.get(one) for one in set(following.values())}
-    return {fragment: source for fragment, of in following.items() if (source := found[of]) is not None}
+    sources = [await tx.sources.get(one) for one in set(following.values())]
+    places = {source.id: await address(tx, source) for source in sources if source is not None}
+    return {fragment: places[source] for fragment, source in following.items() if source in places}
 
 
 async def _measured_outside(
-    world: World, parameters: SystemParameters, sources: Mapping[FragmentId, Source]
+    world: World, parameters: SystemParameters, places: Mapping[FragmentId, Address]
 ) -> Mapping[FragmentId, Sequence[Reading]]:
     """Ask each source once, all at the same time."""
-    asked = list({one.id: one for one in sources.values()}.values())
-    found = await asyncio.gather(*(measured_outside(world, parameters, one) for one in asked))
-    said = {one.id: readings for one, readings in zip(asked, found, strict=True)}
-    return {fragment: said[one.id] for fragment, one in sources.items()}
+    asked = list(set(places.values()))
+    found = await asyncio.gather(*(measured_outside(world, parameters, at) for at in asked))
+    said = dict(zip(asked, found, strict=True))
+    return {fragment: said[at] for fragment, at in places.items()}
 
 
 async def _looks(tx: Transaction, graph: GraphId, circumstances: _Circumstances) -> Sequence[Look]:

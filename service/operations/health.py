@@ -9,10 +9,9 @@ from service.domain.errors import Invalid, MetaError, Unavailable
 from service.domain.health import failed, of_active_queries, of_connections, of_http, of_lag, of_sql
 from service.domain.parameters import SystemParameters
 from service.domain.probes import parse_probe_url
-from service.operations.sources import reached
 from service.operations.world import World
 from service.ports.health import ProbeFailed
-from service.ports.source_records import Source
+from service.ports.sources import Address
 
 _SQL_GRACE_SECONDS: Final = 3.0
 """Beyond the query's own time: for getting a connection and for the way back."""
@@ -33,7 +32,7 @@ async def measured(world: World, parameters: SystemParameters, *, url: str) -> S
     return [reading for found in await asyncio.gather(*looks) for reading in found]
 
 
-async def measured_outside(world: World, parameters: SystemParameters, source: Source) -> Sequence[Reading]:
+async def measured_outside(world: World, parameters: SystemParameters, at: Address) -> Sequence[Reading]:
     """Return what the signals of an external database say that are looked at."""
     lag_mb = parameters.backfill_auto_source_replication_lag_mb
     most = parameters.backfill_auto_source_active_queries
@@ -41,7 +40,7 @@ async def measured_outside(world: World, parameters: SystemParameters, source: S
         return []
     try:
         async with asyncio.timeout(_SOURCE_SECONDS):
-            found = await world.external.load(await reached(world, source))
+            found = await world.external.load(at)
     except (TimeoutError, Invalid, Unavailable) as error:
         said = _words(error) if isinstance(error, MetaError) else f"no answer within {_SOURCE_SECONDS:.0f} s"
         return [failed(Signal.SOURCE_ACTIVE_QUERIES if most else Signal.SOURCE_REPLICATION_LAG, said)]
