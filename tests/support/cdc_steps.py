@@ -8,6 +8,12 @@ from tests.support.real_cdc import CdcWorld, External, Followed, Writer
 Started = Callable[..., AbstractAsyncContextManager[CdcWorld]]
 
 
+def execute(world: CdcWorld, *statements: str) -> None:
+    """Run statements one by one on the external database, beside the model."""
+    for statement in statements:
+        world.external.admin.execute(statement.encode())
+
+
 def put(external: External, writer: Writer, table: Followed, key: int, value: str) -> None:
     text = f"insert into {table.name} (id, n, t) values (%s, %s, %s) returning *"
     assert external.run(writer, text, [key, key, value], lambda made: (table.name, None, made))
@@ -21,6 +27,13 @@ def move(external: External, writer: Writer, table: Followed, key: int, other: i
 def remove(external: External, writer: Writer, table: Followed, key: int) -> None:
     text = f"delete from {table.name} where id = %s returning *"
     assert external.run(writer, text, [key], lambda _: (table.name, (key,), None))
+
+
+def add(world: CdcWorld, table: Followed, key: int, value: str) -> None:
+    """Insert one row in a transaction of its own."""
+    writer = world.external.writer()
+    put(world.external, writer, table, key, value)
+    world.external.commit(writer)
 
 
 async def finish(world: CdcWorld) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.cdc_steps import Started, finish, put
+from tests.support.cdc_steps import Started, add, finish
 from tests.support.cdc_tables import NUMBERS, SPLIT
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
@@ -24,9 +24,7 @@ async def test_a_table_that_changed_stops_with_the_reason(started: Started, ddl:
         admin = world.external.admin
         admin.execute(ddl.encode())
         admin.execute("insert into numbers (id) values (100)")
-        writer = world.external.writer()
-        put(world.external, writer, SPLIT, 100, "goes on")
-        world.external.commit(writer)
+        add(world, SPLIT, 100, "goes on")
         await world.epoch()
         assert reason in world.broken[NUMBERS.fragment]
         assert "DROP and CREATE the table again" in world.broken[NUMBERS.fragment]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.cdc_steps import Started, finish, put
+from tests.support.cdc_steps import Started, add, execute, finish
 from tests.support.cdc_tables import NUMBERS, SPLIT
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
@@ -44,11 +44,8 @@ async def test_what_was_not_told_of_a_table_stops_it_and_no_other(
 ) -> None:
     async with started(NUMBERS, SPLIT, rows=5, publication=publication) as world:
         await finish(world)
-        for statement in statements:
-            world.external.admin.execute(statement.encode())
-        writer = world.external.writer()
-        put(world.external, writer, SPLIT, 100, "goes on")
-        world.external.commit(writer)
+        execute(world, *statements)
+        add(world, SPLIT, 100, "goes on")
         # Whoever was away meanwhile finds it out as well.
         await world.recover()
         await world.epoch()
@@ -77,8 +74,7 @@ async def test_what_was_not_told_of_any_table_stops_all(
 ) -> None:
     async with started(NUMBERS, SPLIT, rows=5, publication=publication) as world:
         await finish(world)
-        for statement in statements:
-            world.external.admin.execute(statement.encode())
+        execute(world, *statements)
         await world.epoch()
         for table in (NUMBERS, SPLIT):
             assert reason in world.broken[table.fragment]
@@ -88,17 +84,14 @@ async def test_what_was_not_told_of_any_table_stops_all(
 async def test_what_leaves_nothing_out_is_no_matter(started: Started) -> None:
     async with started(NUMBERS, rows=5) as world:
         await finish(world)
-        for statement in (
+        execute(
+            world,
             "create table other (id bigint primary key)",
             "alter publication pub add table other",
             "alter publication pub add tables in schema public",
-        ):
-            world.external.admin.execute(statement.encode())
-        for catalog in ("pg_publication", "pg_publication_rel", "numbers"):
-            world.external.admin.execute(f"vacuum (full, freeze) {catalog}".encode())
-        writer = world.external.writer()
-        put(world.external, writer, NUMBERS, 100, "goes on")
-        world.external.commit(writer)
+            *(f"vacuum (full, freeze) {one}" for one in ("pg_publication", "pg_publication_rel", "numbers")),
+        )
+        add(world, NUMBERS, 100, "goes on")
         await world.epoch()
         assert (world.broken, world.waiting) == ({}, None)
         assert len(await world.rows(NUMBERS)) == 6

@@ -14,7 +14,7 @@ from service.embedded.postgres import EmbeddedPostgres
 from service.ports.sources import Address
 from service.sources import connections
 from service.sources.replication import PostgresReplication
-from tests.support.cdc_steps import Started, finish, put
+from tests.support.cdc_steps import Started, add, finish
 from tests.support.cdc_tables import NUMBERS
 from tests.support.real_cdc import CdcWorld, External, LocalPages
 from tests.support.state_store import prepared_store
@@ -31,12 +31,6 @@ def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="tidefill-test-", ignore_cleanup_errors=True) as directory:
         Path(directory).chmod(0o711)
         yield Path(directory)
-
-
-def add(world: CdcWorld, key: int) -> None:
-    writer = world.external.writer()
-    put(world.external, writer, NUMBERS, key, "new")
-    world.external.commit(writer)
 
 
 async def test_a_server_without_the_slot_is_named_and_breaks_nothing(started: Started, folder: Path) -> None:
@@ -60,7 +54,7 @@ async def test_a_server_without_the_slot_is_named_and_breaks_nothing(started: St
         assert "does not answer" in str(world.waiting)
         assert (world.offset, world.broken) == (before, {})
         world.conninfo = None
-        add(world, 50)
+        add(world, NUMBERS, 50, "new")
         await world.epoch()
         assert (world.waiting, len(await world.rows(NUMBERS))) == (None, 4)
 
@@ -93,7 +87,7 @@ async def test_a_promoted_copy_is_followed_as_long_as_it_has_what_was_read(
         new = EmbeddedPostgres(folder / "new", SMALL)
         try:
             await world.prepare()
-            add(world, 1)
+            add(world, NUMBERS, 1, "new")
             await finish(world)
             world.close()
             rest(external)
@@ -103,7 +97,7 @@ async def test_a_promoted_copy_is_followed_as_long_as_it_has_what_was_read(
             external.admin.execute("select pg_promote()")
             found = external.admin.execute("select pg_walfile_name(pg_current_wal_lsn())").fetchone()
             assert str(found).startswith("('00000002"), "another timeline"
-            add(world, 2)
+            add(world, NUMBERS, 2, "new")
             await world.epoch()
             assert (world.waiting, len(await world.rows(NUMBERS))) == (None, 2)
             external.admin.execute("create table elsewhere as select generate_series(1, 10000) i")
@@ -115,7 +109,7 @@ async def test_a_promoted_copy_is_followed_as_long_as_it_has_what_was_read(
             assert "the server is another one, or has lost what it had" in str(world.waiting)
             assert (world.offset, world.broken) == (before, {})
             world.conninfo = None
-            add(world, 3)
+            add(world, NUMBERS, 3, "new")
             await world.epoch()
             assert (world.waiting, len(await world.rows(NUMBERS))) == (None, 3)
         finally:

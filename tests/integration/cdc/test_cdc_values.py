@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cdc_steps import Started, finish, put, remove
+from tests.support.cdc_steps import Started, add, finish, put, remove
 from tests.support.cdc_tables import NUMBERS, STAMPED
 from tests.support.real_cdc import Followed
 from workers.cdc import log, pages
@@ -145,9 +145,7 @@ async def test_a_value_that_cannot_be_kept_stops_its_table_and_no_other(started:
         # It stays at the last epoch that was whole.
         assert {row[2] for row in await world.rows(DATED)} <= {"x"}
         world.model = True
-        writer = world.external.writer()
-        put(world.external, writer, NUMBERS, 1, "goes on")
-        world.external.commit(writer)
+        add(world, NUMBERS, 1, "goes on")
         await finish(world)
         assert len(await world.rows(NUMBERS)) == 1
 
