@@ -1,6 +1,7 @@
 """A service of its own for `tidefill demo`, and what every demo does on it: say a step, run SQL, watch, verify."""
 
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -121,12 +122,17 @@ def keep_until_interrupted(stage: Stage, query: str) -> None:
     """Leave everything up, and say what to open and type."""
     url = stage.service.http.base_url
     stage.console.print(f"[bold]still running[/] at {url}: open {url}/docs, or in another terminal type")
-    stage.console.print(f"  tidefill --url {url} sql -c '{query}'", highlight=False)
+    stage.console.print(f"  {asking(str(url), query)}", highlight=False, markup=False, soft_wrap=True)
     stage.console.print("Ctrl-C ends it and removes everything.")
     try:
         signal.pause()
     except KeyboardInterrupt:
         stage.console.print("stopping")
+
+
+def asking(url: str, query: str) -> str:
+    """Return the command for a shell that asks the service a query, by the program that runs now."""
+    return shlex.join([sys.argv[0], "sql", "--url", url, "-c", query])
 
 
 def now() -> float:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shlex
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
@@ -14,6 +15,7 @@ from typer.testing import CliRunner, Result
 from service import bootstrap
 from service.cli import client, output, watching
 from service.cli.app import app
+from service.cli.stage import asking
 
 Answer = Callable[[httpx.Request], httpx.Response]
 Command = Callable[..., Result]
@@ -126,6 +128,15 @@ def test_statements_run_in_turn_and_carry_the_session(command: Command, routes: 
     ]
     assert "NULL" in ended.stdout
     assert ended.stdout.endswith("SELECT 1\n")
+
+
+def test_what_a_demo_says_to_type_is_a_command(command: Command, routes: Routes) -> None:
+    routes.on("POST", "/v1/sql", result("SELECT 1", ["x"]))
+    query = "select status from big_orders where status = 'open'"
+    _, *arguments = shlex.split(asking("http://service", query))
+    ended = command(*arguments)
+    assert ended.exit_code == 0, ended.output
+    assert routes.calls == [("POST", "/v1/sql", {"sql": query, "session": {}})]
 
 
 def test_a_refused_statement_is_marked_at_its_place_and_ends_the_script(command: Command, routes: Routes) -> None:
