@@ -12,6 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
+from psycopg import generators
+from psycopg.abc import PQGen
+from psycopg.errors import error_from_result
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGconn
+from psycopg.waiting import Wait
 
 from service.protocol.cdc import fitting_postgres
 from service.protocol.columns import ColumnType, TypeName
@@ -21,7 +27,7 @@ from service.protocol.relation import ALIVE, Relation, state_table
 from service.protocol.vnodes import vnode_postgres
 from workers.cdc.fold import Folded, Key, Made, Values
 from workers.cdc.pgoutput import NULL, Piece, piece_of
-from workers.state_store.connections import WRITING, application_name, psycopg_connection
+from workers.state_store.connections import ANYHOW, BY_KEY, WRITING, application_name, psycopg_connection
 from workers.state_store.postgres import PostgresStore, hold_generation
 
 SETUP: Final = (
@@ -95,11 +101,21 @@ class Applying:
         self.connection.execute("drop table pg_temp.asked")
         self._copy(_beside(relation), _rows(relation, ((key, Made(values)) for key, values in rows), ended))
 
-    def write(self, relation: Relation, epoch: Epoch) -> Written:
-        """Write what was brought, at `epoch`."""
-        row = self.connection.execute(_sql(write_command(relation, epoch))).fetchone()
-        assert row is not None
-        return Written(made=int(row[1]), ended=int(row[0]))
+    def begin(self, relation: Relation, epoch: Epoch) -> None:
+        """Let the server write what was brought, at `epoch`; until `written` it is asked nothing else."""
+        for statement in BY_KEY:
+            self.connection.execute(_sql(statement))
+        self.connection.wait(_send(self.connection.pgconn, write_command(relation, epoch).encode()))
+
+    def written(self) -> Written:
+        """Wait until it is written. Raises what the server says."""
+        (result,) = self.connection.wait(generators.fetch_many(self.connection.pgconn))
+        if result.status != ExecStatus.TUPLES_OK:
+            raise error_from_result(result)
+        ended, made = (int(result.get_value(0, column) or b"") for column in (0, 1))
+        for statement in ANYHOW:
+            self.connection.execute(_sql(statement))
+        return Written(made=made, ended=ended)
 
     def truncate(self, relation: Relation, epoch: Epoch) -> Written:
         """End every row, and take back what this epoch made."""
@@ -134,7 +150,8 @@ class Applying:
         try:
             with self.connection.transaction(force_rollback=True):
                 self.load(relation, folded)
-                self.write(relation, epoch)
+                self.begin(relation, epoch)
+                self.written()
         except psycopg.Error as error:
             if not is_refusal(error):
                 raise
@@ -188,22 +205,23 @@ def write_command(relation: Relation, epoch: Epoch) -> str:
     )
     table = state_table(relation.id)
     names = ", ".join(quoted(column.name) for column in relation.columns)
-    conflict = ", ".join(["_vnode", *(quoted(part.name) for part in relation.key), "_from"])
+    key = ", ".join(["_vnode", *(quoted(part.name) for part in relation.key)])
     overwrite = ", ".join(f"{quoted(column.name)} = excluded.{quoted(column.name)}" for column in relation.columns)
-    same, again = _same(relation, "t", "p"), _same(relation, "again", "p")
+    same = _same(relation, "t", "p")
     # `_to`: whether there is a row afterwards. A reserved name, which no column of a user's has.
     return (
         f"with typed as materialized (select _to, {typed} from {_beside(relation)}),"
         # Vnode by vnode: the index begins with it, and what of it belongs to one is met while it is at hand.
-        f" placed as materialized (select {vnode} as _vnode, typed.* from typed order by _vnode),"
+        # Keys that are told apart as texts may be one: whatever there is of it afterwards, it is there again.
+        f" placed as materialized (select *, bool_or(_to) over (partition by {key}) as _again"
+        f" from (select {vnode} as _vnode, typed.* from typed) p order by _vnode),"
         f" closed as (update {table} t set _to = {epoch} from placed p"
         f" where {same} and t._to = {ALIVE} and t._from < {epoch} returning 1),"
         f" removed as (delete from {table} t using placed p"
         # Found by their keys: the index on `_from` would give all of this epoch, anew for each part.
-        f" where {same} and not p._to and t._from + 0 = {epoch} and t._to = {ALIVE}"
-        f" and not exists (select 1 from placed again where again._to and {again}) returning 1),"
+        f" where {same} and not p._again and t._from + 0 = {epoch} and t._to = {ALIVE} returning 1),"
         f" inserted as (insert into {table} (_vnode, {names}, _from) select _vnode, {names}, {epoch} from placed"
-        f" where _to on conflict ({conflict}) do update set {overwrite} returning (xmax = 0) as fresh)"
+        f" where _to on conflict ({key}, _from) do update set {overwrite} returning (xmax = 0) as fresh)"
         " select (select count(*) from closed) + (select count(*) from removed),"
         " (select count(*) from inserted where fresh)"
     )
@@ -290,6 +308,12 @@ def _beside(relation: Relation) -> str:
 
 def _bases(relation: Relation) -> str:
     return f"pg_temp.cdc_{relation.id}_base"
+
+
+def _send(pgconn: PGconn, command: bytes) -> PQGen[None]:
+    pgconn.send_query(command)
+    while pgconn.flush():
+        yield Wait.W
 
 
 def _sql(text: str) -> Any:

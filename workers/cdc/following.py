@@ -4,15 +4,14 @@ The place up to which the log is read is asked for after the pages: what a page 
 tables are afterwards the external database as it was after the last commit that was read, each up to its positions
 (I1). Where a row had to be asked for, which may be newer than that, a new place is asked for, and the log read on.
 
-While a part of the log is written, the next one is decoded; nothing else happens beside the writing, so that each part
-is folded after all that was asked for the part before it.
+While the state store writes a part of the log, the next one is decoded and folded. Nothing of it is asked for or
+brought to the store before the writing is over.
 
 Where the whole log up to a place was read, nothing was committed before it that was not read: the offset moves there
 even if nothing was, or the slot would hold the log of idle tables for ever.
 """
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -96,11 +95,8 @@ def follow(
     durable. Raises AwayError, then nothing of it is written; and what the state store raises.
     """
     with applying(store) as writing:
-        with ThreadPoolExecutor(1, "cdc-write") as beside:
-            one = _Epoch(
-                session, writing, {table.fragment: table for table in tables}, curr, session.snapshot(), offset, beside
-            )
-            end = one.run(limit)
+        one = _Epoch(session, writing, {table.fragment: table for table in tables}, curr, session.snapshot(), offset)
+        end = one.run(limit)
         for table in tables:
             if table.broken is not None:
                 writing.undo(table.table.relation.id, prev)
@@ -124,15 +120,21 @@ class _Epoch:
     curr: Epoch
     now: Snapshot
     offset: int
-    beside: ThreadPoolExecutor
 
     def __post_init__(self) -> None:
         self.reader = LogReader(self.offset, self.now, self._describe)
         self.asked = False
-        self.writes: Future[None] | None = None
+        self.under_way: Generator[None] | None = None
+        """The writing that the state store is at."""
 
     def run(self, limit: int | None) -> int:
         """Read and write; return the new offset."""
+        try:
+            return self._run(limit)
+        finally:
+            self._written()
+
+    def _run(self, limit: int | None) -> int:
         while True:
             self.asked, before = False, self.reader.at
             high = self.session.high()
@@ -155,28 +157,22 @@ class _Epoch:
                 limit *= 4
 
     def _take(self, part: Part | Truncated) -> None:
-        self._written()
         if isinstance(part, Truncated):
+            self._written()
             for fragment in part.fragments:
                 self._truncate(self.tables[fragment])
             return
         for fragment, key in self.reader.too_large.items():
             table = self.tables[fragment]
             table.breaks(f"{ROW_TOO_LARGE} at {_keyed(table, key)}")
-        if part.changes:
-            self.writes = self.beside.submit(self._write_part, part)
+        for fragment, changes in part.changes.items():
+            self._write(self.tables[fragment], changes)
 
     def _written(self) -> None:
-        """Wait for the part that is written beside. Raises what its writing does."""
-        writes, self.writes = self.writes, None
-        if writes is not None:
-            writes.result()
-
-    def _write_part(self, part: Part) -> None:
-        for fragment, changes in part.changes.items():
-            table = self.tables[fragment]
-            if table.broken is None:
-                self._write(table, changes)
+        """Wait for what is under way. Raises what its writing does."""
+        under_way, self.under_way = self.under_way, None
+        if under_way is not None:
+            next(under_way, None)
 
     def _truncate(self, table: TableEpoch) -> None:
         if table.broken is not None:
@@ -188,6 +184,8 @@ class _Epoch:
         table.truncated, table.patched = True, {}
 
     def _write(self, table: TableEpoch, changes: Sequence[Change]) -> None:
+        if table.broken is not None:
+            return
         try:
             folded = fold(changes, self._applies(table, changes))
         except (ChangedError, psycopg.DataError) as error:
@@ -195,18 +193,30 @@ class _Epoch:
             return
         if not (folded.made or folded.ended or folded.asked):
             return
+        self._written()
+        if table.broken is None:
+            self.under_way = self._writing(table, folded, len(changes))
+            next(self.under_way, None)
+
+    def _writing(self, table: TableEpoch, folded: Folded, changes: int) -> Generator[None]:
+        """Bring what was folded to the store, and let it write; what comes of that is seen when it is asked for."""
+        relation = table.table.relation
         try:
             with self.writing.connection.transaction():
-                self._write_folded(table, folded)
+                self._bring(table, folded)
+                self.writing.begin(relation, self.curr)
+                yield
+                written = self.writing.written()
         except psycopg.Error as error:
             if not is_refusal(error):
                 raise
-            found = self.writing.find_refused(table.table.relation, folded, self.curr)
+            found = self.writing.find_refused(relation, folded, self.curr)
             table.breaks(reason_of(error) if found is None else f"{found[1]} at {_keyed(table, found[0])}")
             return
-        table.changes += len(changes)
+        table.made, table.ended = table.made + written.made, table.ended + written.ended
+        table.changes += changes
 
-    def _write_folded(self, table: TableEpoch, folded: Folded) -> None:
+    def _bring(self, table: TableEpoch, folded: Folded) -> None:
         relation = table.table.relation
         asked = [*folded.asked, *self.writing.load(relation, folded)]
         if asked:
@@ -214,8 +224,6 @@ class _Epoch:
             self.writing.replace(relation, list(rows.items()), [key for key in asked if key not in rows])
             table.patched.update(dict.fromkeys(asked, snapshot))
             self.asked = True
-        written = self.writing.write(relation, self.curr)
-        table.made, table.ended = table.made + written.made, table.ended + written.ended
 
     def _ask(self, table: TableEpoch, keys: Sequence[Key]) -> tuple[dict[Key, Values], Snapshot]:
         """Return rows as they are now, after all that was read of the log so far."""
@@ -253,7 +261,6 @@ class _Epoch:
         mine = [(one, same) for one, same in known if same or one.table.oid == sent.oid]
         if not mine:
             return ()
-        self._written()
         types = self.session.types(sent.columns)
         kept: list[Picked] = []
         for table, same in mine:

@@ -20,6 +20,7 @@ from workers.backfill.positions import Block, PageSize, Span, alike, samples, sh
 from workers.state_store import statements
 from workers.state_store.connections import (
     BOUNDS,
+    BY_KEY,
     CHANGES,
     COPYING,
     PAGES,
@@ -137,7 +138,8 @@ class PostgresStore:
         if not closes:
             return 0
         keys = _keys(relation, closes)
-        _execute(connection, _closing_table(relation))
+        for statement in (*BY_KEY, _closing_table(relation)):
+            _execute(connection, statement)
         with connection.cursor() as cursor:
             cursor.adbc_ingest("closing", keys, mode="append", temporary=True)
         counted = (
@@ -155,7 +157,8 @@ class PostgresStore:
         ):
             closed = 0
             if closes:
-                cursor.execute(_sql(_closing_table(relation)))
+                for statement in (*BY_KEY, _closing_table(relation)):
+                    cursor.execute(_sql(statement))
                 _copy_csv(cursor, "closing", [_keys(relation, closes)])
                 closed = cursor.execute(_sql(statements.close(relation, "closing", epoch))).rowcount
             incoming = _Counted(_stored(relation, epoch, rest))
