@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+from tests.support.production import External, external_postgres
 from tests.support.service import ARRANGEMENT, Service, data_directory, running
 from tests.support.waiting import until
 
@@ -42,3 +43,22 @@ def workerless(request: pytest.FixtureRequest) -> Iterator[Service]:
             yield service
         finally:
             service.clear()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[External]:
+    """An external Postgres for everybody. Whoever uses it leaves it as it was: see `external`."""
+    with data_directory() as directory:
+        directory.mkdir(mode=0o711)
+        with external_postgres(directory) as external:
+            yield external
+
+
+@pytest.fixture
+def external(service: Service, server: External) -> Iterator[External]:
+    """The external server, empty, with nothing of the service's in it before and after."""
+    server.clear()
+    yield server
+    service.reset()
+    until(lambda: not server.slots(), what="no slot is left (I9)")
+    server.clear()

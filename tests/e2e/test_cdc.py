@@ -1,11 +1,9 @@
 """Tables that follow a live external Postgres (I1 with respect to it, I3, I4, I9), through the real API."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.support.production import SLOT, External, external_postgres, source, until_backfilled, until_equal
-from tests.support.service import Repeating, Service, data_directory
+from tests.support.production import SLOT, External, source, until_backfilled, until_equal
+from tests.support.service import Repeating, Service
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -22,24 +20,6 @@ CHANGES = (
     "delete from items where id in (select id from items where id % 1000 <> 77 order by random() limit 3)",
 )
 """Of keys that end in 077 nothing is changed."""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[External]:
-    with data_directory() as directory:
-        directory.mkdir(mode=0o711)
-        with external_postgres(directory) as external:
-            yield external
-
-
-@pytest.fixture
-def external(service: Service, server: External) -> Iterator[External]:
-    """The external server, empty, with nothing of the service's in it before and after."""
-    server.clear()
-    yield server
-    service.reset()
-    until(lambda: not server.slots(), what="no slot is left (I9)")
-    server.clear()
 
 
 def follow(service: Service, external: External, rows: int, options: str = "") -> int:

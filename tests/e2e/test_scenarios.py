@@ -25,6 +25,7 @@ from tests.support.scenarios import (
     until_all_read,
     view,
     views,
+    worker_age,
 )
 from tests.support.service import ProblemError, Service
 from tests.support.waiting import until
@@ -180,18 +181,10 @@ def test_progress_goes_on_where_it_was_when_the_worker_is_killed(service: Servic
     for progress in service.progress():
         name, rows = progress["name"], progress["rows"]
         # What the worker had just answered may have been committed after it was killed.
-        assert before[name] <= rows <= before[name] + 1 + seconds_of_worker(service) + 1
+        assert before[name] <= rows <= before[name] + 1 + worker_age(service) + 1
         assert progress["progress"] == shown(name, f"{rows / 10:.2f}% ({rows}/1000)")
     for name, job in jobs.items():
         service.until_rows(job, before[name])
-
-
-def seconds_of_worker(service: Service) -> float:
-    """Return for how long the worker that lives has been there: a limit of 1 lets it read no more rows than that."""
-    ((seconds,),) = service.stored(
-        "select extract(epoch from clock_timestamp() - max(registered_at))::float8 from tidefill.worker"
-    )
-    return seconds
 
 
 def test_the_view_of_fragments_is_empty_before_and_after_a_job(service: Service) -> None:

@@ -91,6 +91,13 @@ def recovered(service: Service) -> None:
     service.until_recovered(generation)
 
 
+def worker_age(service: Service) -> float:
+    """Return for how many seconds the worker that lives has been there: a limit of 1 lets it read no more rows."""
+    age = "select extract(epoch from clock_timestamp() - max(registered_at))::float8 from tidefill.worker"
+    ((seconds,),) = service.stored(age)
+    return seconds
+
+
 def scan_rows(service: Service, job: int) -> dict[str, int]:
     """Return how many rows each scan has read, by its table's name."""
     return {one["upstream"]: one["rows"] for one in service.detail(job)["fragments"] if one["scan_type"]}
