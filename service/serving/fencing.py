@@ -14,15 +14,17 @@ from service.domain.errors import Deposed, Stale, Unavailable
 from service.protocol.ids import Generation, GraphId, Term
 from service.serving.connections import Connection, Pool, translated
 
-END_SESSION_MS: Final = 10_000
-"""How long to wait for one old session to be gone: it only has to notice the signal, then roll back."""
+END_SECONDS: Final = 10.0
+"""How long to wait for old sessions to be gone: they only have to notice the signal, then roll back."""
+LOOK_SECONDS: Final = (0.002, 0.1)
+"""The first pause between two looks at them, and the longest. The server's own waiting takes 0.1 s for each."""
 
 FENCE_LOCK: Final = "200ms"
 """How long a bump waits for an old writer between its check and its commit before that writer's session is ended: its
 graph is being recovered, so that nothing is lost with it."""
 
-_OLD_SESSIONS: Final = """
-select pid from pg_stat_activity
+_END_OLD_SESSIONS: Final = """
+select pg_terminate_backend(pid) from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid()
   and case when application_name ~ ('^tidefill:' || %(graph)s || ':[0-9]{1,18}$')
            then split_part(application_name, ':', 3)::bigint < %(generation)s else false end
@@ -83,11 +85,11 @@ async def _bump(pool: Pool, graph: GraphId, generation: Generation, term: Term) 
 
 async def _end_sessions(pool: Pool, graph: GraphId, generation: Generation) -> None:
     wanted = {"graph": str(graph), "generation": generation}
+    (pause, longest), waited = LOOK_SECONDS, 0.0
     async with pool.connection() as conn:
-        cursor = await conn.execute(_OLD_SESSIONS, wanted)
-        for (pid,) in await cursor.fetchall():
-            await conn.execute("select pg_terminate_backend(%s, %s)", [pid, END_SESSION_MS])
-        # A session that would not end may hold locks for as long as it likes: come again.
-        cursor = await conn.execute(_OLD_SESSIONS, wanted)
-        if left := await cursor.fetchall():
-            raise Unavailable(f"{len(left)} sessions of generations before {generation} would not end")
+        while left := await (await conn.execute(_END_OLD_SESSIONS, wanted)).fetchall():
+            # A session that would not end may hold locks for as long as it likes: come again.
+            if waited >= END_SECONDS:
+                raise Unavailable(f"{len(left)} sessions of generations before {generation} would not end")
+            await conn.execute("select pg_sleep(%s)", [pause])
+            waited, pause = waited + pause, min(pause * 2, longest)
