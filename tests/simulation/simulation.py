@@ -46,7 +46,7 @@ from workers.backfill.reading import Replay
 from workers.executors import graph, scans
 from workers.executors.graph import Stores
 
-ENDS_WITHIN = 300.0
+ENDS_WITHIN = 600.0
 """Seconds of a schedule, with all its faults: one that takes longer will not come to rest."""
 CALM_EPOCH = 6.0
 """Seconds within which an epoch that nothing holds up is through, beyond its interval: ten times what it takes."""
