@@ -29,6 +29,7 @@ from workers.cdc.fold import Folded, Key, Made, Values
 from workers.cdc.pgoutput import NULL, Piece, piece_of
 from workers.state_store.connections import ANYHOW, BY_KEY, WRITING, application_name, psycopg_connection
 from workers.state_store.postgres import PostgresStore, hold_generation
+from workers.state_store.statements import alive
 
 SETUP: Final = (
     *WRITING,
@@ -216,10 +217,10 @@ def write_command(relation: Relation, epoch: Epoch) -> str:
         f" placed as materialized (select *, bool_or(_to) over (partition by {key}) as _again"
         f" from (select {vnode} as _vnode, typed.* from typed) p order by _vnode),"
         f" closed as (update {table} t set _to = {epoch} from placed p"
-        f" where {same} and t._to = {ALIVE} and t._from < {epoch} returning 1),"
+        f" where {same} and {alive('t')} and t._from < {epoch} returning 1),"
         f" removed as (delete from {table} t using placed p"
         # Found by their keys: the index on `_from` would give all of this epoch, anew for each part.
-        f" where {same} and not p._again and t._from + 0 = {epoch} and t._to = {ALIVE} returning 1),"
+        f" where {same} and not p._again and t._from + 0 = {epoch} and {alive('t')} returning 1),"
         f" inserted as (insert into {table} (_vnode, {names}, _from) select _vnode, {names}, {epoch} from placed"
         f" where _to on conflict ({key}, _from) do update set {overwrite} returning (xmax = 0) as fresh)"
         " select (select count(*) from closed) + (select count(*) from removed),"

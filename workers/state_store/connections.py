@@ -29,11 +29,12 @@ CHANGES: Final = (*_READING, _READ_ONLY, *_BITMAP)
 """What an epoch changed lies together; an index on the vnode would lead through the whole history."""
 _BOUNDED: Final = ("set idle_in_transaction_session_timeout = '60s'", "set lock_timeout = '30s'")
 WRITING: Final = (*_READING, *_BOUNDED)
-BY_KEY: Final = ("set local enable_hashjoin = off", "set local enable_mergejoin = off")
+_OTHERS: Final = ("enable_hashjoin", "enable_mergejoin", "enable_material", "enable_bitmapscan")
+BY_KEY: Final = tuple(f"set local {other} = off" for other in _OTHERS)
 """Versions that end are found each by its key. Of a table that grows there are no statistics, and a plan made without
 them reads all of it for a few.
 """
-ANYHOW: Final = ("set local enable_hashjoin = on", "set local enable_mergejoin = on")
+ANYHOW: Final = tuple(f"set local {other} = on" for other in _OTHERS)
 COPYING: Final = (*_READING, *_BITMAP, *_BOUNDED)
 
 KEPT: Final = 32

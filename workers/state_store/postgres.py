@@ -142,10 +142,9 @@ class PostgresStore:
             _execute(connection, statement)
         with connection.cursor() as cursor:
             cursor.adbc_ingest("closing", keys, mode="append", temporary=True)
-        counted = (
-            f"with closed as ({statements.close(relation, 'closing', epoch)} returning 1) select count(*) from closed"
-        )
-        return int(_select(connection, counted))
+        counted = "with closed as ({} returning 1) select count(*) from closed"
+        commands = statements.close(relation, "closing", epoch)
+        return sum(int(_select(connection, counted.format(command))) for command in commands)
 
     def _write_csv(
         self, relation: Relation, epoch: Epoch, closes: list[pa.RecordBatch], rest: Iterator[pa.RecordBatch]
@@ -160,7 +159,8 @@ class PostgresStore:
                 for statement in (*BY_KEY, _closing_table(relation)):
                     cursor.execute(_sql(statement))
                 _copy_csv(cursor, "closing", [_keys(relation, closes)])
-                closed = cursor.execute(_sql(statements.close(relation, "closing", epoch))).rowcount
+                commands = statements.close(relation, "closing", epoch)
+                closed = sum(cursor.execute(_sql(command)).rowcount for command in commands)
             incoming = _Counted(_stored(relation, epoch, rest))
             _copy_csv(cursor, state_table(relation.id), incoming)
             cursor.execute(_sql(self._hold))

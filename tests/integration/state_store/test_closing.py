@@ -1,0 +1,52 @@
+"""Versions that end are found by their keys, also in a table that grows and of which nothing is known yet."""
+
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, Term
+from tests.support.state_store import Store, prepared_store, relation
+from workers.cdc.apply import SETUP, write_command
+from workers.state_store import statements
+from workers.state_store.connections import BY_KEY, WRITING, application_name, psycopg_connection
+
+pytestmark = pytest.mark.postgres
+
+TERM, GENERATION = Term(7), Generation(5)
+RELATION = relation(1, "t")
+"""Its key may be NULL."""
+BROUGHT = "create temp table cdc_1 (_to boolean, c0 text, c1 text)"
+CLOSING = "create temp table closing (_vnode smallint, id bigint)"
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncGenerator[Store]:
+    async with prepared_store(database_url) as prepared:
+        await prepared.tables.claim(TERM)
+        await prepared.tables.create(RELATION, term=TERM)
+        await prepared.tables.fence(DATABASE_GRAPH, GENERATION, term=TERM)
+        await prepared.run("alter table state.t_1 set (autovacuum_enabled = off)")
+        await prepared.run("insert into state.t_1 select i % 256, i, i, 1 from generate_series(1, 100000) i")
+        yield prepared
+
+
+def plan(store: Store, setup: tuple[str, ...], steering: tuple[str, ...], made: str, command: str) -> str:
+    name = application_name(DATABASE_GRAPH, GENERATION)
+    with (
+        psycopg_connection(store.url, name, setup) as connection,
+        connection.transaction(force_rollback=True),
+    ):
+        for statement in (made, *steering):
+            connection.execute(statement.encode())
+        return "\n".join(line for (line,) in connection.execute(f"explain {command}".encode()))
+
+
+@pytest.mark.parametrize("steering", [BY_KEY, ()], ids=["by key", "anyhow"])
+async def test_versions_that_end_are_found_by_their_keys(store: Store, steering: tuple[str, ...]) -> None:
+    """Left alone, the server joins all of the table with a few keys."""
+    closes, _few = statements.close(RELATION, "closing", Epoch(9))
+    for setup, made, command in ((WRITING, CLOSING, closes), (SETUP, BROUGHT, write_command(RELATION, Epoch(9)))):
+        found = plan(store, setup, steering, made, command)
+        joined = [kind for kind in ("Hash", "Merge") if f"{kind} Join" in found]
+        assert bool(joined) == (not steering), found
+        assert ("t_1_from" in found) == (not steering), found
