@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.production import External, source, until_backfilled
-from tests.support.scenarios import recovered, worker_age
+from tests.support.scenarios import goes_on_over_a_kill, recovered
 from tests.support.service import ProblemError, Service
 from tests.support.waiting import until
 
@@ -91,17 +91,7 @@ def test_progress_goes_on_where_it_was_when_the_worker_is_killed(service: Servic
     external_table(service, external, "t19", 1_000)
     jobs = follow(service, "t19", rate=1)
     until_read(service, jobs, 4)
-    generation = service.graph()["generation"]
-    service.kill_worker()
-    before = {name: service.rows(job) for name, job in jobs.items()}
-    service.until_recovered(generation)
-    for progress in service.progress():
-        name, rows = progress["name"], progress["rows"]
-        # What the worker had just answered may have been committed after it was killed; two actors read twice as much.
-        assert before[name] <= rows <= before[name] + 2 * (1 + worker_age(service) + 1)
-        assert progress["progress"] == f"{rows / 10:.2f}% ({rows}/1000)"
-    for name, job in jobs.items():
-        service.until_rows(job, before[name])
+    goes_on_over_a_kill(service, jobs, lambda _name, text: text, actors=2)
 
 
 @pytest.mark.soak

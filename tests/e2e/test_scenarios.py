@@ -19,13 +19,13 @@ from tests.support.scenarios import (
     emptied_again_and_again,
     equal,
     finish,
+    goes_on_over_a_kill,
     live_rows_arrive,
     recovered,
     table,
     until_all_read,
     view,
     views,
-    worker_age,
 )
 from tests.support.service import ProblemError, Service
 from tests.support.waiting import until
@@ -174,17 +174,7 @@ def test_progress_goes_on_where_it_was_when_the_worker_is_killed(service: Servic
     table(service, "t19", 1_000)
     jobs = views(service, "m19", "SELECT * FROM t19", options="WITH (backfill_rate_limit = 1)")
     until_all_read(service, 4)
-    generation = service.graph()["generation"]
-    service.kill_worker()
-    before = {name: service.rows(job) for name, job in jobs.items()}
-    service.until_recovered(generation)
-    for progress in service.progress():
-        name, rows = progress["name"], progress["rows"]
-        # What the worker had just answered may have been committed after it was killed.
-        assert before[name] <= rows <= before[name] + 1 + worker_age(service) + 1
-        assert progress["progress"] == shown(name, f"{rows / 10:.2f}% ({rows}/1000)")
-    for name, job in jobs.items():
-        service.until_rows(job, before[name])
+    goes_on_over_a_kill(service, jobs, shown)
 
 
 def test_the_view_of_fragments_is_empty_before_and_after_a_job(service: Service) -> None:

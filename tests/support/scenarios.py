@@ -4,7 +4,7 @@ tables, so that what a scenario waits for it waits for once.
 Where only time limits the number of rows it is a parameter: small in `make test`, whole in `make soak`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -91,7 +91,26 @@ def recovered(service: Service) -> None:
     service.until_recovered(generation)
 
 
-def worker_age(service: Service) -> float:
+def goes_on_over_a_kill(
+    service: Service, jobs: Mapping[str, int], shown: Callable[[str, str], str], *, actors: int = 1
+) -> None:
+    """Kill the worker of jobs over T(1000) at a limit of 1; progress goes on where it was (I6). `shown` gives what is
+    shown of a job for its share.
+    """
+    generation = service.graph()["generation"]
+    service.kill_worker()
+    before = {name: service.rows(job) for name, job in jobs.items()}
+    service.until_recovered(generation)
+    for progress in service.progress():
+        name, rows = progress["name"], progress["rows"]
+        # What the worker had just answered may have been committed after it was killed.
+        assert before[name] <= rows <= before[name] + actors * (1 + _worker_age(service) + 1)
+        assert progress["progress"] == shown(name, f"{rows / 10:.2f}% ({rows}/1000)")
+    for name, job in jobs.items():
+        service.until_rows(job, before[name])
+
+
+def _worker_age(service: Service) -> float:
     """Return for how many seconds the worker that lives has been there: a limit of 1 lets it read no more rows."""
     age = "select extract(epoch from clock_timestamp() - max(registered_at))::float8 from tidefill.worker"
     ((seconds,),) = service.stored(age)
