@@ -56,20 +56,33 @@ _ASKED: Final = 1
 def fold(changes: Iterable[Change], applies: Applies) -> Folded:
     """Fold changes in the order of their commits."""
     rows: dict[Key, Made | int] = {}
+    born: set[Key] = set()
     for xid, old, key, values in changes:
         before: Made | int | None = None
         if old is not None:
             kept = applies(old, xid)
             before = rows.get(old) if kept else _ASKED
             if kept and old != key:
-                _put(rows, old, _ENDED)
+                _end(rows, born, old)
         if key is not None and values is not None and applies(key, xid):
-            _put(rows, key, Made(values) if None not in values else _filled(values, old, before))
+            row = Made(values) if None not in values else _filled(values, old, before)
+            if old != key and key not in rows and row is not _ASKED:
+                born.add(key)
+            _put(rows, key, row)
     return Folded(
         {key: row for key, row in rows.items() if isinstance(row, Made)},
         tuple(key for key, row in rows.items() if row is _ENDED),
         tuple(key for key, row in rows.items() if row is _ASKED),
     )
+
+
+def _end(rows: dict[Key, Made | int], born: set[Key], key: Key) -> None:
+    if key in born:
+        # There was no row before it came to be here: nothing is left to be told.
+        born.remove(key)
+        del rows[key]
+    else:
+        _put(rows, key, _ENDED)
 
 
 def _put(rows: dict[Key, Made | int], key: Key, row: Made | int) -> None:

@@ -30,6 +30,7 @@ CHANGES: Final = (*_READING, _READ_ONLY, *_BITMAP)
 _BOUNDED: Final = ("set idle_in_transaction_session_timeout = '60s'", "set lock_timeout = '30s'")
 WRITING: Final = (*_READING, *_BOUNDED)
 _OTHERS: Final = ("enable_hashjoin", "enable_mergejoin", "enable_material", "enable_bitmapscan")
+ONLY_BY_KEY: Final = tuple(f"set {other} = off" for other in _OTHERS)
 BY_KEY: Final = tuple(f"set local {other} = off" for other in _OTHERS)
 """Versions that end are found each by its key. Of a table that grows there are no statistics, and a plan made without
 them reads all of it for a few.

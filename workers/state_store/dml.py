@@ -23,13 +23,15 @@ from service.protocol.ids import Epoch, Generation, GraphId, RelationId
 from service.protocol.quoting import quoted
 from service.protocol.relation import ALIVE, ROW_ID, Relation, state_table
 from service.protocol.vnodes import vnode_postgres
-from workers.state_store.connections import application_name, psycopg_connection
+from workers.state_store.connections import ONLY_BY_KEY, application_name, psycopg_connection
 from workers.state_store.postgres import hold_generation
+from workers.state_store.statements import alive
 
 SETUP = (
     "set timezone = 'UTC'",
     "set jit = off",
     "set enable_seqscan = off",
+    *ONLY_BY_KEY,
     "set idle_in_transaction_session_timeout = '60s'",
     "set lock_timeout = '30s'",
     # One statement must not outlast a barrier's deadline: its epoch would be tried again, and again in vain.
@@ -172,9 +174,9 @@ def _command(relation: Relation, ended: str | None, made: str | None, epoch: Epo
     )
     if made is not None:
         parts.append(f"placed as materialized (select {vnode} as _vnode, made.* from made)")
-    parts += [_closed(relation, epoch, ended=ended is not None, made=made is not None)]
+    parts += [_touched(relation, ended=ended is not None, made=made is not None), _closed(relation, epoch)]
     if ended is not None:
-        parts.append(_removed(relation, epoch, made=made is not None))
+        parts.append(_removed(relation, epoch))
     if made is not None:
         parts.append(_inserted(relation, epoch))
     removed = "(select count(*) from removed)" if ended is not None else "0"
@@ -185,21 +187,25 @@ def _command(relation: Relation, ended: str | None, made: str | None, epoch: Epo
     )
 
 
-def _closed(relation: Relation, epoch: Epoch, *, ended: bool, made: bool) -> str:
+def _touched(relation: Relation, *, ended: bool, made: bool) -> str:
+    """Every key once, and whether a row is there afterwards."""
     key = ", ".join(["_vnode", *(quoted(part.name) for part in relation.key)])
-    sources = [name for name, there in (("ended", ended), ("placed", made)) if there]
-    touched = " union ".join(f"select {key} from {name}" for name in sources)
+    sources = [(name, there) for name, there, given in (("ended", "false", ended), ("placed", "true", made)) if given]
+    halves = " union all ".join(f"select {key}, {there} as _there from {name}" for name, there in sources)
+    return f"touched as materialized (select {key}, bool_or(_there) as _there from ({halves}) h group by {key})"
+
+
+def _closed(relation: Relation, epoch: Epoch) -> str:
     return (
-        f"closed as (update {state_table(relation.id)} t set _to = {epoch} from ({touched}) k"
-        f" where {_same(relation, 't', 'k')} and t._to = {ALIVE} and t._from < {epoch} returning 1)"
+        f"closed as (update {state_table(relation.id)} t set _to = {epoch} from touched k"
+        f" where {_same(relation, 't', 'k')} and {alive('t')} and t._from < {epoch} returning 1)"
     )
 
 
-def _removed(relation: Relation, epoch: Epoch, *, made: bool) -> str:
-    again = f" and not exists (select 1 from placed p where {_same(relation, 'p', 'e')})" if made else ""
+def _removed(relation: Relation, epoch: Epoch) -> str:
     return (
-        f"removed as (delete from {state_table(relation.id)} t using ended e"
-        f" where {_same(relation, 't', 'e')} and t._from = {epoch} and t._to = {ALIVE}{again} returning 1)"
+        f"removed as (delete from {state_table(relation.id)} t using touched k"
+        f" where {_same(relation, 't', 'k')} and not k._there and t._from = {epoch} and {alive('t')} returning 1)"
     )
 
 

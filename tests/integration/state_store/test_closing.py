@@ -4,17 +4,23 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, Term
+from service.protocol.dml import Delete, InsertStaged, Statement, Update
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, StatementId, Term
 from tests.support.state_store import Store, prepared_store, relation
 from workers.cdc.apply import SETUP, write_command
 from workers.state_store import statements
 from workers.state_store.connections import BY_KEY, WRITING, application_name, psycopg_connection
+from workers.state_store.dml import SETUP as DML_SETUP
+from workers.state_store.dml import command
 
 pytestmark = pytest.mark.postgres
 
 TERM, GENERATION = Term(7), Generation(5)
 RELATION = relation(1, "t")
 """Its key may be NULL."""
+KEYED = RELATION.model_copy(
+    update={"columns": (RELATION.columns[0].model_copy(update={"nullable": False}), *RELATION.columns[1:])}
+)
 BROUGHT = "create temp table cdc_1 as select i % 3 > 0 as _to, i::text c0, i::text c1 from generate_series(1, 20000) i"
 """A whole part of the log: many searches must not seem worse than one look at everything."""
 CLOSING = "create temp table closing (_vnode smallint, id bigint)"
@@ -53,3 +59,23 @@ async def test_versions_that_end_are_found_by_their_keys(store: Store, steering:
         assert bool(joined) == (not steering), found
         assert ("t_1_from" in found) == (not steering), found
         assert not steering or found.count("Index Cond: ((_vnode = ") == searches, found
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        InsertStaged(id=StatementId(5), relation=KEYED, columns=("id", "v"), first=10_000, last=20_000),
+        Update(id=StatementId(5), relation=KEYED, assignments=(("v", "v || '!'"),), predicate="id < 100"),
+        Delete(id=StatementId(5), relation=KEYED, predicate="id < 100"),
+    ],
+    ids=["insert", "update", "delete"],
+)
+async def test_statements_find_what_they_end_by_its_key(store: Store, statement: Statement) -> None:
+    await store.run(
+        "create table stage.s_5 as select i as _row, i as id, i::text as v from generate_series(0, 50000) i"
+    )
+    await store.run("alter table stage.s_5 add primary key (_row)")
+    found = plan(store, DML_SETUP, (), "select 1", command(statement, Epoch(9)))
+    assert "Join" not in found, found
+    assert "t_1_from" not in found, found
+    assert "Index Cond: ((_vnode = " in found, found
