@@ -52,9 +52,9 @@ def plan(store: Store, setup: tuple[str, ...], steering: tuple[str, ...], made: 
 async def test_versions_that_end_are_found_by_their_keys(store: Store, steering: tuple[str, ...]) -> None:
     """Left alone, the server joins all of the table with a few keys."""
     closes, _few = statements.close(RELATION, "closing", Epoch(9))
-    commands = ((WRITING, CLOSING, closes, 1), (SETUP, BROUGHT, write_command(RELATION, Epoch(9)), 2))
-    for setup, made, command, searches in commands:
-        found = plan(store, setup, steering, made, command)
+    closings = ((WRITING, CLOSING, closes, 1), (SETUP, BROUGHT, write_command(RELATION, Epoch(9)), 2))
+    for setup, made, closing, searches in closings:
+        found = plan(store, setup, steering, made, closing)
         joined = [kind for kind in ("Hash", "Merge") if f"{kind} Join" in found]
         assert bool(joined) == (not steering), found
         assert ("t_1_from" in found) == (not steering), found
