@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from tests.bench.barriers import latencies, window
-from tests.bench.baselines import NotMeasuredError, insert_select, jdbc_copy, plain_tables, settle
+from tests.bench.baselines import BY_KEY, NotMeasuredError, insert_select, jdbc_copy, plain_tables, settle
 from tests.bench.clock import monotonic, pause, seconds_between, wall
 from tests.bench.figures import Figure, Section, Target, of_samples, per_second, ratio, shown
 from tests.bench.memory import Memory
@@ -55,7 +55,8 @@ def _backfill(service: Service, table: Table, repeat: int) -> tuple[tuple[Figure
     }
     computed = [_copy_once(service, table, create_computed_view(table), {}) for _ in range(repeat)]
     through_spark = per_second(table.rows, [seconds for seconds, _, _ in computed])
-    postgres, jdbc, missing = _baselines(service, table, repeat)
+    stored, by_key, jdbc, missing = _baselines(service, table, repeat)
+    postgres = max(stored, by_key, key=statistics.median)
     figures = [Figure("load: INSERT .. SELECT generate_series", table.rows / table.load_seconds, "rows/s")]
     for strategy, done in runs.items():
         rates = per_second(table.rows, [seconds for seconds, _, _ in done])
@@ -63,12 +64,13 @@ def _backfill(service: Service, table: Table, repeat: int) -> tuple[tuple[Figure
         figures += [
             of_samples(f"{strategy.name}, start to Created", rates, "rows/s", note=f"first {rates[0]:,.0f}"),
             of_samples(f"{strategy.name}, as the caller of CREATE sees it", walls, "rows/s"),
-            _share(f"{strategy.name} : Postgres alone", rates, postgres, strategy.of_postgres),
+            _share(f"{strategy.name} : Postgres alone, the faster way", rates, postgres, strategy.of_postgres),
             _share(f"{strategy.name} : Spark JDBC", rates, jdbc, strategy.of_jdbc, missing),
         ]
     figures += [
         of_samples("a computed column, through Spark", through_spark, "rows/s"),
-        of_samples("Postgres alone, INSERT .. SELECT", postgres, "rows/s"),
+        of_samples("Postgres alone, INSERT .. SELECT as stored", stored, "rows/s"),
+        of_samples("Postgres alone, INSERT .. SELECT .. ORDER BY its key", by_key, "rows/s"),
         of_samples("Spark JDBC, one-shot copy", jdbc, "rows/s", note=missing),
     ]
     taken = [memory for done in (*runs.values(), computed) for _, _, memory in done]
@@ -117,19 +119,25 @@ def _copy_once(
     return seconds_between(job["started_at"], job["finished_at"]), waited, memory
 
 
-def _baselines(service: Service, table: Table, repeat: int) -> tuple[tuple[float, ...], tuple[float, ...], str]:
-    """Return rows/s of Postgres and of Spark JDBC, and why the latter is missing."""
-    postgres: list[float] = []
+Rates = tuple[float, ...]
+
+
+def _baselines(service: Service, table: Table, repeat: int) -> tuple[Rates, Rates, Rates, str]:
+    """Return rows/s of Postgres in both orders and of Spark JDBC, and why the latter is missing."""
+    stored: list[float] = []
+    by_key: list[float] = []
     jdbc: list[float] = []
     missing = ""
     with plain_tables(service, table):
         for _ in range(repeat):
-            postgres.append(insert_select(service, table))
+            stored.append(insert_select(service, table))
+            by_key.append(insert_select(service, table, BY_KEY))
             try:
                 jdbc.append(jdbc_copy(service, table))
             except NotMeasuredError as error:
                 missing = str(error)
-    return per_second(table.rows, postgres), per_second(table.rows, jdbc), missing
+    rates = [per_second(table.rows, seconds) for seconds in (stored, by_key, jdbc)]
+    return rates[0], rates[1], rates[2], missing
 
 
 def _peak(table: Table, runs: list[Memory]) -> Figure:

@@ -173,7 +173,8 @@ def _command(relation: Relation, ended: str | None, made: str | None, epoch: Epo
         relation.vnode_count,
     )
     if made is not None:
-        parts.append(f"placed as materialized (select {vnode} as _vnode, made.* from made)")
+        # In storage order: whoever reads the table by vnode finds rows of one vnode together, as does the index.
+        parts.append(f"placed as materialized (select {vnode} as _vnode, made.* from made order by {_key(relation)})")
     parts += [_touched(relation, ended=ended is not None, made=made is not None), _closed(relation, epoch)]
     if ended is not None:
         parts.append(_removed(relation, epoch))
@@ -189,10 +190,11 @@ def _command(relation: Relation, ended: str | None, made: str | None, epoch: Epo
 
 def _touched(relation: Relation, *, ended: bool, made: bool) -> str:
     """Every key once, and whether a row is there afterwards."""
-    key = ", ".join(["_vnode", *(quoted(part.name) for part in relation.key)])
+    key = _key(relation)
     sources = [(name, there) for name, there, given in (("ended", "false", ended), ("placed", "true", made)) if given]
     halves = " union all ".join(f"select {key}, {there} as _there from {name}" for name, there in sources)
-    return f"touched as materialized (select {key}, bool_or(_there) as _there from ({halves}) h group by {key})"
+    grouped = f"select {key}, bool_or(_there) as _there from ({halves}) h group by {key} order by {key}"
+    return f"touched as materialized ({grouped})"
 
 
 def _closed(relation: Relation, epoch: Epoch) -> str:
@@ -212,13 +214,16 @@ def _removed(relation: Relation, epoch: Epoch) -> str:
 def _inserted(relation: Relation, epoch: Epoch) -> str:
     names = [quoted(column.name) for column in relation.columns]
     columns = ", ".join(names)
-    conflict = ", ".join(["_vnode", *(quoted(part.name) for part in relation.key), "_from"])
     overwrite = ", ".join(f"{name} = excluded.{name}" for name in names)
     return (
         f"inserted as (insert into {state_table(relation.id)} (_vnode, {columns}, _from)"
         f" select _vnode, {columns}, {epoch} from placed"
-        f" on conflict ({conflict}) do update set {overwrite} returning (xmax = 0) as fresh)"
+        f" on conflict ({_key(relation)}, _from) do update set {overwrite} returning (xmax = 0) as fresh)"
     )
+
+
+def _key(relation: Relation) -> str:
+    return ", ".join(["_vnode", *(quoted(part.name) for part in relation.key)])
 
 
 def _same(relation: Relation, left: str, right: str) -> str:
