@@ -60,12 +60,16 @@ def test_rows_of_a_page_are_written_vnode_by_vnode() -> None:
     random = Random(3)
     rows = [row(random.randrange(512), number) for number in range(ROWS)]
     written = b"".join(joined(iter([COPY_HEADER + rows[0], *rows[1:], COPY_END])))
-    assert written == COPY_HEADER + b"".join(sorted(rows, key=lambda one: one[6:8])) + COPY_END
+    assert written == COPY_HEADER + b"".join(sorted(rows, key=vnode)) + COPY_END
 
 
 def test_a_page_without_rows_is_one_without_rows() -> None:
     assert b"".join(joined(iter([COPY_HEADER + COPY_END]))) == COPY_HEADER + COPY_END
 
 
-def row(vnode: int, number: int) -> bytes:
-    return b"\0\2\0\0\0\2" + vnode.to_bytes(2, "big") + b"\0\0\0\x04" + number.to_bytes(4, "big")
+def vnode(one: bytes) -> bytes:
+    return one[6:8]
+
+
+def row(of: int, number: int) -> bytes:
+    return b"\0\2\0\0\0\2" + of.to_bytes(2, "big") + b"\0\0\0\x04" + number.to_bytes(4, "big")
