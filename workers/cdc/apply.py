@@ -1,14 +1,14 @@
 """What was folded, written into the versioned tables: one transaction for all tables of a source and an epoch.
 
-Rows come as texts into a temporary table, and one SQL command gives them their types and closes, removes and inserts,
-as DML does (`workers.state_store.dml`): one net version per key and epoch remains, and `_from = _to` never exists. A
+Rows come as texts into a temporary table, and one SQL command gives them their types and writes them, as DML does. A
 later part of the same epoch, or the fold over a page of this very epoch, meets versions that begin in it, and
 overwrites or deletes them.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 import psycopg
@@ -25,11 +25,11 @@ from service.protocol.ids import Epoch, RelationId
 from service.protocol.quoting import quoted
 from service.protocol.relation import ALIVE, Relation, state_table
 from service.protocol.vnodes import vnode_postgres
-from workers.cdc.fold import Folded, Key, Made, Values
+from workers.cdc.fold import Folded, Key, Lacking, Values
 from workers.cdc.pgoutput import NULL, Piece, piece_of
 from workers.state_store.connections import ANYHOW, BY_KEY, WRITING, application_name, psycopg_connection
 from workers.state_store.postgres import PostgresStore, hold_generation
-from workers.state_store.statements import alive
+from workers.state_store.statements import ENDED_AND_MADE, write
 
 SETUP: Final = (
     *WRITING,
@@ -42,7 +42,6 @@ SETUP: Final = (
 )
 COPY_HEADER: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 COPY_END: Final = b"\xff\xff"
-_COPY_BYTES: Final = 1 << 18
 _TRUE: Final = b"\0\0\0\1\1"
 _FALSE: Final = b"\0\0\0\1\0"
 REFUSED: Final = ("22", "23502", "23514", "54")
@@ -77,12 +76,11 @@ class Applying:
         nothing is.
         """
         self._begin(relation)
-        rows = _rows(relation, folded.made.items(), folded.ended)
-        self._copy(_beside(relation), rows)
-        bases = [(key, row) for key, row in folded.made.items() if row.base is not None]
-        if not bases:
+        lacked = [tuple(NULL if value is None else value for value in row.values) for row in folded.lacking.values()]
+        self._copy(_beside(relation), _rows(relation, chain(folded.made.values(), lacked), folded.ended))
+        if not lacked:
             return []
-        self._copy(_bases(relation), _base_rows(bases))
+        self._copy(_bases(relation), _base_rows(folded.lacking))
         found = self.connection.execute(_sql(lacking_query(relation)))
         lacking: list[Key] = [tuple(map(piece_of, row)) for row in found]
         self.connection.execute(_sql(fill_command(relation)))
@@ -100,7 +98,7 @@ class Applying:
         same = " and ".join(f"b.{key} = a.{key}" for key in keys)
         self.connection.execute(_sql(f"delete from {_beside(relation)} b using pg_temp.asked a where {same}"))
         self.connection.execute("drop table pg_temp.asked")
-        self._copy(_beside(relation), _rows(relation, ((key, Made(values)) for key, values in rows), ended))
+        self._copy(_beside(relation), _rows(relation, [values for _, values in rows], ended))
 
     def begin(self, relation: Relation, epoch: Epoch) -> None:
         """Let the server write what was brought, at `epoch`; until `written` it is asked nothing else."""
@@ -136,13 +134,15 @@ class Applying:
 
     def find_refused(self, relation: Relation, folded: Folded, epoch: Epoch) -> tuple[Key, str] | None:
         """Return the key of a row because of which a part cannot be written, and why; None where it can."""
-        rows = list(folded.made.items())
+        rows = [*folded.made.items(), *folded.lacking.items()]
         refused = self._tried(relation, folded, epoch)
         if refused is None:
             return None
         while len(rows) > 1:
             half = rows[: len(rows) // 2]
-            error = self._tried(relation, Folded(dict(half)), epoch)
+            made = {key: row for key, row in half if not isinstance(row, Lacking)}
+            lacking = {key: row for key, row in half if isinstance(row, Lacking)}
+            error = self._tried(relation, Folded(made, lacking), epoch)
             rows, refused = (rows[len(half) :], refused) if error is None else (half, error)
         return rows[0][0], reason_of(refused)
 
@@ -174,15 +174,7 @@ class Applying:
 
     def _copy(self, table: str, rows: Iterable[bytes]) -> None:
         with self.connection.cursor() as cursor, cursor.copy(_sql(f"copy {table} from stdin (format binary)")) as copy:
-            waiting, size = [COPY_HEADER], 0
-            for row in rows:
-                waiting.append(row)
-                size += len(row)
-                if size > _COPY_BYTES:
-                    copy.write(b"".join(waiting))
-                    waiting, size = [], 0
-            waiting.append(COPY_END)
-            copy.write(b"".join(waiting))
+            copy.write(b"".join((COPY_HEADER, *rows, COPY_END)))
 
 
 def is_refusal(error: psycopg.Error) -> bool:
@@ -196,35 +188,19 @@ def reason_of(error: psycopg.Error) -> str:
 
 
 def write_command(relation: Relation, epoch: Epoch) -> str:
-    """Close, remove and insert; gives one row: versions ended, versions made at new keys."""
+    """Write what was brought; gives one row: versions ended, versions made at keys that had none."""
+    # Keys that are told apart as texts may be one: only what has its type is a key.
+    typed = ", ".join(
+        f"{_typed(f'c{place}', column.type)} as {quoted(column.name)}" for place, column in enumerate(relation.columns)
+    )
     vnode = vnode_postgres(
         [(f"typed.{quoted(part.name)}", kind) for part, kind in zip(relation.key, relation.key_types, strict=True)],
         relation.vnode_count,
     )
-    typed = ", ".join(
-        f"{_typed(f'c{place}', column.type)} as {quoted(column.name)}" for place, column in enumerate(relation.columns)
-    )
-    table = state_table(relation.id)
-    names = ", ".join(quoted(column.name) for column in relation.columns)
-    key = ", ".join(["_vnode", *(quoted(part.name) for part in relation.key)])
-    overwrite = ", ".join(f"{quoted(column.name)} = excluded.{quoted(column.name)}" for column in relation.columns)
-    same = _same(relation, "t", "p")
     # `_to`: whether there is a row afterwards. A reserved name, which no column of a user's has.
     return (
         f"with typed as materialized (select _to, {typed} from {_beside(relation)}),"
-        # Vnode by vnode: the index begins with it, and what of it belongs to one is met while it is at hand.
-        # Keys that are told apart as texts may be one: whatever there is of it afterwards, it is there again.
-        f" placed as materialized (select *, bool_or(_to) over (partition by {key}) as _again"
-        f" from (select {vnode} as _vnode, typed.* from typed) p order by _vnode),"
-        f" closed as (update {table} t set _to = {epoch} from placed p"
-        f" where {same} and {alive('t')} and t._from < {epoch} returning 1),"
-        f" removed as (delete from {table} t using placed p"
-        # Found by their keys: the index on `_from` would give all of this epoch, anew for each part.
-        f" where {same} and not p._again and t._from + 0 = {epoch} and {alive('t')} returning 1),"
-        f" inserted as (insert into {table} (_vnode, {names}, _from) select _vnode, {names}, {epoch} from placed"
-        f" where _to on conflict ({key}, _from) do update set {overwrite} returning (xmax = 0) as fresh)"
-        " select (select count(*) from closed) + (select count(*) from removed),"
-        " (select count(*) from inserted where fresh)"
+        f" {write(relation, f'select {vnode} as _vnode, typed.* from typed', epoch)} select {ENDED_AND_MADE}"
     )
 
 
@@ -278,25 +254,22 @@ def _places(relation: Relation) -> list[int]:
     return [names.index(part.name) for part in relation.key]
 
 
-def _rows(relation: Relation, made: Iterable[tuple[Key, Made]], ended: Iterable[Key]) -> Iterable[bytes]:
+def _rows(relation: Relation, made: Iterable[Values], ended: Iterable[Key]) -> Iterable[bytes]:
+    """Whole rows, and keys without one, as binary COPY wants them."""
     count, places = len(relation.columns), _places(relation)
     head = (count + 1).to_bytes(2, "big")
     yes, no = head + _TRUE, head + _FALSE
-    for _, row in made:
-        if None in row.values:
-            yield yes + b"".join([NULL if value is None else value for value in row.values])
-        else:
-            yield yes + b"".join(row.values)  # pyright: ignore[reportCallIssue, reportArgumentType] - none is None
+    for values in made:
+        yield yes + b"".join(values)  # pyright: ignore[reportCallIssue, reportArgumentType] - none is None
     for key in ended:
-        values: list[Piece] = [NULL] * count
+        row: list[Piece] = [NULL] * count
         for place, value in zip(places, key, strict=True):
-            values[place] = value
-        yield no + b"".join(values)  # pyright: ignore[reportCallIssue, reportArgumentType] - as above
+            row[place] = value
+        yield no + b"".join(row)  # pyright: ignore[reportCallIssue, reportArgumentType] - as above
 
 
-def _base_rows(rows: Iterable[tuple[Key, Made]]) -> Iterable[bytes]:
-    for key, row in rows:
-        assert row.base is not None
+def _base_rows(rows: Mapping[Key, Lacking]) -> Iterable[bytes]:
+    for key, row in rows.items():
         lacks = ",".join(str(place) for place, value in enumerate(row.values) if value is None)
         pairs = [value for pair in zip(key, row.base, strict=True) for value in pair]
         fields = [*(NULL if value is None else value for value in pairs), piece_of(f"{{{lacks}}}")]

@@ -7,8 +7,8 @@ one that was not read none. Changes of one key are never seen in another order t
 the second waited until the first was over; so what a page shows, and the changes it hides, are together the row.
 
 A TOASTed value that did not change is not sent. It is the one that the row had before: in this part of the log, or
-stored at its old key (`Made.base`). Where what is stored there is not the row before, because its key was not read or
-because the page already shows the change, the row has to be asked of the external database, by its new key
+stored at its old key (`Lacking.base`). Where what is stored there is not the row before, because its key was not read
+or because the page already shows the change, the row has to be asked of the external database, by its new key
 (`Folded.asked`); what it answers is newer than all that was folded here.
 """
 
@@ -24,59 +24,59 @@ Applies = Callable[[Key, int], bool]
 """Whether a half at a key counts that a transaction (64 bits) made."""
 
 
-class Change(NamedTuple):
-    """One row's change. `old` None: there was no row; `key` and `values` None: there is none afterwards."""
-
-    xid: int
-    old: Key | None
-    key: Key | None
-    values: Values | None
+Change = tuple[int, Key | None, Key | None, Values | None]
+"""One row's change: who made it, where the row was, where it is, and what it is. Without an old key there was no row,
+without a key and values there is none afterwards. A plain tuple: there are a hundred thousand a second.
+"""
 
 
-class Made(NamedTuple):
+class Lacking(NamedTuple):
     """A row that is there afterwards; what its values lack is stored at the key `base`."""
 
     values: Values
-    base: Key | None = None
+    base: Key
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """What is left: rows by key, keys without a row, keys whose row has to be asked for."""
+    """What is left: whole rows, rows that lack values, keys without a row, keys whose row has to be asked for."""
 
-    made: dict[Key, Made] = field(default_factory=dict[Key, Made])
+    made: dict[Key, Values] = field(default_factory=dict[Key, Values])
+    lacking: dict[Key, Lacking] = field(default_factory=dict[Key, Lacking])
     ended: tuple[Key, ...] = ()
     asked: tuple[Key, ...] = ()
 
 
 _ENDED: Final = 0
 _ASKED: Final = 1
+_Left = Values | Lacking | int
 
 
 def fold(changes: Iterable[Change], applies: Applies) -> Folded:
     """Fold changes in the order of their commits."""
-    rows: dict[Key, Made | int] = {}
+    rows: dict[Key, _Left] = {}
     born: set[Key] = set()
     for xid, old, key, values in changes:
-        before: Made | int | None = None
+        before: _Left | None = None
         if old is not None:
             kept = applies(old, xid)
             before = rows.get(old) if kept else _ASKED
             if kept and old != key:
                 _end(rows, born, old)
         if key is not None and values is not None and applies(key, xid):
-            row = Made(values) if None not in values else _filled(values, old, before)
+            row = values if None not in values else _filled(values, old, before)
             if old != key and key not in rows and row is not _ASKED:
                 born.add(key)
             _put(rows, key, row)
     return Folded(
-        {key: row for key, row in rows.items() if isinstance(row, Made)},
+        {key: row for key, row in rows.items() if not isinstance(row, Lacking | int)},
+        {key: row for key, row in rows.items() if isinstance(row, Lacking)},
         tuple(key for key, row in rows.items() if row is _ENDED),
         tuple(key for key, row in rows.items() if row is _ASKED),
     )
 
 
-def _end(rows: dict[Key, Made | int], born: set[Key], key: Key) -> None:
+def _end(rows: dict[Key, _Left], born: set[Key], key: Key) -> None:
     if key in born:
         # There was no row before it came to be here: nothing is left to be told.
         born.remove(key)
@@ -85,18 +85,19 @@ def _end(rows: dict[Key, Made | int], born: set[Key], key: Key) -> None:
         _put(rows, key, _ENDED)
 
 
-def _put(rows: dict[Key, Made | int], key: Key, row: Made | int) -> None:
+def _put(rows: dict[Key, _Left], key: Key, row: _Left) -> None:
     # What is asked for is newer than this change.
     if rows.get(key) is not _ASKED:
         rows[key] = row
 
 
-def _filled(values: Values, old: Key | None, before: Made | int | None) -> Made | int:
+def _filled(values: Values, old: Key | None, before: _Left | None) -> _Left:
     """Give a row what it lacks of the row before it."""
     assert old is not None, "a new row lacks a value"
     if before is None:
-        return Made(values, old)
-    if not isinstance(before, Made):
+        return Lacking(values, old)
+    if isinstance(before, int):
         return _ASKED
-    filled = tuple(was if value is None else value for value, was in zip(values, before.values, strict=True))
-    return Made(filled, before.base if None in filled else None)
+    known, base = before if isinstance(before, Lacking) else (before, None)
+    filled = tuple(was if value is None else value for value, was in zip(values, known, strict=True))
+    return filled if base is None or None not in filled else Lacking(filled, base)

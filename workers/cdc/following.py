@@ -191,7 +191,7 @@ class _Epoch:
         except (ChangedError, psycopg.DataError) as error:
             table.breaks(f"the external table changed: {error}")
             return
-        if not (folded.made or folded.ended or folded.asked):
+        if not (folded.made or folded.lacking or folded.ended or folded.asked):
             return
         self._written()
         if table.broken is None:
@@ -241,7 +241,7 @@ class _Epoch:
         patched = table.patched
         if table.complete and not table.fresh:
             return _unless_patched(patched)
-        keys = list({key for change in changes for key in (change.old, change.key) if key is not None})
+        keys = list({key for _, *halves, _ in changes for key in halves if key is not None})
         regions = self.session.regions(table.table, keys, table.settled, table.fresh)
         snapshots = {FRESH + actor: snapshot for actor, snapshot in table.snapshots.items()}
 

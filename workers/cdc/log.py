@@ -178,17 +178,12 @@ class LogReader:
             # Behind what was sent, for those who keep it.
             new.append(self._stamp)
         for table in tables:
-            change = _change(self._xid, old, new, table)
+            key = None if new is None else table.key(new)
+            before = key if old is new else None if old is None else table.key(old)
             if len(message) > ROW_BYTES_MAX:
-                self.too_large.setdefault(table.fragment, change.key or change.old or ())
+                self.too_large.setdefault(table.fragment, key or before or ())
+            change = (self._xid, before, key, None if new is None else table.values(new))
             self._pending.setdefault(table.fragment, []).append(change)
-
-
-def _change(xid: int, old: Pieces | None, new: Pieces | None, table: Picked) -> Change:
-    if new is None:
-        return Change(xid, None if old is None else table.key(old), None, None)
-    key = table.key(new)
-    return Change(xid, key if old is new else None if old is None else table.key(old), key, table.values(new))
 
 
 def _stamp(microseconds: int) -> bytes:

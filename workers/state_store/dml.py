@@ -1,14 +1,7 @@
 """DML on versioned tables: statements run in order in one transaction of their own login, a savepoint each.
 
-Every statement comes down to two sets: *ended* (rows whose versions end) and *made* (rows that are there afterwards).
-One SQL command then closes, removes and inserts, so that one net change per key and epoch remains and `_from = _to`
-never exists:
-
-- a version of an older epoch at an ended or made key gets `_to = epoch`;
-- a version of this very epoch at an ended key that is not made again is deleted;
-- a made row is inserted, or overwrites the version of this very epoch at its key.
-
-The three touch different versions, which Postgres requires of one command.
+Every statement comes down to two sets: *ended* (rows whose versions end) and *brought* or *assigned* (rows that are
+there afterwards). One SQL command then writes both, so that one net change per key and epoch remains.
 """
 
 from collections.abc import Sequence
@@ -25,7 +18,7 @@ from service.protocol.relation import ALIVE, ROW_ID, Relation, state_table
 from service.protocol.vnodes import vnode_postgres
 from workers.state_store.connections import ONLY_BY_KEY, application_name, psycopg_connection
 from workers.state_store.postgres import hold_generation
-from workers.state_store.statements import alive
+from workers.state_store.statements import ENDED_AND_MADE, write
 
 SETUP = (
     "set timezone = 'UTC'",
@@ -81,11 +74,15 @@ class DmlStore:
         return DmlOutcome(tuple(results), relations, deltas, frozenset(changed))
 
 
+class _SameKeyError(Exception):
+    """A statement would give two rows the same key."""
+
+
 def _run_alone(connection: psycopg.Connection, statement: Statement, epoch: Epoch) -> tuple[StatementResult, int]:
     try:
         with connection.transaction():
             affected, delta = _apply(connection, statement, epoch)
-    except psycopg.errors.CardinalityViolation:
+    except _SameKeyError:
         error = "the statement would give two rows the same key"
         return StatementResult(id=statement.id, affected=0, error=error, sqlstate="21000"), 0
     except psycopg.Error as error:
@@ -105,36 +102,78 @@ def _apply(connection: psycopg.Connection, statement: Statement, epoch: Epoch) -
     """Return (rows the user affected, change of the number of alive keys)."""
     row = connection.execute(_sql(command(statement, epoch))).fetchone()
     assert row is not None
-    affected, ended, fresh = row
-    return int(affected), int(fresh) - int(ended)
+    affected, ended, made, lost = map(int, row)
+    if lost:
+        raise _SameKeyError
+    return affected, made - ended
 
 
 def command(statement: Statement, epoch: Epoch) -> str:
-    """Return the SQL command of a statement; it gives one row: affected, versions ended, versions made anew."""
+    """Return the SQL command of a statement; it gives one row: affected, versions ended, versions made at keys that had
+    none, and rows lost to others with the same key.
+    """
     relation = statement.relation
     match statement:
         case InsertValues(columns=columns, source=source):
-            return _command(relation, None, _brought(relation, columns, source), epoch)
+            return _insert(relation, columns, source, epoch)
         case InsertStaged(columns=columns, first=first, last=last):
             names = ", ".join(quoted(name) for name in columns)
             slice_ = f"_row >= {first} and _row < {last}"
             source = f"select {names} from {staging_table(statement.id)} where {slice_} order by _row"
-            return _command(relation, None, _brought(relation, columns, source), epoch)
+            return _insert(relation, columns, source, epoch)
         case Update(assignments=assignments, predicate=predicate):
-            return _command(relation, _ended(relation, predicate), _assigned(relation, assignments), epoch)
+            return _update(relation, assignments, predicate, epoch)
         case Delete(predicate=predicate):
-            return _command(relation, _ended(relation, predicate), None, epoch)
+            given = f"select *, false as _to from ({_alive(relation, predicate)}) ended"
+            parts = f"with ended as materialized ({given}), {write(relation, 'select * from ended', epoch)}"
+            return f"{parts} select (select count(*) from ended), {ENDED_AND_MADE}, 0"
 
 
-def _brought(relation: Relation, columns: Sequence[str], source: str) -> str:
-    """The rows a statement brings, with every column of the relation; of two rows with one key the last wins."""
+def _insert(relation: Relation, columns: Sequence[str], source: str, epoch: Epoch) -> str:
+    """Of two rows with one key the last wins: their number has a name that no column of a user's has."""
     given = ", ".join(quoted(name) for name in columns)
     values = ", ".join(_value(column, set(columns)) for column in relation.columns)
-    keys = ", ".join(quoted(part.name) for part in relation.key)
+    rows = f"select {_vnode(relation, 'brought')} as _vnode, brought.*, true as _to from brought"
     return (
-        f"brought as materialized (select row_number() over () as _row, {values} from ({source}) as source({given})),"
-        f" made as materialized (select distinct on ({keys}) * from brought order by {keys}, _row desc)"
+        f"with brought as materialized (select row_number() over () as _from, {values}"
+        f" from ({source}) as source({given})), {write(relation, rows, epoch, prefer='g._from desc')}"
+        f" select (select count(*) from brought), {ENDED_AND_MADE}, 0"
     )
+
+
+def _update(relation: Relation, assignments: Sequence[tuple[str, str]], predicate: str | None, epoch: Epoch) -> str:
+    """Rows that keep their key are made again; where the key was assigned, there is none at the old one."""
+    by_name = dict(assignments)
+    name = quoted(relation.name)
+    names = ", ".join(quoted(column.name) for column in relation.columns)
+    values = ", ".join(
+        f"({by_name[column.name]})::{column.type} as {quoted(column.name)}"
+        if column.name in by_name
+        else f"{name}.{quoted(column.name)}"
+        for column in relation.columns
+    )
+    rows = (
+        f"select {_vnode(relation, 'assigned')} as _vnode, {names}, true as _to from assigned"
+        f" union all select _vnode, {names}, false from ended"
+    )
+    return (
+        f"with ended as materialized ({_alive(relation, predicate)}),"
+        f" assigned as materialized (select {values} from ended as {name}), {write(relation, rows, epoch)}"
+        f" select (select count(*) from ended), {ENDED_AND_MADE},"
+        " (select count(*) from assigned) - (select count(*) from found where _to)"
+    )
+
+
+def _alive(relation: Relation, predicate: str | None) -> str:
+    # The alias is the user's own name for the table, so that the predicate may qualify its columns.
+    names = ", ".join(["_vnode", *(quoted(column.name) for column in relation.columns)])
+    where = f" and ({predicate})" if predicate is not None else ""
+    return f"select {names} from {state_table(relation.id)} as {quoted(relation.name)} where _to = {ALIVE}{where}"
+
+
+def _vnode(relation: Relation, rows: str) -> str:
+    key = [(f"{rows}.{quoted(part.name)}", relation.column(part.name).type) for part in relation.key]
+    return vnode_postgres(key, relation.vnode_count)
 
 
 def _value(column: Column, given: set[str]) -> str:
@@ -144,93 +183,6 @@ def _value(column: Column, given: set[str]) -> str:
         # A row id is made once, with the row: it is stored and never derived again.
         value = "nextval('state.row_ids')" if column.name == ROW_ID else "null"
     return f"{value}::{column.type} as {quoted(column.name)}"
-
-
-def _ended(relation: Relation, predicate: str | None) -> str:
-    # The alias is the user's own name for the table, so that the predicate may qualify its columns.
-    where = f" and ({predicate})" if predicate is not None else ""
-    return (
-        f"ended as materialized (select * from {state_table(relation.id)} as {quoted(relation.name)}"
-        f" where _to = {ALIVE}{where})"
-    )
-
-
-def _assigned(relation: Relation, assignments: Sequence[tuple[str, str]]) -> str:
-    by_name = dict(assignments)
-    values = ", ".join(
-        f"({by_name[column.name]})::{column.type} as {quoted(column.name)}"
-        if column.name in by_name
-        else f"{quoted(relation.name)}.{quoted(column.name)}"
-        for column in relation.columns
-    )
-    return f"made as materialized (select {values} from ended as {quoted(relation.name)})"
-
-
-def _command(relation: Relation, ended: str | None, made: str | None, epoch: Epoch) -> str:
-    parts = [part for part in (ended, made) if part is not None]
-    vnode = vnode_postgres(
-        [(f"made.{quoted(part.name)}", relation.column(part.name).type) for part in relation.key],
-        relation.vnode_count,
-    )
-    if made is not None:
-        # In storage order: whoever reads the table by vnode finds rows of one vnode together, as does the index.
-        parts.append(f"placed as materialized (select {vnode} as _vnode, made.* from made order by {_key(relation)})")
-    parts += [_touched(relation, ended=ended is not None, made=made is not None), _closed(relation, epoch)]
-    if ended is not None:
-        parts.append(_removed(relation, epoch))
-    if made is not None:
-        parts.append(_inserted(relation, epoch))
-    removed = "(select count(*) from removed)" if ended is not None else "0"
-    fresh = "(select count(*) from inserted where fresh)" if made is not None else "0"
-    return (
-        f"with {', '.join(parts)} select (select count(*) from {'brought' if ended is None else 'ended'}),"
-        f" (select count(*) from closed) + {removed}, {fresh}"
-    )
-
-
-def _touched(relation: Relation, *, ended: bool, made: bool) -> str:
-    """Every key once, and whether a row is there afterwards."""
-    key = _key(relation)
-    sources = [(name, there) for name, there, given in (("ended", "false", ended), ("placed", "true", made)) if given]
-    halves = " union all ".join(f"select {key}, {there} as _there from {name}" for name, there in sources)
-    grouped = f"select {key}, bool_or(_there) as _there from ({halves}) h group by {key} order by {key}"
-    return f"touched as materialized ({grouped})"
-
-
-def _closed(relation: Relation, epoch: Epoch) -> str:
-    return (
-        f"closed as (update {state_table(relation.id)} t set _to = {epoch} from touched k"
-        f" where {_same(relation, 't', 'k')} and {alive('t')} and t._from < {epoch} returning 1)"
-    )
-
-
-def _removed(relation: Relation, epoch: Epoch) -> str:
-    return (
-        f"removed as (delete from {state_table(relation.id)} t using touched k"
-        f" where {_same(relation, 't', 'k')} and not k._there and t._from = {epoch} and {alive('t')} returning 1)"
-    )
-
-
-def _inserted(relation: Relation, epoch: Epoch) -> str:
-    names = [quoted(column.name) for column in relation.columns]
-    columns = ", ".join(names)
-    overwrite = ", ".join(f"{name} = excluded.{name}" for name in names)
-    return (
-        f"inserted as (insert into {state_table(relation.id)} (_vnode, {columns}, _from)"
-        f" select _vnode, {columns}, {epoch} from placed"
-        f" on conflict ({_key(relation)}, _from) do update set {overwrite} returning (xmax = 0) as fresh)"
-    )
-
-
-def _key(relation: Relation) -> str:
-    return ", ".join(["_vnode", *(quoted(part.name) for part in relation.key)])
-
-
-def _same(relation: Relation, left: str, right: str) -> str:
-    """NULL is a key's value like any other; what cannot be NULL is compared so that the index serves."""
-    key = [relation.column(part.name) for part in relation.key]
-    compared = [(quoted(column.name), "is not distinct from" if column.nullable else "=") for column in key]
-    return " and ".join(f"{left}.{name} {by} {right}.{name}" for name, by in (("_vnode", "="), *compared))
 
 
 def _sql(text: str) -> Any:

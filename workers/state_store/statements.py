@@ -1,6 +1,7 @@
 """The SQL of versioned tables, printed from relations, spans and epochs. Pure."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from service.protocol.ids import Epoch
 from service.protocol.plan import Pushdown
@@ -119,6 +120,43 @@ def close(relation: Relation, keys: str, epoch: Epoch) -> tuple[str, ...]:
         return (command({}),)
     some = " or ".join(f"k.{name} is null" for name in sorted(nullable))
     return command({}), command(dict.fromkeys(nullable, "is not distinct from"), f" and ({some})")
+
+
+def write(relation: Relation, given: str, epoch: Epoch, *, prefer: str = "_to desc") -> str:
+    """Make the versions of what is there afterwards. `given` is a query of `_vnode`, the relation's columns, and `_to`:
+    whether there is a row at the key, or none; of one key the first counts, in the order of `prefer`. These are the
+    CTEs `found` (every key once), and `closed`, `removed`, `changed` and `made`, a row for each version.
+
+    One net version for each key and epoch remains, and `_from = _to` never exists: the version of an older epoch ends;
+    that of this very epoch goes where there is no row, and else becomes it; where there is none of this epoch, one is
+    made. A key's version is looked for once, and known by its place from then on. The four touch different versions,
+    which Postgres requires of one command, and they do so in storage order: the index is searched and filled where it
+    just was, and who reads by vnode finds rows of one vnode together.
+    """
+    table, key = state_table(relation.id), ", ".join(["_vnode", *(quoted(part.name) for part in relation.key)])
+    names = ", ".join(["_vnode", *(quoted(column.name) for column in relation.columns)])
+    values = ", ".join(f"{quoted(column.name)} = p.{quoted(column.name)}" for column in relation.columns)
+    nullable = {part.name for part in relation.key if relation.column(part.name).nullable}
+    same = " and ".join(
+        f"t.{quoted(name)} {'is not distinct from' if name in nullable else '='} p.{quoted(name)}"
+        for name in ("_vnode", *(part.name for part in relation.key))
+    )
+    # `_from` and `ctid` are of the version found.
+    there = "found p where t.ctid = p.ctid"
+    return (
+        f"found as materialized (select p.*, t._from, t.ctid"
+        f" from (select distinct on ({key}) {names}, _to from ({given}) g order by {key}, {prefer}) p"
+        f" left join {table} t on {same} and {alive('t')}),"
+        f" closed as (update {table} t set _to = {epoch} from {there} and p._from < {epoch} returning 1),"
+        f" removed as (delete from {table} t using {there} and p._from = {epoch} and not p._to returning 1),"
+        f" changed as (update {table} t set {values} from {there} and p._from = {epoch} and p._to returning 1),"
+        f" made as (insert into {table} ({names}, _from) select {names}, {epoch} from found"
+        f" where _to and _from is distinct from {epoch} returning 1)"
+    )
+
+
+ENDED_AND_MADE: Final = "(select count(*) from closed) + (select count(*) from removed), (select count(*) from made)"
+"""How many versions a `write` ended, and made at keys that had none."""
 
 
 def stored_columns(relation: Relation) -> list[str]:

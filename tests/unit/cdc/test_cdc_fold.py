@@ -33,22 +33,22 @@ class Plain:
         rows, xid = dict(self.states[-1]), len(self.states)
         if verb == "insert" and key not in rows:
             rows[key] = row(key, value, value)
-            self._told(Change(xid, None, key_at(key), rows[key]), rows)
+            self._told((xid, None, key_at(key), rows[key]), rows)
         elif key not in rows:
             return
         elif verb == "delete":
             del rows[key]
-            self._told(Change(xid, key_at(key), None, None), rows)
+            self._told((xid, key_at(key), None, None), rows)
         elif verb == "long":
             rows[key] = (*rows[key][:2], piece_of(value))
-            self._told(Change(xid, key_at(key), key_at(key), rows[key]), rows)
+            self._told((xid, key_at(key), key_at(key), rows[key]), rows)
         elif verb == "move" and other not in rows:
             held = rows.pop(key)
             rows[other] = (piece_of(str(other)), piece_of(value), held[2])
-            self._told(Change(xid, key_at(key), key_at(other), (*rows[other][:2], None)), rows)
+            self._told((xid, key_at(key), key_at(other), (*rows[other][:2], None)), rows)
         elif verb == "short":
             rows[key] = (rows[key][0], piece_of(value), rows[key][2])
-            self._told(Change(xid, key_at(key), key_at(key), (*rows[key][:2], None)), rows)
+            self._told((xid, key_at(key), key_at(key), (*rows[key][:2], None)), rows)
 
     def _told(self, change: Change, rows: dict[int, Values]) -> None:
         self.states.append(rows)
@@ -86,13 +86,13 @@ class Stored:
     def take(self, changes: Sequence[Change], until: int) -> None:
         """Fold a part; rows are asked for when `until` transactions are visible."""
         folded = fold(changes, self.applies)
-        assert not folded.made.keys() & set(folded.ended)
-        filled: dict[Key, Values] = {}
-        for key, made in folded.made.items():
-            base = None if made.base is None else self.rows[made.base]
-            filled[key] = tuple(
-                value if value is not None or base is None else base[place] for place, value in enumerate(made.values)
-            )
+        assert not (folded.made.keys() | folded.lacking.keys()) & set(folded.ended)
+        assert not any(None in values for values in folded.made.values())
+        filled = dict(folded.made)
+        for key, (values, base) in folded.lacking.items():
+            assert None in values
+            stored = self.rows[base]
+            filled[key] = tuple(stored[place] if value is None else value for place, value in enumerate(values))
         for key in folded.ended:
             self.rows.pop(key, None)
         self.rows |= filled
@@ -143,12 +143,12 @@ def test_parts_give_what_the_replay_gives(
 
 def test_what_comes_and_goes_within_a_part_is_not_told() -> None:
     changes = [
-        Change(1, None, key_at(1), row(1, "a", "a")),
-        Change(2, key_at(1), key_at(2), row(2, "b", None)),
-        Change(3, key_at(2), None, None),
-        Change(4, key_at(3), None, None),
-        Change(5, None, key_at(3), row(3, "c", "c")),
-        Change(6, key_at(3), None, None),
+        (1, None, key_at(1), row(1, "a", "a")),
+        (2, key_at(1), key_at(2), row(2, "b", None)),
+        (3, key_at(2), None, None),
+        (4, key_at(3), None, None),
+        (5, None, key_at(3), row(3, "c", "c")),
+        (6, key_at(3), None, None),
     ]
     folded = fold(changes, lambda _key, _xid: True)
     assert (folded.made, folded.ended, folded.asked) == ({}, (key_at(3),), ())
@@ -157,18 +157,18 @@ def test_what_comes_and_goes_within_a_part_is_not_told() -> None:
 def test_an_unchanged_value_follows_its_row_through_moves() -> None:
     """Within a part from row to row; before it from what is stored at the key that the row had then."""
     moves = [
-        Change(1, key_at(1), key_at(2), row(2, "a", None)),
-        Change(1, key_at(2), key_at(3), row(3, "b", None)),
+        (1, key_at(1), key_at(2), row(2, "a", None)),
+        (1, key_at(2), key_at(3), row(3, "b", None)),
     ]
     folded = fold(moves, lambda _key, _xid: True)
-    assert folded.made[key_at(3)].base == key_at(1)
+    assert folded.made == {}
+    assert folded.lacking[key_at(3)].base == key_at(1)
     assert folded.ended == (key_at(1),), "nothing was ever at the key between"
     assert folded.asked == ()
 
 
 def test_a_row_that_moves_in_from_beyond_is_asked_for() -> None:
-    moved = [Change(1, key_at(9), key_at(1), row(1, "a", None))]
+    moved = [(1, key_at(9), key_at(1), row(1, "a", None))]
     folded = fold(moved, lambda key, _xid: key != key_at(9))
     assert folded.asked == (key_at(1),)
-    assert folded.made == {}
-    assert folded.ended == ()
+    assert (folded.made, folded.lacking, folded.ended) == ({}, {}, ())
