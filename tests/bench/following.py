@@ -60,7 +60,13 @@ class Following:
         """Follow the table; return the seconds until its history is there."""
         began = monotonic()
         self.service.run(f"CREATE TABLE {TABLE} (*) {options} FROM pg TABLE 'public.{TABLE}'")
-        until_backfilled(self.service, TABLE)
+        job = self.service.job(TABLE)
+        with self.service.store() as connection:
+            # As often as native replication is asked.
+            query = (
+                f"select split_completed_count = split_total_count from rw_catalog.rw_cdc_progress where job_id = {job}"
+            )
+            _until(connection, query, True)
         return monotonic() - began
 
     def forget(self) -> None:
@@ -314,7 +320,7 @@ def _subscribe(connection: psycopg.Connection, external: External) -> None:
     connection.execute(f"create subscription {NATIVE} connection '{given}' publication {NATIVE}".encode())
 
 
-def _until(connection: psycopg.Connection, query: str, wanted: int) -> None:
+def _until(connection: psycopg.Connection, query: str, wanted: int | bool) -> None:
     deadline = monotonic() + PATIENCE_SECONDS
     while connection.execute(query.encode()).fetchone() != (wanted,):
         assert monotonic() < deadline, query
