@@ -131,16 +131,21 @@ def asking() -> Generator[None]:
 
 
 def stream(connection: psycopg.Connection, query: str) -> Generator[bytes]:
-    """Copy rows out in binary form, as they come; the last one is `COPY_END`."""
+    """Copy rows out in binary form, as they come, without what comes before the first and after the last. Read to its
+    end it is over; closed before that, it is cancelled.
+    """
     with (
         asking(),
         connection.cursor() as cursor,
         cursor.copy(_sql(f"copy ({query}) to stdout (format binary)")) as rows,
     ):
+        before = COPY_HEADER
         # Waiting costs more than a row does: it is done only when all that has arrived was taken.
-        while row := rows.read():
-            yield row  # pyright: ignore[reportReturnType] - a buffer of bytes
-            if row[-2:] != COPY_END or len(row) > len(COPY_HEADER) + len(COPY_END):
+        while sent := rows.read():
+            assert sent[: len(before)] == before, "not the beginning of a binary COPY"
+            row, before = sent[len(before) :], b""
+            if len(row) > len(COPY_END):
+                yield row  # pyright: ignore[reportReturnType] - a buffer of bytes
                 yield from _arrived(connection.pgconn)
 
 
@@ -153,9 +158,9 @@ def _arrived(connection: PGconn) -> Iterator[bytes]:
             result = connection.get_result()
             assert result is not None, "neither a row nor an end"
             raise error_from_result(result)
-        yield row  # pyright: ignore[reportReturnType] - a buffer of bytes
         if size == len(COPY_END):
             return
+        yield row  # pyright: ignore[reportReturnType] - a buffer of bytes
 
 
 def ask(connection: psycopg.Connection, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -282,15 +287,9 @@ class Session:
         The server reads record after record until one ends at or after `upto`, and sends a transaction when it reads
         the record of its commit. So every commit that ends at or before `upto` is among them.
         """
-        first = True
         for row in stream(self.log, self._peek(upto, limit)):
-            start = 0
-            if first:
-                assert row[: len(COPY_HEADER)] == COPY_HEADER, "not the beginning of a binary COPY"
-                start, first = len(COPY_HEADER), False
-            # One field: its count, its length, the message. The last row says that there is none.
-            if len(row) > start + 6:
-                yield bytes(row[start + 6 :])
+            # One field: their number, its length, the message.
+            yield bytes(row[6:])
 
     def _peek(self, upto: int, limit: int | None) -> str:
         # The publication's name is one of a list of identifiers.

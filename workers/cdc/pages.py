@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from typing import Any, Final
 
 import psycopg
@@ -252,17 +251,13 @@ class _Copying:
 
 
 def joined(rows: Iterator[bytes]) -> Iterator[bytes]:
-    """Join rows into writes worth their while, each in the order of vnodes: the index takes keys that lie together
-    sooner, and whoever reads a vnode finds its rows together.
+    """Join rows to a binary COPY, in writes worth their while, each in the order of vnodes: the index takes keys that
+    lie together sooner, and whoever reads a vnode finds its rows together.
     """
-    first = next(rows)
-    assert first[: len(COPY_HEADER)] == COPY_HEADER, "not the beginning of a binary COPY"
     yield COPY_HEADER
     waiting: list[bytes] = []
     size = 0
-    for row in chain((first[len(COPY_HEADER) :],), rows):
-        if len(row) == len(COPY_END):
-            break
+    for row in rows:
         if len(row) > ROW_BYTES_MAX:
             raise _TooLargeError(ROW_TOO_LARGE)
         waiting.append(row)
