@@ -46,12 +46,15 @@ lint: $(STAMP) ## Formatting, style, types, and which part may import which
 # No JVM here lives for long enough to repay what its second compiler costs.
 test check: export TIDEFILL_SPARK_CONF := {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"}
 
-# Whole processes wait for much of their time: the rest runs beside those that share a service, and is shown after them.
+# Whole processes and databases are waited for much of the time: three parts of about a length share the processors. Two
+# of them are shown when all have ended.
+DATABASE := postgres and not spark and not e2e
 test: lint ## Everything but the long runs
-	@log=$$(mktemp); trap 'rm -f $$log' EXIT; \
-	$(BIN)/pytest -m "not soak and (not e2e or own_service)" > $$log 2>&1 & beside=$$!; \
+	@logs=$$(mktemp -d); trap 'rm -rf $$logs' EXIT; \
+	$(BIN)/pytest -m "not soak and ($(DATABASE))" > $$logs/1 2>&1 & first=$$!; \
+	$(BIN)/pytest -m "not soak and (own_service or not e2e and not ($(DATABASE)))" > $$logs/2 2>&1 & second=$$!; \
 	$(BIN)/pytest -m "not soak and e2e and not own_service"; status=$$?; \
-	wait $$beside || status=$$?; cat $$log; exit $$status
+	wait $$first || status=$$?; wait $$second || status=$$?; cat $$logs/*; exit $$status
 
 check: lint ## What runs without Spark and without whole processes
 	$(BIN)/pytest -m "not spark and not e2e and not soak"

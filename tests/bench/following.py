@@ -19,7 +19,7 @@ from service.protocol.ids import Epoch
 from tests.bench.clock import monotonic, pause
 from tests.bench.figures import Figure, Section, Target, of_samples, per_second, percentile, ratio
 from tests.bench.memory import Memory
-from tests.support.production import External, external_postgres, source, until_backfilled
+from tests.support.production import External, external_postgres, source, tables_backfilled, until_backfilled
 from tests.support.service import Repeating, Service, data_directory
 from tests.support.waiting import until
 
@@ -63,10 +63,7 @@ class Following:
         job = self.service.job(TABLE)
         with self.service.store() as connection:
             # As often as native replication is asked.
-            query = (
-                f"select split_completed_count = split_total_count from rw_catalog.rw_cdc_progress where job_id = {job}"
-            )
-            _until(connection, query, True)
+            _until(connection, tables_backfilled(job), 1)
         return monotonic() - began
 
     def forget(self) -> None:
@@ -320,7 +317,7 @@ def _subscribe(connection: psycopg.Connection, external: External) -> None:
     connection.execute(f"create subscription {NATIVE} connection '{given}' publication {NATIVE}".encode())
 
 
-def _until(connection: psycopg.Connection, query: str, wanted: int | bool) -> None:
+def _until(connection: psycopg.Connection, query: str, wanted: int) -> None:
     deadline = monotonic() + PATIENCE_SECONDS
     while connection.execute(query.encode()).fetchone() != (wanted,):
         assert monotonic() < deadline, query

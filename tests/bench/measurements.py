@@ -1,16 +1,16 @@
 """What is measured of one view over one table: throughput and memory, barrier latency, pause, loss of the worker."""
 
 import statistics
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from tests.bench.barriers import latencies, window
-from tests.bench.baselines import BY_KEY, NotMeasuredError, insert_select, jdbc_copy, plain_tables, settle
+from tests.bench.barriers import Latencies, latencies, window
+from tests.bench.baselines import BY_KEY, NotMeasuredError, copy_at_once, insert_select, jdbc_copy, plain_tables, settle
 from tests.bench.clock import monotonic, pause, seconds_between, wall
-from tests.bench.figures import Figure, Section, Target, of_samples, per_second, ratio, shown
+from tests.bench.figures import Figure, Section, Target, of_samples, per_second, percentile, ratio, shown
 from tests.bench.memory import Memory
 from tests.bench.tables import Table, Tables
 from tests.bench.writers import Writers
@@ -22,6 +22,8 @@ LIVE_ROWS_PER_SECOND: Final = 1_000
 UNLIMITED_FROM: Final = 4_000_000
 """A smaller table is read in a few seconds: too soon to be paused or killed in the middle, so it is limited."""
 LIMITED_SECONDS: Final = 40
+BARRIERS: Final = 100
+"""Of fewer the 99th percentile is the greatest."""
 PAUSES: Final = 5
 KILLS: Final = 3
 MB: Final = 1 << 20
@@ -85,6 +87,8 @@ class Strategy:
     session_of: tuple[tuple[str, str], ...]
     of_postgres: float
     of_jdbc: float
+    of_idle: float | None
+    """How much slower barriers may be, which others wait for."""
 
     @property
     def session(self) -> dict[str, str]:
@@ -92,8 +96,8 @@ class Strategy:
 
 
 STRATEGIES: Final = (
-    Strategy("Snapshot", (), 0.65, 1.0),
-    Strategy("Arrangement", tuple(ARRANGEMENT.items()), 0.5, 0.8),
+    Strategy("Snapshot", (), 0.65, 1.0, 1.3),
+    Strategy("Arrangement", tuple(ARRANGEMENT.items()), 0.5, 0.8, None),
 )
 
 
@@ -150,28 +154,66 @@ def _peak(table: Table, runs: list[Memory]) -> Figure:
 # --- barriers ----------------------------------------------------------------------------------------------------
 
 
+Span = tuple[datetime, datetime]
+
+
 def latency(service: Service, table: Table) -> list[Section]:
-    """Measure barriers while a view is built over a table that changes, by each strategy."""
-    return [_latency(service, table, strategy) for strategy in STRATEGIES]
-
-
-def _latency(service: Service, table: Table, strategy: Strategy) -> Section:
+    """Measure barriers of a table that changes: while nothing else happens, beside copies that Postgres makes by itself
+    and that take as many processors, and while views are built, by each strategy.
+    """
     with Writers(service, table, LIVE_ROWS_PER_SECOND) as writers:
         writers.until_steady()
-        with building(service, table, strategy.session) as job:
-            began, before = monotonic(), writers.changed
-            service.post(f"/v1/jobs/{job}/wait?timeout_seconds=3600")
-            rate = (writers.changed - before) / (monotonic() - began)
-            built = service.detail(job)["job"]
-    since, upto = (datetime.fromisoformat(built[name]) for name in ("started_at", "finished_at"))
-    found = latencies(service, since, upto)
-    return Section(
-        f"The database graph's barriers, {strategy.name} of {table.rows:,} rows under live writes{_said(table)}",
-        (
-            Figure("live writes", rate, "rows/s", note=f"{LIVE_ROWS_PER_SECOND:,} asked for"),
-            *found.figures(p50=1.0, p99=2.0),
+        began, changed = monotonic(), writers.changed
+        idle = _while(service, lambda: _timed(lambda: pause(10 * interval_seconds(service))))
+        with plain_tables(service, table):
+            beside = _while(service, lambda: _timed(lambda: copy_at_once(service, table)))
+        built = {
+            strategy: _while(service, lambda strategy=strategy: _build(service, table, strategy))
+            for strategy in STRATEGIES
+        }
+        rate = (writers.changed - changed) / (monotonic() - began)
+    live = Figure("live writes", rate, "rows/s", note=f"{LIVE_ROWS_PER_SECOND:,} asked for")
+    title = "The database graph's barriers under live writes,"
+    return [
+        Section(f"{title} and nothing else", (live, *idle.figures(p50=None, p99=None))),
+        Section(
+            f"{title} beside two INSERT .. SELECT of {table.rows:,} rows by Postgres alone",
+            (*beside.figures(p50=None, p99=None), _slower(beside, idle, None)),
         ),
-    )
+        *(
+            Section(
+                f"{title} {strategy.name} of {table.rows:,} rows{_said(table)}",
+                (*found.figures(p50=1.0, p99=2.0), _slower(found, idle, strategy.of_idle)),
+            )
+            for strategy, found in built.items()
+        ),
+    ]
+
+
+def _while(service: Service, step: Callable[[], Span]) -> Latencies:
+    """Take a step, which says when it began and ended, until so many barriers were injected meanwhile."""
+    found: list[float] = []
+    while len(found) < BARRIERS:
+        found += latencies(service, *step()).seconds
+    return Latencies(tuple(found))
+
+
+def _timed(step: Callable[[], None]) -> Span:
+    began = wall()
+    step()
+    return began, wall()
+
+
+def _build(service: Service, table: Table, strategy: Strategy) -> Span:
+    with building(service, table, strategy.session) as job:
+        service.post(f"/v1/jobs/{job}/wait?timeout_seconds=3600")
+        built = service.detail(job)["job"]
+    return datetime.fromisoformat(built["started_at"]), datetime.fromisoformat(built["finished_at"])
+
+
+def _slower(found: Latencies, idle: Latencies, most: float | None) -> Figure:
+    share = ratio(percentile(found.seconds, 0.99), percentile(idle.seconds, 0.99))
+    return Figure("p99 : that of nothing else", share, "x", None if most is None else Target("<=", most))
 
 
 def pausing(service: Service, table: Table) -> Section:

@@ -95,11 +95,15 @@ def source(external: External, name: str = "pg", **options: str) -> str:
 def until_backfilled(service: Service, table: str) -> None:
     """Wait until the whole history of a table is there."""
     job = service.job(table)
-    query = (
+    until(lambda: service.value(tables_backfilled(job)) == 1, what=lambda: f"{table}: {service.detail(job)}")
+
+
+def tables_backfilled(job: int) -> str:
+    """Return the query for how many tables of a job have the whole of their history: one, or none yet."""
+    return (
         "SELECT count(*) FROM rw_catalog.rw_cdc_progress"
         f" WHERE job_id = {job} AND split_completed_count = split_total_count"
     )
-    until(lambda: service.value(query) == 1, what=lambda: f"{table}: {service.detail(job)}")
 
 
 def until_equal(service: Service, external: External, table: str, columns: str = "*") -> list[tuple[str | None, ...]]:

@@ -8,7 +8,7 @@ import psycopg
 from psycopg import sql
 
 from service.protocol.columns import Column, ColumnType, KeyColumn
-from service.protocol.ids import Epoch, RelationId
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, RelationId, Term
 from service.protocol.relation import Relation, RelationKind, state_table
 from service.serving.connections import Pool, open_pool
 from service.serving.preparation import prepare
@@ -51,6 +51,17 @@ async def prepared_store(url: str) -> AsyncGenerator[Store]:
     logins = await prepare(url, reader_password=READER_PASSWORD, writer_password=WRITER_PASSWORD)
     async with open_pool(url, name="test") as pool:
         yield Store(url, pool, logins, PostgresTables(pool))
+
+
+@asynccontextmanager
+async def store_of(url: str, table: Relation, generation: Generation) -> AsyncGenerator[Store]:
+    """Prepare the database with one table, to be written in `generation` of the database graph."""
+    term = Term(7)
+    async with prepared_store(url) as store:
+        await store.tables.claim(term)
+        await store.tables.create(table, term=term)
+        await store.tables.fence(DATABASE_GRAPH, generation, term=term)
+        yield store
 
 
 def relation(number: int, name: str, columns: dict[str, str] | None = None, *key: str) -> Relation:

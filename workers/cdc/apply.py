@@ -188,7 +188,7 @@ def reason_of(error: psycopg.Error) -> str:
 
 
 def write_command(relation: Relation, epoch: Epoch) -> str:
-    """Write what was brought; gives one row: versions ended, versions made at keys that had none."""
+    """Write what was brought; gives one row: versions ended, versions made at keys that had none of this epoch."""
     # Keys that are told apart as texts may be one: only what has its type is a key.
     typed = ", ".join(
         f"{_typed(f'c{place}', column.type)} as {quoted(column.name)}" for place, column in enumerate(relation.columns)
@@ -239,13 +239,9 @@ def _based(relation: Relation) -> str:
 
 
 def _stored(relation: Relation) -> str:
-    return f"{_same(relation, 't', 'p')} and t._to = {ALIVE}"
-
-
-def _same(relation: Relation, left: str, right: str) -> str:
-    """A key that is followed has no NULL."""
-    columns = ["_vnode", *(quoted(part.name) for part in relation.key)]
-    return " and ".join(f"{left}.{name} = {right}.{name}" for name in columns)
+    # A key that is followed has no NULL.
+    columns = ("_vnode", *(quoted(part.name) for part in relation.key))
+    return " and ".join((*(f"t.{name} = p.{name}" for name in columns), f"t._to = {ALIVE}"))
 
 
 def _places(relation: Relation) -> list[int]:

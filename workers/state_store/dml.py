@@ -110,7 +110,7 @@ def _apply(connection: psycopg.Connection, statement: Statement, epoch: Epoch) -
 
 def command(statement: Statement, epoch: Epoch) -> str:
     """Return the SQL command of a statement; it gives one row: affected, versions ended, versions made at keys that had
-    none, and rows lost to others with the same key.
+    none of this epoch, and rows lost to others with the same key.
     """
     relation = statement.relation
     match statement:

@@ -156,7 +156,7 @@ def write(relation: Relation, given: str, epoch: Epoch, *, prefer: str = "_to de
 
 
 ENDED_AND_MADE: Final = "(select count(*) from closed) + (select count(*) from removed), (select count(*) from made)"
-"""How many versions a `write` ended, and made at keys that had none."""
+"""How many versions a `write` ended, and made at keys that had none of this epoch."""
 
 
 def stored_columns(relation: Relation) -> list[str]:

@@ -44,7 +44,8 @@ async def server(answer: Answer) -> AsyncGenerator[tuple[int, list[str]]]:
         yield listening.sockets[0].getsockname()[1], heads
     finally:
         listening.close()
-        for _ in range(3):
+        # From accepting to serving it takes three turns of the loop.
+        for _ in range(10):
             await asyncio.sleep(0)  # noqa: TID251 - what was accepted just now is served, and takes no time
         await asyncio.gather(*serving)
 

@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from service.protocol.dml import Delete, InsertStaged, Statement, Update
-from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, StatementId, Term
-from tests.support.state_store import Store, prepared_store, relation
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, StatementId
+from tests.support.state_store import Store, relation, store_of
 from workers.cdc.apply import SETUP, write_command
 from workers.state_store import statements
 from workers.state_store.connections import BY_KEY, WRITING, application_name, psycopg_connection
@@ -15,7 +15,7 @@ from workers.state_store.dml import command
 
 pytestmark = pytest.mark.postgres
 
-TERM, GENERATION = Term(7), Generation(5)
+GENERATION = Generation(5)
 RELATION = relation(1, "t")
 """Its key may be NULL."""
 KEYED = RELATION.model_copy(
@@ -28,10 +28,7 @@ CLOSING = "create temp table closing (_vnode smallint, id bigint)"
 
 @pytest.fixture
 async def store(database_url: str) -> AsyncGenerator[Store]:
-    async with prepared_store(database_url) as prepared:
-        await prepared.tables.claim(TERM)
-        await prepared.tables.create(RELATION, term=TERM)
-        await prepared.tables.fence(DATABASE_GRAPH, GENERATION, term=TERM)
+    async with store_of(database_url, RELATION, GENERATION) as prepared:
         await prepared.run("alter table state.t_1 set (autovacuum_enabled = off)")
         await prepared.run("insert into state.t_1 select i % 256, i, i, 1 from generate_series(1, 100000) i")
         yield prepared

@@ -7,33 +7,28 @@ from random import Random
 import pytest
 
 from service.protocol.dml import Delete, InsertStaged, Update
-from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, StatementId, Term
-from tests.support.state_store import Store, prepared_store, relation
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, StatementId
+from tests.support.state_store import Store, relation, store_of
 from workers.cdc.apply import COPY_END, COPY_HEADER
 from workers.cdc.pages import joined
 from workers.state_store.dml import DmlStore
 
 pytestmark = pytest.mark.postgres
 
-TERM, GENERATION = Term(7), Generation(5)
+GENERATION = Generation(5)
 ROWS = 3_000
 TABLE = relation(1, "t").model_copy(update={"vnode_count": 16})
 
 
 @pytest.fixture
 async def store(database_url: str) -> AsyncGenerator[Store]:
-    async with prepared_store(database_url) as prepared:
-        await prepared.tables.claim(TERM)
-        await prepared.tables.create(TABLE, term=TERM)
-        await prepared.tables.fence(DATABASE_GRAPH, GENERATION, term=TERM)
+    async with store_of(database_url, TABLE, GENERATION) as prepared:
         yield prepared
 
 
 async def turns(store: Store, epoch: int) -> int:
     """How often the vnode changes from one row to the next, as they lie in the table."""
-    query = f"select _vnode from state.t_1 where _from = {epoch} order by ctid"
-    async with store.pool.connection() as conn:
-        vnodes = [vnode for (vnode,) in await (await conn.execute(query.encode())).fetchall()]
+    vnodes = await store.rows(f"select _vnode from state.t_1 where _from = {epoch} order by ctid")
     return sum(one != two for one, two in pairwise(vnodes))
 
 

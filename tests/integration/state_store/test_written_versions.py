@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from service.protocol.dml import Delete, InsertValues, Statement, Update
-from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, StatementId, Term
-from tests.support.state_store import Store, prepared_store, relation
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, StatementId
+from tests.support.state_store import Store, relation, store_of
 from workers.cdc.apply import applying
 from workers.cdc.fold import Folded
 from workers.cdc.pgoutput import piece_of
@@ -15,11 +15,9 @@ from workers.state_store.postgres import PostgresStore
 
 pytestmark = pytest.mark.postgres
 
-TERM, GENERATION = Term(7), Generation(5)
+GENERATION = Generation(5)
 NAMES = ("_row", "_again", "_there", "found", "given", "p", "t", "g", "made", "typed", "c0")
 TABLE = relation(1, "t", dict.fromkeys(NAMES, "bigint"))
-
-
 PAIRS = relation(1, "t", {"id": "bigint", "v": "text"})
 BEFORE, NOW = Epoch(9), Epoch(10)
 
@@ -73,19 +71,16 @@ async def test_two_rows_cannot_get_the_same_key(store: Store, epoch: Epoch, key:
     assert await rows_of(store, "_to > 10") == {1: "a", 2: "b"}
 
 
-async def rows_of(store: Store, which: str) -> dict[int, str]:
-    async with store.pool.connection() as conn:
-        rows = await (await conn.execute(f"select id, v from state.t_1 where {which}".encode())).fetchall()
-    assert len({key for key, _ in rows}) == len(rows)
-    return dict(rows)
+async def rows_of(store: Store, which: str) -> dict[object, str]:
+    rows = await store.rows(f"select id, v from state.t_1 where {which}")
+    found = {key: str(value) for key, value in rows}
+    assert len(found) == len(rows)
+    return found
 
 
 @pytest.fixture
 async def store(database_url: str) -> AsyncGenerator[Store]:
-    async with prepared_store(database_url) as prepared:
-        await prepared.tables.claim(TERM)
-        await prepared.tables.create(PAIRS, term=TERM)
-        await prepared.tables.fence(DATABASE_GRAPH, GENERATION, term=TERM)
+    async with store_of(database_url, PAIRS, GENERATION) as prepared:
         yield prepared
 
 
@@ -101,10 +96,7 @@ async def test_columns_may_have_any_name(database_url: str) -> None:
         ),
         Delete(id=StatementId(3), relation=TABLE, predicate="_again = 1"),
     )
-    async with prepared_store(database_url) as store:
-        await store.tables.claim(TERM)
-        await store.tables.create(TABLE, term=TERM)
-        await store.tables.fence(DATABASE_GRAPH, GENERATION, term=TERM)
+    async with store_of(database_url, TABLE, GENERATION) as store:
         outcome = DmlStore(store.logins.writer_url, DATABASE_GRAPH, GENERATION).run(statements, Epoch(9))
         assert [(result.affected, result.error) for result in outcome.results] == [(2, None), (1, None), (1, None)]
         with applying(PostgresStore(store.logins.writer_url, DATABASE_GRAPH, GENERATION)) as writing:
