@@ -43,6 +43,8 @@ COPY .requirements/workers.txt ./requirements.txt
 RUN pip install --requirement requirements.txt
 COPY --from=wheel /wheels /wheels
 RUN pip install --no-deps /wheels/*.whl
+# Laid out once, the classes of Spark are mapped at each start instead of loaded.
+RUN python -m workers.preparation
 USER 10001:10001
 WORKDIR /var/lib/tidefill
 ENTRYPOINT ["python", "-m", "workers"]

@@ -26,6 +26,7 @@ $(STAMP): pyproject.toml .requirements/all.txt
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement .requirements/all.txt \
 		&& $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .; \
 	fi
+	-@$(BIN)/tidefill prepare
 	@touch $@
 
 demo: $(STAMP) ## Watch a view being built over a live table; KEEP=1 leaves it running

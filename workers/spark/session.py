@@ -1,28 +1,22 @@
-"""The one Spark session of a worker: started, warmed, stopped.
-
-A JRE without the module `jdk.incubator.vector` (that of the embedded wheel) is refused by Spark's own launcher, which
-always adds it; there the gateway is started here, without the flag, and PySpark is pointed at it.
-"""
+"""The one Spark session of a worker: started and stopped."""
 
 import os
 import re
 import shlex
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import pyspark
 from pyspark.sql import SparkSession
 
-_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+from workers.spark.gateway import JAVA_OPTIONS, start_gateway
+
 _SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 _SOCKETS_IN_BYTES: Final = 106 - len("/.sock") - 37
 """How long the name of their directory may be. Java takes paths of 106 bytes; their names are a full stop, a UUID and
@@ -54,7 +48,7 @@ CONF: Final[Mapping[str, str]] = {
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    _JAVA_OPTIONS: "-XX:+UseParallelGC",
+    JAVA_OPTIONS: "-XX:+UseParallelGC",
     "spark.scheduler.mode": "FAIR",
 }
 
@@ -68,15 +62,14 @@ class Session:
     spark: SparkSession
     folder: Path
     """Temporary files of its own."""
-    gateway: "subprocess.Popen[bytes] | None" = None
+    gateway: "subprocess.Popen[bytes]"
     ended: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         threading.Thread(target=self._watch, daemon=True, name="jvm").start()
 
     def _watch(self) -> None:
-        jvm = self.gateway or getattr(self.spark.sparkContext, "_gateway").proc  # noqa: B009 - no public way to it
-        jvm.wait()
+        self.gateway.wait()
         self.ended.set()
 
     @property
@@ -88,14 +81,14 @@ class Session:
         """End the session and its JVM, and remove its temporary files."""
         if not self.ended.is_set():
             self.spark.stop()
-        if self.gateway is not None and self.gateway.stdin is not None:
-            self.gateway.stdin.close()
-            self.gateway.wait(timeout=30)
+        assert self.gateway.stdin is not None
+        self.gateway.stdin.close()
+        self.gateway.wait(timeout=30)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def start(master: str, extra: Mapping[str, str]) -> Session:
-    """Start Spark. Raises what PySpark raises when there is no Java."""
+    """Start Spark. Raises FileNotFoundError where there is no Java."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     root = str(Path(__file__).resolve().parents[2])
     os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -105,8 +98,8 @@ def start(master: str, extra: Mapping[str, str]) -> Session:
     if len(os.fsencode(folder)) > _SOCKETS_IN_BYTES:
         conf[_SOCKETS] = "false"
     # Spark's artifacts and its sockets as well.
-    conf[_JAVA_OPTIONS] += " " + shlex.quote(f"-Djava.io.tmpdir={folder}")
-    gateway = None if _has_vector_module() else _start_gateway(conf, folder / "connection")
+    conf[JAVA_OPTIONS] += " " + shlex.quote(f"-Djava.io.tmpdir={folder}")
+    gateway = start_gateway(conf, folder / "connection")
     builder = SparkSession.builder.master(master).appName("tidefill")
     for name, value in conf.items():
         builder = builder.config(name, value)
@@ -124,72 +117,3 @@ def _with_room(master: str) -> tuple[str, Mapping[str, str]]:
         return master, {}
     parallelism = os.cpu_count() or 1 if found["threads"] == "*" else int(found["threads"])
     return f"local[{2 * parallelism}]", {"spark.default.parallelism": str(parallelism)}
-
-
-def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    return str(Path(home) / "bin" / "java") if home else "java"
-
-
-def _has_vector_module() -> bool:
-    """Whether Spark's own launcher will do. Without any Java it says so itself, in better words than ours."""
-    try:
-        listed = subprocess.run([_java(), "--list-modules"], capture_output=True, text=True, check=True).stdout  # noqa: S603
-    except (OSError, subprocess.CalledProcessError):
-        return True
-    return "jdk.incubator.vector" in listed
-
-
-def _start_gateway(conf: Mapping[str, str], info: Path) -> "subprocess.Popen[bytes]":
-    """Start SparkSubmit for PySpark ourselves; PySpark connects to it through the two variables. `info` is where it
-    will say how.
-    """
-    home = Path(pyspark.__file__).parent
-    command = [
-        _java(),
-        "-cp",
-        f"{home / 'jars'}{os.sep}*",
-        f"-Xmx{conf['spark.driver.memory']}",
-        *shlex.split(conf[_JAVA_OPTIONS]),
-        *_OPENED,
-        "org.apache.spark.deploy.SparkSubmit",
-        *(part for name, value in conf.items() for part in ("--conf", f"{name}={value}")),
-        "pyspark-shell",
-    ]
-    environment = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info), "SPARK_HOME": str(home)}
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)  # noqa: S603
-    os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = _connection(process, info)
-    return process
-
-
-def _connection(process: "subprocess.Popen[bytes]", info: Path) -> tuple[str, str]:
-    """Wait for the file in which the JVM says its port (4 bytes) and secret (length and text), written in one move."""
-    while not info.exists():
-        if process.poll() is not None:
-            msg = f"the Java gateway ended with code {process.returncode} before it was ready"
-            raise RuntimeError(msg)
-        time.sleep(0.05)  # noqa: TID251 - a foreign process writes a file: there is no signal to wait on
-    content = info.read_bytes()
-    (length,) = struct.unpack(">i", content[4:8])
-    return str(struct.unpack(">i", content[:4])[0]), content[8 : 8 + length].decode()
-
-
-_OPENED: Final = tuple(
-    f"--add-opens={module}=ALL-UNNAMED"
-    for module in (
-        "java.base/java.lang",
-        "java.base/java.lang.invoke",
-        "java.base/java.lang.reflect",
-        "java.base/java.io",
-        "java.base/java.net",
-        "java.base/java.nio",
-        "java.base/java.util",
-        "java.base/java.util.concurrent",
-        "java.base/java.util.concurrent.atomic",
-        "java.base/jdk.internal.ref",
-        "java.base/sun.nio.ch",
-        "java.base/sun.nio.cs",
-        "java.base/sun.security.action",
-        "java.base/sun.util.calendar",
-    )
-)

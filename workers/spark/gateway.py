@@ -1,0 +1,129 @@
+"""The JVM that a session runs in, started and spoken to as PySpark wants it.
+
+It is started here. Spark's own launcher starts a JVM before it, only to print the command, and always adds the module
+`jdk.incubator.vector`, which the Java of the embedded wheel lacks.
+
+Half of a JVM's start goes into loading the classes of Spark. Where they have been laid out once for this Java and these
+jars (`lay_out`), it maps them instead: class data sharing, JEP 310. A JVM passes over a file that does not fit.
+"""
+
+import hashlib
+import os
+import shlex
+import shutil
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pyspark
+
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_MEMORY: Final = "spark.driver.memory"
+_CLASS_PATH: Final = "spark.driver.extraClassPath"
+_SPARK: Final = Path(pyspark.__file__).parent
+
+
+def start_gateway(conf: Mapping[str, str], info: Path) -> "subprocess.Popen[bytes]":
+    """Start SparkSubmit for PySpark, which connects to it through two variables of the environment. `info` is where it
+    will say how. Raises FileNotFoundError where there is no Java.
+    """
+    classes = laid_out(conf)
+    command = [
+        _java(),
+        "-cp",
+        _class_path(conf),
+        f"-Xmx{conf[_MEMORY]}",
+        *_OPTIONS,
+        *((f"-XX:SharedArchiveFile={classes}",) if classes.exists() else ()),
+        *shlex.split(conf[JAVA_OPTIONS]),
+        "org.apache.spark.deploy.SparkSubmit",
+        *(part for name, value in conf.items() for part in ("--conf", f"{name}={value}")),
+        "pyspark-shell",
+    ]
+    environment = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info), "SPARK_HOME": str(_SPARK)}
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)  # noqa: S603 - no shell
+    os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = _connection(process, info)
+    return process
+
+
+def laid_out(conf: Mapping[str, str]) -> Path:
+    """Return where the classes are laid out for the Java of this environment, if they are: beside what was installed
+    with it.
+    """
+    java = os.path.realpath(shutil.which(_java()) or _java())
+    known = hashlib.sha256("\n".join((java, _class_path(conf))).encode()).hexdigest()[:16]
+    return Path(sys.prefix) / "share" / "tidefill" / f"spark-{known}.jsa"
+
+
+def lay_out(conf: Mapping[str, str], listed: Path) -> Path:
+    """Lay out the classes that a session like this one has `listed`; return where. Raises OSError where that cannot be
+    written, CalledProcessError where this Java cannot do it.
+    """
+    target = laid_out(conf)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_suffix(f".{os.getpid()}")
+    try:
+        command = [_java(), "-cp", _class_path(conf), f"-Xmx{conf[_MEMORY]}", *_OPTIONS, "-XX:+UseParallelGC"]
+        dump = ["-Xshare:dump", f"-XX:SharedClassListFile={listed}", f"-XX:SharedArchiveFile={unfinished}"]
+        subprocess.run([*command, *dump], check=True, capture_output=True, text=True)  # noqa: S603 - no shell
+        unfinished.replace(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return target
+
+
+def listing(listed: Path) -> str:
+    """Return the Java options of a session that lists the classes it loads, wherever they come from."""
+    return f"-XX:+UseParallelGC -Xshare:off -XX:DumpLoadedClassList={shlex.quote(str(listed))}"
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home) / "bin" / "java") if home else "java"
+
+
+def _class_path(conf: Mapping[str, str]) -> str:
+    given = (conf.get(_CLASS_PATH), os.environ.get("SPARK_CONF_DIR"), str(_SPARK / "jars" / "*"))
+    return os.pathsep.join(filter(None, given))
+
+
+def _connection(process: "subprocess.Popen[bytes]", info: Path) -> tuple[str, str]:
+    """Wait for the file in which the JVM says its port (4 bytes) and secret (length and text), written in one move."""
+    while not info.exists():
+        if process.poll() is not None:
+            msg = f"the Java gateway ended with code {process.returncode} before it was ready"
+            raise RuntimeError(msg)
+        time.sleep(0.05)  # noqa: TID251 - a foreign process writes a file: there is no signal to wait on
+    content = info.read_bytes()
+    (length,) = struct.unpack(">i", content[4:8])
+    return str(struct.unpack(">i", content[:4])[0]), content[8 : 8 + length].decode()
+
+
+# As `org.apache.spark.launcher.JavaModuleOptions` has them.
+_OPTIONS: Final = (
+    *(
+        f"--add-opens={module}=ALL-UNNAMED"
+        for module in (
+            "java.base/java.lang",
+            "java.base/java.lang.invoke",
+            "java.base/java.lang.reflect",
+            "java.base/java.io",
+            "java.base/java.net",
+            "java.base/java.nio",
+            "java.base/java.util",
+            "java.base/java.util.concurrent",
+            "java.base/java.util.concurrent.atomic",
+            "java.base/jdk.internal.ref",
+            "java.base/sun.nio.ch",
+            "java.base/sun.nio.cs",
+            "java.base/sun.security.action",
+            "java.base/sun.util.calendar",
+        )
+    ),
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+)
