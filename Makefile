@@ -44,18 +44,19 @@ lint: $(STAMP) ## Formatting, style, types, and which part may import which
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-cache
 
-# No JVM here lives for long enough to repay what its second compiler costs.
+# No JVM here lives for long enough to repay what its second compiler costs; nobody pulls the plug.
 test check: export TIDEFILL_SPARK_CONF := {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"}
+test check: export TIDEFILL_TEST_FSYNC := off
 
-# Whole processes and databases are waited for much of the time: three parts of about a length share the processors. Two
-# of them are shown when all have ended.
-DATABASE := postgres and not spark and not e2e
+# Whole processes and databases are waited for much of the time, and everything else takes what processors they leave.
+# What runs beside the processes that share a service is shown after them.
 test: lint ## Everything but the long runs
 	@logs=$$(mktemp -d); trap 'rm -rf $$logs' EXIT; \
-	$(BIN)/pytest -m "not soak and ($(DATABASE))" > $$logs/1 2>&1 & first=$$!; \
-	$(BIN)/pytest -m "not soak and (own_service or not e2e and not ($(DATABASE)))" > $$logs/2 2>&1 & second=$$!; \
+	$(BIN)/pytest -m "not soak and own_service" > $$logs/1 2>&1 & own=$$!; \
+	$(BIN)/pytest -m "not soak and not e2e and postgres and not spark" > $$logs/2 2>&1 & databases=$$!; \
+	nice -n 10 $(BIN)/pytest -m "not soak and not e2e and (spark or not postgres)" > $$logs/3 2>&1 & others=$$!; \
 	$(BIN)/pytest -m "not soak and e2e and not own_service"; status=$$?; \
-	wait $$first || status=$$?; wait $$second || status=$$?; cat $$logs/*; exit $$status
+	for part in $$own $$databases $$others; do wait $$part || status=$$?; done; cat $$logs/*; exit $$status
 
 check: lint ## What runs without Spark and without whole processes
 	$(BIN)/pytest -m "not spark and not e2e and not soak"
