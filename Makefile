@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 STAMP := $(VENV)/.installed
+PREPARED := $(VENV)/.prepared
+# Everything is pinned: nothing is left to resolve.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 SOURCES := service workers migrations tests
 
 .DEFAULT_GOAL := help
@@ -20,12 +23,14 @@ $(STAMP): pyproject.toml .requirements/all.txt
 		|| { echo "tidefill needs Python 3.11 or newer; this is $$($(PYTHON) --version 2>&1). Say: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@if command -v uv >/dev/null && uv --version >/dev/null 2>&1; then \
-		uv pip install --quiet --python $(BIN)/python --requirement .requirements/all.txt \
+		uv pip install --quiet --python $(BIN)/python --no-deps --requirement .requirements/all.txt \
 		&& uv pip install --quiet --python $(BIN)/python --no-deps --editable .; \
 	else \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement .requirements/all.txt \
-		&& $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .; \
+		$(PIP) --no-compile --requirement .requirements/all.txt && $(PIP) --editable .; \
 	fi
+	@touch $@
+
+$(PREPARED): $(STAMP)
 	-@$(BIN)/tidefill prepare
 	@touch $@
 
@@ -50,7 +55,8 @@ test check: export TIDEFILL_TEST_FSYNC := off
 
 # Whole processes and databases are waited for much of the time, and everything else takes what processors they leave.
 # What runs beside the processes that share a service is shown after them.
-test: lint ## Everything but the long runs
+test: $(STAMP) ## Everything but the long runs
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint $(PREPARED)
 	@logs=$$(mktemp -d); trap 'rm -rf $$logs' EXIT; \
 	$(BIN)/pytest -m "not soak and own_service" > $$logs/1 2>&1 & own=$$!; \
 	$(BIN)/pytest -m "not soak and not e2e and postgres and not spark" > $$logs/2 2>&1 & databases=$$!; \
@@ -61,10 +67,10 @@ test: lint ## Everything but the long runs
 check: lint ## What runs without Spark and without whole processes
 	$(BIN)/pytest -m "not spark and not e2e and not soak"
 
-bench: $(STAMP) ## Measure, and print figures and ratios; BENCH="--rows 1000000 --only backfill" for a part
+bench: $(PREPARED) ## Measure, and print figures and ratios; BENCH="--rows 1000000 --only backfill" for a part
 	$(BIN)/python -m tests.bench $(BENCH)
 
-soak: $(STAMP) ## The long runs; SOAK_SECONDS=60 for each
+soak: $(PREPARED) ## The long runs; SOAK_SECONDS=60 for each
 	$(BIN)/pytest -m soak --timeout 0 -rP
 
 format: $(STAMP) ## Put the sources in form

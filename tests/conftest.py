@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from tests.support.helm import begin_building
 from tests.support.postgres import embedded_postgres, fresh_database
@@ -14,8 +15,12 @@ if TYPE_CHECKING:
 
 
 def pytest_configure() -> None:
-    """Say that there is no event loop yet: asked for one it was not given, asyncio 3.11 makes one nobody closes."""
+    """Say that there is no event loop yet: asked for one it was not given, asyncio 3.11 makes one nobody closes. And
+    that no example has to be quick: that would say something of the machine.
+    """
     asyncio.set_event_loop(None)
+    settings.register_profile("tidefill", deadline=None)
+    settings.load_profile("tidefill")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

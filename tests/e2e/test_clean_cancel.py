@@ -62,6 +62,7 @@ def test_nothing_is_left(service: Service, state: str, end: str) -> None:
     service.run(f"INSERT INTO history VALUES {', '.join(f'({v})' for v in range(2_000))}")
     if state == "Queued":
         create(service, "first", 0)
+    until(lambda: no_staging_tables(service), what="nothing is staged")
     before = footprint(service)
     job = bring(service, state)
     assert footprint(service) != before

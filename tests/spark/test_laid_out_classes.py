@@ -35,7 +35,7 @@ def mapped(process: "subprocess.Popen[bytes]") -> str:
 
 @pytest.fixture(scope="module")
 def classes() -> Path:
-    """Where they are laid out, as `make` has it done."""
+    """Where they are laid out, as `make test` has it done."""
     where = gateway.laid_out(CONF)
     if not where.exists():
         subprocess.run([sys.executable, "-m", "workers.preparation"], check=True)
