@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
 
+import psycopg
 from psycopg.sql import SQL
 
 from service.embedded.java import find_java
@@ -58,9 +59,7 @@ def insert_select(service: Service, table: Table, order: str = "") -> float:
         store.execute(f"truncate {PLAIN}".encode())
         store.execute("checkpoint")
         began = monotonic()
-        copied = store.execute(
-            f"insert into {PLAIN} select {COLUMNS} from {table.stored} where _to = 9223372036854775807{order}".encode()
-        ).rowcount
+        copied = _insert(store, table, PLAIN, order)
         seconds = monotonic() - began
         assert copied == table.rows, (copied, table.rows)
         # What reads it next deserves statistics.
@@ -74,13 +73,16 @@ def copy_at_once(service: Service, table: Table) -> None:
     def copy(into: str) -> None:
         with service.store() as store:
             store.execute(f"truncate {into}".encode())
-            store.execute(
-                f"insert into {into} select {COLUMNS} from {table.stored} where _to = 9223372036854775807".encode()
-            )
+            _insert(store, table, into)
 
     with ThreadPoolExecutor(2) as sessions:
         for done in [sessions.submit(copy, into) for into in (PLAIN, COPIED)]:
             done.result()
+
+
+def _insert(store: psycopg.Connection, table: Table, into: str, order: str = "") -> int:
+    alive = f"select {COLUMNS} from {table.stored} where _to = 9223372036854775807{order}"
+    return store.execute(f"insert into {into} {alive}".encode()).rowcount
 
 
 def jdbc_copy(service: Service, table: Table) -> float:

@@ -1,6 +1,6 @@
 """A real Postgres for tests: one embedded server per test run, one fresh database per test.
 
-`fsync` stays on, as in the product; `TIDEFILL_TEST_FSYNC=off` is for somebody in a hurry on a slow disk (no test pulls
+`fsync` is on, as in the product, unless `TIDEFILL_TEST_FSYNC=off` says otherwise, as `make test` does (no test pulls
 the power plug, so none depends on it).
 """
 
