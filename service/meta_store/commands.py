@@ -64,6 +64,9 @@ class PostgresCommands:
     async def carried(self, graph: GraphId, upto: Epoch) -> Sequence[Command]:
         return await self._read(command_table.c.graph == graph, UNFINISHED, command_table.c.epoch <= upto)
 
+    async def parts(self, whole: CommandId) -> Sequence[Command]:
+        return await self._read(command_table.c.part_of == whole)
+
     async def _read(self, *conditions: ColumnElement[bool]) -> list[Command]:
         return [_command(row) for row in await self._connection.execute(_COMMANDS.where(*conditions))]
 

@@ -24,9 +24,7 @@ async def apply_commands(
     """Record what each command that the epoch carried has changed, and answer it with the epoch (I4)."""
     done: list[CommandId] = []
     for command in commands:
-        if command.mutation is not None:
-            mine = await share_of(tx, command.mutation, graph)
-            await _take_effect(tx, graph, mine, epoch=epoch, now=now)
+        await _take_effect(tx, graph, await share_of(tx, command), epoch=epoch, now=now)
         done.append(command.id)
         if command.mutation is not None:
             await tx.events.append(

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
@@ -37,25 +38,26 @@ async def follow(tx: Transaction, plan: JobPlan, graph: GraphId, *, now: datetim
             await tx.commands.add(graph, part, asked_by=command.asked_by, now=now, part_of=command.id)
 
 
-async def share_of(tx: Transaction, mutation: Mutation, graph: GraphId) -> Mutation | None:
-    """Return what a mutation says to one graph, None where that is nothing. Of the scans of another one it says nothing
-    there: what that one has committed may be newer.
+async def share_of(tx: Transaction, command: Command) -> Mutation | None:
+    """Return what a command says to its own graph, None where that is nothing. Of scans that a part of it has followed
+    into another graph it says nothing: that part has, and what was asked for since is newer.
     """
-    match mutation:
+    match command.mutation:
         case Throttle(fragments=named) | StartFragmentBackfill(fragments=named):
-            owners = {one: job for one, (job, _) in (await tx.fragments.job_of(named)).items()}
-            jobs = [await tx.jobs.get(job) for job in sorted(set(owners.values()))]
-            mine = {job.id for job in jobs if job is not None and job.graph == graph}
-            return _of_scans(mutation, [one for one, job in owners.items() if job in mine])
+            told = {one for part in await tx.commands.parts(command.id) for one in _named(part.mutation)}
+            return _of_scans(command.mutation, [one for one in named if one not in told])
         case _:
-            return mutation
+            return command.mutation
 
 
 async def unfinished(tx: Transaction) -> Sequence[Command]:
-    """Return the commands of all graphs that have not been committed, in the order in which they were asked for."""
+    """Return the commands of all graphs that have not been committed, each with what it says to its own graph, in the
+    order in which they were asked for.
+    """
     graphs = (DATABASE_GRAPH, *await tx.snapshots.unmerged())
     found = [command for graph in graphs for command in await unfinished_in(tx, graph)]
-    return sorted(found, key=lambda command: command.id)
+    shares = [replace(command, mutation=await share_of(tx, command)) for command in found]
+    return sorted(shares, key=lambda command: command.id)
 
 
 async def unfinished_in(tx: Transaction, graph: GraphId) -> Sequence[Command]:
@@ -80,6 +82,14 @@ async def _by_graph(tx: Transaction, mutation: Mutation | None) -> AsyncIterator
         # Read after the database graph's was queued: a job that starts from then on is paused as that one will be.
         for graph in await tx.snapshots.unmerged():
             yield graph, mutation
+
+
+def _named(mutation: Mutation | None) -> Collection[FragmentId]:
+    match mutation:
+        case Throttle(fragments=named) | StartFragmentBackfill(fragments=named):
+            return named
+        case _:
+            return ()
 
 
 def _of_scans(mutation: Mutation | None, scans: Collection[FragmentId]) -> Mutation | None:

@@ -183,6 +183,10 @@ class Commands(Protocol):
         """Return the unfinished commands that barriers up to `upto` carried."""
         ...
 
+    async def parts(self, whole: CommandId) -> Sequence[Command]:
+        """Return what was queued as a part of a command, finished or not."""
+        ...
+
 
 class Jobs(Protocol):
     """Jobs, with the fragments and actors that carry them out."""

@@ -393,12 +393,18 @@ class FakeCommands:
             if one.graph == graph and one.epoch is not None and one.epoch <= upto
         ]
 
+    async def parts(self, whole: CommandId) -> Sequence[Command]:
+        return self._parts(whole)
+
+    def _parts(self, whole: CommandId) -> list[Command]:
+        return [part for one in self.tables.parts.get(whole, ()) if (part := self._one(one)) is not None]
+
     def _one(self, command: CommandId) -> Command | None:
         return self.tables.commands.get(command) or self.tables.finished_commands.get(command)
 
     def _whole(self, command: Command) -> Command:
         """Return a command as what its parts make of it: a Resume is over with the first, all else with the last."""
-        parts = [part for one in self.tables.parts.get(command.id, ()) if (part := self._one(one)) is not None]
+        parts = self._parts(command.id)
         if not parts:
             return command
         epochs = [one.epoch for one in (command, *parts) if one.epoch is not None]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from service.operations import limits, queue
 from service.operations.effects import apply_commands
+from service.operations.routing import unfinished
 from service.protocol.ids import DATABASE_GRAPH, Epoch
 from service.protocol.mutation import Throttle
 from service.protocol.plan import ScanType
@@ -14,7 +15,9 @@ from tests.support.meta_store import LEASE, NOW, add_created, new_table, new_vie
 
 
 async def test_a_limit_follows_its_job_into_a_graph_of_its_own() -> None:
-    """I4: that graph's worker is told; and what the database graph commits later takes back nothing."""
+    """I4: that graph's worker is told; and what the database graph commits later takes back nothing, wherever the job
+    is by then.
+    """
     stores, tables = FakeStores(lambda: NOW), FakeTables(StateStore())
     world = replace(world_of(stores), tables=tables)
     async with stores.begin() as tx:
@@ -28,13 +31,15 @@ async def test_a_limit_follows_its_job_into_a_graph_of_its_own() -> None:
     scan = await scan_of(stores, job.id)
     asked = await limits.throttle_job(world, job.id, 7, asked_by="a user")
     assert await queue.start_jobs(world, term=term) == 1
+    await limits.throttle_job(world, job.id, 9, asked_by="a user")
     async with stores.begin() as tx:
         (graph,) = await tx.snapshots.graphs()
-        (command,) = await tx.commands.waiting(graph)
-        assert command.mutation == Throttle(fragments={scan.id: 7})
-        for one, limit in ((graph, 9), (DATABASE_GRAPH, 7)):
-            await tx.commands.add(one, Throttle(fragments={scan.id: limit}), asked_by="a user", now=NOW)
-            await apply_commands(tx, one, await tx.commands.waiting(one), epoch=Epoch(20), now=NOW)
+        told = await tx.commands.waiting(graph)
+        assert [one.mutation for one in told] == [Throttle(fragments={scan.id: limit}) for limit in (7, 9)]
+        await apply_commands(tx, graph, told, epoch=Epoch(20), now=NOW)
+        assert [one.mutation for one in await unfinished(tx)] == [None], "nothing is asked of the scan any more"
+        await tx.snapshots.merge(graph)
+        await apply_commands(tx, DATABASE_GRAPH, await tx.commands.waiting(DATABASE_GRAPH), epoch=Epoch(30), now=NOW)
         answered = await tx.commands.get(asked)
         assert answered is not None
         assert answered.done
