@@ -15,6 +15,7 @@ import signal
 import socket
 import time
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
@@ -40,6 +41,7 @@ from service.meta_store.secrets import remembered
 from service.meta_store.stores import PostgresStores
 from service.operations.world import World
 from service.ports.launcher import Launcher
+from service.ports.signals import Topic
 from service.probes.http import HttpxProbe
 from service.protocol.ids import DATABASE_GRAPH, WorkerId
 from service.serving.comparing import PostgresFollowedRows
@@ -81,26 +83,29 @@ class LocalSignals:
     """Implements `service.ports.signals.Signals` inside one process."""
 
     def __init__(self) -> None:
-        self._event = asyncio.Event()
-        self._heard = 0
+        self._events: dict[Topic, asyncio.Event] = {}
+        """Of the topics that somebody waits for."""
+        self._heard: Counter[Topic] = Counter()
+        self._by_all = 0
 
-    @property
-    def heard(self) -> int:
-        """How many notifications there were."""
-        return self._heard
+    def heard(self, topic: Topic = None) -> int:
+        """Return how many notifications there were of a topic."""
+        return self._by_all + self._heard[topic]
 
-    def notify(self) -> None:
-        """Wake everybody who waits."""
-        self._heard += 1
-        self._event.set()
-        self._event = asyncio.Event()
+    def notify(self, *topics: Topic) -> None:
+        """Wake who waits for one of these topics; without any, everybody."""
+        self._heard.update(topics)
+        self._by_all += not topics
+        for topic in topics or tuple(self._events):
+            if (event := self._events.pop(topic, None)) is not None:
+                event.set()
 
-    async def wait(self, timeout_seconds: float, *, since: int | None = None) -> None:
+    async def wait(self, timeout_seconds: float, *, topic: Topic = None, since: int | None = None) -> None:
         """Return at the next notification after `since`, or after the timeout."""
-        if since is not None and since != self._heard:
+        if since is not None and since != self.heard(topic):
             return
         try:
-            await asyncio.wait_for(self._event.wait(), timeout_seconds)
+            await asyncio.wait_for(self._events.setdefault(topic, asyncio.Event()).wait(), timeout_seconds)
         except TimeoutError:
             return
 

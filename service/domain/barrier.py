@@ -63,6 +63,15 @@ class Decoupled:
 
 
 @dataclass(frozen=True, slots=True)
+class Line:
+    """Whether jobs are new, or queued; and how many hold a permit, which a table never does."""
+
+    new: bool = False
+    queued: bool = False
+    held: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class GraphView:
     """All that the policy looks at, read in one transaction."""
 
@@ -98,6 +107,8 @@ class GraphView:
     """Why an operator wants a recovery, or None."""
     cleanups_waiting: bool = False
     """Something dropped or cancelled has yet to be removed from the state store."""
+    line: Line = Line()
+    """Of the database graph, where every job begins."""
     decoupled: Decoupled | None = None
     """None for the database graph."""
 
@@ -116,6 +127,8 @@ class Pace:
     """The least distance of barriers that are made early for waiting statements: enough for a few to share one."""
     deadline: timedelta = timedelta(minutes=5)
     """A barrier that is not collected by then is given up. Far above any healthy epoch, whose slice is one interval."""
+    permits: int = 0
+    """How many jobs may be created at once; 0: as many as there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +136,11 @@ class Publish:
     """Make the committed epoch visible."""
 
     epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class StartJobs:
+    """Start the jobs whose turn it is, and give the others their place in the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +208,20 @@ class Retire:
 
 STOPPED: Final = "the job is no longer to be created"
 
-Effect = Publish | CleanUp | Abandon | RollBack | ApplyStops | Inject | Attach | Commit | Wait | BuildIndex | Retire
+Effect = (
+    Publish
+    | StartJobs
+    | CleanUp
+    | Abandon
+    | RollBack
+    | ApplyStops
+    | Inject
+    | Attach
+    | Commit
+    | Wait
+    | BuildIndex
+    | Retire
+)
 
 
 def decide(view: GraphView, *, now: datetime, pace: Pace) -> Effect:
@@ -199,10 +230,18 @@ def decide(view: GraphView, *, now: datetime, pace: Pace) -> Effect:
         return _decoupled(view, view.decoupled) or _next(view, now, pace)
     if view.published < view.committed:
         return Publish(view.committed)
+    if may_start(view.line, pace.permits) and not view.cleanups_waiting:
+        # A name may have been taken over before its last owner's views are gone: cleaning up comes first.
+        return StartJobs()
     effect = _next(view, now, pace)
     # Only where nothing else is due: a drop may wait long for the lock of a reader or of a worker that hangs, and what
     # ends such a worker, or keeps the others going, must not wait for it. Before the roll back it would not be fenced.
     return CleanUp() if view.cleanups_waiting and isinstance(effect, Wait) else effect
+
+
+def may_start(line: Line, permits: int) -> bool:
+    """Whether somebody in the line is to be started, or to be told that there is a queue; a limit of 0 is none."""
+    return line.new or (line.queued and (permits == 0 or line.held < permits))
 
 
 def _decoupled(view: GraphView, decoupled: Decoupled) -> Effect | None:

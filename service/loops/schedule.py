@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 
-from service.domain.barrier import Effect, Publish, Retire, Wait
+from service.domain.barrier import Effect, Inject, Publish, Retire, StartJobs, Wait
 from service.domain.errors import Deposed, NotFound
 from service.domain.leadership import RENEW_EVERY, Leadership
 from service.loops.periodic import Pauses, run_periodically
-from service.operations import adaptive, barriers, idempotency, launching, leadership, maintenance, queue, source_upkeep
+from service.operations import adaptive, barriers, idempotency, launching, leadership, maintenance, source_upkeep
 from service.operations.world import World
 from service.ports.launcher import Launcher
 from service.protocol.ids import DATABASE_GRAPH, GraphId, Term
@@ -69,22 +69,17 @@ class Schedule:
 
     async def elect(self) -> None:
         """Win or renew the lease once."""
-        self.leading = await leadership.lead(self.world, self.holder, leading=self.leading)
-        self.world.signals.notify()
+        before = self.leading
+        self.leading = await leadership.lead(self.world, self.holder, leading=before)
+        if before is None:
+            self.world.signals.notify()
 
     async def pulse(self) -> None:
-        """Start what waits for it, do what is at hand in the database graph, and wait for what is due."""
+        """Do what is at hand in the database graph, and wait for what is due."""
         term = self._term()
         if term is None:
-            await self.world.signals.wait(_IDLE_SECONDS)
+            await self.world.signals.wait(_IDLE_SECONDS, topic=DATABASE_GRAPH)
             return
-        try:
-            started = await queue.start_jobs(self.world, term=term)
-        except Deposed:
-            self.leading = None
-            raise
-        if started:
-            await self.attend()
         await self.look(DATABASE_GRAPH, term=term)
 
     async def attend(self) -> None:
@@ -108,7 +103,7 @@ class Schedule:
         """Do what is at hand in the graph of a snapshot job, and wait for what is due; end its loop with it."""
         term = self._term()
         if term is None:
-            await self.world.signals.wait(_IDLE_SECONDS)
+            await self.world.signals.wait(_IDLE_SECONDS, topic=graph)
             return
         try:
             effect = await self.look(graph, term=term)
@@ -120,30 +115,39 @@ class Schedule:
     async def look(self, graph: GraphId, *, term: Term) -> Effect:
         """Look at a graph until nothing is at hand, and wait for what is due; or until it is retired."""
         while True:
-            heard = self.world.signals.heard
+            heard = self.world.signals.heard(graph)
             try:
                 effect = await barriers.advance(self.world, graph, term=term)
             except Deposed:
                 self.leading = None
                 raise
-            if isinstance(effect, Publish):
-                self.published.set()
-            if isinstance(effect, Wait | Retire):
-                break
-        if isinstance(effect, Wait):
-            seconds = _IDLE_SECONDS
-            if effect.until is not None:
-                seconds = min(seconds, (effect.until - self.world.clock.now()).total_seconds())
-            if seconds > 0:
-                await self.world.signals.wait(seconds, since=heard)
+            match effect:
+                case Publish():
+                    self.published.set()
+                case StartJobs():
+                    await self.attend()
+                case Wait() | Inject():
+                    await self._wait(graph, effect, since=heard)
+                    break
+                case Retire():
+                    break
+                case _:
+                    pass
         return effect
+
+    async def _wait(self, graph: GraphId, effect: Wait | Inject, *, since: int) -> None:
+        seconds = _IDLE_SECONDS
+        if isinstance(effect, Wait) and effect.until is not None:
+            seconds = min(seconds, (effect.until - self.world.clock.now()).total_seconds())
+        if seconds > 0:
+            await self.world.signals.wait(seconds, topic=graph, since=since)
 
     async def adapt(self) -> None:
         """Adapt limits to what the newest barrier says. Beside the barriers: a probe may take its time."""
         term = self._term()
         if term is not None and self.published.is_set():
             self.published.clear()
-            for graph in (DATABASE_GRAPH, *self.attended):
+            for graph in await adaptive.graphs(self.world):
                 await adaptive.adapt(self.world, graph, term=term)
 
     async def renew(self) -> None:

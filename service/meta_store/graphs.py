@@ -29,10 +29,11 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.domain.barrier import Decoupled, GraphStatus, GraphView, InFlight, OwnWorker
+from service.domain.barrier import Decoupled, GraphStatus, GraphView, InFlight, Line, OwnWorker
 from service.domain.errors import NotFound
 from service.domain.job import HOLDS_PERMIT
 from service.meta_store.documents import among, list_of, printable, text_of
+from service.meta_store.line import LINE, line_of
 from service.meta_store.models import (
     IN_FLIGHT,
     OPEN,
@@ -205,6 +206,7 @@ def _views() -> Select[*tuple[Any, ...]]:
             _backfilling(moving).label("backfilling"),
             and_(not_(graphs.c.paused), _backfilling(fragment.c.rate_limit.is_(None))).label("hurries"),
             and_(database, exists().select_from(cleanup)).label("cleanups_waiting"),
+            *LINE,
             snapshot_backfill.c.merged,
             snapshot_backfill.c.indexed,
             snapshot_backfill.c.start_failures,
@@ -298,6 +300,7 @@ def _graph_view(row: Row[*tuple[Any, ...]]) -> GraphView:
         hurries=row.hurries,
         recover_asked=row.recover_asked,
         cleanups_waiting=row.cleanups_waiting,
+        line=line_of(row) if row.id == DATABASE_GRAPH else Line(),
         decoupled=_decoupled(row),
     )
 

@@ -4,23 +4,25 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, Select, and_, func, select, update
+from sqlalchemy import Row, Select, and_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from service.domain.barrier import Line
 from service.domain.errors import NotFound
-from service.domain.job import HOLDS_PERMIT, TERMINAL, Job, JobEvent, JobState, after
+from service.domain.job import TERMINAL, Job, JobEvent, JobState, after
 from service.domain.order import dependents
 from service.domain.parallelism import Parallelism, parse_parallelism
 from service.meta_store.documents import printable, stored, stored_text
 from service.meta_store.following import followed_again, stored_scan
+from service.meta_store.line import LINE, line_of
 from service.meta_store.models import BLAMED, OPEN, actor, backfill_position, fragment, scan_progress
 from service.meta_store.models import job as job_table
 from service.meta_store.models import relation as relations
 from service.meta_store.plans import read_plans
 from service.meta_store.references import add_relation, hold_read, store_references
 from service.meta_store.relations import store_columns
-from service.ports.records import Line, NewFragment, NewJob
+from service.ports.records import NewFragment, NewJob
 from service.protocol.ids import GraphId, JobId, RelationId
 from service.protocol.plan import SCANS, FragmentKind, JobPlan, PositionState
 from service.protocol.relation import RelationKind
@@ -101,22 +103,7 @@ class PostgresJobs:
         return [JobId(one) for one in (await self._connection.execute(queued)).scalars()]
 
     async def line(self) -> Line:
-        """One statement: it is asked at every look at the database graph, however long the queue is."""
-        held = (
-            select(func.count())
-            .select_from(job_table.join(relations, relations.c.id == job_table.c.relation))
-            .where(job_table.c.state.in_(HOLDS_PERMIT), relations.c.kind != RelationKind.TABLE)
-        )
-        # The first of many, for which the server would rather read the table if it were asked whether there is any.
-        new, queued = (
-            select(job_table.c.id).where(job_table.c.state == state).order_by(job_table.c.id).limit(1).scalar_subquery()
-            for state in (JobState.INITIAL, JobState.QUEUED)
-        )
-        found = select(
-            new.is_not(None).label("new"), queued.is_not(None).label("queued"), held.scalar_subquery().label("held")
-        )
-        row = (await self._connection.execute(found)).one()
-        return Line(new=row.new, queued=row.queued, held=row.held)
+        return line_of((await self._connection.execute(select(*LINE))).one())
 
     async def move(self, job: JobId, event: JobEvent, *, now: datetime, error: str | None = None) -> Job:
         """`finished_at` is when the creation ended, well or badly; a later drop does not change it."""

@@ -58,6 +58,11 @@ class PostgresLimits:
             for row in await self._connection.execute(found)
         }
 
+    async def graphs(self) -> Sequence[GraphId]:
+        found = select(job.c.graph).join(fragment, fragment.c.job == job.c.id).where(fragment.c.auto)
+        rows = await self._connection.execute(found.distinct().order_by(job.c.graph))
+        return [GraphId(one) for one in rows.scalars()]
+
     async def adapted(self, graph: GraphId, *, hold: bool = False) -> Sequence[AdaptedScan]:
         found = _ADAPTED.where(job.c.graph == graph)
         if hold:

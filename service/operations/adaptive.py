@@ -43,6 +43,12 @@ LOOKED_AT: Final = 8
 log = logger("adaptive")
 
 
+async def graphs(world: World) -> Sequence[GraphId]:
+    """Return the graphs in which a limit is adapted. Raises Unavailable."""
+    async with world.stores.begin() as tx:
+        return await tx.limits.graphs()
+
+
 async def adapt(world: World, graph: GraphId, *, term: Term) -> int:
     """Look once at every scan whose limit is adapted; return how many changes were asked for. Raises Deposed,
     Unavailable.

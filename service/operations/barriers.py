@@ -6,6 +6,7 @@ Next: `service.meta_store.barriers`, then `workers.agent`.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Final
@@ -25,12 +26,13 @@ from service.domain.barrier import (
     Publish,
     Retire,
     RollBack,
+    StartJobs,
     Wait,
     decide,
 )
 from service.domain.job import IN_GRAPH
 from service.domain.parameters import SystemParameters
-from service.operations import recovery, snapshots
+from service.operations import queue, recovery, snapshots
 from service.operations.effects import (
     apply_commands,
     finish_jobs,
@@ -70,6 +72,15 @@ _STAGES: Final[Mapping[type[Effect], Stage]] = {
 log = logger("barriers")
 
 
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """What the transaction of an effect has settled."""
+
+    answers: Sequence[Collected] = ()
+    merging: bool = False
+    """The graph's job goes on in the database graph, which was asked to add it."""
+
+
 async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
     """Look at the graph once and do the one next thing. Raises Deposed if a newer term exists, Unavailable."""
     now, began = world.clock.now(), world.clock.monotonic()
@@ -77,13 +88,15 @@ async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
         parameters = SystemParameters.of(await tx.parameters.all())
         view = await tx.graphs.view(graph, now=now, lease=world.worker_lease)
         effect = decide(view, now=now, pace=pace_of(world, graph, parameters))
-        answers = await _record(world, tx, view, effect, parameters, now=now)
+        recorded = await _record(world, tx, view, effect, parameters, now=now)
         created = await tx.catalog.unshown() if isinstance(effect, Publish) else ()
     # Counted only once the commit is certain.
-    _count(world, effect, answers, seconds=world.clock.monotonic() - began)
+    _count(world, effect, recorded.answers, seconds=world.clock.monotonic() - began)
     match effect:
         case Publish(epoch):
             await _publish(world, graph, epoch, created, term=term)
+        case StartJobs():
+            await queue.start_jobs(world, term=term)
         case CleanUp():
             if not await recovery.clean_up(world, term=term):
                 # To be tried again at the next look, but not at once.
@@ -96,15 +109,21 @@ async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
             await snapshots.retire(world, view, term=term)
         case _:
             pass
-    _notify(world, effect)
+    _notify(world, effect, merging=recorded.merging)
     return effect
 
 
-def _notify(world: World, effect: Effect) -> None:
-    if isinstance(effect, Inject):
-        world.barrier_signals.notify()
-    if not isinstance(effect, Wait):
-        world.signals.notify()
+def _notify(world: World, effect: Effect, *, merging: bool) -> None:
+    """Wake who waits for what this has changed, but not this graph's loop: that one looks again by itself."""
+    match effect:
+        case Wait():
+            pass
+        case Inject() | Attach() | Commit() | Publish():
+            if isinstance(effect, Inject):
+                world.barrier_signals.notify()
+            world.signals.notify(None, *([DATABASE_GRAPH] if merging else []))
+        case _:
+            world.signals.notify()
 
 
 def _count(world: World, effect: Effect, answers: Sequence[Collected], *, seconds: float) -> None:
@@ -115,8 +134,8 @@ def _count(world: World, effect: Effect, answers: Sequence[Collected], *, second
 
 async def _record(
     world: World, tx: Transaction, view: GraphView, effect: Effect, parameters: SystemParameters, *, now: datetime
-) -> Sequence[Collected]:
-    """Record the effect; return the answers that it committed."""
+) -> _Recorded:
+    """Record the effect."""
     match effect:
         case Inject():
             await _inject(world, tx, view, effect, parameters, now=now)
@@ -128,9 +147,9 @@ async def _record(
             await recovery.abandon(tx, view, effect, now=now)
         case ApplyStops():
             await recovery.apply_stops(tx, view, now=now)
-        case Publish() | CleanUp() | RollBack() | Wait() | BuildIndex() | Retire():
+        case Publish() | StartJobs() | CleanUp() | RollBack() | Wait() | BuildIndex() | Retire():
             pass
-    return ()
+    return _Recorded()
 
 
 async def _inject(
@@ -228,7 +247,7 @@ async def _statements(tx: Transaction) -> tuple[Statement, ...]:
 
 async def _commit(
     tx: Transaction, graph: GraphId, epoch: Epoch, parameters: SystemParameters, *, lease: timedelta, now: datetime
-) -> Sequence[Collected]:
+) -> _Recorded:
     collected = await tx.barriers.collected(graph, epoch)
     answers = [answer for _, answer in collected]
     for barrier, _ in collected:
@@ -244,6 +263,7 @@ async def _commit(
     await release_scans(tx, graph, now=now)
     await hasten_finish(tx, graph, collected, now=now)
     await tx.barriers.commit(graph, epoch, now=now)
+    merging = False
     if graph == DATABASE_GRAPH:
         await finish_jobs(tx, collected, now=now)
         if any(barrier.kind is BarrierKind.INITIAL for barrier, _ in collected):
@@ -255,10 +275,10 @@ async def _commit(
     else:
         # Nobody reads it before it is created: what is committed is all there is to show.
         await tx.graphs.set_published(graph, epoch, now=now)
-        await snapshots.follow(tx, graph, answers, lag_max=snapshots.lag_max(parameters), now=now)
+        merging = await snapshots.follow(tx, graph, answers, lag_max=snapshots.lag_max(parameters), now=now)
     await store_progress(tx, graph)
     log.debug("barrier.committed", epoch=epoch, barriers=len(collected))
-    return answers
+    return _Recorded(answers, merging)
 
 
 async def _publish(world: World, graph: GraphId, epoch: Epoch, created: Sequence[Relation], *, term: Term) -> None:
@@ -281,4 +301,5 @@ def pace_of(world: World, graph: GraphId, parameters: SystemParameters) -> Pace:
         # Of a graph that publishes nothing every barrier may as well be kept.
         checkpoint_frequency=parameters.checkpoint_frequency if graph == DATABASE_GRAPH else 1,
         deadline=world.barrier_deadline,
+        permits=parameters.max_concurrent_creating_streaming_jobs,
     )

@@ -53,7 +53,7 @@ async def _accept(world: World, statement: Statement, *, claim: Claim | None, st
         await tx.statements.add(statement, now=world.clock.now(), staged_rows=staged_rows)
         if claim is not None:
             await tx.keys.accepted(claim, statement.id)
-    world.signals.notify()
+    world.signals.notify(DATABASE_GRAPH)
 
 
 async def _outcome(world: World, statement: StatementId) -> int:

@@ -16,16 +16,9 @@ from service.protocol.relation import RelationKind
 async def start_jobs(world: World, *, term: Term) -> int:
     """Start every waiting job that may start; return how many did. Raises Deposed, Unavailable."""
     async with world.stores.begin(term) as tx:
-        line = await tx.jobs.line()
-        if not (line.new or line.queued):
-            return 0
         limit = SystemParameters.of(await tx.parameters.all()).max_concurrent_creating_streaming_jobs
+        line = await tx.jobs.line()
         full = 0 < limit <= line.held
-        if full and not line.new:
-            return 0
-        if await tx.catalog.cleanups():
-            # A name may have been taken over before its last owner's views are gone: cleaning up comes first.
-            return 0
         waiting = await tx.jobs.where({JobState.INITIAL} if full else {JobState.INITIAL, JobState.QUEUED})
         starting = _choose(waiting, held=line.held, limit=limit)
         for job in waiting:
@@ -33,8 +26,6 @@ async def start_jobs(world: World, *, term: Term) -> int:
                 await tx.jobs.move(job.id, JobEvent.QUEUED, now=world.clock.now())
     for job in starting:
         await _start(world, job, term=term)
-    if starting:
-        world.signals.notify()
     return len(starting)
 
 

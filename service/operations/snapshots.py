@@ -54,26 +54,28 @@ async def replay_upto(tx: Transaction, graph: GraphId) -> Epoch | None:
 
 async def follow(
     tx: Transaction, graph: GraphId, answers: Sequence[Collected], *, lag_max: timedelta, now: datetime
-) -> None:
-    """Record how far the log was replayed by what has just been committed, and merge once little is left."""
+) -> bool:
+    """Record how far the log was replayed by what has just been committed, and merge once little is left; return
+    whether the job merges.
+    """
     consumed = max((answer.consumed for answer in answers if answer.consumed is not None), default=None)
-    if consumed is not None:
-        await _replayed(tx, graph, consumed, lag_max=lag_max, now=now)
+    return consumed is not None and await _replayed(tx, graph, consumed, lag_max=lag_max, now=now)
 
 
-async def _replayed(tx: Transaction, graph: GraphId, consumed: Epoch, *, lag_max: timedelta, now: datetime) -> None:
+async def _replayed(tx: Transaction, graph: GraphId, consumed: Epoch, *, lag_max: timedelta, now: datetime) -> bool:
     await tx.snapshots.replayed(graph, consumed)
     snapshot = await tx.snapshots.of_graph(graph)
     assert snapshot is not None
     lag = instant_of(await _committed(tx)) - instant_of(consumed)
     job = await tx.actors.hold(snapshot.job)
     if lag > lag_max or job is None or job.state is not JobState.CREATING:
-        return
+        return False
     await tx.snapshots.merge(graph)
     (plan,) = await tx.jobs.plans([job.id])
     await tx.commands.add(DATABASE_GRAPH, Add(jobs=(plan,)), asked_by=f"job {job.id}", now=now)
     facts = {"job": job.id, "name": job.name, "consumed": str(consumed), "lag_seconds": lag.total_seconds()}
     await tx.events.append("job.merging", facts, now=now)
+    return True
 
 
 async def pause_all(tx: Transaction, *, now: datetime) -> None:

@@ -26,7 +26,7 @@ async def until(
     signals = signals or world.signals
     deadline = None if limit is None else world.clock.monotonic() + limit.total_seconds()
     while True:
-        heard = signals.heard
+        heard = signals.heard()
         found = await look()
         if found is not None:
             return found

@@ -2,17 +2,21 @@
 heartbeat.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 
 from service.domain.errors import Conflict
 from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
+from service.ports.signals import Signals
 from service.protocol.api import VERSION, Registered, Registration
 from service.protocol.barrier import Barrier
 from service.protocol.ids import Epoch, GraphId, WorkerId
 from service.protocol.report import Collected, Failed
 from service.protocol.request import Analyzed, Rejected, Request, Verified
+
+T = TypeVar("T")
 
 
 async def register(world: World, registration: Registration) -> Registered:
@@ -35,13 +39,7 @@ async def next_barrier(world: World, worker: WorkerId, taken: Mapping[GraphId, E
     """Return a barrier that `worker` has yet to answer, besides those it has taken, once there is one; None after the
     wait. Raises Stale.
     """
-    await _beat(world, worker)
-
-    async def look() -> Barrier | None:
-        async with world.stores.begin() as tx:
-            return await tx.barriers.for_worker(worker, taken)
-
-    return await until(world, look, limit=world.poll_wait, signals=world.barrier_signals)
+    return await _poll(world, worker, lambda tx: tx.barriers.for_worker(worker, taken), world.barrier_signals)
 
 
 async def answer(world: World, answer: Collected | Failed) -> None:
@@ -53,7 +51,7 @@ async def answer(world: World, answer: Collected | Failed) -> None:
         async with world.stores.begin() as tx:
             await tx.workers.seen(answer.worker, now=world.clock.now())
             await tx.barriers.answer(await _checked(tx, answer), now=world.clock.now())
-    world.signals.notify()
+    world.signals.notify(answer.graph)
 
 
 async def _checked(tx: Transaction, answer: Collected | Failed) -> Collected | Failed:
@@ -73,13 +71,11 @@ async def _checked(tx: Transaction, answer: Collected | Failed) -> Collected | F
 
 async def next_request(world: World, worker: WorkerId, graph: GraphId) -> Request | None:
     """Return the oldest question nobody works on, once there is one; None after the wait. Raises Stale."""
-    await _beat(world, worker)
 
-    async def look() -> Request | None:
-        async with world.stores.begin() as tx:
-            return await tx.requests.claim(graph, worker, now=world.clock.now())
+    def claim(tx: Transaction) -> Awaitable[Request | None]:
+        return tx.requests.claim(graph, worker, now=world.clock.now())
 
-    return await until(world, look, limit=world.poll_wait, signals=world.request_signals)
+    return await _poll(world, worker, claim, world.request_signals)
 
 
 async def respond(world: World, worker: WorkerId, response: Analyzed | Verified | Rejected) -> None:
@@ -90,6 +86,21 @@ async def respond(world: World, worker: WorkerId, response: Analyzed | Verified 
     world.signals.notify()
 
 
-async def _beat(world: World, worker: WorkerId) -> None:
-    async with world.stores.begin() as tx:
-        await tx.workers.seen(worker, now=world.clock.now())
+async def _poll(
+    world: World, worker: WorkerId, find: Callable[[Transaction], Awaitable[T | None]], signals: Signals
+) -> T | None:
+    """Return what there is for a worker, once there is something; None after the wait. The first look is its
+    heartbeat.
+    """
+    seen = False
+
+    async def look() -> T | None:
+        nonlocal seen
+        async with world.stores.begin() as tx:
+            if not seen:
+                await tx.workers.seen(worker, now=world.clock.now())
+            found = await find(tx)
+        seen = True
+        return found
+
+    return await until(world, look, limit=world.poll_wait, signals=signals)

@@ -105,6 +105,10 @@ class Limits(Protocol):
         """
         ...
 
+    async def graphs(self) -> Sequence[GraphId]:
+        """Return the graphs that have scans whose limit is adapted."""
+        ...
+
     async def adapted(self, graph: GraphId, *, hold: bool = False) -> Sequence[AdaptedScan]:
         """Return the scans that read now under a limit that is adapted; with `hold` as in `hold`, but what somebody
         else holds just now is left out.

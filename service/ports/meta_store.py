@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from service.domain.barrier import GraphStatus, GraphView
+from service.domain.barrier import GraphStatus, GraphView, Line
 from service.domain.job import Job, JobEvent, JobState
 from service.domain.progress import ScanProgress
 from service.ports.actors import Actors
@@ -23,7 +23,6 @@ from service.ports.records import (
     Command,
     Event,
     Json,
-    Line,
     NewJob,
     Receded,
     StoredStatement,

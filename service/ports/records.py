@@ -128,15 +128,6 @@ class NewJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """Whether jobs are new, or queued; and how many hold a permit, which a table never does."""
-
-    new: bool
-    queued: bool
-    held: int
-
-
-@dataclass(frozen=True, slots=True)
 class Command:
     """A request for a barrier, durable and answered with the epoch that carried it. `mutation` None is a flush.
 

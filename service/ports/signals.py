@@ -4,20 +4,24 @@ correctness.
 
 from typing import Protocol
 
+from service.protocol.ids import GraphId
+
+Topic = GraphId | None
+"""A graph's: something is at hand in it. None: something changed that others than its loop may wait for."""
+
 
 class Signals(Protocol):
     """A broadcast channel in a service process."""
 
-    @property
-    def heard(self) -> int:
-        """How many notifications there were."""
+    def heard(self, topic: Topic = None) -> int:
+        """Return how many notifications there were of a topic."""
         ...
 
-    def notify(self) -> None:
-        """Wake everybody who waits."""
+    def notify(self, *topics: Topic) -> None:
+        """Wake who waits for one of these topics; without any, everybody."""
         ...
 
-    async def wait(self, timeout_seconds: float, *, since: int | None = None) -> None:
+    async def wait(self, timeout_seconds: float, *, topic: Topic = None, since: int | None = None) -> None:
         """Return at the next notification, or after the timeout. Who looked before, and asked what was `heard` before
         that, does not miss one that came while it looked.
         """

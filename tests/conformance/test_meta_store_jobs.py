@@ -5,11 +5,11 @@ from datetime import timedelta
 
 import pytest
 
+from service.domain.barrier import Line
 from service.domain.errors import Conflict, NotFound
 from service.domain.job import IllegalTransition, JobEvent, JobState
 from service.domain.progress import ScanProgress
 from service.ports.meta_store import Stores
-from service.ports.records import Line
 from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, JobId, RelationId
 from service.protocol.plan import FragmentKind, ScanType
 from service.protocol.relation import RelationKind
@@ -210,6 +210,8 @@ async def test_who_stands_in_line_and_who_is_served(stores: Stores) -> None:
         assert await tx.jobs.queue() == [second.id, third.id]
         await add_creating(tx, new_table("u"))
         assert await tx.jobs.line() == Line(new=False, queued=True, held=1), "a table takes no permit"
+        view = await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)
+        assert view.line == await tx.jobs.line(), "what is seen at every look"
         await tx.jobs.move(first.id, JobEvent.CANCEL_ASKED, now=NOW)
         assert (await tx.jobs.line()).held == 1, "it is held until the actors have stopped"
         await tx.jobs.move(first.id, JobEvent.STOPPED, now=NOW)

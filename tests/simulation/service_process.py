@@ -1,5 +1,6 @@
 """One service process: the real loops' ticks over ports that stop, fail and die where the seed says."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from service.operations import idempotency, leadership
 from service.operations.world import World
 from service.ports.launcher import Launcher
 from service.ports.meta_store import Transaction
+from service.ports.signals import Topic
 from service.protocol.ids import StatementId, Term
 from service.telemetry.metrics import Metrics
 from tests.simulation.decoupling import LONG, of_a_job
@@ -118,26 +120,31 @@ class Clock:
 class SimulatedSignals:
     kernel: Kernel
     faults: Faults
-    waiting: list[Task] = field(default_factory=list[Task])
-    heard: int = 0
+    waiting: list[tuple[Topic, Task]] = field(default_factory=list[tuple[Topic, Task]])
+    told: Counter[Topic] = field(default_factory=Counter[Topic])
+    told_all: int = 0
 
-    def notify(self) -> None:
+    def heard(self, topic: Topic = None) -> int:
+        return self.told_all + self.told[topic]
+
+    def notify(self, *topics: Topic) -> None:
         if self.faults.strikes("unnotified", "signal"):
             return
-        self.heard += 1
-        for task in self.waiting:
-            self.kernel.wake(task, after=self.kernel.random.random() * 0.002)
-        self.waiting = []
+        self.told.update(topics)
+        self.told_all += not topics
+        for one in [one for one in self.waiting if not topics or one[0] in topics]:
+            self.kernel.wake(one[1], after=self.kernel.random.random() * 0.002)
+            self.waiting.remove(one)
 
-    async def wait(self, timeout_seconds: float, *, since: int | None = None) -> None:
-        if since is not None and since != self.heard:
+    async def wait(self, timeout_seconds: float, *, topic: Topic = None, since: int | None = None) -> None:
+        if since is not None and since != self.heard(topic):
             return
         task = self.kernel.current
         assert task is not None
-        self.waiting.append(task)
+        self.waiting.append((topic, task))
         self.kernel.stop(timeout_seconds)
-        if task in self.waiting:
-            self.waiting.remove(task)
+        if (topic, task) in self.waiting:
+            self.waiting.remove((topic, task))
 
 
 @dataclass

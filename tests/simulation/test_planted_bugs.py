@@ -145,7 +145,7 @@ def test_tied_actors_that_are_rescaled_alone_are_found(monkeypatch: pytest.Monke
         return dict.fromkeys(jobs, ())
 
     monkeypatch.setattr(FakeActors, "tied", untied)
-    assert "I11" in found()
+    assert "I11" in found(near=45)
 
 
 def test_a_view_that_is_created_one_actor_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from service.domain.barrier import Inject
-from service.operations import queue, source_upkeep, sql
+from service.operations import source_upkeep, sql
 from service.operations.sql import Outcome
 from service.operations.world import World
 from service.ports.sources import Address
@@ -148,7 +148,6 @@ class Following:
 
     async def turn(self) -> object:
         """Do what a leader's loops do, once."""
-        await queue.start_jobs(self.world, term=self.leader.term)
         await source_upkeep.clean_up(self.world, term=self.leader.term)
         effect = await self.leader.look()
         if isinstance(effect, Inject):

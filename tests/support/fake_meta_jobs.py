@@ -4,12 +4,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from service.domain.barrier import Line
 from service.domain.errors import Conflict, NotFound
 from service.domain.job import CREATING, HOLDS_PERMIT, TERMINAL, Job, JobEvent, JobState, after
 from service.domain.order import OrderedScan, awaited, dependents
 from service.domain.parallelism import Parallelism
 from service.domain.progress import ScanProgress, advanced
-from service.ports.records import CatalogEntry, Cleanup, Json, Line, NewFragment, NewJob, Receded
+from service.ports.records import CatalogEntry, Cleanup, Json, NewFragment, NewJob, Receded
 from service.protocol.epoch import instant_of
 from service.protocol.ids import ActorId, FragmentId, GraphId, JobId, RelationId, SourceId, Vnode
 from service.protocol.plan import (

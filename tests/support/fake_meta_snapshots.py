@@ -135,6 +135,9 @@ class FakeLimits:
         rows = [self.tables.fragments[one] for one in sorted(set(fragments)) if one in self.tables.fragments]
         return {row.id: Held(row.rate_limit, auto=False, present=None) for row in rows}
 
+    async def graphs(self) -> Sequence[GraphId]:
+        return ()
+
     async def adapted(self, graph: GraphId, *, hold: bool = False) -> Sequence[AdaptedScan]:
         del graph, hold
         return ()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from service.domain.barrier import Decoupled, GraphStatus, GraphView, InFlight, OwnWorker
+from service.domain.barrier import Decoupled, GraphStatus, GraphView, InFlight, Line, OwnWorker
 from service.domain.errors import Deposed, NotFound, Stale
 from service.domain.job import JobState
 from service.ports.meta_store import Transaction
@@ -93,6 +93,7 @@ class FakeGraphs:
             hurries=not row.paused and self._backfilling(graph, lambda limit: limit is None),
             recover_asked=row.recover_asked,
             cleanups_waiting=database and bool(tables.cleanups),
+            line=await FakeJobs(tables).line() if database else Line(),
             decoupled=None if database else self._decoupled(graph),
         )
 

@@ -15,6 +15,7 @@ from service.api.app import create_app
 from service.api.settings import ApiSettings
 from service.operations.world import World
 from service.ports.meta_store import Stores
+from service.ports.signals import Topic
 from service.protocol.ids import Term
 from tests.support.meta_store import NOW
 
@@ -36,19 +37,30 @@ class StillClock:
         return self.seconds
 
 
+class UnheardSignals:
+    """Nobody listens, and nothing is heard."""
+
+    def heard(self, topic: Topic = None) -> int:
+        del topic
+        return 0
+
+    def notify(self, *topics: Topic) -> None:
+        del topics
+
+
 @dataclass
-class PatientSignals:
-    """Nobody notifies: every wait lasts its whole time, on the clock and not in the test."""
+class PatientSignals(UnheardSignals):
+    """Every wait lasts its whole time, on the clock and not in the test."""
 
     clock: StillClock
     notified: int = 0
-    heard: int = 0
 
-    def notify(self) -> None:
+    def notify(self, *topics: Topic) -> None:
+        del topics
         self.notified += 1
 
-    async def wait(self, timeout_seconds: float, *, since: int | None = None) -> None:
-        del since
+    async def wait(self, timeout_seconds: float, *, topic: Topic = None, since: int | None = None) -> None:
+        del topic, since
         self.clock.seconds += timeout_seconds
 
 

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
-from service.domain.barrier import Abandon, Commit, GraphStatus, Inject, Publish, RollBack
+from service.domain.barrier import Abandon, Commit, GraphStatus, Inject, Publish, RollBack, StartJobs
 from service.domain.leadership import LEASE
 from service.meta_store.stores import PostgresStores
 from service.operations.barriers import advance
@@ -39,6 +39,9 @@ class Shown:
         return
 
     async def roll_back(self, *_: object, **__: object) -> None:
+        return
+
+    async def create(self, *_: object, **__: object) -> None:
         return
 
 
@@ -119,7 +122,10 @@ class Leader:
         return barrier
 
     async def look(self) -> object:
-        return await advance(self.world, DATABASE_GRAPH, term=self.term)
+        """Do the one next thing in the database graph, besides starting jobs."""
+        while isinstance(effect := await advance(self.world, DATABASE_GRAPH, term=self.term), StartJobs):
+            pass
+        return effect
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from service.domain.errors import Deposed, Invalid, Unavailable
 from service.domain.job import JobEvent
 from service.domain.probes import ProbeUrl
 from service.operations import commands, limits
-from service.operations.adaptive import adapt
+from service.operations.adaptive import adapt, graphs
 from service.operations.parameters import alter
 from service.ports.health import ProbeFailed, StoreHealth
 from service.ports.limits import AutoLimit, Held, LimitChange
@@ -313,6 +313,7 @@ async def test_a_users_number_ends_it(backfill: Backfill) -> None:
     assert throttles(await backfill.barrier()) == {backfill.fragment: 77}
     held = await backfill.held()
     assert (held.rate_limit, held.auto, held.present) == (77, False, None)
+    assert await graphs(backfill.leader.world) == []
     for _ in range(4):
         assert throttles(await backfill.barrier()) is None
     assert await backfill.shown() is None
@@ -337,6 +338,7 @@ async def test_auto_is_asked_for_and_begins_low(backfill: Backfill) -> None:
     await backfill.barrier()
     assert throttles(await backfill.barrier()) == {backfill.fragment: START}
     assert (await backfill.held()).auto
+    assert await graphs(world) == [DATABASE_GRAPH]
     await backfill.until(4 * START)
     again = await limits.throttle_job(world, backfill.job, AUTO, asked_by="a test")
     assert throttles(await backfill.barrier()) in ({}, {backfill.fragment: 8 * START})

@@ -14,8 +14,9 @@ from service.operations import commands, jobs, sql
 from service.operations.commands import RECOVERED_WAIT
 from service.operations.parameters import alter, current
 from service.operations.sql import Outcome
+from service.ports.signals import Topic
 from service.protocol.mutation import Add, Resume
-from tests.support.http import StillClock
+from tests.support.http import StillClock, UnheardSignals
 from tests.support.leading import Leader, leading
 
 pytestmark = pytest.mark.postgres
@@ -32,7 +33,7 @@ async def leader(database_url: str) -> AsyncGenerator[Leader]:
 
 
 @dataclass
-class Stepping:
+class Stepping(UnheardSignals):
     """Whoever waits for a signal lets the leader go a step on, as long as it `goes_on`; then it is `patient` or not."""
 
     leader: Leader
@@ -40,13 +41,9 @@ class Stepping:
     goes_on: int = len(STEPS)
     patient: bool = True
     taken: list[str] = field(default_factory=list[str])
-    heard: int = 0
 
-    def notify(self) -> None:
-        """Nobody listens."""
-
-    async def wait(self, timeout_seconds: float, *, since: int | None = None) -> None:
-        del since
+    async def wait(self, timeout_seconds: float, *, topic: Topic = None, since: int | None = None) -> None:
+        del topic, since
         self.clock.seconds += timeout_seconds
         if len(self.taken) == self.goes_on:
             if not self.patient:

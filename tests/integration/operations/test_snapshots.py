@@ -160,18 +160,21 @@ async def life(database_url: str, request: pytest.FixtureRequest) -> AsyncGenera
         leader.world = replace(leader.world, tables=tables)  # pyright: ignore[reportArgumentType]
         async with leader.stores.begin() as tx:
             table = await add_created(tx, new_table("t"))
+        await _counted(leader, table.relation, rows)
+        async with leader.stores.begin() as tx:
             new = new_view("m", table.relation)
             scans = tuple(replace(one, scan_type=one.scan_type and ScanType.SNAPSHOT_BACKFILL) for one in new.fragments)
             job = await tx.jobs.add(replace(new, fragments=scans), now=NOW)
             (plan,) = await tx.jobs.plans([job.id])
-        life = Life(leader, tables, job.id, job.relation, plan.fragments[0])
-        barrier = await _counted(life, table.relation, rows)
-        assert barrier.graph == DATABASE_GRAPH
-        yield life
+        yield Life(leader, tables, job.id, job.relation, plan.fragments[0])
 
 
-async def _counted(life: Life, table: RelationId, rows: int) -> Barrier:
-    barrier = await life.flushed(DATABASE_GRAPH)
+async def _counted(leader: Leader, table: RelationId, rows: int) -> None:
+    await leader.queue(None)
+    assert isinstance(await leader.look(), Inject)
+    async with leader.stores.begin() as tx:
+        barrier = await tx.barriers.for_worker(WORKER, {})
+    assert barrier is not None
     answer = Collected(
         worker=WORKER,
         graph=DATABASE_GRAPH,
@@ -179,11 +182,10 @@ async def _counted(life: Life, table: RelationId, rows: int) -> Barrier:
         epoch=barrier.curr,
         relations=(RelationReport(relation=table, key_count_delta=rows),),
     )
-    async with life.leader.stores.begin() as tx:
+    async with leader.stores.begin() as tx:
         await tx.barriers.answer(answer, now=NOW)
-    assert isinstance(await life.look(DATABASE_GRAPH), Commit)
-    assert isinstance(await life.look(DATABASE_GRAPH), Publish)
-    return barrier
+    assert isinstance(await leader.look(), Commit)
+    assert isinstance(await leader.look(), Publish)
 
 
 async def committed(life: Life, graph: GraphId = DATABASE_GRAPH) -> Epoch:

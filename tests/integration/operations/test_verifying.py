@@ -8,8 +8,10 @@ import pytest
 
 from service.domain.barrier import Commit, Publish
 from service.operations.requests import verify
+from service.ports.signals import Topic
 from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId
 from service.protocol.request import Verified, Verify
+from tests.support.http import UnheardSignals
 from tests.support.leading import Leader, leading
 from tests.support.meta_store import NOW, WORKER, at, report, scan_of
 
@@ -17,18 +19,14 @@ pytestmark = pytest.mark.postgres
 
 
 @dataclass
-class Answering:
+class Answering(UnheardSignals):
     """A worker that finds everything equal; and pins that hold whatever they are told to."""
 
     leader: Leader
     asked: list[Verify] = field(default_factory=list[Verify])
-    heard: int = 0
 
-    def notify(self) -> None:
-        """Nobody listens."""
-
-    async def wait(self, timeout_seconds: float, *, since: int | None = None) -> None:
-        del timeout_seconds, since
+    async def wait(self, timeout_seconds: float, *, topic: Topic = None, since: int | None = None) -> None:
+        del timeout_seconds, topic, since
         async with self.leader.stores.begin() as tx:
             question = await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW)
             assert isinstance(question, Verify)

@@ -22,12 +22,15 @@ from service.domain.barrier import (
     GraphView,
     InFlight,
     Inject,
+    Line,
     Pace,
     Publish,
     Retire,
     RollBack,
+    StartJobs,
     Wait,
     decide,
+    may_start,
 )
 from service.domain.retry import BACKOFF_MAX
 from service.protocol.barrier import BarrierKind
@@ -57,6 +60,15 @@ SOON = NOW + timedelta(milliseconds=50)
 
 TABLE: list[tuple[str, GraphView, timedelta, Effect]] = [
     ("publishes what is committed", replace(RUNNING, published=Epoch(4)), SECOND, Publish(Epoch(5))),
+    ("starts jobs", replace(RUNNING, line=Line(new=True)), SECOND, StartJobs()),
+    ("publishes before that", replace(RUNNING, published=Epoch(4), line=Line(new=True)), SECOND, Publish(Epoch(5))),
+    (
+        "cleans up before that",
+        replace(RUNNING, line=Line(new=True), cleanups_waiting=True),
+        timedelta(0),
+        CleanUp(),
+    ),
+    ("starts jobs without a worker", replace(WAITING, alive=frozenset(), line=Line(new=True)), SECOND, StartJobs()),
     ("rolls back", replace(RUNNING, status=GraphStatus.RECOVERING), SECOND, RollBack()),
     ("starts", WAITING, SECOND, Inject(BarrierKind.INITIAL, W1)),
     (
@@ -242,6 +254,24 @@ def test_what_holds_for_every_view(view: GraphView) -> None:
         assert effect.until is None or effect.until > NOW, "a wait that is over would spin"
         assert effect.until is not None or not view.alive
         assert not view.cleanups_waiting
+
+
+@pytest.mark.parametrize(
+    ("line", "permits", "starts"),
+    [
+        (Line(), 0, False),
+        (Line(held=3), 0, False),
+        (Line(new=True), 0, True),
+        (Line(new=True, held=2), 2, True),
+        (Line(queued=True, held=9), 0, True),
+        (Line(queued=True, held=1), 2, True),
+        (Line(queued=True, held=2), 2, False),
+        (Line(queued=True, held=3), 2, False),
+    ],
+)
+def test_a_job_starts_while_permits_last(line: Line, permits: int, *, starts: bool) -> None:
+    """A new one is looked at in any case: it starts, or has to be told that there is a queue."""
+    assert may_start(line, permits) == starts
 
 
 @dataclass

@@ -11,6 +11,7 @@ from service.domain.job import Job, JobState
 from service.operations import jobs
 from service.operations.world import World
 from service.ports.meta_store import Stores
+from service.ports.signals import Topic
 from service.protocol.ids import DATABASE_GRAPH, JobId
 from tests.support.fake_meta_store import FakeStores
 from tests.support.http import PatientSignals, StillClock, world_of
@@ -27,13 +28,13 @@ class Recovering(PatientSignals):
 
     stores: Stores = field(kw_only=True)
 
-    async def wait(self, timeout_seconds: float, *, since: int | None = None) -> None:
+    async def wait(self, timeout_seconds: float, *, topic: Topic = None, since: int | None = None) -> None:
         if self.clock.seconds == 0:
             async with self.stores.begin() as tx:
                 await tx.graphs.set_status(DATABASE_GRAPH, GraphStatus.RECOVERING, now=NOW, reason="worker lost")
         if self.clock.seconds > 600:
             raise StillWaiting
-        await super().wait(timeout_seconds, since=since)
+        await super().wait(timeout_seconds, topic=topic, since=since)
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,14 @@ from service.operations.waits import waits_of
 from service.operations.world import World
 from service.ports.launcher import Ended
 from service.ports.records import NewJob
+from service.ports.signals import Topic
 from service.ports.state_store import Reader
 from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, RelationId, Term, WorkerId
 from service.protocol.mutation import Stop
 from service.protocol.plan import ScanType
 from tests.support.fake_meta_store import FakeStores
 from tests.support.fake_state_store import FakeTables, StateStore
-from tests.support.http import StillClock, world_of
+from tests.support.http import StillClock, UnheardSignals, world_of
 from tests.support.meta_store import LEASE, NOW, WORKER, add_created, new_table, new_view, registration, running
 
 OWN = WorkerId("own")
@@ -274,19 +275,15 @@ async def test_a_service_is_not_ready_with_workers_of_single_jobs_alone(cluster:
 
 
 @dataclass
-class Driven:
+class Driven(UnheardSignals):
     """Whoever waits sees the leader and the launcher go on; the worker ends some time after its graph is gone."""
 
     cluster: Cluster
     graph: GraphId
     waits_left: int = 3
-    heard: int = 0
 
-    def notify(self) -> None:
-        return
-
-    async def wait(self, timeout_seconds: float, *, since: int | None = None) -> None:
-        del since
+    async def wait(self, timeout_seconds: float, *, topic: Topic = None, since: int | None = None) -> None:
+        del topic, since
         self.cluster.clock.seconds += timeout_seconds
         await self.cluster.step(DATABASE_GRAPH)
         try:

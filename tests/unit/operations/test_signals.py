@@ -9,6 +9,7 @@ import pytest
 from service.bootstrap import LocalSignals, SystemClock
 from service.operations import waiting
 from service.operations.waiting import until
+from service.protocol.ids import GraphId
 
 pytestmark = pytest.mark.timeout(20)
 FOR_EVER = 3600.0
@@ -16,15 +17,31 @@ FOR_EVER = 3600.0
 
 async def test_a_notification_that_came_since_is_not_waited_for() -> None:
     signals = LocalSignals()
-    before = signals.heard
+    before = signals.heard()
     signals.notify()
     await signals.wait(FOR_EVER, since=before)
-    waits = asyncio.create_task(signals.wait(FOR_EVER, since=signals.heard))
+    waits = asyncio.create_task(signals.wait(FOR_EVER, since=signals.heard()))
     # It comes to wait before this task goes on.
     await asyncio.create_task(_nothing())
     assert not waits.done()
     signals.notify()
     await waits
+
+
+async def test_a_notification_wakes_those_whom_it_concerns() -> None:
+    signals, graphs = LocalSignals(), (GraphId(1), GraphId(2))
+    topics = (None, *graphs)
+    waits = {topic: asyncio.create_task(signals.wait(FOR_EVER, topic=topic)) for topic in topics}
+    await asyncio.create_task(_nothing())
+    before = [signals.heard(topic) for topic in topics]
+    signals.notify(None, graphs[0])
+    await waits[None]
+    await waits[graphs[0]]
+    assert [signals.heard(topic) - heard for topic, heard in zip(topics, before, strict=True)] == [1, 1, 0]
+    assert not waits[graphs[1]].done()
+    signals.notify()
+    await waits[graphs[1]]
+    assert [signals.heard(topic) - heard for topic, heard in zip(topics, before, strict=True)] == [2, 2, 1]
 
 
 async def _nothing() -> None:
