@@ -18,6 +18,8 @@ class HttpxProbe:
 
     def __init__(self, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._transport = transport
+        # Made once: reading the authorities takes longer than an answer does, and everything else waits meanwhile.
+        self._authorities = httpx.create_ssl_context(trust_env=False)
 
     async def status(self, url: ProbeUrl, *, timeout_ms: int) -> int:
         # The library's own errors may quote the URL: none of their words is passed on, nor they as a cause.
@@ -25,8 +27,7 @@ class HttpxProbe:
             async with (
                 # The library's limits count for each part of the exchange; this one for all of it.
                 asyncio.timeout(timeout_ms / 1000),
-                # No proxy, no credentials of the environment's.
-                httpx.AsyncClient(transport=self._transport, timeout=timeout_ms / 1000, trust_env=False) as client,
+                self._client(timeout_ms) as client,
                 client.stream("GET", url.target, auth=_auth(url.user), follow_redirects=False) as answer,
             ):
                 return answer.status_code
@@ -36,6 +37,12 @@ class HttpxProbe:
             raise ProbeFailed(f"{url.shown} could not be reached") from None
         except (httpx.HTTPError, httpx.InvalidURL):
             raise ProbeFailed(f"{url.shown} did not answer as a web server does") from None
+
+    def _client(self, timeout_ms: int) -> httpx.AsyncClient:
+        # No proxy, no credentials of the environment's.
+        return httpx.AsyncClient(
+            transport=self._transport, verify=self._authorities, timeout=timeout_ms / 1000, trust_env=False
+        )
 
 
 def _auth(user: str | None) -> httpx.BasicAuth | None:

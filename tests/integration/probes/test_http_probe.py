@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import logging
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 
@@ -43,10 +44,10 @@ async def server(answer: Answer) -> AsyncGenerator[tuple[int, list[str]]]:
     try:
         yield listening.sockets[0].getsockname()[1], heads
     finally:
-        listening.close()
-        # From accepting to serving it takes three turns of the loop.
+        # From accepting to serving it takes three turns of the loop, and what has been closed accepts nothing any more.
         for _ in range(10):
             await asyncio.sleep(0)  # noqa: TID251 - what was accepted just now is served, and takes no time
+        listening.close()
         await asyncio.gather(*serving)
 
 
@@ -74,6 +75,14 @@ async def test_the_status_is_told(said: str) -> None:
     assert head.startswith("GET /live?token=hidden HTTP/1.1\r\n")
     credentials = base64.b64encode(b"someone:hunter2").decode()
     assert f"authorization: basic {credentials}".lower() in head.lower()
+
+
+async def test_the_authorities_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes tens of milliseconds, in which the whole service does nothing else."""
+    probe = HttpxProbe()
+    monkeypatch.delattr(ssl, "create_default_context")
+    async with server(says("200 OK")) as (port, _):
+        assert await probe.status(url(port), timeout_ms=5_000) == 200
 
 
 async def test_a_redirect_is_an_answer_and_is_not_followed() -> None:
