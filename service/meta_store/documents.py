@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel
-from sqlalchemy import BigInteger, Column, ColumnElement, TableValuedAlias, Text, any_, cast, func, literal
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy import Column, ColumnElement, TableValuedAlias, Text, any_, cast, func, literal
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.sql.elements import KeyedColumnElement
+from sqlalchemy.types import UserDefinedType
 
 # An escaped NUL that is not itself escaped. Postgres cannot store one, and messages of foreign libraries may hold it.
 _NUL: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
@@ -54,7 +55,19 @@ def recordset(rows: Iterable[Mapping[str, Any]], *columns: Column[Any]) -> Table
 
 def among(column: ColumnElement[int], ids: Iterable[int]) -> ColumnElement[bool]:
     """Return whether the column is one of `ids`: one parameter however many they are, and the server knows how many."""
-    return column == any_(cast(literal(list_of(ids), Text), ARRAY(BigInteger)))
+    return column == any_(literal(list_of(ids), Ids()))
+
+
+class Ids(UserDefinedType[str]):
+    """The text of an array of ids, which the server takes for one when it is bound. Cast from a text it would be read
+    anew for every row that it is compared with.
+    """
+
+    cache_ok = True
+    render_bind_cast = True
+
+    def get_col_spec(self, **_: object) -> str:
+        return "BIGINT[]"
 
 
 def list_of(ids: Iterable[int]) -> str:

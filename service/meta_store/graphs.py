@@ -5,19 +5,16 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import (
-    BigInteger,
     ColumnElement,
     DateTime,
     Join,
     Row,
     ScalarSelect,
     Select,
-    Text,
     and_,
     any_,
     bindparam,
     case,
-    cast,
     exists,
     func,
     literal_column,
@@ -26,13 +23,12 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.barrier import Decoupled, GraphStatus, GraphView, InFlight, Line, OwnWorker
 from service.domain.errors import NotFound
 from service.domain.job import HOLDS_PERMIT
-from service.meta_store.documents import among, list_of, printable, text_of
+from service.meta_store.documents import Ids, among, list_of, printable, text_of
 from service.meta_store.line import LINE, line_of
 from service.meta_store.models import (
     IN_FLIGHT,
@@ -187,7 +183,7 @@ def _state(row: Row[*tuple[Any, ...]]) -> Json:
 
 
 def _views() -> Select[*tuple[Any, ...]]:
-    wanted = any_(cast(bindparam("wanted", type_=Text), ARRAY(BigInteger)))
+    wanted = any_(bindparam("wanted", type_=Ids()))
     in_flight = and_(barrier.c.graph == graphs.c.id, IN_FLIGHT)
     waiting = and_(command.c.graph == graphs.c.id, UNFINISHED, command.c.epoch.is_(None))
     database = graphs.c.id == DATABASE_GRAPH

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import event, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from service.domain.job import CREATING, JobState
 from service.meta_store.barriers import KEPT
+from service.meta_store.documents import among
 from service.meta_store.leases import assert_term
+from service.meta_store.models import job
 from service.meta_store.stores import PostgresStores, PostgresTransaction
 from service.operations import status
 from service.operations.effects import store_progress
@@ -252,6 +254,15 @@ async def test_a_look_and_a_page_read_nothing_of_a_long_queue(engine: AsyncEngin
             seen = {name: cost.since(before.get(name)) for name, cost in (await costs(connection)).items()}
         assert {name: seen[name].scanned for name in LARGE & seen.keys() if seen[name].scanned} == {}
         assert {name: seen[name].fetched for name in LARGE & seen.keys() if seen[name].fetched > 60} == {}
+
+
+async def test_a_list_of_ids_is_read_once_and_not_for_every_row(engine: AsyncEngine) -> None:
+    asked = select(job.c.id).where(among(job.c.id, range(1_000))).compile(dialect=engine.dialect)
+    async with engine.connect() as connection:
+        rows = await connection.exec_driver_sql(f"explain {asked}", asked.params)
+        plan = "\n".join(rows.scalars())
+    assert "ANY ('{0,1,2," in plan
+    assert "::text" not in plan, "a text that is cast is no constant"
 
 
 async def test_an_epoch_writes_no_progress_that_has_not_changed(engine: AsyncEngine) -> None:
