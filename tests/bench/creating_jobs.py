@@ -26,6 +26,8 @@ LIMIT: Final = UPSTREAM_ROWS // 10 // (MOVING_INTERVAL_MS // 1000)
 """Rows per second and actor of two: in each of these intervals a fifth of the history. A job whose last vnodes have
 begun is three quarters through, or a little more, and does not end.
 """
+BEGUN: Final = 0.9
+"""With such a part of all vnodes begun there is as much to store as there will be; to the very last some jobs end."""
 WINDOWS: Final = 5
 WINDOW_BARRIERS: Final = 10
 CALLS: Final = 300
@@ -122,7 +124,7 @@ def creating_jobs(service: Service, jobs: Jobs) -> list[Section]:
     """Watch barriers beside jobs that are being created: while none of them reads, and while all of them do."""
     jobs.create()
     moving: list[dict[str, float]] = []
-    while jobs.positions() < CREATING * VNODES:
+    while jobs.positions() < BEGUN * CREATING * VNODES:
         moving.append(jobs.move())
         assert len(service.progress()) == CREATING, "a job has ended: let them read less at once"
     held = [_window(service) for _ in range(WINDOWS)]
