@@ -38,6 +38,13 @@ class Dialect(RisingWave):
 
     INDEX_OFFSET = 0
 
+    class Tokenizer(RisingWave.Tokenizer):
+        """Names of functions, which sqlglot takes for `~`."""
+
+        KEYWORDS = {  # noqa: RUF012 - sqlglot's way to configure a tokenizer
+            word: token for word, token in RisingWave.Tokenizer.KEYWORDS.items() if word not in {"RLIKE", "REGEXP"}
+        }
+
     class Parser(RisingWave.Parser):
         """See the module."""
 

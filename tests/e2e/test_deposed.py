@@ -206,6 +206,7 @@ def wakes_before_its_epoch(service: Service, worker: WorkerProcess) -> None:
     recover(service)
     published = service.published()
     until(lambda: service.published() > published, what="the next epoch")
+    until(lambda: waits_for_a_barrier(service, worker), what="the worker asks for the next one")
     worker.signal(signal.SIGSTOP)
     inserted = service.later("INSERT INTO late VALUES (1), (2), (3)")
     epoch = until(lambda: in_flight(service), what="the barrier that carries the insert")
@@ -214,6 +215,15 @@ def wakes_before_its_epoch(service: Service, worker: WorkerProcess) -> None:
     wake_worker(service, worker, epoch)
     assert "is over" in worker.log_text(), "it did not try"
     assert service.sql("SELECT v FROM late ORDER BY v") == [[1], [2], [3]]
+
+
+def waits_for_a_barrier(service: Service, worker: WorkerProcess) -> bool:
+    """Whether the worker was heard since it answered: a call is a sign of life."""
+    seen = "select seen_at from tidefill.worker where id = %s"
+    answered = "select max(collected_at) from tidefill.barrier where graph = 1"
+    with psycopg.connect(service.database_url()) as connection:
+        found = connection.execute(f"select ({seen}) > ({answered})".encode(), [worker.name]).fetchone()
+    return found == (True,)
 
 
 def wakes_before_its_commit(service: Service, worker: WorkerProcess) -> None:

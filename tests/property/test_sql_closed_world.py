@@ -133,6 +133,8 @@ ARGUMENTS = st.lists(st.sampled_from(["a", "b", "'x'", "1", "null", "t.b", "*"])
 
 @settings(max_examples=400, deadline=None)
 @given(NAMES, GAPS, CASES, ARGUMENTS, st.booleans())
+@example("rlike", "", str.lower, "a", False)
+@example("regexp", " ", str.upper, "a", False)
 def test_a_function_outside_the_allow_list_never_passes(
     name: str, gap: str, spell: Callable[[str], str], arguments: str, quoted: bool
 ) -> None:
