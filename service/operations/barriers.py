@@ -114,8 +114,8 @@ async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
 
 
 def _notify(world: World, effect: Effect, *, merging: bool) -> None:
-    """Wake who waits for what this has changed. What every barrier does wakes no graph's loop: this one's looks again by
-    itself, and the others' have nothing to do with it, unless its job goes on in the database graph.
+    """Wake who waits for what this has changed. What every barrier does wakes no graph's loop: this one's looks again
+    by itself, and the others' have nothing to do with it, unless its job goes on in the database graph.
     """
     match effect:
         case Wait():
