@@ -72,8 +72,8 @@ TRANSITIONS: Final[Mapping[tuple[JobState, JobEvent], JobState]] = MappingProxyT
         # A created view met a row that it cannot transform: it stays readable as it was until it is dropped.
         (_S.CREATED, _E.FAILED): _S.FAILED,
         (_S.CREATED, _E.DROP_ASKED): _S.DROPPING,
-        # No actor runs for it any more: nothing to stop.
-        (_S.FAILED, _E.DROP_ASKED): _S.DROPPED,
+        # No actor runs for it any more, but for what reads it, which goes no later: they leave with one barrier.
+        (_S.FAILED, _E.DROP_ASKED): _S.DROPPING,
         (_S.DROPPING, _E.STOPPED): _S.DROPPED,
     }
 )
@@ -83,7 +83,7 @@ TERMINAL: Final = frozenset({_S.CANCELLED, _S.DROPPED})
 CREATING: Final = frozenset({_S.INITIAL, _S.QUEUED, _S.CREATING})
 """States in which `rw_ddl_progress` lists a job."""
 IN_GRAPH: Final = frozenset({_S.CREATING, _S.CREATED, _S.CANCELLING, _S.DROPPING})
-"""States in which a recovery rebuilds the job's actors, unless its stop is asked."""
+"""States in which a recovery rebuilds the job's actors, unless it has failed or its stop is asked."""
 HOLDS_PERMIT: Final = frozenset({_S.CREATING, _S.CANCELLING})
 
 
@@ -140,6 +140,11 @@ class Job:
         """As it is told to people: nothing is Created before it can be read."""
         early = self.state is JobState.CREATED and not self.published
         return replace(self, state=JobState.CREATING) if early else self
+
+    @property
+    def failed(self) -> bool:
+        """Whether its actors have ended with an error. What is stored of it stays as it was until it is dropped."""
+        return self.error is not None
 
     @property
     def present_parallelism(self) -> Parallelism | None:

@@ -406,7 +406,7 @@ class Checker:
             state = job.job.state
             if row.dropped or row.job in alone or state in {JobState.INITIAL, JobState.QUEUED}:
                 continue
-            if state is JobState.FAILED:
+            if job.job.failed:
                 contents[relation] = earlier[relation]
             else:
                 contents[relation] = self._rows(relation, job, contents)

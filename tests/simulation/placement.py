@@ -21,7 +21,8 @@ def check_owners(tables: Tables, fragment: FragmentId) -> None:
 def check_tied(tables: Tables) -> None:
     """The actors of a NoShuffle scan stand at one place each, and are as many as those of what it reads."""
     for row in tables.fragments.values():
-        if row.scan_type is ScanType.BACKFILL and tables.jobs[row.job].job.state in IN_GRAPH:
+        job = tables.jobs[row.job].job
+        if row.scan_type is ScanType.BACKFILL and job.state in IN_GRAPH and not job.failed:
             _check_one_position(tables, row)
             _check_beside(tables, row)
 

@@ -28,7 +28,7 @@ ALLOWED = {
     "Created": {"failed": "Failed", "drop_asked": "Dropping"},
     "Cancelling": {"stopped": "Cancelled"},
     "Cancelled": {},
-    "Failed": {"drop_asked": "Dropped"},
+    "Failed": {"drop_asked": "Dropping"},
     "Dropping": {"stopped": "Dropped"},
     "Dropped": {},
 }

@@ -1,0 +1,82 @@
+"""A created view that has failed stays as it was, and goes no sooner than what reads it."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+
+import pytest
+
+from service.domain.job import JobEvent, JobState
+from service.operations import jobs
+from service.protocol.barrier import BarrierKind
+from service.protocol.ids import DATABASE_GRAPH, JobId
+from service.protocol.mutation import Add, Stop
+from service.protocol.relation import RelationKind
+from tests.support.http import StillClock, UnheardSignals
+from tests.support.leading import Leader, leading
+from tests.support.meta_store import NOW, add_created, new_table, new_view
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+async def leader(database_url: str) -> AsyncGenerator[Leader]:
+    async with leading(database_url) as made:
+        yield made
+
+
+async def failed_and_reader(leader: Leader) -> tuple[JobId, JobId]:
+    """Store a view that has failed and one over it that has not, and start a generation."""
+    async with leader.stores.begin() as tx:
+        table = await add_created(tx, new_table("t"))
+        failed = await add_created(tx, new_view("v", table.relation))
+        reader = await add_created(tx, new_view("m", failed.relation))
+        await tx.jobs.move(failed.id, JobEvent.FAILED, now=NOW, error="a bad row")
+    await leader.queue(None)
+    await leader.barrier()
+    return failed.id, reader.id
+
+
+async def drop(leader: Leader) -> None:
+    """Ask for the drop of both, and do not wait until they are gone."""
+    clock = StillClock()
+    world = replace(leader.world, clock=clock, signals=Impatient(clock))
+    await jobs.drop(world, "v", RelationKind.MATERIALIZED_VIEW, cascade=True, asked_by="a test")
+
+
+class Impatient(UnheardSignals):
+    """Nothing is ever heard, and time flies."""
+
+    def __init__(self, clock: StillClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    async def wait(self, timeout_seconds: float, *, topic: object = None, since: int | None = None) -> None:
+        del topic, since
+        self._clock.seconds += timeout_seconds
+
+
+async def test_it_leaves_with_the_barrier_that_stops_what_reads_it(leader: Leader) -> None:
+    """I9."""
+    failed, reader = await failed_and_reader(leader)
+    await drop(leader)
+    async with leader.stores.begin() as tx:
+        assert await tx.catalog.named("v") is not None
+        assert await tx.catalog.cleanups() == []
+    barrier = await leader.barrier()
+    assert barrier.mutation == Stop(jobs=(failed, reader))
+    assert [await leader.state_of(one) for one in (failed, reader)] == [JobState.DROPPED] * 2
+
+
+async def test_no_generation_starts_it_again(leader: Leader) -> None:
+    """Also one whose first barrier was decided upon before the drop was asked for."""
+    failed, reader = await failed_and_reader(leader)
+    await leader.recover()
+    async with leader.stores.begin() as tx:
+        await tx.jobs.move(failed, JobEvent.DROP_ASKED, now=NOW)
+    barrier = await leader.barrier()
+    assert barrier.kind is BarrierKind.INITIAL
+    assert barrier.graph == DATABASE_GRAPH
+    assert isinstance(barrier.mutation, Add)
+    added = [plan.id for plan in barrier.mutation.jobs]
+    assert reader in added
+    assert failed not in added
