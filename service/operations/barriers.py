@@ -42,6 +42,7 @@ from service.operations.effects import (
     store_sources,
 )
 from service.operations.rescaling import settle
+from service.operations.routing import share_of
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
@@ -208,13 +209,13 @@ async def _initial(
 
 async def _mutation(tx: Transaction, waiting: Sequence[Command]) -> tuple[Mutation | None, list[CommandId]]:
     """Take the oldest mutation with the Adds that may share its barrier, and every flush: a flush needs no barrier of
-    its own.
+    its own. Of a mutation the barrier says what it has to say to this graph.
     """
     taken = _together([command for command in waiting if command.mutation is not None])
     carried = [command.id for command in waiting if command.mutation is None or command in taken]
     added = [plan.id for command in taken if isinstance(command.mutation, Add) for plan in command.mutation.jobs]
     if not added:
-        return (taken[0].mutation if taken else None), carried
+        return (await share_of(tx, taken[0]) if taken else None), carried
     # The stored plan may be older than an ALTER that was answered since.
     return Add(jobs=tuple(await tx.jobs.plans(added))), carried
 

@@ -172,7 +172,9 @@ class Checker:
         mutation, own = asked.mutation, epoch if whole else asked.epoch
         assert own is not None, f"I4: command {command} is acknowledged and not done"
         carried = self.carried.get(own)
-        assert mutation is None or mutation == carried, (
+        # What has followed its scans into another graph is said there, and not here.
+        followed = [] if carried is not None else self._said_elsewhere(command)
+        assert mutation is None or mutation == carried or mutation in followed, (
             f"I4: {epoch} is acknowledged for {mutation} and carried {carried}"
         )
 
@@ -204,6 +206,10 @@ class Checker:
             for scan in self._scans_of(job.id):
                 complete = self._complete(scan)
                 assert complete or job.state is JobState.FAILED, f"I1: the view of job {job.id} is not whole"
+
+    def _said_elsewhere(self, command: CommandId) -> list[Mutation | None]:
+        done = [self.tables.finished_commands.get(part) for part in self.tables.parts.get(command, ())]
+        return [self.carried[part.epoch] for part in done if part is not None and part.epoch is not None]
 
     # Epochs.
 

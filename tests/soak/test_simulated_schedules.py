@@ -10,7 +10,7 @@ from tests.support.soaking import seeds
 
 pytestmark = pytest.mark.soak
 
-MANY = 3_000
+MANY = 5_000
 """So many schedules meet everything that there is to meet."""
 
 

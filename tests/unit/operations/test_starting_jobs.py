@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from service.operations import limits, queue
+from service.operations import barriers, limits, queue
 from service.operations.effects import apply_commands
 from service.operations.routing import unfinished
 from service.protocol.ids import DATABASE_GRAPH, Epoch
@@ -11,7 +11,7 @@ from service.protocol.plan import ScanType
 from tests.support.fake_meta_store import FakeStores
 from tests.support.fake_state_store import FakeTables, StateStore
 from tests.support.http import world_of
-from tests.support.meta_store import LEASE, NOW, add_created, new_table, new_view, scan_of
+from tests.support.meta_store import LEASE, NOW, WORKER, add_created, new_table, new_view, running, scan_of
 
 
 async def test_a_limit_follows_its_job_into_a_graph_of_its_own() -> None:
@@ -39,7 +39,16 @@ async def test_a_limit_follows_its_job_into_a_graph_of_its_own() -> None:
         await apply_commands(tx, graph, told, epoch=Epoch(20), now=NOW)
         assert [one.mutation for one in await unfinished(tx)] == [None], "nothing is asked of the scan any more"
         await tx.snapshots.merge(graph)
-        await apply_commands(tx, DATABASE_GRAPH, await tx.commands.waiting(DATABASE_GRAPH), epoch=Epoch(30), now=NOW)
+    await running(stores)
+    await barriers.advance(world, DATABASE_GRAPH, term=term)
+    async with stores.begin() as tx:
+        barrier = await tx.barriers.for_worker(WORKER)
+        assert barrier is not None
+        assert barrier.mutation is None, "nor told to a worker that has the scan by now"
+        assert [command.id for command in await tx.commands.carried(DATABASE_GRAPH, barrier.curr)] == [asked]
+        await apply_commands(
+            tx, DATABASE_GRAPH, await tx.commands.carried(DATABASE_GRAPH, barrier.curr), epoch=barrier.curr, now=NOW
+        )
         answered = await tx.commands.get(asked)
         assert answered is not None
         assert answered.done
