@@ -172,9 +172,7 @@ class Checker:
         mutation, own = asked.mutation, epoch if whole else asked.epoch
         assert own is not None, f"I4: command {command} is acknowledged and not done"
         carried = self.carried.get(own)
-        # What has followed its scans into another graph is said there, and not here.
-        followed = [] if carried is not None else self._said_elsewhere(command)
-        assert mutation is None or mutation == carried or mutation in followed, (
+        assert mutation in (None, carried) or (carried is None and self._has_followed(command, mutation)), (
             f"I4: {epoch} is acknowledged for {mutation} and carried {carried}"
         )
 
@@ -207,9 +205,12 @@ class Checker:
                 complete = self._complete(scan)
                 assert complete or job.state is JobState.FAILED, f"I1: the view of job {job.id} is not whole"
 
-    def _said_elsewhere(self, command: CommandId) -> list[Mutation | None]:
-        done = [self.tables.finished_commands.get(part) for part in self.tables.parts.get(command, ())]
-        return [self.carried[part.epoch] for part in done if part is not None and part.epoch is not None]
+    def _has_followed(self, command: CommandId, mutation: Mutation | None) -> bool:
+        """Whether a part of it was said where its scans had gone, or was not because they are no more."""
+        parts = [self.tables.finished_commands[part] for part in self.tables.parts.get(command, ())]
+        said = [self.carried.get(part.epoch) for part in parts if part.epoch is not None]
+        named = mutation.fragments if isinstance(mutation, Throttle | StartFragmentBackfill) else ()
+        return bool(parts) and (mutation in said or not any(one in self.tables.fragments for one in named))
 
     # Epochs.
 
