@@ -5,7 +5,7 @@ looks at what is recorded and names the one next effect, so a missed wake-up cos
 leader that reads the same view continues where the old one stopped (publishing first what was committed).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -172,6 +172,10 @@ class Inject:
 
     kind: BarrierKind
     worker: WorkerId
+    cleans_up: bool = False
+    """Remove what was dropped while the worker computes: where epochs take their whole interval or more there is no
+    other time for it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +238,21 @@ def decide(view: GraphView, *, now: datetime, pace: Pace) -> Effect:
         # A name may have been taken over before its last owner's views are gone: cleaning up comes first.
         return StartJobs()
     effect = _next(view, now, pace)
-    # Only where nothing else is due: a drop may wait long for the lock of a reader or of a worker that hangs, and what
-    # ends such a worker, or keeps the others going, must not wait for it. Before the roll back it would not be fenced.
-    return CleanUp() if view.cleanups_waiting and isinstance(effect, Wait) else effect
+    return _cleaning_up(effect) if view.cleanups_waiting else effect
+
+
+def _cleaning_up(effect: Effect) -> Effect:
+    """Clean up only where nothing else is due: a drop may wait long for the lock of a reader or of a worker that hangs,
+    and what ends such a worker, or keeps the others going, must not wait for it. Before the roll back it would not be
+    fenced.
+    """
+    match effect:
+        case Wait():
+            return CleanUp()
+        case Inject():
+            return replace(effect, cleans_up=True)
+        case _:
+            return effect
 
 
 def may_start(line: Line, permits: int) -> bool:

@@ -93,28 +93,40 @@ async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
         created = await tx.catalog.unshown() if isinstance(effect, Publish) else ()
     # Counted only once the commit is certain.
     _count(world, effect, recorded.answers, seconds=world.clock.monotonic() - began)
-    match effect:
-        case Publish(epoch):
-            await _publish(world, graph, epoch, created, term=term)
-        case StartJobs():
-            await queue.start_jobs(world, term=term)
-        case CleanUp():
-            if not await recovery.clean_up(world, term=term):
-                # To be tried again at the next look, but not at once.
-                effect = Wait(None, "something dropped is still in use")
-        case RollBack():
-            await recovery.roll_back(world, view, term=term)
-        case BuildIndex():
-            await snapshots.build_index(world, graph, term=term)
-        case Retire():
-            await snapshots.retire(world, view, term=term)
-        case _:
-            pass
+    effect = await _carry_out(world, view, effect, created, term=term)
     _notify(world, effect, merging=recorded.merging)
     return effect
 
 
-def _notify(world: World, effect: Effect, *, merging: bool) -> None:
+async def _carry_out(
+    world: World, view: GraphView, effect: Effect, created: Sequence[Relation], *, term: Term
+) -> Effect:
+    """Do what lies outside the meta store; return what became of it."""
+    match effect:
+        case Publish(epoch):
+            await _publish(world, view.graph, epoch, created, term=term)
+        case Inject(cleans_up=True):
+            # The worker need not wait for it.
+            _notify(world, effect)
+            await recovery.clean_up(world, term=term)
+        case StartJobs():
+            await queue.start_jobs(world, term=term)
+        case CleanUp():
+            complete = await recovery.clean_up(world, term=term)
+            # What is left is to be tried again at the next look, but not at once.
+            return effect if complete else Wait(None, "something dropped is still in use")
+        case RollBack():
+            await recovery.roll_back(world, view, term=term)
+        case BuildIndex():
+            await snapshots.build_index(world, view.graph, term=term)
+        case Retire():
+            await snapshots.retire(world, view, term=term)
+        case _:
+            pass
+    return effect
+
+
+def _notify(world: World, effect: Effect, *, merging: bool = False) -> None:
     """Wake who waits for what this has changed. What every barrier does wakes no graph's loop: this one's looks again
     by itself, and the others' have nothing to do with it, unless its job goes on in the database graph.
     """

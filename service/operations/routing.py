@@ -45,7 +45,7 @@ async def share_of(tx: Transaction, command: Command) -> Mutation | None:
     match command.mutation:
         case Throttle(fragments=named) | StartFragmentBackfill(fragments=named):
             told = {one for part in await tx.commands.parts(command.id) for one in _named(part.mutation)}
-            return _of_scans(command.mutation, [one for one in named if one not in told])
+            return _of_scans(command.mutation, [one for one in named if one not in told]) if told else command.mutation
         case _:
             return command.mutation
 

@@ -44,6 +44,9 @@ class Shown:
     async def create(self, *_: object, **__: object) -> None:
         return
 
+    async def drop(self, *_: object, **__: object) -> None:
+        return
+
 
 class Leader:
     """Advances the graph and answers for its worker."""

@@ -1,4 +1,4 @@
-"""A created view that has failed stays as it was, and goes no sooner than what reads it."""
+"""A created view that has failed stays as it was, and goes no sooner than what reads it; what is gone is removed."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -80,3 +80,16 @@ async def test_no_generation_starts_it_again(leader: Leader) -> None:
     added = [plan.id for plan in barrier.mutation.jobs]
     assert reader in added
     assert failed not in added
+
+
+async def test_what_was_dropped_is_removed_though_barriers_leave_no_time_between_them(leader: Leader) -> None:
+    """I9."""
+    await failed_and_reader(leader)
+    await drop(leader)
+    await leader.barrier()
+    async with leader.stores.begin() as tx:
+        assert len(await tx.catalog.cleanups()) == 2
+    await leader.queue(None)
+    await leader.injected()
+    async with leader.stores.begin() as tx:
+        assert await tx.catalog.cleanups() == []

@@ -171,7 +171,13 @@ TABLE: list[tuple[str, GraphView, timedelta, Effect]] = [
         "makes barriers before it cleans up",
         replace(RUNNING, cleanups_waiting=True),
         SECOND,
-        Inject(BarrierKind.CHECKPOINT, W1),
+        Inject(BarrierKind.CHECKPOINT, W1, cleans_up=True),
+    ),
+    (
+        "cleans up beside its first epoch",
+        replace(WAITING, cleanups_waiting=True),
+        SECOND,
+        Inject(BarrierKind.INITIAL, W1, cleans_up=True),
     ),
     ("goes on when the clock went back", RUNNING, -3600 * SECOND, Inject(BarrierKind.CHECKPOINT, W1)),
     (
@@ -241,6 +247,7 @@ def test_what_holds_for_every_view(view: GraphView) -> None:
     if shown and running and view.worker not in view.alive:
         assert isinstance(effect, Abandon)
     if isinstance(effect, Inject):
+        assert effect.cleans_up == view.cleanups_waiting
         assert effect.worker in view.alive
         assert not (running and view.in_flight is not None), "one barrier at a time"
         assert (effect.kind is BarrierKind.INITIAL) is (view.status is GraphStatus.WAITING)
@@ -338,6 +345,7 @@ class Environment:
         return replace(
             view, status=GraphStatus.RUNNING, worker=effect.worker, newest=epoch, last_injected_at=self.now,
             in_flight=InFlight(epoch, effect.kind, self.now), commands_waiting=False, statements_waiting=False,
+            cleanups_waiting=False,
         )  # fmt: skip
 
     def _waited(self, until: datetime | None) -> GraphView:
