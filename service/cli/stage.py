@@ -100,6 +100,9 @@ class Stage:
 
 def perform(run: Callable[[Stage, Path], bool]) -> int:
     """Run a demo on a service of its own, with a folder that is removed afterwards; return the exit code."""
+    # However it is ended, nothing is left running.
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.default_int_handler)
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="tidefill-demo-"))
     # The embedded server may run under another account, which has to pass through.
