@@ -115,7 +115,7 @@ class PostgresFragments:
         """Every job asked for is in the answer; one without scans has an empty sequence."""
         rows = await self._connection.execute(_SCANS.where(among(fragment_table.c.job, jobs)))
         of_job: dict[JobId, list[Row[*tuple[Any, ...]]]] = {one: [] for one in jobs}
-        for row in rows:
+        for row in rows.all():
             of_job[JobId(row.job)].append(row)
         return {one: _scans(scans) for one, scans in of_job.items()}
 
@@ -214,23 +214,23 @@ _EXTERNAL: Final = func.concat(
 _SCANS: Final[Select[*tuple[Any, ...]]] = (
     select(
         scan_progress.c.fragment,
-        fragment_table.c.job,
         func.coalesce(relation.c.name, _EXTERNAL).label("upstream"),
         scan_progress.c.rows,
         func.coalesce(relation.c.key_count, cast(fragment_table.c.cdc["total"].astext, BigInteger)).label("total"),
         scan_progress.c.rate,
         scan_progress.c.finished,
         fragment_table.c.rate_limit,
+        scan_progress.c.at,
         fragment_table.c.waiting,
         fragment_table.c.scan_type,
         fragment_table.c.auto,
         fragment_table.c.limit_epoch,
-        scan_progress.c.at,
+        fragment_table.c.broken,
+        func.coalesce(fragment_table.c.source_waiting, source.c.waiting).label("source_waiting"),
+        fragment_table.c.job,
         job.c.state,
         case((fragment_table.c.waiting, job.c.backfill_order)).label("backfill_order"),
         relation.c.id.label("relation"),
-        fragment_table.c.broken,
-        func.coalesce(fragment_table.c.source_waiting, source.c.waiting).label("source_waiting"),
     )
     .join(fragment_table, fragment_table.c.id == scan_progress.c.fragment)
     .outerjoin(relation, relation.c.id == fragment_table.c.upstream)
@@ -238,7 +238,8 @@ _SCANS: Final[Select[*tuple[Any, ...]]] = (
     .join(job, job.c.id == fragment_table.c.job)
     .order_by(scan_progress.c.fragment)
 )
-_NAMES: Final = tuple(_SCANS.selected_columns.keys())
+_SHOWN: Final = 14
+"""So many of these columns are fields of the progress; the others say whose it is and what it waits for."""
 _OPEN_SCANS: Final[Select[*tuple[Any, ...]]] = _SCANS.where(OPEN)
 
 
@@ -269,23 +270,23 @@ def _receded_in_a_rescale(
 
 
 def _scan(row: Row[*tuple[Any, ...]]) -> ScanProgress:
-    # As in `service.meta_store.jobs`: a row's attributes are looked up one by one.
-    one = dict(zip(_NAMES, row, strict=True))
+    # By place, as in `service.meta_store.jobs`.
+    fragment, upstream, rows, total, rate, finished, limit, at, waiting, scan_type, auto, since, *held = row[:_SHOWN]
     return ScanProgress(
-        fragment=FragmentId(one["fragment"]),
-        upstream=one["upstream"],
-        rows=one["rows"],
-        total=one["total"],
-        rate=one["rate"],
-        finished=one["finished"],
-        rate_limit=one["rate_limit"],
-        at=one["at"],
-        waiting=one["waiting"] and not one["finished"],
-        auto=one["auto"],
-        scan_type=_SCAN_TYPES.get(one["scan_type"]),
-        limited_since=None if one["limit_epoch"] is None else instant_of(Epoch(one["limit_epoch"])),
-        stopped=one["broken"],
-        source_waiting=one["source_waiting"],
+        FragmentId(fragment),
+        upstream,
+        rows,
+        total,
+        rate,
+        finished,
+        limit,
+        at,
+        waiting and not finished,
+        (),
+        _SCAN_TYPES.get(scan_type),
+        auto,
+        None if since is None else instant_of(Epoch(since)),
+        *held,
     )
 
 

@@ -82,12 +82,12 @@ class PostgresJobs:
     async def where(self, states: Collection[JobState] | None = None, *, graph: GraphId | None = None) -> Sequence[Job]:
         found = JOBS if states is None else JOBS.where(job_table.c.state.in_(states))
         found = found if graph is None else found.where(job_table.c.graph == graph)
-        return [job_of_row(row) for row in await self._connection.execute(found.order_by(job_table.c.id))]
+        return [job_of_row(row) for row in (await self._connection.execute(found.order_by(job_table.c.id))).all()]
 
     async def page(self, states: Collection[JobState] | None, *, after: int, limit: int) -> Sequence[Job]:
         found = JOBS.where(job_table.c.id > after).order_by(job_table.c.id).limit(limit)
         found = found if states is None else found.where(job_table.c.state.in_(states))
-        return [job_of_row(row) for row in await self._connection.execute(found)]
+        return [job_of_row(row) for row in (await self._connection.execute(found)).all()]
 
     async def backfilling(self) -> Sequence[Job]:
         """One statement: every commit asks, for what it shows of them."""
@@ -195,33 +195,29 @@ JOBS: Final[Select[*tuple[Any, ...]]] = select(
     job_table.c.serverless,
     relations.c.shown,
 ).join(relations, relations.c.id == job_table.c.relation)
-_NAMES: Final = tuple(JOBS.selected_columns.keys())
+_WIDTH: Final = len(JOBS.selected_columns)
 
 
 def job_of_row(row: Row[*tuple[Any, ...]]) -> Job:
     """Return the job of a row of `JOBS`, which may have other columns behind them."""
-    # A row's attributes are looked up one by one, which takes as long as all else that is done with a thousand of them.
-    one = dict(zip(_NAMES, row, strict=False))
+    # By place, in the order of a job's fields: by name it takes twice as long, and a list has a thousand of them.
+    id_, relation, name, kind, statement, state, *others = row[:_WIDTH]
+    background, initialized, started, finished, error, parallelism, backfill_parallelism, *rest = others
     return Job(
-        id=JobId(one["id"]),
-        relation=RelationId(one["relation"]),
-        name=one["name"],
-        kind=_KINDS[one["kind"]],
-        statement=one["statement"],
-        state=_STATES[one["state"]],
-        background=one["background"],
-        initialized_at=one["initialized_at"],
-        started_at=one["started_at"],
-        finished_at=one["finished_at"],
-        error=one["error"],
-        parallelism=_parallelism(one["parallelism"]),
-        backfill_parallelism=_parallelism(one["backfill_parallelism"]),
-        failures=one["failures"],
-        recoveries=one["recoveries"],
-        graph=GraphId(one["graph"]),
-        state_since=one["state_since"],
-        serverless=one["serverless"],
-        published=one["shown"],
+        JobId(id_),
+        RelationId(relation),
+        name,
+        _KINDS[kind],
+        statement,
+        _STATES[state],
+        background,
+        initialized,
+        started,
+        finished,
+        error,
+        _parallelism(parallelism),
+        _parallelism(backfill_parallelism),
+        *rest,
     )
 
 
