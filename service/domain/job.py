@@ -1,6 +1,7 @@
 """The life of a job, as a table: the only place where a transition is allowed.
 
 Initial -> (Queued ->) Creating -> Created -> Dropping -> Dropped
+   |          |            |          |-> Failed -> Dropping
    |          |            |-> Cancelling -> Cancelled
    |          |            |-> Failed
    |----------|-> Cancelled, Failed
