@@ -72,6 +72,9 @@ def _can_meet(what: str, strategy: ScanType, phase: Phase) -> bool:
     if what == "update":
         alone = strategy is ScanType.SNAPSHOT_BACKFILL and phase is Phase.CREATED
         return alone or strategy is ScanType.ARRANGEMENT_BACKFILL
+    if what == "throttle" and phase is Phase.STARTING:
+        # In a graph of its own a barrier can say something to a job once the first one is committed.
+        return strategy is not ScanType.SNAPSHOT_BACKFILL
     return strategy is ScanType.SNAPSHOT_BACKFILL or phase not in _DECOUPLED
 
 
