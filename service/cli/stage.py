@@ -100,9 +100,10 @@ class Stage:
 
 def perform(run: Callable[[Stage, Path], bool]) -> int:
     """Run a demo on a service of its own, with a folder that is removed afterwards; return the exit code."""
-    # However it is ended, nothing is left running.
+    # However it is ended, nothing is left running; what it was started to ignore (`nohup`) does not end it.
     for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, signal.default_int_handler)
+        if signal.getsignal(ending) is not signal.SIG_IGN:
+            signal.signal(ending, signal.default_int_handler)
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="tidefill-demo-"))
     # The embedded server may run under another account, which has to pass through.
