@@ -1,7 +1,6 @@
 """A created view that has failed stays as it was, and goes no sooner than what reads it; what is gone is removed."""
 
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 
 import pytest
 
@@ -11,7 +10,6 @@ from service.protocol.barrier import BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, JobId
 from service.protocol.mutation import Add, Stop
 from service.protocol.relation import RelationKind
-from tests.support.http import StillClock, UnheardSignals
 from tests.support.leading import Leader, leading
 from tests.support.meta_store import NOW, add_created, new_table, new_view
 
@@ -37,22 +35,8 @@ async def failed_and_reader(leader: Leader) -> tuple[JobId, JobId]:
 
 
 async def drop(leader: Leader) -> None:
-    """Ask for the drop of both, and do not wait until they are gone."""
-    clock = StillClock()
-    world = replace(leader.world, clock=clock, signals=Impatient(clock))
-    await jobs.drop(world, "v", RelationKind.MATERIALIZED_VIEW, cascade=True, asked_by="a test")
-
-
-class Impatient(UnheardSignals):
-    """Nothing is ever heard, and time flies."""
-
-    def __init__(self, clock: StillClock) -> None:
-        super().__init__()
-        self._clock = clock
-
-    async def wait(self, timeout_seconds: float, *, topic: object = None, since: int | None = None) -> None:
-        del topic, since
-        self._clock.seconds += timeout_seconds
+    """Ask for the drop of both; to wait until they are gone takes no time here."""
+    await jobs.drop(leader.world, "v", RelationKind.MATERIALIZED_VIEW, cascade=True, asked_by="a test")
 
 
 async def test_it_leaves_with_the_barrier_that_stops_what_reads_it(leader: Leader) -> None:
