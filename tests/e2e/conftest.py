@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+from tests.support.faulty_service import FAULT
 from tests.support.production import External, external_postgres
-from tests.support.service import ARRANGEMENT, Service, data_directory, running
+from tests.support.service import ARRANGEMENT, FAULTY, Service, data_directory, running
 from tests.support.waiting import until
 
 
@@ -34,9 +35,10 @@ def session_of(request: pytest.FixtureRequest) -> Mapping[str, str]:
 
 @pytest.fixture
 def workerless(request: pytest.FixtureRequest) -> Iterator[Service]:
-    """A service without a worker of its own: the test brings what it needs."""
+    """A service without a worker of its own: the test brings what it needs, faults included."""
     with data_directory() as directory:
-        service = Service(directory, {"TIDEFILL_LAUNCHER": "none"}, session=session_of(request))
+        environment = {"TIDEFILL_LAUNCHER": "none", FAULT: str(directory.parent / "fault")}
+        service = Service(directory, environment, session=session_of(request), command=FAULTY)
         try:
             service.start(ready=False)
             until(service.is_alive, what=service.log_tail)

@@ -1,5 +1,7 @@
 """Processes as the kernel tells of them."""
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +33,14 @@ def working_in(there: Callable[[Path], bool]) -> Iterator[int]:
         with suppress(OSError):
             if there(Path(f"/proc/{pid}/cwd").readlink()):
                 yield pid
+
+
+def signal_session(session: int, number: signal.Signals) -> None:
+    """Send a signal to every process of a session."""
+    for pid in processes():
+        if session_of(pid) == session:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 def name_of(pid: int) -> str:

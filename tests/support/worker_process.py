@@ -4,12 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from tests.support.processes import processes, session_of
+from tests.support.processes import signal_session
 from tests.support.service import WORKER_TOKEN, Service
 
 
@@ -53,10 +52,7 @@ class WorkerProcess:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to every process of the worker: driver, JVM and the tasks' own."""
-        for pid in processes():
-            if session_of(pid) == self.process.pid:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, number)
+        signal_session(self.process.pid, number)
 
     @property
     def is_registered(self) -> bool:
