@@ -14,11 +14,12 @@ from sqlglot import exp
 from service.domain.errors import Invalid, NotFound
 from service.protocol.columns import Column
 from service.protocol.relation import Relation, RelationKind
+from service.sql.constants import Constants, constants_of, printed
 from service.sql.cursor import SCHEMA, Cursor
 from service.sql.rows import RowScope, null_violation
 from service.sql.select import check_query, parse_select, query_tree
 from service.sql.statements import Delete, Insert, Select, Update
-from service.sql.tokens import Token, syntax_error
+from service.sql.tokens import Token, syntax_error, tokenize
 from service.sql.tree import Tree, given, identifier, parse_tree
 
 
@@ -60,12 +61,7 @@ class BoundDelete:
 
 def parse_insert(cursor: Cursor) -> Insert:
     """Read INSERT INTO name [(columns)] {VALUES | query}."""
-    cursor.expect("insert", "into")
-    place = cursor.token.position
-    target = cursor.relation()
-    if cursor.accept("as"):
-        cursor.name()
-    columns = _column_list(cursor)
+    target, place, columns = _insert_into(cursor)
     if cursor.token.is_word("overriding", "default"):
         raise Invalid(f"{cursor.token.text.upper()} is not supported in INSERT", position=cursor.token.position)
     tokens = cursor.rest
@@ -81,6 +77,30 @@ def parse_insert(cursor: Cursor) -> Insert:
     if tree is not None and isinstance(tree.root, exp.Values) and given(tree.root) == frozenset({"expressions"}):
         return Insert(target, place, columns, tree)
     return Insert(target, place, columns, tree, parse_select(cursor))
+
+
+def parse_constants(text: str) -> Insert | None:
+    """Read an INSERT of plain constants. None for every other statement, and for one that is to be refused."""
+    constants = constants_of(text)
+    if constants is None:
+        return None
+    cursor = Cursor(text, tokenize(text[: constants.start]))
+    try:
+        target, place, columns = _insert_into(cursor)
+        cursor.expect("values")
+        cursor.expect_end()
+    except Invalid:
+        return None
+    return Insert(target, place, columns, None, constants=constants)
+
+
+def _insert_into(cursor: Cursor) -> tuple[str, int, tuple[tuple[str, int], ...]]:
+    cursor.expect("insert", "into")
+    place = cursor.token.position
+    target = cursor.relation()
+    if cursor.accept("as"):
+        cursor.name()
+    return target, place, _column_list(cursor)
 
 
 def parse_update(cursor: Cursor) -> Update:
@@ -115,16 +135,35 @@ def bind_insert(statement: Insert, relations: Mapping[str, Relation]) -> BoundIn
         columns = relation.visible
     if statement.query is not None:
         return _bind_query(statement, statement.query, relation, columns)
+    if statement.constants is not None:
+        return _bind_constants(statement, statement.constants, relations, columns)
     assert statement.tree is not None
     scope = RowScope(statement.tree, relation, frozenset(), relations, columns_visible=False)
     rows = [_row(scope, row, columns, exact=bool(statement.columns)) for row in statement.tree.root.expressions]
     width = len(rows[0])
     if any(len(row) != width for row in rows):
         raise Invalid("VALUES lists must all be the same length", position=statement.tree.start + 1)
-    used = columns[:width]
-    _require_not_null(relation, {column.name for column in used}, statement.position)
     source = "VALUES " + ", ".join(f"({', '.join(row)})" for row in rows)
-    return BoundInsert(relation, tuple(column.name for column in used), source=source, reads=scope.reads())
+    return _bound_values(statement, relation, columns[:width], source, scope.reads())
+
+
+def _bind_constants(
+    statement: Insert, constants: Constants, relations: Mapping[str, Relation], columns: tuple[Column, ...]
+) -> BoundInsert:
+    rows = constants.rows
+    source = printed(rows, columns, exact=bool(statement.columns))
+    if source is None:
+        # The tree knows the place of what is to be refused.
+        return bind_insert(parse_insert(Cursor(constants.text, tokenize(constants.text))), relations)
+    return _bound_values(statement, relations[statement.target], columns[: len(rows[0])], source, ())
+
+
+def _bound_values(
+    statement: Insert, relation: Relation, columns: tuple[Column, ...], source: str, reads: tuple[str, ...]
+) -> BoundInsert:
+    names = tuple(column.name for column in columns)
+    _require_not_null(relation, set(names), statement.position)
+    return BoundInsert(relation, names, source=source, reads=reads)
 
 
 def bind_update(statement: Update, relations: Mapping[str, Relation]) -> BoundUpdate:

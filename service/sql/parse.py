@@ -19,7 +19,7 @@ from service.sql.commands import (
     parse_wait,
 )
 from service.sql.cursor import Cursor
-from service.sql.dml import parse_delete, parse_insert, parse_update
+from service.sql.dml import parse_constants, parse_delete, parse_insert, parse_update
 from service.sql.logical import parse_create_logical_view
 from service.sql.secrets import parse_create_secret
 from service.sql.select import parse_select
@@ -38,6 +38,10 @@ _NOT_SUPPORTED: Final = frozenset(
 
 def parse(sql: str) -> Statement:
     """Return the one statement `sql` holds. Raises Invalid with its place."""
+    return parse_constants(sql) or _parse(sql)
+
+
+def _parse(sql: str) -> Statement:
     tokens = _one_statement(tokenize(sql))
     try:
         return _statement(Cursor(sql, tokens))

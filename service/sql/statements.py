@@ -12,6 +12,7 @@ from service.domain.parallelism import Parallelism
 from service.protocol.columns import Column, KeyColumn
 from service.protocol.ids import FragmentId, JobId
 from service.protocol.relation import RelationKind
+from service.sql.constants import Constants
 from service.sql.tree import Tree
 
 
@@ -170,7 +171,8 @@ class Insert:
     """INSERT into `target` at `position`; bound by `dml.bind_insert`. `columns` are (name, position), empty where not
     listed.
 
-    VALUES are in `tree`. Else `query` is the query as given, and `tree` what sqlglot makes of it, if anything.
+    VALUES are `constants`, or else in `tree`. Else `query` is the query as given, and `tree` what sqlglot makes of it,
+    if anything.
     """
 
     target: str
@@ -178,6 +180,7 @@ class Insert:
     columns: tuple[tuple[str, int], ...]
     tree: Tree | None = field(repr=False)
     query: Select | None = None
+    constants: Constants | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

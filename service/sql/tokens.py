@@ -57,6 +57,9 @@ class Token:
         return self.start + 1
 
 
+UNREADABLE: Final = re.compile("[\0\ud800-\udfff]")
+"""What is no text: zeros and lone surrogates."""
+
 _LOWER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 _SCAN: Final = re.compile(
@@ -96,9 +99,8 @@ def fold(name: str) -> str:
 
 def tokenize(sql: str) -> tuple[Token, ...]:
     """Return the tokens of `sql`, an END token last. Raises Invalid at what cannot be read."""
-    bad = next((index for index, char in enumerate(sql) if char == "\0" or "\ud800" <= char <= "\udfff"), None)
-    if bad is not None:
-        raise Invalid("the statement contains a character that is not text", position=bad + 1)
+    if (bad := UNREADABLE.search(sql)) is not None:
+        raise Invalid("the statement contains a character that is not text", position=bad.start() + 1)
     tokens = [*_tokens(sql), Token(TokenKind.END, "", "", len(sql), len(sql))]
     _check_nesting(tokens)
     return tuple(tokens)

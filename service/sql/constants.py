@@ -1,0 +1,67 @@
+"""INSERT .. VALUES of nothing but plain constants, read without a parser: such a statement may bring thousands of them,
+and whoever parses it keeps everybody else waiting.
+
+What is printed is what `rows.RowScope` prints. Whatever is not plain, or has to be refused, is left to it.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from service.protocol.columns import Column
+from service.sql.tokens import UNREADABLE
+
+_SPACE: Final = r"[ \t\r\n\f\v]*+"
+_CONSTANT: Final = r"-?[0-9]++(?:\.[0-9]++)?+|'[^']*+(?:''[^']*+)*+'|(?i:true|false|null)"
+_ROW: Final = rf"\({_SPACE}(?:{_CONSTANT}){_SPACE}(?:,{_SPACE}(?:{_CONSTANT}){_SPACE})*+\)"
+_HEAD: Final = re.compile(rf"{_SPACE}insert\b(?:[^\"'$/;-]|\"[^\"]*+\")*?\bvalues{_SPACE}(?=\()", re.IGNORECASE)
+"""Up to the first row: nothing in it opens a comment or a string."""
+_ROWS: Final = re.compile(rf"{_ROW}{_SPACE}(?:,{_SPACE}{_ROW}{_SPACE})*+(?=;|\Z)")
+_END: Final = re.compile(r"[ \t\r\n\f\v;]*+\Z")
+_EACH_ROW: Final = re.compile(_ROW)
+_EACH_CONSTANT: Final = re.compile(_CONSTANT)
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """`text` is the statement without what ends it, and `start` where its rows begin."""
+
+    text: str
+    start: int
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """Every row's constants as written, of any length but none."""
+        return [_EACH_CONSTANT.findall(row) for row in _EACH_ROW.findall(self.text, self.start)]
+
+
+def constants_of(sql: str) -> Constants | None:
+    """Return the rows of an INSERT that brings plain constants; None for every other statement."""
+    head = _HEAD.match(sql)
+    rows = _ROWS.match(sql, head.end()) if head is not None else None
+    if head is None or rows is None or _END.match(sql, rows.end()) is None or UNREADABLE.search(sql) is not None:
+        return None
+    return Constants(sql[: rows.end()], head.end())
+
+
+def printed(rows: Sequence[Sequence[str]], columns: Sequence[Column], *, exact: bool) -> str | None:
+    """Return rows for the first of `columns`, or for all, as VALUES. None where there is something to refuse."""
+    width = len(rows[0])
+    if width > len(columns) or (exact and width < len(columns)) or any(len(row) != width for row in rows):
+        return None
+    types = [str(column.type) for column in columns[:width]]
+    required = [at for at, column in enumerate(columns[:width]) if not column.nullable]
+    if any(_is_null(row[at]) for row in rows for at in required):
+        return None
+    return "VALUES " + ", ".join(f"({', '.join(map(_cast, row, types))})" for row in rows)
+
+
+def _is_null(constant: str) -> bool:
+    return constant[0] in "nN"
+
+
+def _cast(constant: str, type_: str) -> str:
+    if _is_null(constant):
+        return f"CAST(NULL AS {type_})"
+    return f"CAST(({constant.upper() if constant[0] in 'tTfF' else constant}) AS {type_})"
