@@ -11,8 +11,8 @@ that is inserted, each marked by its own key, so a half-visible update becomes a
 
 A query that the store can answer itself is not read at all: its pages are copied inside the store, by the reader. In an
 epoch without changes there is nothing then that Spark could do: the worker itself has them copied, on a thread for each
-actor. The reader ends with one control row that carries, as JSON, what it did; the writer turns it into the actor's
-outcome.
+actor. Once no history is left, changes need no marking, and are carried over inside the store as well. The reader ends
+with one control row that carries, as JSON, what it did; the writer turns it into the actor's outcome.
 """
 
 import json
@@ -39,7 +39,7 @@ from workers.backfill.reading import Reading
 from workers.executors.rows import PositionColumns, actor_indexes, input_schema, repeated, row_batch
 from workers.queries.stateless import REPORT, StatelessPlan
 from workers.spark.frames import spark_schema
-from workers.state_store.port import CONTROL, OPERATION, PAGE, ArrowPage, PageReader, VersionedStore
+from workers.state_store.port import CONTROL, OPERATION, PAGE, ArrowPage, PageReader, Replayed, VersionedStore, Written
 
 OUTCOME = "outcome"
 PROPERTY = "tidefill.epoch"
@@ -97,9 +97,11 @@ class ActorOutcome:
     used_slice: bool
 
 
-def copied_in_store(query: Pushdown | None, reading: Reading) -> bool:
-    """Whether nothing travels in an epoch: the store answers the query, and nothing changed."""
-    return query is not None and not reading.changes
+def copied_in_store(query: Pushdown | None, reading: Reading, *, finished: bool) -> bool:
+    """Whether nothing travels in an epoch: the store answers the query, and nothing changed, or nothing has to be
+    marked since the history is `finished`.
+    """
+    return query is not None and (finished or not reading.changes)
 
 
 class ScanJob:
@@ -118,10 +120,11 @@ class ScanJob:
         self._copiers = ThreadPoolExecutor(at_once, f"copy-{scan.target.id}")
         self._over: Future[ActorOutcome] = Future()
 
-    def run(self, task: EpochTask) -> list[ActorOutcome]:
-        """Run one epoch; when it returns, every actor's transaction is durable. Raises what the store or Spark does."""
-        copies = copied_in_store(self._scan.pushdown, task.reading)
-        outcomes = self._copy(task) if copies else self._transform(task)
+    def run(self, task: EpochTask, *, in_store: bool) -> list[ActorOutcome]:
+        """Run one epoch, inside the store if `copied_in_store`; when it returns, every actor's transaction is durable.
+        Raises what the store or Spark does.
+        """
+        outcomes = self._copy(task) if in_store else self._transform(task)
         assert sorted(outcome.actor for outcome in outcomes) == list(range(len(task.actors))), outcomes
         return outcomes
 
@@ -132,7 +135,7 @@ class ScanJob:
 
     def _copy(self, task: EpochTask) -> list[ActorOutcome]:
         copies = [
-            self._copiers.submit(copy_pages, self._scan, task, index, self._over.done)
+            self._copiers.submit(copy_rows, self._scan, task, index, self._over.done)
             for index in range(len(task.actors))
         ]
         waiting = {*copies, self._over}
@@ -198,13 +201,32 @@ def read_rows(scan: ScanTask, task: EpochTask, index: int) -> Iterator[pa.Record
     yield _control_batch(schema, {**history.report(), "upstream_rows": upstream_rows, "copied": history.copied})
 
 
-def copy_pages(scan: ScanTask, task: EpochTask, index: int, given_up: Callable[[], bool]) -> ActorOutcome:
+def copy_rows(scan: ScanTask, task: EpochTask, index: int, given_up: Callable[[], bool]) -> ActorOutcome:
     """Do what `read_rows` has one actor do in an epoch in which nothing travels."""
     history = _History(scan, task, index)
+    changes = _copy_changes(scan, task, index)
     for _ in history.pages():
         if given_up():
             raise InterruptedError
-    return _outcome({**history.report(), "upstream_rows": 0, "inserted": history.copied, "closed": 0})
+    inserted = history.copied + changes.written.inserted
+    told = {"upstream_rows": changes.read, "inserted": inserted, "closed": changes.written.closed}
+    return _outcome({**history.report(), **told})
+
+
+def _copy_changes(scan: ScanTask, task: EpochTask, index: int) -> Replayed:
+    reading = task.reading
+    if not reading.changes:
+        return Replayed(0, Written(0, 0))
+    assert scan.pushdown is not None
+    return scan.store.copy_changes(
+        scan.upstream,
+        scan.target,
+        scan.pushdown,
+        after=reading.after,
+        upto=reading.upto,
+        runs=task.actors[index].runs,
+        epoch=task.curr,
+    )
 
 
 @dataclass

@@ -295,12 +295,12 @@ class GraphExecutor:
         try:
             with self._spark_turn(task.curr):
                 # Only now: who waited long for the turn makes up for it.
-                began, copies = _monotonic(), copied_in_store(scan.pushdown, task.reading)
+                began, copies = _monotonic(), copied_in_store(scan.pushdown, task.reading, finished=scan.state.finished)
                 task = task.model_copy(update={"slice_seconds": scan.paces[copies].slice_seconds(available())})
                 job = self._job(scan)
                 # Once more: who interrupts after this finds the job.
                 self._check_present()
-                outcomes = job.run(task)
+                outcomes = job.run(task, in_store=copies)
         except Exception as error:
             raise JobFailedError(
                 scan.job,

@@ -20,7 +20,7 @@ from workers.backfill.positions import Block, PageSize
 from workers.backfill.reading import interleaved
 from workers.executors.arrangement import ActorTask, EpochTask, ScanJob, ScanTask
 from workers.queries.stateless import plan
-from workers.state_store.port import CLOSE, LIVE, ArrowPage, PageReader, VersionedStore, Written
+from workers.state_store.port import CLOSE, LIVE, ArrowPage, PageReader, Replayed, VersionedStore, Written
 from workers.state_store.postgres import read_schema
 
 _KINDS: Final = {
@@ -58,6 +58,20 @@ class _Handful(VersionedStore):
         yield lambda _block, _limit: ArrowPage((), {}, {})
 
     @override
+    def copy_changes(
+        self,
+        upstream: Relation,
+        target: Relation,
+        query: Pushdown,
+        *,
+        after: Epoch,
+        upto: Epoch,
+        runs: Runs,
+        epoch: Epoch,
+    ) -> Replayed:
+        return Replayed(0, Written(0, 0))
+
+    @override
     def changed(self, relation: Relation, *, after: Epoch, upto: Epoch) -> bool:
         return True
 
@@ -87,7 +101,8 @@ def warm(spark: SparkSession, parallelism: int) -> None:
                 actors=(actor,) * parallelism,
                 slice_seconds=0,
                 page_rows=1,
-            )
+            ),
+            in_store=False,
         )
 
 

@@ -5,6 +5,7 @@ generations, and a session is closed when one of another name is asked for. A co
 never reused: a failed COPY keeps its locks.
 """
 
+import atexit
 import os
 import threading
 from collections.abc import Generator, Sequence
@@ -35,12 +36,14 @@ BY_KEY: Final = tuple(f"set local {other} = off" for other in _OTHERS)
 """Versions that end are found each by its key. Of a table that grows there are no statistics, and a plan made without
 them reads all of it for a few.
 """
+BY_INDEX: Final = ("set local enable_indexscan = on", "set local enable_indexonlyscan = on")
+"""From here on, in a session that reads what lies together."""
 ANYHOW: Final = tuple(f"set local {other} = on" for other in _OTHERS)
 COPYING: Final = (*_READING, *_BITMAP, *_BOUNDED)
 
 KEPT: Final = 32
 """Connections kept by one process: the five purposes, of the database graph and of a few beside it; of the worker
-itself two for each actor that copies.
+itself three for each actor that copies.
 """
 
 Purpose = tuple[int, str, str, tuple[str, ...]]
@@ -124,6 +127,14 @@ def _keep(purpose: Purpose, name: str, connection: Any) -> None:
         last = _open.pop(mine[0]) if len(mine) > KEPT else None
     if last is not None:
         last[2].close()
+
+
+@atexit.register
+def _close_kept() -> None:
+    """A process that was forked has its parent's connections in its list, and leaves them alone."""
+    for (pid, *_), _, connection in _open:
+        if pid == os.getpid():
+            connection.close()
 
 
 def _named(url: str, name: str) -> str:

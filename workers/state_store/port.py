@@ -59,6 +59,14 @@ class Written:
     closed: int
 
 
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """How many old and new versions of the upstream a copy of changes met, and what it wrote."""
+
+    read: int
+    written: Written
+
+
 class VersionedStore(Protocol):
     """What a task needs of the state store. Implementations are small values that travel to the task."""
 
@@ -71,6 +79,23 @@ class VersionedStore(Protocol):
     ) -> AbstractContextManager[PageReader]:
         """Give a reader that copies pages, as of epoch `at`, into the target at `epoch`, inside the store; when it
         ends, fence and commit them all in one transaction.
+        """
+        ...
+
+    def copy_changes(
+        self,
+        upstream: Relation,
+        target: Relation,
+        query: Pushdown,
+        *,
+        after: Epoch,
+        upto: Epoch,
+        runs: Runs,
+        epoch: Epoch,
+    ) -> Replayed:
+        """Carry the net changes in `(after, upto]` over to the target at `epoch`, inside the store; fence and commit.
+
+        Whatever changed counts: of these vnodes no history is left to read.
         """
         ...
 

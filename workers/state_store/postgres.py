@@ -1,7 +1,7 @@
 """Versioned tables on Postgres, as tasks read and write them (the port is `workers.state_store.port`)."""
 
 import io
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -20,6 +20,7 @@ from workers.backfill.positions import Block, PageSize, Span, alike, samples, sh
 from workers.state_store import statements
 from workers.state_store.connections import (
     BOUNDS,
+    BY_INDEX,
     BY_KEY,
     CHANGES,
     COPYING,
@@ -30,7 +31,7 @@ from workers.state_store.connections import (
     psycopg_connection,
     question_name,
 )
-from workers.state_store.port import CLOSE, LIVE, OPERATION, VNODE, ArrowPage, PageReader, Written
+from workers.state_store.port import CLOSE, LIVE, OPERATION, VNODE, ArrowPage, PageReader, Replayed, Written
 from workers.state_store.wire import key_text, read_type, writes_binary
 
 BATCH_BYTES: Final = 1 << 18
@@ -89,6 +90,31 @@ class PostgresStore:
             yield copy
             _select(connection, self._hold)
             connection.commit()
+
+    def copy_changes(
+        self,
+        upstream: Relation,
+        target: Relation,
+        query: Pushdown,
+        *,
+        after: Epoch,
+        upto: Epoch,
+        runs: Runs,
+        epoch: Epoch,
+    ) -> Replayed:
+        """Carry the net changes in `(after, upto]` over to the target at `epoch`; fence; commit."""
+        span: Any = {"after": after, "upto": upto, "runs": runs}
+        with (
+            psycopg_connection(self.url, self._name, COPYING) as connection,
+            connection.transaction(),
+            connection.cursor() as cursor,
+        ):
+            cursor.execute(_sql(_closing_table(target)))
+            ended, closing = _two(cursor, statements.copied_keys(upstream, target, query, "closing", **span))
+            begun, inserted = _two(cursor, statements.copied_versions(upstream, target, query, **span, epoch=epoch))
+            closed = _close(cursor, target, epoch, (*BY_INDEX, *BY_KEY)) if closing else 0
+            cursor.execute(_sql(self._hold))
+        return Replayed(ended + begun, Written(inserted, closed))
 
     def changed(self, relation: Relation, *, after: Epoch, upto: Epoch) -> bool:
         """Whether any version began or ended in `(after, upto]`."""
@@ -156,11 +182,9 @@ class PostgresStore:
         ):
             closed = 0
             if closes:
-                for statement in (*BY_KEY, _closing_table(relation)):
-                    cursor.execute(_sql(statement))
+                cursor.execute(_sql(_closing_table(relation)))
                 _copy_csv(cursor, "closing", [_keys(relation, closes)])
-                commands = statements.close(relation, "closing", epoch)
-                closed = sum(cursor.execute(_sql(command)).rowcount for command in commands)
+                closed = _close(cursor, relation, epoch, BY_KEY)
             incoming = _Counted(_stored(relation, epoch, rest))
             _copy_csv(cursor, state_table(relation.id), incoming)
             cursor.execute(_sql(self._hold))
@@ -277,6 +301,18 @@ def _keys(relation: Relation, closes: list[pa.RecordBatch]) -> pa.Table:
 def _closing_table(relation: Relation) -> str:
     columns = ", ".join(["_vnode", *(quoted(part.name) for part in relation.key)])
     return f"create temp table closing on commit drop as select {columns} from {state_table(relation.id)} with no data"
+
+
+def _close(cursor: Any, relation: Relation, epoch: Epoch, planned: Sequence[str]) -> int:
+    """End the versions alive at the keys of the table `closing`; return how many."""
+    for setting in planned:
+        cursor.execute(_sql(setting))
+    return sum(cursor.execute(_sql(command)).rowcount for command in statements.close(relation, "closing", epoch))
+
+
+def _two(cursor: Any, sql: str) -> tuple[int, int]:
+    first, second = cursor.execute(_sql(sql)).fetchone()
+    return first, second
 
 
 def _copy_csv(cursor: Any, table: str, batches: Iterable[pa.RecordBatch | pa.Table]) -> None:

@@ -1,6 +1,6 @@
 """The SQL of versioned tables, printed from relations, spans and epochs. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from service.protocol.ids import Epoch
@@ -76,21 +76,62 @@ def changed(relation: Relation, *, after: Epoch, upto: Epoch) -> str:
 
 def old_versions(relation: Relation, *, after: Epoch, upto: Epoch, runs: Runs) -> str:
     """Versions that were alive at `after` and ended at or before `upto`."""
-    return _changes(relation, f"_to > {after} and _to <= {upto} and _to <> {ALIVE} and _from <= {after}", runs)
+    return _read_span(relation, _ended(after, upto), runs)
 
 
 def new_versions(relation: Relation, *, after: Epoch, upto: Epoch, runs: Runs) -> str:
     """Versions that began after `after` and are alive at `upto`."""
-    return _changes(relation, f"_from > {after} and _from <= {upto} and _to > {upto}", runs)
+    return _read_span(relation, _begun(after, upto), runs)
 
 
-def _changes(relation: Relation, span: str, runs: Runs) -> str:
-    # The span is looked up first, by its own index: an index on the vnode would lead through the whole history.
-    vnodes = " or ".join(f"_vnode between {first} and {last}" for first, last in runs)
+def copied_keys(
+    upstream: Relation, target: Relation, query: Pushdown, into: str, *, after: Epoch, upto: Epoch, runs: Runs
+) -> str:
+    """Put the target's keys of the `old_versions` that satisfied the query into a table; tell how many of those there
+    were, and how many were put.
+    """
+    parts = {part.name for part in target.key}
+    pushed = [(c.name, value) for c, value in zip(target.columns, query.columns, strict=True) if c.name in parts]
+    columns = {"_vnode": "_vnode", **{quoted(name): _pushed(value) for name, value in pushed}}
+    return _copied_span(upstream, query, f"{into} ({', '.join(columns)})", columns.values(), _ended(after, upto), runs)
+
+
+def copied_versions(
+    upstream: Relation, target: Relation, query: Pushdown, *, after: Epoch, upto: Epoch, runs: Runs, epoch: Epoch
+) -> str:
+    """Copy the `new_versions` that satisfy the query, as versions of `epoch`; tell as `copied_keys` does."""
+    into = f"{state_table(target.id)} ({', '.join(map(quoted, stored_columns(target)))})"
+    values = ("_vnode", *map(_pushed, query.columns), str(epoch))
+    return _copied_span(upstream, query, into, values, _begun(after, upto), runs)
+
+
+def _ended(after: Epoch, upto: Epoch) -> str:
+    return f"_to > {after} and _to <= {upto} and _to <> {ALIVE} and _from <= {after}"
+
+
+def _begun(after: Epoch, upto: Epoch) -> str:
+    return f"_from > {after} and _from <= {upto} and _to > {upto}"
+
+
+def _read_span(relation: Relation, span: str, runs: Runs) -> str:
+    return f"with {_span(relation, span)} select _vnode, {_columns(relation)} from span where {_within(runs)}"
+
+
+def _copied_span(relation: Relation, query: Pushdown, into: str, values: Iterable[str], span: str, runs: Runs) -> str:
+    kept = f"select {', '.join(values)} from span where ({_within(runs)}) and ({query.predicate or 'true'})"
     return (
-        f"with span as materialized (select * from {state_table(relation.id)} where {span})"
-        f" select _vnode, {_columns(relation)} from span where {vnodes}"
+        f"with {_span(relation, span)}, copied as (insert into {into} {kept} returning 1)"
+        f" select (select count(*) from span where {_within(runs)}), (select count(*) from copied)"
     )
+
+
+def _span(relation: Relation, span: str) -> str:
+    # It is looked up first, by its own index: an index on the vnode would lead through the whole history.
+    return f"span as materialized (select * from {state_table(relation.id)} where {span})"
+
+
+def _within(runs: Runs) -> str:
+    return " or ".join(f"_vnode between {first} and {last}" for first, last in runs)
 
 
 def alive(table: str) -> str:

@@ -1,9 +1,12 @@
-"""A page copied inside the store is the page that is read: the same rows by vnode, the same end, and nothing else."""
+"""What is copied inside the store is what would be read: a page with the same rows by vnode and the same end, and the
+changes of a span.
+"""
 
 from collections.abc import AsyncGenerator, Mapping
-from itertools import product
+from itertools import pairwise, product
 
 import adbc_driver_manager
+import psycopg
 import pytest
 
 from service.protocol.columns import Column, ColumnType
@@ -117,18 +120,63 @@ async def test_a_copied_page_is_the_page_that_is_read(store: Store, shape: KeySh
         assert await store.rows(f"({stored}) except all ({kept})") == []
 
 
+@pytest.mark.parametrize("runs", [((0, 3),), ((0, 0), (2, 3))], ids=["all", "some"])
+@pytest.mark.parametrize("predicate", [None, '("v" > 2)'])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+async def test_changes_carried_over_leave_what_the_query_gives(
+    store: Store, shape: KeyShape, predicate: str | None, runs: tuple[tuple[int, int], ...]
+) -> None:
+    """Of the vnodes that are the actor's, and of no other; each version is ended or made once (I1, I3)."""
+    upstream = shape.relation
+    worker = await fill(store, upstream)
+    names = ", ".join(f'"{column.name}"' for column in upstream.columns)
+    changed = ", ".join("(v + 1) % 5" if column.name == "v" else f'"{column.name}"' for column in upstream.columns)
+    # A third of the rows changes at 12, into the query's condition and out of it.
+    ended = "update state.t_1 set _to = 12 where _from < 12 and _to > 12 and id % 3 = 0 returning *"
+    again = f"insert into state.t_1 (_vnode, {names}, _from) select _vnode, {changed}, 12 from ended"
+    await store.run(f"with ended as ({ended}) {again}")
+    mine = " or ".join(f"_vnode between {first} and {last}" for first, last in runs)
+    for after, upto in pairwise((0, 5, 9, 11, 15, 20, 21, 30)):
+        done = worker.copy_changes(
+            upstream,
+            view_of(upstream),
+            query_of(upstream, predicate),
+            after=Epoch(after),
+            upto=Epoch(upto),
+            runs=runs,
+            epoch=Epoch(upto),
+        )
+        alive = f"_from <= {upto} and _to > {upto}"
+        kept = f"select _vnode, v, {names} from state.t_1 where {alive} and ({mine}) and {predicate or 'true'}"
+        stored = f"select _vnode, twice, {names} from state.t_2 where {alive}"
+        assert await store.rows(f"({kept}) except all ({stored})") == []
+        assert await store.rows(f"({stored}) except all ({kept})") == []
+        ends = [f"select from state.t_2 where _from = {upto}", f"select from state.t_2 where _to = {upto}"]
+        assert [done.written.inserted, done.written.closed] == [len(await store.rows(end)) for end in ends]
+        touched = (
+            f"_to > {after} and _to <= {upto} and _from <= {after}",
+            f"_from > {after} and _from <= {upto} and _to > {upto}",
+        )
+        spans = [f"select from state.t_1 where ({mine}) and {span}" for span in touched]
+        assert done.read == sum([len(await store.rows(span)) for span in spans])
+
+
 async def test_an_old_generation_copies_nothing(store: Store) -> None:
     """I7."""
     upstream = SHAPES[0].relation
     worker = await fill(store, upstream)
+    view, query = view_of(upstream), query_of(upstream, None)
 
     def copy() -> None:
-        with worker.copying(upstream, view_of(upstream), query_of(upstream, None), at=AT, epoch=AT) as reader:
+        with worker.copying(upstream, view, query, at=AT, epoch=AT) as reader:
             whole(reader, 5, permits=None)
 
     await store.tables.fence(DATABASE_GRAPH, Generation(6), term=TERM)
-    with pytest.raises(adbc_driver_manager.Error, match="generation 5 of graph 1 is over"):
+    over = "generation 5 of graph 1 is over"
+    with pytest.raises(adbc_driver_manager.Error, match=over):
         copy()
+    with pytest.raises(psycopg.Error, match=over):
+        worker.copy_changes(upstream, view, query, after=Epoch(0), upto=AT, runs=VNODES, epoch=AT)
     assert await store.rows("select from state.t_2") == []
 
 

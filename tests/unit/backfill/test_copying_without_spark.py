@@ -78,7 +78,9 @@ def task_of() -> EpochTask:
 @pytest.mark.parametrize("at_once", [1, 2, 9])
 def test_each_actor_has_its_pages_copied_and_committed(at_once: int) -> None:
     store = Copied()
-    first, second = sorted(job_of(store, at_once=at_once).run(task_of()), key=lambda outcome: outcome.actor)
+    first, second = sorted(
+        job_of(store, at_once=at_once).run(task_of(), in_store=True), key=lambda outcome: outcome.actor
+    )
     assert (first.snapshot_rows, first.inserted, first.closed, first.upstream_rows) == (3 * LEFT, 3 * LEFT - 1, 0, 0)
     assert (second.snapshot_rows, second.inserted) == (LEFT, LEFT - 1)
     assert [position.vnode for position in (*first.positions, *second.positions)] == [0, 1, 2, 3]
@@ -89,7 +91,7 @@ def test_each_actor_has_its_pages_copied_and_committed(at_once: int) -> None:
 def test_a_copy_that_fails_fails_the_epoch_and_commits_nothing_of_its_own() -> None:
     store = Copied(broken=frozenset({1}))
     with pytest.raises(ConnectionError):
-        job_of(store).run(task_of())
+        job_of(store).run(task_of(), in_store=True)
     assert not {0, 1, 2}.intersection(store.committed)
 
 
@@ -98,10 +100,10 @@ def test_a_copy_that_hangs_holds_nobody_up_who_gives_it_up() -> None:
     store = Copied(held=frozenset({3}))
     job = job_of(store)
     with ThreadPoolExecutor(1) as lane:
-        running = lane.submit(job.run, task_of())
+        running = lane.submit(job.run, task_of(), in_store=True)
         assert store.reached.wait(20)
         job.give_up()
         assert isinstance(running.exception(20), InterruptedError)
         store.release.set()
     with pytest.raises(InterruptedError):
-        job.run(task_of())
+        job.run(task_of(), in_store=True)
