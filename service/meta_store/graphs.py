@@ -16,7 +16,9 @@ from sqlalchemy import (
     bindparam,
     case,
     exists,
+    false,
     func,
+    literal,
     literal_column,
     not_,
     or_,
@@ -260,13 +262,16 @@ def _backfilling(how: ColumnElement[bool]) -> ColumnElement[bool]:
     what broke has history that nobody will read.
     """
     running = job.c.state.in_(("Creating", "Created"))
-    return exists(
-        select(scan_progress.c.fragment)
-        .join(fragment, fragment.c.id == scan_progress.c.fragment)
-        .join(job, job.c.id == fragment.c.job)
+    reading = (
+        select(literal(value=True))
+        .select_from(job)
+        .join(fragment, fragment.c.job == job.c.id)
+        .join(scan_progress, scan_progress.c.fragment == fragment.c.id)
         .where(OPEN, job.c.graph == graphs.c.id, running, not_(fragment.c.waiting), fragment.c.broken.is_(None), how)
         .correlate(graphs)
     )
+    # Of EXISTS the planner would make one table of all scans of all jobs, however many are queued.
+    return func.coalesce(reading.limit(1).scalar_subquery(), false())
 
 
 _VIEWS: Final = _views()
