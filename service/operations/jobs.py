@@ -1,6 +1,6 @@
 """Jobs as their users ask for them: create, await, cancel, drop."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -108,6 +108,15 @@ async def first_barrier(world: World, job: JobId) -> Job:
     found = await until(world, look)
     assert found is not None
     return found
+
+
+async def histories(tx: Transaction) -> Mapping[JobId, str | None]:
+    """Return the jobs of created tables whose history has yet to be read from its source, each with why nobody will
+    read it any more, None while somebody does.
+    """
+    found = await tx.jobs.backfilling()
+    scans = await tx.fragments.scans([job.id for job in found]) if found else {}
+    return {job: next((scan.stopped for scan in scans[job] if scan.stopped), None) for job in scans}
 
 
 async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: str) -> list[JobId]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, assert_never
 
-from service.domain.errors import Invalid, NotFound, Unavailable
+from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from service.domain.job import CREATING
 from service.domain.parallelism import DEFAULT
 from service.domain.parameters import (
@@ -292,8 +292,12 @@ class _Call:
         async def look() -> bool | None:
             async with self.world.stores.begin() as tx:
                 creating = {job.id for job in await tx.jobs.where(CREATING)}
+                histories = await jobs.histories(tx)
                 unshown = await tx.catalog.unshown()
-            waiting = bool(creating) if only is None else only in creating
+            if only is not None and (stopped := histories.get(only)) is not None:
+                raise Conflict(f'the history of "{name}" is read no more: {stopped}')
+            left = creating | {job for job, stopped in histories.items() if stopped is None}
+            waiting = bool(left) if only is None else only in left
             return None if waiting or unshown else True
 
         if await until(self.world, look, limit=WAIT_LIMIT) is None:

@@ -1,5 +1,6 @@
 """Sources and the tables that follow them, on a real meta store and beside a real external database."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -9,7 +10,7 @@ import pytest
 from typing_extensions import override
 
 from service.domain.errors import Conflict, Invalid, Refused, Unavailable
-from service.operations import measuring, source_status, source_upkeep, sources, status
+from service.operations import measuring, source_status, source_upkeep, sources, sql, status
 from service.operations.adaptive import adapt
 from service.ports.health import StoreHealth
 from service.ports.sources import Address, SourceLoad
@@ -353,6 +354,33 @@ async def test_no_limit_is_adapted_of_what_follows_no_longer(here: Following) ->
         async with here.world.stores.begin() as tx:
             adapted.append([one.fragment for one in await tx.limits.adapted(DATABASE_GRAPH)])
     assert adapted == [[fragment.id], []]
+
+
+@pytest.mark.parametrize("statement", ["WAIT", "WAIT TABLE t"])
+async def test_a_wait_is_for_the_history_too(here: Following, statement: str) -> None:
+    await here.run(here.external.create_source())
+    await here.run("CREATE TABLE t (*) FROM pg TABLE 'orders'")
+    fragment = await plan_of(here, "t")
+    (actor,) = fragment.actors
+    waiting = asyncio.ensure_future(sql.run(here.world, statement, session={}, asked_by="a test"))
+    for rows, finished in ((10, False), (20, True)):
+        assert not waiting.done()
+        here.actors = [ActorReport(actor=actor.id, fragment=fragment.id, rows=rows, finished=finished)]
+        await here.barrier()
+    assert (await waiting).tag == "WAIT"
+
+
+async def test_nobody_waits_for_a_history_that_is_read_no_more(here: Following) -> None:
+    await here.run(here.external.create_source())
+    await here.run("CREATE TABLE t (*) FROM pg TABLE 'orders'")
+    fragment = await plan_of(here, "t")
+    assert fragment.cdc is not None
+    told = CdcTableReport(fragment=fragment.id, broken="a column was dropped")
+    here.reports = [SourceReport(source=fragment.cdc.source.id, offset="0/9", tables=(told,))]
+    await here.barrier()
+    with pytest.raises(Conflict, match='the history of "t" is read no more: a column was dropped'):
+        await here.run("WAIT TABLE t")
+    assert (await here.run("WAIT")).tag == "WAIT"
 
 
 async def test_a_source_that_nothing_follows_keeps_no_log(here: Following) -> None:
