@@ -256,8 +256,9 @@ class PlainScanJob:
         self.scan, self.query = scan, query
         self.tasks = cast("TaskStore", scan.store)
 
-    def run(self, task: EpochTask) -> list[ActorOutcome]:
+    def run(self, task: EpochTask, *, in_store: bool) -> list[ActorOutcome]:
         assert len(task.actors) == self.scan.actors, "the job was planned for another number of actors"
+        assert not in_store or self.scan.pushdown is not None
         indexes = list(range(len(task.actors)))
         self.tasks.place.kernel.random.shuffle(indexes)
         return [self._actor(task, index) for index in indexes]

@@ -15,7 +15,7 @@ from service.protocol.plan import PositionState, Pushdown, Stateless
 from tests.support.key_shapes import SHAPES
 from workers.backfill.positions import Block, PageSize
 from workers.backfill.reading import interleaved
-from workers.executors.arrangement import ActorTask, EpochTask, ScanJob, ScanTask
+from workers.executors.arrangement import ActorTask, EpochTask, ScanJob, ScanTask, copied_in_store
 from workers.queries.stateless import StatelessPlan, plan
 from workers.state_store.port import ArrowPage, PageReader, VersionedStore
 
@@ -73,6 +73,25 @@ def task_of() -> EpochTask:
         slice_seconds=9,
         page_rows=100,
     )
+
+
+@pytest.mark.parametrize(
+    ("query", "since", "finished", "copied"),
+    [
+        (None, 2, False, False),
+        (None, 1, True, False),
+        (QUERY, 2, False, True),
+        (QUERY, 2, True, True),
+        # What changed beside history that is yet to be read has to be marked (I1).
+        (QUERY, 1, False, False),
+        (QUERY, 1, True, True),
+    ],
+)
+def test_nothing_travels_where_the_store_answers_and_nothing_has_to_be_marked(
+    query: Pushdown | None, since: int, *, finished: bool, copied: bool
+) -> None:
+    reading = interleaved(since=Epoch(since), curr=Epoch(2))
+    assert copied_in_store(query, reading, finished=finished) is copied
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 9])
