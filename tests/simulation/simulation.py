@@ -48,8 +48,10 @@ from workers.executors.graph import Stores
 
 ENDS_WITHIN = 600.0
 """Seconds of a schedule, with all its faults: one that takes longer will not come to rest."""
-CALM_EPOCH = 6.0
-"""Seconds within which an epoch that nothing holds up is through, beyond its interval: ten times what it takes."""
+LOOKS_EVERY = 1.5
+"""Seconds between two looks of whoever hears no signal. A signal does not reach the other service."""
+CALM = 3.0
+"""Seconds that all else of an epoch takes where nothing holds it up, beyond its intervals: ten times what it should."""
 _UNSETTLED = {
     JobState.INITIAL,
     JobState.QUEUED,
@@ -127,8 +129,10 @@ class Simulation:
         self.ambushes = random.choice((0, 3, 8))
         if not random.randrange(4):
             self.faults.arm()
-        checkpoint = int(tables.parameters["checkpoint_frequency"]) * self.pace
-        self.decoupling = Decoupling(self.kernel, tables, allowed=checkpoint + CALM_EPOCH)
+        # Of each barrier the worker may hear so late, and of its answer the leader.
+        barrier = self.pace + 2 * LOOKS_EVERY
+        allowed = int(tables.parameters["checkpoint_frequency"]) * barrier + CALM
+        self.decoupling = Decoupling(self.kernel, tables, allowed)
         if self.several > 1 and self.skewed:
             # What two clocks say of one lease or deadline may differ by as much as it lasts.
             self.decoupling.excuse(float("inf"))
@@ -469,8 +473,8 @@ def _simulated(kernel: Kernel, sizes: tuple[tuple[Any, str, Any], ...]) -> Gener
         *sizes,
         (barriers, "SLICE_ROWS", 3),
         # Whoever waits looks again at every signal; without one, a second more or less only costs time.
-        (waiting, "_REREAD_SECONDS", 1.5),
-        (schedule, "_IDLE_SECONDS", 1.5),
+        (waiting, "_REREAD_SECONDS", LOOKS_EVERY),
+        (schedule, "_IDLE_SECONDS", LOOKS_EVERY),
     )
     before = [getattr(module, name) for module, name, _ in places]
     for module, name, value in places:
