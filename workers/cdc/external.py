@@ -55,6 +55,10 @@ _REACHED: Final[Mapping[str, Any]] = {
     "tcp_user_timeout": 15_000,
     "client_encoding": "UTF8",
 }
+_TAKEN_TOGETHER: Final = 256
+"""Rows: what is done once for all of them costs each next to nothing, and a few hundred are no memory."""
+_NO_ROW: Final = (0, len(COPY_END))
+"""Sizes of what is no row: nothing more has arrived, or all has."""
 _CHANGED: Final = ("42703", "42P01", "42804", "42883", "42846", "3F000")
 """SQLSTATEs of a table that is not the one that was described."""
 
@@ -130,9 +134,9 @@ def asking() -> Generator[None]:
         raise AwayError(reason_of(error)) from error
 
 
-def stream(connection: psycopg.Connection, query: str) -> Generator[bytes]:
-    """Copy rows out in binary form, as they come, without what comes before the first and after the last. Read to its
-    end it is over; closed before that, it is cancelled.
+def stream(connection: psycopg.Connection, query: str) -> Generator[list[bytes]]:
+    """Copy rows out in binary form, some at a time, as they come, without what comes before the first and after the
+    last. Read to its end it is over; closed before that, it is cancelled.
     """
     with (
         asking(),
@@ -145,22 +149,26 @@ def stream(connection: psycopg.Connection, query: str) -> Generator[bytes]:
             assert sent[: len(before)] == before, "not the beginning of a binary COPY"
             row, before = sent[len(before) :], b""
             if len(row) > len(COPY_END):
-                yield row  # pyright: ignore[reportReturnType] - a buffer of bytes
+                yield [row]  # pyright: ignore[reportReturnType] - a buffer of bytes
                 yield from _arrived(connection.pgconn)
 
 
-def _arrived(connection: PGconn) -> Iterator[bytes]:
+def _arrived(connection: PGconn) -> Iterator[list[bytes]]:
+    taken: list[bytes] = []
     while True:
         size, row = connection.get_copy_data(1)
-        if size == 0:
-            return
         if size < 0:
             result = connection.get_result()
             assert result is not None, "neither a row nor an end"
             raise error_from_result(result)
-        if size == len(COPY_END):
-            return
-        yield row  # pyright: ignore[reportReturnType] - a buffer of bytes
+        if size in _NO_ROW:
+            break
+        taken.append(row)  # pyright: ignore[reportArgumentType] - a buffer of bytes
+        if len(taken) == _TAKEN_TOGETHER:
+            yield taken
+            taken = []
+    if taken:
+        yield taken
 
 
 def ask(connection: psycopg.Connection, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -287,9 +295,9 @@ class Session:
         The server reads record after record until one ends at or after `upto`, and sends a transaction when it reads
         the record of its commit. So every commit that ends at or before `upto` is among them.
         """
-        for row in stream(self.log, self._peek(upto, limit)):
+        for rows in stream(self.log, self._peek(upto, limit)):
             # One field: their number, its length, the message.
-            yield bytes(row[6:])
+            yield from [bytes(row[6:]) for row in rows]
 
     def _peek(self, upto: int, limit: int | None) -> str:
         # The publication's name is one of a list of identifiers.

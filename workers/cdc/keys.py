@@ -88,15 +88,12 @@ def stretches(splits: Sequence[Split], positions: Mapping[int, VnodePosition]) -
 
 
 def bound_query(table: ExternalTable, split: Split, after: Position | None, rows: int) -> str:
-    """Find the last of the next `rows` keys of a split, as texts, and how many keys there are up to it. No row where
-    none is left.
-    """
-    names = _key(table)
-    last = ", ".join(f"b.{quoted(part.name)} desc" for part in table.key)
+    """Find the last of the next `rows` keys of a split, as texts. No row where fewer are left."""
     texts = ", ".join(f"b.{quoted(part.name)}::text" for part in table.key)
+    # Only the last one's texts are made: what is skipped is skipped in the index.
     return (
-        f"with b as materialized (select {names} from {table.rows} where {_left(table, split, after)}"
-        f" order by {names} limit {rows}) select (select count(*) from b), {texts} from b order by {last} limit 1"
+        f"select {texts} from (select {_key(table)} from {table.rows} where {_left(table, split, after)}"
+        f" order by {_key(table)} limit 1 offset {rows - 1}) b"
     )
 
 

@@ -1,13 +1,14 @@
 """History of one external table: a Spark task for each actor copies pages from the external database into the store.
 
 A page goes from COPY to COPY, byte for byte: of a row only the vnode is looked at. All pages of one actor and epoch are
-read in one snapshot and written in one transaction. They count only if the snapshot shows every transaction that was
-decoded in earlier epochs: of a change that it hides, and that is not decoded again, there would be no trace.
+read in one snapshot and written by one COPY: while a page is looked for and read there, the last one is written here.
+They count only if the snapshot shows every transaction that was decoded in earlier epochs: of a change that it hides,
+and that is not decoded again, there would be no trace.
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -92,16 +93,25 @@ class _Page:
     reached: dict[int, Position | None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The keys of a split behind the span's position, up to and with `upto` (None: all that are left): about `rows`."""
+
+    span: Span
+    upto: Position | None
+    rows: int
+
+
 class _TooLargeError(Exception):
     """A row that is larger than any is taken."""
 
 
 class _RefusedError(Exception):
-    """A page has a row that the table cannot hold."""
+    """One of these pages has a row that the table cannot hold."""
 
-    def __init__(self, reason: str, span: Span, upto: Position | None, count: int) -> None:
+    def __init__(self, reason: str, pages: Sequence[_Asked]) -> None:
         super().__init__(reason)
-        self.span, self.upto, self.count = span, upto, count
+        self.pages = pages
 
 
 def copy_pages(copied: Copied, task: PagesTask, index: int) -> PagesOutcome:
@@ -132,6 +142,7 @@ class _Copying:
     task: PagesTask
     index: int
     page_rows: int = 0
+    asked: list[_Asked] = field(default_factory=list[_Asked])
 
     def run(self) -> PagesOutcome:
         began = _monotonic()
@@ -140,7 +151,6 @@ class _Copying:
         known: dict[int, VnodePosition] = {position.vnode: position for position in actor.positions}
         positions = Positions(actor.runs, known, block_vnodes=ONE_VNODE)
         name = application_name(copied.store.graph, copied.store.generation)
-        rows = 0
         more_time = partial(_more_time, began + self.task.slice_seconds)
         with (
             cached(copied.conninfo, copied.table.scan.source.slot) as external,
@@ -151,11 +161,7 @@ class _Copying:
                 reason = self._refused(snapshot)
                 if reason is not None:
                     return reason
-                read = partial(self._page, external, store)
-                for page in pages(
-                    positions, read, page_rows=self._next_rows, permits=actor.permits, more_time=more_time
-                ):
-                    rows += sum(page.rows.values())
+                rows = self._read(external, store, positions, more_time)
             store.execute(_sql(hold_generation(copied.store.graph, copied.store.generation)))
         return PagesOutcome(
             actor=self.index,
@@ -178,59 +184,91 @@ class _Copying:
     def _next_rows(self) -> int:
         return self.page_rows
 
-    def _page(self, external: psycopg.Connection, store: psycopg.Connection, block: Block, size: PageSize) -> _Page:
-        began = _monotonic()
-        (span,) = block
-        table = self.copied.table
-        split = table.scan.splits[span.vnode]
-        found = ask(external, bound_query(table, split, span.after, size.rows))
-        count = int(found[0][0]) if found else 0
-        upto = tuple(map(str, found[0][1:])) if count == size.rows else None
+    def _read(
+        self,
+        external: psycopg.Connection,
+        store: psycopg.Connection,
+        positions: Positions,
+        more_time: Callable[[], bool],
+    ) -> int:
+        """Copy page after page; return how many rows."""
+        permits, rows = self.task.actors[self.index].permits, 0
         try:
-            copied = self._copy(external, store, span, upto) if count else 0
+            with self._writing(store) as write:
+                read = partial(self._page, external, write)
+                for page in pages(positions, read, page_rows=self._next_rows, permits=permits, more_time=more_time):
+                    rows += sum(page.rows.values())
         except _TooLargeError as error:
-            raise _RefusedError(str(error), span, upto, count) from error
+            raise _RefusedError(str(error), self.asked[-1:]) from error
         except psycopg.Error as error:
             if not is_refusal(error):
                 raise
-            raise _RefusedError(reason_of(error), span, upto, count) from error
-        seconds = _monotonic() - began
-        self.page_rows = page_rows_after(self.page_rows, rows=count, size_bytes=copied, seconds=seconds)
-        return _Page({span.vnode: count} if count else {}, {span.vnode: upto})
+            # The store is asked only at the end whether it took them all.
+            raise _RefusedError(reason_of(error), self.asked) from error
+        return rows
 
-    def _copy(self, external: psycopg.Connection, store: psycopg.Connection, span: Span, upto: Position | None) -> int:
-        """Copy the rows of a page; return their bytes."""
+    def _page(
+        self, external: psycopg.Connection, write: Callable[[bytes], None], block: Block, size: PageSize
+    ) -> _Page:
+        began = _monotonic()
+        (span,) = block
+        page = _Asked(span, self._bound(external, span, size.rows), size.rows)
+        self.asked.append(page)
+        rows, size_bytes = self._copy(external, write, page)
+        seconds = _monotonic() - began
+        self.page_rows = page_rows_after(self.page_rows, rows=rows, size_bytes=size_bytes, seconds=seconds)
+        return _Page({span.vnode: rows} if rows else {}, {span.vnode: page.upto})
+
+    def _bound(self, external: psycopg.Connection, span: Span, rows: int) -> Position | None:
         table = self.copied.table
-        split = table.scan.splits[span.vnode]
-        query = page_query(table, split, span.after, upto, epoch=self.task.curr)
-        names = ", ".join(quoted(name) for name in stored_columns(table.relation))
-        into = f"copy {state_table(table.relation.id)} ({names}) from stdin (format binary)"
-        size = 0
+        found = ask(external, bound_query(table, table.scan.splits[span.vnode], span.after, rows))
+        return tuple(map(str, found[0])) if found else None
+
+    def _copy(self, external: psycopg.Connection, write: Callable[[bytes], None], page: _Asked) -> tuple[int, int]:
+        """Copy the rows of a page; return how many they are, and their bytes."""
+        table = self.copied.table
+        split = table.scan.splits[page.span.vnode]
+        query = page_query(table, split, page.span.after, page.upto, epoch=self.task.curr)
+        count = size = 0
         # Closed at once where it is broken off: nothing else can be asked while it streams.
-        with closing(stream(external, query)) as found, store.cursor() as cursor, cursor.copy(_sql(into)) as copy:
-            for rows in joined(found):
-                size += len(rows)
-                copy.write(rows)
-        return size
+        with closing(stream(external, query)) as found:
+            for rows in by_vnode(found):
+                together = b"".join(rows)
+                count += len(rows)
+                size += len(together)
+                write(together)
+        return count, size
+
+    @contextmanager
+    def _writing(self, store: psycopg.Connection) -> Generator[Callable[[bytes], None]]:
+        """Give what writes rows to the table; what the table cannot hold is found when it ends, if not before."""
+        relation = self.copied.table.relation
+        names = ", ".join(quoted(name) for name in stored_columns(relation))
+        into = f"copy {state_table(relation.id)} ({names}) from stdin (format binary)"
+        with store.cursor() as cursor, cursor.copy(_sql(into)) as copy:
+            copy.write(COPY_HEADER)
+            yield copy.write
+            copy.write(COPY_END)
 
     def find_refused(self, refused: _RefusedError) -> Position | None:
-        """Return the key of the row because of which a page cannot be written; None where it is not there any more."""
-        span, upto, count = refused.span, refused.upto, refused.count
-        while count > 1:
-            middle = self._bound(span, count // 2)
-            if self._fails(span, middle):
-                upto, count = middle, count // 2
+        """Return the key of the first row that cannot be written; None where it is not there any more."""
+        page = next((page for page in refused.pages if self._fails(page)), None)
+        if page is None:
+            return None
+        while page.rows > 1:
+            half = page.rows // 2
+            first = _Asked(page.span, self._looked_up(page.span, half), half)
+            if first.upto is None or self._fails(first):
+                page = first
             else:
-                span, count = Span(span.vnode, middle), count - count // 2
-        return self._bound(span, 1) if self._fails(span, upto) else None
+                page = _Asked(Span(page.span.vnode, first.upto), page.upto, page.rows - half)
+        return self._looked_up(page.span, 1) if self._fails(page) else None
 
-    def _bound(self, span: Span, rows: int) -> Position | None:
-        table = self.copied.table
-        with cached(self.copied.conninfo, table.scan.source.slot) as external:
-            found = ask(external, bound_query(table, table.scan.splits[span.vnode], span.after, rows))
-        return tuple(map(str, found[0][1:])) if found else None
+    def _looked_up(self, span: Span, rows: int) -> Position | None:
+        with cached(self.copied.conninfo, self.copied.table.scan.source.slot) as external:
+            return self._bound(external, span, rows)
 
-    def _fails(self, span: Span, upto: Position | None) -> bool:
+    def _fails(self, page: _Asked) -> bool:
         store = self.copied.store
         name = application_name(store.graph, store.generation)
         try:
@@ -239,8 +277,9 @@ class _Copying:
                 psycopg_connection(store.url, name, WRITING) as connection,
                 connection.transaction(force_rollback=True),
                 reading(external, self.copied.table),
+                self._writing(connection) as write,
             ):
-                self._copy(external, connection, span, upto)
+                self._copy(external, write, page)
         except _TooLargeError:
             return True
         except psycopg.Error as error:
@@ -250,27 +289,23 @@ class _Copying:
         return False
 
 
-def joined(rows: Iterator[bytes]) -> Iterator[bytes]:
-    """Join rows to a binary COPY, in writes worth their while, each in the order of vnodes: the index takes keys that
-    lie together sooner, and whoever reads a vnode finds its rows together.
+def by_vnode(arriving: Iterable[Sequence[bytes]]) -> Iterator[list[bytes]]:
+    """Gather rows that are worth a write, each time in the order of vnodes: the index takes keys that lie together
+    sooner, and whoever reads a vnode finds its rows together.
     """
-    yield COPY_HEADER
-    waiting: list[bytes] = []
+    gathered: list[bytes] = []
     size = 0
-    for row in rows:
-        if len(row) > ROW_BYTES_MAX:
+    for rows in arriving:
+        lengths = list(map(len, rows))
+        if max(lengths) > ROW_BYTES_MAX:
             raise _TooLargeError(ROW_TOO_LARGE)
-        waiting.append(row)
-        size += len(row)
+        gathered += rows
+        size += sum(lengths)
         if size > _WRITE_BYTES:
-            yield _by_vnode(waiting)
-            waiting, size = [], 0
-    yield _by_vnode(waiting) + COPY_END
-
-
-def _by_vnode(rows: list[bytes]) -> bytes:
-    rows.sort(key=_vnode)
-    return b"".join(rows)
+            yield sorted(gathered, key=_vnode)
+            gathered, size = [], 0
+    if gathered:
+        yield sorted(gathered, key=_vnode)
 
 
 def _vnode(row: bytes) -> int:
