@@ -47,6 +47,7 @@ KEYED = Followed(
     ),
     4,
 )
+NAMED = Followed(8, "named", (("name", "text"), ("t", "text")), 1)
 
 
 async def test_every_value_arrives_as_it_was(started: Started) -> None:
@@ -163,6 +164,25 @@ async def test_a_row_that_is_too_large_is_named(started: Started, monkeypatch: p
         await finish(world)
         assert "a row of more than" in world.broken[NUMBERS.fragment]
         assert "(id)=(77)" in world.broken[NUMBERS.fragment]
+
+
+async def test_a_row_that_only_the_store_refuses_is_named_among_many_pages(started: Started) -> None:
+    async with started(NAMED, NUMBERS) as world:
+        world.model = False
+        admin = world.external.admin
+        admin.execute("insert into named select i, 'x' from generate_series(1000, 1040) i")
+        # A key as long as an index takes there: ours has vnode and epoch besides.
+        long = "select left('1023' || string_agg(md5(i::text), ''), 2691), 'x' from generate_series(1, 90) i"
+        admin.execute(f"insert into named {long}".encode())
+        # All of its history is one epoch's, many pages behind the one that is refused.
+        await world.epoch(world.throttled(None), interval_ms=60_000)
+        reason = world.broken[NAMED.fragment]
+        assert "index row size" in reason
+        assert "at (name)=(1023c4ca4238" in reason
+        world.model = True
+        add(world, NUMBERS, 1, "goes on")
+        await finish(world)
+        assert len(await world.rows(NUMBERS)) == 1
 
 
 async def test_a_large_transaction_comes_in_parts(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
