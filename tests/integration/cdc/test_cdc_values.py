@@ -170,7 +170,7 @@ async def test_a_row_that_only_the_store_refuses_is_named_among_many_pages(start
     async with started(NAMED, NUMBERS) as world:
         world.model = False
         admin = world.external.admin
-        admin.execute("insert into named select i, 'x' from generate_series(1000, 1040) i")
+        admin.execute("insert into named select i, 'x' from generate_series(1000, 1400) i")
         # A key as long as an index takes there: ours has vnode and epoch besides.
         long = "select left('1023' || string_agg(md5(i::text), ''), 2691), 'x' from generate_series(1, 90) i"
         admin.execute(f"insert into named {long}".encode())
