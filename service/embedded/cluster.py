@@ -55,6 +55,8 @@ _SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "log_rotation_size": "0",
     }
 )
+LOCALE: Final = ("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
+"""C.UTF-8 orders by bytes like C, and knows upper and lower case beyond ASCII, as Spark does."""
 _HOST_RULES: Final = """\
 # The socket lies in a directory that only the server's own account can open; everybody else has a password.
 local all all trust
@@ -92,11 +94,9 @@ class Cluster:
         password_copy = unfinished.with_name("password.initdb")
         write_private(password_copy, password)
         self.account.own(password_copy)
-        # C.UTF-8 orders by bytes like C, and knows upper and lower case beyond ASCII, as Spark does.
-        locale = ("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
         access = ("--username", user, "--pwfile", password_copy, "--auth-local=trust", "--auth-host=scram-sha-256")
         try:
-            self._call("initdb", "--pgdata", unfinished, *locale, *access)
+            self._call("initdb", "--pgdata", unfinished, *LOCALE, *access)
         finally:
             password_copy.unlink()
         unfinished.rename(self.directory)

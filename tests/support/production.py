@@ -1,5 +1,6 @@
 """A live external Postgres, and tables of it that a service follows."""
 
+import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -7,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from service.embedded import cluster, postgres
 from service.embedded.postgres import EmbeddedPostgres
 from tests.support.service import ProblemError, Service
 from tests.support.waiting import until
 
 SLOT = "tidefill_test"
+PROGRAMS = "TIDEFILL_TEST_EXTERNAL_PROGRAMS"
+"""Names the directory of another version's `postgres`: then external servers are of that one."""
 
 
 @dataclass
@@ -52,7 +57,7 @@ class External:
 
     def start(self) -> None:
         """Start again where it was."""
-        assert self.server.start() == self.url
+        assert started(self.server) == self.url
 
     def clear(self) -> None:
         """Leave nothing: no table, no publication, no slot."""
@@ -63,11 +68,27 @@ class External:
         self.run("drop schema public cascade", "create schema public")
 
 
+def started(server: EmbeddedPostgres) -> str:
+    """Start an external server; return its URL."""
+    programs = os.environ.get(PROGRAMS)
+    if programs is None:
+        return server.start()
+
+    def found(*_: object) -> Path:
+        return Path(programs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(postgres, "postgres_programs", found)
+        # The provider of the wheel's locale came with Postgres 17.
+        patch.setattr(cluster, "LOCALE", ("--encoding=UTF8", "--locale=C"))
+        return server.start()
+
+
 @contextmanager
 def external_postgres(folder: Path) -> Generator[External]:
     """Run a server of its own in a folder."""
     server = EmbeddedPostgres(folder)
-    external = External(server, server.start())
+    external = External(server, started(server))
     try:
         yield external
     finally:

@@ -11,6 +11,7 @@ import pytest
 from service.embedded.postgres import EmbeddedPostgres
 from tests.support.cdc_steps import Started, put
 from tests.support.postgres import fresh_database
+from tests.support.production import started as started_server
 from tests.support.real_cdc import CdcWorld, External, Followed, LocalPages
 from tests.support.state_store import prepared_store
 from workers.cdc import backoff
@@ -32,7 +33,7 @@ def external_server() -> Iterator[str]:
             "min_wal_size": "80MB",
         }
         server = EmbeddedPostgres(Path(directory), settings)
-        url = server.start()
+        url = started_server(server)
         try:
             yield url
         finally:
