@@ -96,20 +96,31 @@ def follow(
     """
     with applying(store) as writing:
         one = _Epoch(session, writing, {table.fragment: table for table in tables}, curr, session.snapshot(), offset)
-        end = one.run(limit)
+        try:
+            end = one.run(limit)
+        except AwayError:
+            # Up to Postgres 17 nothing can be decoded of a time without the publication, though it be there again.
+            _look_at_publication(session, tables)
+            if not tables or any(table.broken is None for table in tables):
+                raise
+            end = offset
+        # Looked at again, now that all was read: what happened to slot and publication meanwhile may have cost changes.
+        seen = session.look(offset)
+        _look_at_publication(session, tables)
         for table in tables:
             if table.broken is not None:
                 writing.undo(table.table.relation.id, prev)
-        # Looked at again, now that all was read: what happened to slot and publication meanwhile may have cost changes.
-        seen = session.look(offset)
-        external, partitions = [table.table for table in tables], [table.partitions for table in tables]
-        missing = unpublished(session.control, session.publication, external, partitions)
-        for table, reason in zip(tables, missing, strict=True):
-            if reason is not None and table.broken is None:
-                table.breaks(reason)
-                writing.undo(table.table.relation.id, prev)
     hidden = seen.snapshot.hidden([*undecided, *one.reader.xids])
     return Followed(end, hidden, one.reader.changes, seen.lag_ms(one.reader.committed_at), seen.inserted, seen.restart)
+
+
+def _look_at_publication(session: Session, tables: Sequence[TableEpoch]) -> None:
+    """Break the tables of which the publication may not have told everything."""
+    external, partitions = [table.table for table in tables], [table.partitions for table in tables]
+    missing = unpublished(session.control, session.publication, external, partitions)
+    for table, reason in zip(tables, missing, strict=True):
+        if reason is not None:
+            table.breaks(reason)
 
 
 @dataclass

@@ -46,7 +46,7 @@ def told(world: CdcWorld) -> str:
             "row-level security",
             True,
         ),
-        (f"alter role {LOGIN} noreplication", f"alter role {LOGIN} replication", "permission denied", False),
+        (f"alter role {LOGIN} noreplication", f"alter role {LOGIN} replication", "use replication slots", False),
         (f"alter role {LOGIN} password 'other'", None, "password authentication failed", False),
     ],
 )
