@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
 import psycopg
 from pydantic import BaseModel, ConfigDict
 
@@ -35,6 +36,8 @@ from workers.state_store.statements import stored_columns
 
 _WRITE_BYTES: Final = 1 << 18
 """Some thousand rows: many of each vnode, and few enough that both servers have something to do meanwhile."""
+_VNODE_AT: Final = 6
+"""Where the first column is in a row: behind the number of columns and its own length."""
 
 
 class PagesActor(BaseModel):
@@ -294,23 +297,29 @@ def by_vnode(arriving: Iterable[Sequence[bytes]]) -> Iterator[list[bytes]]:
     sooner, and whoever reads a vnode finds its rows together.
     """
     gathered: list[bytes] = []
+    lengths: list[int] = []
     size = 0
     for rows in arriving:
-        lengths = list(map(len, rows))
-        if max(lengths) > ROW_BYTES_MAX:
+        arrived = list(map(len, rows))
+        if max(arrived) > ROW_BYTES_MAX:
             raise _TooLargeError(ROW_TOO_LARGE)
         gathered += rows
-        size += sum(lengths)
+        lengths += arrived
+        size += sum(arrived)
         if size > _WRITE_BYTES:
-            yield sorted(gathered, key=_vnode)
-            gathered, size = [], 0
+            yield _in_order(gathered, lengths)
+            gathered, lengths, size = [], [], 0
     if gathered:
-        yield sorted(gathered, key=_vnode)
+        yield _in_order(gathered, lengths)
 
 
-def _vnode(row: bytes) -> int:
-    """The first column: behind the number of columns and its own length."""
-    return row[6] << 8 | row[7]
+def _in_order(rows: Sequence[bytes], lengths: Sequence[int]) -> list[bytes]:
+    """Sort rows by their vnodes, all of which are taken at once: one by one, that costs more than all else of a row."""
+    every = np.frombuffer(b"".join(rows), dtype=np.uint8)
+    sizes = np.array(lengths, dtype=np.int64)
+    at = np.cumsum(sizes) - sizes + _VNODE_AT
+    vnodes = every[at].astype(np.uint16) << 8 | every[at + 1]
+    return [rows[place] for place in np.argsort(vnodes, kind="stable").tolist()]
 
 
 def _more_time(deadline: float) -> bool:
