@@ -90,7 +90,7 @@ def stretches(splits: Sequence[Split], positions: Mapping[int, VnodePosition]) -
 def bound_query(table: ExternalTable, split: Split, after: Position | None, rows: int) -> str:
     """Find the last of the next `rows` keys of a split, as texts. No row where fewer are left."""
     texts = ", ".join(f"b.{quoted(part.name)}::text" for part in table.key)
-    # Only the last one's texts are made: what is skipped is skipped in the index.
+    # Only the last one's texts are made: what is skipped is skipped in the index, and is never more than this page.
     return (
         f"select {texts} from (select {_key(table)} from {table.rows} where {_left(table, split, after)}"
         f" order by {_key(table)} limit 1 offset {rows - 1}) b"
