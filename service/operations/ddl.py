@@ -10,6 +10,7 @@ from service.domain.parallelism import Parallelism, asked_vnodes, check_vnodes, 
 from service.domain.placement import blocks
 from service.domain.strategy import Strategy, check_serverless, check_tied, chosen
 from service.operations import jobs, logical_views, requests
+from service.operations.beside import beside
 from service.operations.limits import asked_limit, first_limit
 from service.operations.naming import named
 from service.operations.rescaling import actors_beside, slots
@@ -110,7 +111,9 @@ async def _bound(
     views = await logical_views.queries(world, query_reads(statement.query) | ordered)
     queries = [statement.query, *(view.query for view in views.values())]
     relations = await readable(world, ordered.union(*(mentioned(query.text) for query in queries)))
-    return bind_view(statement, relations, {name: view.query for name, view in views.items()}), relations, views
+    read = {name: view.query for name, view in views.items()}
+    text = max((query.text for query in queries), key=len)
+    return await beside(text, bind_view, statement, relations, read), relations, views
 
 
 async def _plan(

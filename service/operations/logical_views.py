@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from service.domain.errors import Conflict, Invalid, NotFound
+from service.operations.beside import beside
 from service.operations.naming import Named, named
 from service.operations.world import World
 from service.ports.meta_store import Transaction
@@ -51,7 +52,7 @@ async def queries(world: World, names: Collection[str]) -> Mapping[str, Query]:
             view = await tx.views.named(frontier.pop())
             if view is None or not view.shown:
                 continue
-            statement = parse(view.definition)
+            statement = await beside(view.definition, parse, view.definition)
             assert isinstance(statement, CreateView), view
             found[view.name] = Query(view.id, statement.query)
             frontier |= statement.reads.keys() - found.keys()

@@ -30,6 +30,7 @@ from service.operations import (
     secrets,
     sources,
 )
+from service.operations.beside import beside
 from service.operations.naming import named, relation_names
 from service.operations.standing import progress_of
 from service.operations.status import listed
@@ -76,7 +77,7 @@ async def run(
     """
     checked = {name: parse_session_variable(name, value) for name, value in session.items()}
     call = _Call(world, text, checked, asked_by, claim)
-    outcome = await call.run(parse(text))
+    outcome = await call.run(await beside(text, parse, text))
     return outcome if outcome.session else replace(outcome, session=checked)
 
 
@@ -133,9 +134,10 @@ class _Call:
         relations = await dml.readable(self.world, mentioned(self.text), statement.target, position=statement.position)
         match statement:
             case s.Insert():
-                return Outcome(f"INSERT 0 {await self._insert(bind_insert(statement, relations))}")
+                insert = await beside(self.text, bind_insert, statement, relations)
+                return Outcome(f"INSERT 0 {await self._insert(insert)}")
             case s.Update():
-                bound = bind_update(statement, relations)
+                bound = await beside(self.text, bind_update, statement, relations)
                 update = Update(
                     id=await dml.reserve(self.world),
                     relation=bound.relation,
@@ -144,7 +146,7 @@ class _Call:
                 )
                 return Outcome(f"UPDATE {await dml.run(self.world, update, claim=self.claim)}")
             case s.Delete():
-                found = bind_delete(statement, relations)
+                found = await beside(self.text, bind_delete, statement, relations)
                 delete = Delete(id=await dml.reserve(self.world), relation=found.relation, predicate=found.predicate)
                 return Outcome(f"DELETE {await dml.run(self.world, delete, claim=self.claim)}")
 
