@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, Select, and_, select, update
+from sqlalchemy import Row, Select, and_, exists, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -142,6 +142,10 @@ class PostgresJobs:
             None if job is None else (await self._connection.execute(blamed.returning(job_table.c.failures))).scalar()
         )
         return failures or 0
+
+    async def blamed(self, graph: GraphId) -> bool:
+        found = select(exists().where(job_table.c.graph == graph, BLAMED))
+        return bool((await self._connection.execute(found)).scalar())
 
     async def _add_fragment(self, job: JobId, new: NewFragment, *, waiting: bool) -> None:
         row = insert(fragment).values(

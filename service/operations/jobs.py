@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from service.domain.errors import Conflict, NotFound, Refused, UnderRecovery
-from service.domain.job import CREATING, Job, JobEvent, JobState
+from service.domain.job import IllegalTransition, Job, JobEvent, JobState
 from service.operations import rescaling
 from service.operations.asking import ask
-from service.operations.commands import generation_of
 from service.operations.naming import Named, as_named, named
 from service.operations.waiting import until
 from service.operations.world import World
@@ -61,15 +60,20 @@ async def created(world: World, job: JobId) -> Job:
     it.
     """
     began = world.clock.monotonic()
-    generation = await _generation(world)
+    before = await _recovered(world)
 
     async def look() -> Job | None:
+        nonlocal before
         found = await _settled(world, job)
-        early = world.clock.monotonic() - began < EARLY.total_seconds()
-        if found is None and early and await _generation(world) != generation:
+        if found is not None or world.clock.monotonic() - began >= EARLY.total_seconds():
+            return found
+        last = await _recovered(world)
+        if last.generation != before.generation and not last.blamed:
             await cancel(world, [job], asked_by="recovery")
-            raise UnderRecovery(await _recovery_reason(world))
-        return found
+            raise UnderRecovery(last.reason)
+        # One that a job is to blame for is that job's affair, which ends with the reason if it goes on so.
+        before = last
+        return None
 
     found = await until(world, look)
     assert found is not None
@@ -128,16 +132,15 @@ async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: str) -> list[
     relations: list[RelationId] = []
     async with world.stores.begin() as tx:
         for job in dict.fromkeys(jobs):
-            found = await tx.jobs.get(job)
-            if found is None or found.state not in CREATING:
+            moved = await _ended(world, tx, job, JobEvent.CANCEL_ASKED)
+            if moved is None:
                 continue
-            moved = await tx.jobs.move(job, JobEvent.CANCEL_ASKED, now=world.clock.now())
-            relations.append(found.relation)
+            relations.append(moved.relation)
             cancelled.append(job)
             await _told(world, tx, moved, "cancel_asked", asked_by)
             if moved.state is JobState.CANCELLED:
-                await tx.catalog.remove(found.relation)
-                await tx.events.append("job.cancelled", {"job": job, "name": found.name}, now=world.clock.now())
+                await tx.catalog.remove(moved.relation)
+                await tx.events.append("job.cancelled", {"job": job, "name": moved.name}, now=world.clock.now())
             else:
                 stopping.append(job)
         graphs = await _stop(world, tx, stopping, asked_by=asked_by)
@@ -187,10 +190,12 @@ async def _doom(world: World, tx: Transaction, victim: Named, asked_by: str) -> 
         await tx.catalog.remove(victim.id)
         await tx.events.append("view.dropped", {"name": victim.name}, now=world.clock.now())
         return None
-    event = JobEvent.CANCEL_ASKED if entry.state in CREATING else JobEvent.DROP_ASKED
-    if entry.state in {JobState.CANCELLING, JobState.DROPPING}:
+    for event in (JobEvent.CANCEL_ASKED, JobEvent.DROP_ASKED):
+        moved = await _ended(world, tx, entry.job, event)
+        if moved is not None:
+            break
+    else:
         return None  # somebody else's stop is on its way
-    moved = await tx.jobs.move(entry.job, event, now=world.clock.now())
     await _told(world, tx, moved, event, asked_by)
     if moved.state in {JobState.CANCELLED, JobState.DROPPED}:
         await tx.catalog.remove(entry.relation.id)
@@ -199,6 +204,15 @@ async def _doom(world: World, tx: Transaction, victim: Named, asked_by: str) -> 
         )
         return None
     return entry.job
+
+
+async def _ended(world: World, tx: Transaction, job: JobId, event: JobEvent) -> Job | None:
+    """Move a job towards its end; None where it is in no state for that any more, or there is no such job."""
+    # Only its row, once it is locked, says which state it is in.
+    try:
+        return await tx.jobs.move(job, event, now=world.clock.now())
+    except (IllegalTransition, NotFound):
+        return None
 
 
 async def _told(world: World, tx: Transaction, job: Job, event: str, asked_by: str) -> None:
@@ -266,11 +280,17 @@ def _raise_if_ended(job: Job) -> None:
             return
 
 
-async def _generation(world: World) -> Generation:
-    async with world.stores.begin() as tx:
-        return await generation_of(tx)
+@dataclass(frozen=True, slots=True)
+class _Recovered:
+    """The last recovery of the database graph: which generation it began, why, and whether a job is to blame for it."""
+
+    generation: Generation
+    reason: str
+    blamed: bool
 
 
-async def _recovery_reason(world: World) -> str:
+async def _recovered(world: World) -> _Recovered:
     async with world.stores.begin() as tx:
-        return str((await tx.graphs.state(DATABASE_GRAPH))["last_error"] or "adhoc recovery")
+        state = await tx.graphs.state(DATABASE_GRAPH)
+        blamed = await tx.jobs.blamed(DATABASE_GRAPH)
+    return _Recovered(Generation(state["generation"]), str(state["last_error"] or "adhoc recovery"), blamed)

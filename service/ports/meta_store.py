@@ -232,6 +232,10 @@ class Jobs(Protocol):
         """
         ...
 
+    async def blamed(self, graph: GraphId) -> bool:
+        """Whether a job of the graph is to blame for its last recovery."""
+        ...
+
 
 class Fragments(Protocol):
     """Positions and progress of fragments."""

@@ -10,7 +10,7 @@ from service.domain.errors import Conflict, NotFound
 from service.domain.job import IllegalTransition, JobEvent, JobState
 from service.domain.progress import ScanProgress
 from service.ports.meta_store import Stores
-from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, JobId, RelationId
+from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, GraphId, JobId, RelationId
 from service.protocol.plan import FragmentKind, ScanType
 from service.protocol.relation import RelationKind
 from tests.support.meta_store import (
@@ -246,6 +246,10 @@ async def test_blame_counts_consecutive_failures_of_one_job(stores: Stores) -> N
         ]
         found = await tx.jobs.get(view.id)
         idle = await tx.jobs.get(table.id)
+        assert await tx.jobs.blamed(DATABASE_GRAPH)
+        assert not await tx.jobs.blamed(GraphId(DATABASE_GRAPH + 1))
+        await tx.jobs.blame(None, graph=DATABASE_GRAPH)
+        assert not await tx.jobs.blamed(DATABASE_GRAPH)
     assert counts == [1, 2, 1, 1, 0, 1]
     assert found is not None
     assert idle is not None

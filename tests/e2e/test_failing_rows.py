@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.service import Service
+from tests.support.service import ARRANGEMENT, Service
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -22,6 +22,33 @@ def test_a_row_of_history_fails_its_job_and_is_named(service: Service) -> None:
     # Nothing is left of the failed one, not even its name.
     service.run(f"CREATE MATERIALIZED VIEW broken AS {QUOTIENT}")
     assert service.assert_equal("broken", QUOTIENT) == 3000
+
+
+def test_what_fails_one_job_cancels_no_other_and_is_told_to_its_own_client(service: Service) -> None:
+    """The first 30 s of a foreground CREATE end with a recovery, but not with one that another job is to blame for."""
+    service.run("ALTER SYSTEM SET max_concurrent_creating_streaming_jobs = 0")
+    service.run("CREATE TABLE t (id int PRIMARY KEY, k text, v int)")
+    service.run("INSERT INTO t SELECT g, 'k', 1 FROM generate_series(1, 2000) g")
+    service.run(f"CREATE MATERIALIZED VIEW broken AS {QUOTIENT}")
+    job = service.job("broken")
+    sound = {
+        name: service.later(
+            f"CREATE MATERIALIZED VIEW {name} WITH (backfill_rate_limit = 100) AS SELECT id, v FROM t", **session
+        )
+        for name, session in (("sound_snapshot", {}), ("sound_arrangement", ARRANGEMENT))
+    }
+    until(lambda: [bool(one["rows"]) for one in service.progress()] == [True, True], what=service.progress)
+    service.run("UPDATE t SET v = 0 WHERE id = 42")
+    until(lambda: service.state(job) == "Failed", what=lambda: service.detail(job))
+    refused = service.refused(f"CREATE MATERIALIZED VIEW broken_too AS {QUOTIENT}", **ARRANGEMENT)
+    assert refused.status == 422
+    assert "could not be created" in str(refused)
+    assert "at (id) = (42): [DIVIDE_BY_ZERO]" in str(refused)
+    for one in service.progress():
+        service.limit(one["ddl_id"], None)
+    for name, creating in sound.items():
+        creating.result()
+        assert service.assert_equal(name, "SELECT id, v FROM t") == 2000
 
 
 def test_a_live_change_fails_a_created_view_that_stays_readable(service: Service) -> None:

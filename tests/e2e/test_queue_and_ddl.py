@@ -90,6 +90,19 @@ def test_a_foreground_view_waits_in_the_queue_and_hears_of_its_cancel(queueing: 
     assert service.sql("SELECT v FROM second ORDER BY v") == [[1], [2], [3]]
 
 
+def test_of_cancels_and_drops_at_once_one_counts_and_none_is_refused(queueing: Service) -> None:
+    service = queueing
+    first, _ = ask(service, "first")
+    second, _ = ask(service, "second")
+    cancels = [service.later(f"CANCEL JOBS {first}, {second}") for _ in range(4)]
+    drops = [service.later(f"DROP MATERIALIZED VIEW IF EXISTS {name}") for name in ("first", "second")]
+    cancelled = [job for cancel in cancels for (job,) in cancel.result()["rows"]]
+    assert {drop.result()["tag"] for drop in drops} == {"DROP_MATERIALIZED_VIEW"}
+    assert len(cancelled) == len(set(cancelled))
+    assert shown(service) == []
+    assert [service.state(job) for job in (first, second)] == ["Cancelled", "Cancelled"]
+
+
 def test_names_that_are_there_or_not(queueing: Service) -> None:
     service = queueing
     again = service.run("CREATE TABLE IF NOT EXISTS t (other text)")

@@ -216,6 +216,9 @@ class FakeJobs:
                 self.tables.jobs.put(one, replace(row, job=changed))
         return failures
 
+    async def blamed(self, graph: GraphId) -> bool:
+        return any(row.job.failures for row in self.tables.jobs.values() if row.job.graph == graph)
+
     def _snapshot(self, job: JobId) -> SnapshotPlan | None:
         if self.tables.jobs[job].job.state is JobState.CREATED:
             return None
