@@ -91,9 +91,16 @@ def migrate(
 ) -> None:
     """Bring the meta store's schema up to date."""
     # Imported here: a client must start fast, and needs no database driver.
+    from service.domain.errors import Invalid, Unavailable  # noqa: PLC0415
     from service.meta_store.migrate import migrate as run  # noqa: PLC0415
 
-    run(database_url)
+    try:
+        run(database_url)
+    except Unavailable as error:
+        output.complain({"detail": str(error)})
+        raise typer.Exit(ExitCode.UNAVAILABLE) from None
+    except Invalid as error:
+        raise typer.BadParameter(str(error), param_hint="--database-url") from None
     output.say("the meta store is up to date")
 
 

@@ -9,11 +9,11 @@ import psycopg
 from psycopg.pq import ConnStatus
 from sqlalchemy import PoolProxiedConnection, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError, DisconnectionError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from service.domain.errors import Unavailable
+from service.domain.errors import Invalid, Unavailable
 
 POOL_SIZE: Final = 15
 """Transactions are short; more connections than this would only queue inside Postgres instead of in front of it. All
@@ -32,6 +32,17 @@ def psycopg_url(url: str) -> str:
     """Return `postgresql://..` (or `postgres://..`) as SQLAlchemy names it for psycopg 3."""
     scheme, separator, rest = url.partition("://")
     return f"postgresql+psycopg{separator}{rest}" if scheme in {"postgresql", "postgres"} else url
+
+
+def check_url(url: str) -> None:
+    """Raise Invalid unless this is the URL of a Postgres."""
+    try:
+        known = make_url(psycopg_url(url)).get_backend_name() == "postgresql"
+    except (ArgumentError, ValueError):
+        known = False
+    if not known:
+        # Not quoted: it may hold a password.
+        raise Invalid("not the URL of a Postgres database")
 
 
 def connect(url: str, *, application_name: str) -> AsyncEngine:

@@ -6,11 +6,14 @@ from alembic import command
 from alembic.config import Config
 
 import migrations
-from service.meta_store.engine import translated
+from service.meta_store.engine import check_url, translated
 
 
 def migrate(url: str) -> None:
-    """Upgrade to the newest version; nothing happens where it is reached. Deployers queue. Raises Unavailable."""
+    """Upgrade to the newest version; nothing happens where it is reached. Deployers queue. Raises Unavailable,
+    and Invalid where that is no URL of a Postgres.
+    """
+    check_url(url)
     with translated():
         command.upgrade(configuration(url), "head")
 

@@ -9,6 +9,8 @@ from service.protocol.relation import Relation
 
 _SQLSTATE: Final = re.compile(r"SQLSTATE: (?P<state>[0-9A-Z]{5})")
 _CONDITION: Final = re.compile(r"\[(?P<condition>[A-Z][A-Z0-9_.]+)\][^\n]*")
+_ADVICE: Final = re.compile(r' (Use `try_[^.]*\.|If necessary set "[^"]*" to "[^"]*" to bypass this error\.)')
+"""What Spark tells those who call it, which nobody can follow here."""
 
 # Classes of SQLSTATE that say that the values or the query are wrong: running it again would give the same.
 _OWN_FAULT: Final = ("21", "22", "23", "42")
@@ -43,6 +45,6 @@ def explain(error: BaseException) -> tuple[bool, str]:
     own = next((state for state in states if state.startswith(_OWN_FAULT)), None)
     condition = _CONDITION.search(text)
     if own is not None and condition is not None:
-        return True, condition.group(0)[:500]
+        return True, _ADVICE.sub("", condition.group(0))[:500]
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     return False, f"{type(error).__name__}: {first}"[:500]

@@ -8,14 +8,15 @@ from workers.executors.failure import JobFailedError
 
 SPARK = (
     "An error occurred while calling o93.collectToPython.\n: org.apache.spark.SparkArithmeticException:"
-    " [DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate it. SQLSTATE: 22012\n\tat org.apache.spark"
+    " [DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate divisor being 0 and return NULL instead. If"
+    ' necessary set "spark.sql.ansi.enabled" to "false" to bypass this error. SQLSTATE: 22012\n\tat org.apache.spark'
 )
 
 
 @pytest.mark.parametrize(
     ("text", "deterministic", "said"),
     [
-        (SPARK, True, "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate it. SQLSTATE: 22012"),
+        (SPARK, True, "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"),
         ("\nthe connection broke", False, "ValueError: the connection broke"),
     ],
 )

@@ -369,6 +369,22 @@ def test_migrate_needs_a_database(command: Command, monkeypatch: pytest.MonkeyPa
     assert command("migrate").exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        ("nonsense", 2),
+        ("mysql://u:secret@h/d", 2),
+        ("postgresql://u:secret@127.0.0.1:port/d", 2),
+        ("postgresql://u:secret@127.0.0.1:1/d", 3),
+    ],
+)
+def test_migrate_says_what_is_wrong_with_its_database(command: Command, url: str, code: int) -> None:
+    ended = command("migrate", "--database-url", url)
+    assert ended.exit_code == code
+    assert "Traceback" not in ended.output
+    assert "secret" not in ended.output
+
+
 def test_serve_refuses_settings_that_cannot_be(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEFILL_PORT", "many")
     ended = command("serve")
