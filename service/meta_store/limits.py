@@ -48,15 +48,24 @@ class PostgresLimits:
         locked = select(fragment.c.id).where(among(fragment.c.id, fragments)).order_by(fragment.c.id)
         await self._connection.execute(locked.with_for_update(key_share=True))
         found = (
-            select(fragment.c.id, fragment.c.rate_limit, fragment.c.auto, adaptive_limit.c.present)
+            select(
+                fragment.c.id, fragment.c.rate_limit, fragment.c.auto, adaptive_limit.c.present, fragment.c.held_limit
+            )
             .outerjoin(adaptive_limit, adaptive_limit.c.fragment == fragment.c.id)
             .where(among(fragment.c.id, fragments))
             .order_by(fragment.c.id)
         )
-        return {
-            FragmentId(row.id): Held(row.rate_limit, row.auto, row.present)
-            for row in await self._connection.execute(found)
-        }
+        return {FragmentId(row.id): _held(row) for row in await self._connection.execute(found)}
+
+    async def pause(self, limits: Mapping[FragmentId, int | None]) -> None:
+        rows = [{"id": one, "held_limit": _NO_LIMIT if limit is None else limit} for one, limit in limits.items()]
+        new = recordset(rows, fragment.c.id, fragment.c.held_limit)
+        held = update(fragment).where(fragment.c.id == new.c.id, among(fragment.c.id, limits))
+        await self._connection.execute(held.values(held_limit=new.c.held_limit))
+
+    async def unpause(self, fragments: Collection[FragmentId]) -> None:
+        held = and_(among(fragment.c.id, fragments), fragment.c.held_limit.is_not(None))
+        await self._connection.execute(update(fragment).where(held).values(held_limit=None))
 
     async def graphs(self) -> Sequence[GraphId]:
         found = select(job.c.graph).join(fragment, fragment.c.job == job.c.id).where(fragment.c.auto)
@@ -168,6 +177,16 @@ _ADAPTED: Final = (
     )
     .order_by(fragment.c.id)
 )
+
+
+_NO_LIMIT: Final = -1
+"""As `held_limit`, whose NULL says that nothing is held back."""
+
+
+def _held(row: Row[*tuple[Any, ...]]) -> Held:
+    at = row.held_limit
+    resumes_at = None if at is None or at == _NO_LIMIT else at
+    return Held(row.rate_limit, row.auto, row.present, paused=at is not None, resumes_at=resumes_at)
 
 
 def _adapted(row: Row[*tuple[Any, ...]], actors: Sequence[Row[*tuple[Any, ...]]]) -> AdaptedScan:

@@ -251,6 +251,7 @@ fragment = Table(
     Column("added", Boolean, nullable=False, server_default=_FALSE),
     Column("broken", Text),
     Column("source_waiting", Text),
+    Column("held_limit", BigInteger),
 )
 Index("fragment_source", fragment.c.source, postgresql_where=fragment.c.source.is_not(None))
 Index("fragment_auto", fragment.c.id, postgresql_where=fragment.c.auto)

@@ -39,23 +39,27 @@ async def throttle_fragment(world: World, fragment: FragmentId, asked: Asked, *,
 
 
 async def pause_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
-    """Let no scan of a job read; what is adapted stays so. Raises NotFound; Invalid where it has no scan."""
+    """Let no scan of a job read, until it is resumed or somebody asks for another limit; what is adapted stays so.
+    Raises NotFound; Invalid where it has no scan.
+    """
     async with world.stores.begin() as tx:
         held = await _asked_so_far(tx, await scans_of(tx, job))
         auto = tuple(one for one, limit in held.items() if limit.auto)
         mutation = Throttle(fragments=dict.fromkeys(held, 0), auto=auto)
         command = await ask(tx, mutation, asked_by=asked_by, now=world.clock.now())
+        back = {one: limit.resumes_at if limit.paused else limit.rate_limit for one, limit in held.items()}
+        await tx.limits.pause(back)
     world.signals.notify()
     return command
 
 
 async def resume_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
-    """Let every scan of a job read: without a limit, or from where its adaptation stood. Raises NotFound; Invalid where
-    it has no scan.
+    """Let every scan of a job read: from where its adaptation stood, or with the limit of before its pause, or, where
+    it was not paused, without one. Raises NotFound; Invalid where it has no scan.
     """
     async with world.stores.begin() as tx:
         held = await _asked_so_far(tx, await scans_of(tx, job))
-        limits: dict[FragmentId, Asked] = {one: AUTO if limit.auto else None for one, limit in held.items()}
+        limits: dict[FragmentId, Asked] = {one: AUTO if limit.auto else limit.resumes_at for one, limit in held.items()}
         command = await _ask(world, tx, limits, asked_by=asked_by)
     world.signals.notify()
     return command

@@ -11,11 +11,15 @@ from service.protocol.ids import ActorId, Epoch, FragmentId, GraphId, JobId
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A scan's limit as it was committed. `present` is where its adaptation stands, None where it has not begun."""
+    """A scan's limit as it was committed. `present` is where its adaptation stands, None where it has not begun. Where
+    its job is `paused`, it `resumes_at` the limit that it had.
+    """
 
     rate_limit: int | None
     auto: bool
     present: float | None
+    paused: bool = False
+    resumes_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,14 @@ class Limits(Protocol):
         """Return the limits of those that exist, whose rows are locked until the transaction ends. Whoever asks for
         another limit holds it first: so commands for one scan are in the order in which they were decided.
         """
+        ...
+
+    async def pause(self, limits: Mapping[FragmentId, int | None]) -> None:
+        """The pause of their job holds these limits back."""
+        ...
+
+    async def unpause(self, fragments: Collection[FragmentId]) -> None:
+        """No pause of a job holds back a limit of these any more: somebody has asked for another one."""
         ...
 
     async def graphs(self) -> Sequence[GraphId]:

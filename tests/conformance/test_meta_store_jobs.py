@@ -9,6 +9,7 @@ from service.domain.barrier import Line
 from service.domain.errors import Conflict, NotFound
 from service.domain.job import IllegalTransition, JobEvent, JobState
 from service.domain.progress import ScanProgress
+from service.ports.limits import Held
 from service.ports.meta_store import Stores
 from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, GraphId, JobId, RelationId
 from service.protocol.plan import FragmentKind, ScanType
@@ -235,6 +236,21 @@ async def test_a_plan_has_everything_a_worker_needs(stores: Stores) -> None:
     assert [actor.vnodes for actor in scan.actors] == [((0, 3),), ((4, 7),)]
     assert scan.actors[0].id < scan.actors[1].id
     assert second.relation == relation("m", RelationKind.MATERIALIZED_VIEW).model_copy(update={"id": view.relation})
+
+
+async def test_what_a_pause_holds_back_is_kept_until_somebody_asks_for_more(stores: Stores) -> None:
+    _, view = await table_and_view(stores)
+    scan = (await scan_of(stores, view.id)).id
+    async with stores.begin() as tx:
+        before = (await tx.limits.hold([scan]))[scan]
+        found: list[Held] = []
+        for limit in (7, None, 0):
+            await tx.limits.pause({scan: limit})
+            found.append((await tx.limits.hold([scan]))[scan])
+        await tx.limits.unpause([scan, FragmentId(999)])
+        after = (await tx.limits.hold([scan]))[scan]
+    assert [(one.paused, one.resumes_at) for one in found] == [(True, 7), (True, None), (True, 0)]
+    assert (before.paused, after) == (False, before)
 
 
 async def test_blame_counts_consecutive_failures_of_one_job(stores: Stores) -> None:

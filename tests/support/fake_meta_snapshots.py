@@ -133,7 +133,20 @@ class FakeLimits:
 
     async def hold(self, fragments: Collection[FragmentId]) -> Mapping[FragmentId, Held]:
         rows = [self.tables.fragments[one] for one in sorted(set(fragments)) if one in self.tables.fragments]
-        return {row.id: Held(row.rate_limit, auto=False, present=None) for row in rows}
+        return {
+            row.id: Held(row.rate_limit, auto=False, present=None, paused=row.paused, resumes_at=row.resumes_at)
+            for row in rows
+        }
+
+    async def pause(self, limits: Mapping[FragmentId, int | None]) -> None:
+        for one, limit in limits.items():
+            row = self.tables.fragments[one]
+            self.tables.fragments.put(one, replace(row, paused=True, resumes_at=limit))
+
+    async def unpause(self, fragments: Collection[FragmentId]) -> None:
+        for one in fragments:
+            if row := self.tables.fragments.get(one):
+                self.tables.fragments.put(one, replace(row, paused=False, resumes_at=None))
 
     async def graphs(self) -> Sequence[GraphId]:
         return ()

@@ -161,6 +161,8 @@ class FragmentRow:
     rate_limit: int | None
     waiting: bool
     limit_epoch: Epoch | None = None
+    paused: bool = False
+    resumes_at: int | None = None
     cdc: CdcScan | None = None
     added: bool = False
     broken: str | None = None

@@ -142,8 +142,8 @@ async def pause(job: JobPath, call: Calling, wait: Wait = "applied") -> Mapping[
 
 @router.post("/jobs/{job}/resume", response_model=Acknowledged)
 async def resume(job: JobPath, call: Calling, body: Resumed | None = None, wait: Wait = "applied") -> Mapping[str, Any]:
-    """Resume the job's backfill with the limit that is given; without one its scans are adapted as before the pause, or
-    unlimited.
+    """Resume the job's backfill with the limit that is given; without one with that of before its pause, or with none
+    where it was not paused.
     """
 
     async def act() -> Acknowledged:

@@ -1,6 +1,6 @@
 """The adaptive limit over barriers: what is seen and asked for, and what a user, a pause or a recovery does to it."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -389,14 +389,39 @@ async def test_pausing_the_job_leaves_it_adaptive(backfill: Backfill) -> None:
     await backfill.until(16 * START)
 
 
-async def test_resuming_a_job_that_is_not_adaptive_lifts_its_limit(backfill: Backfill) -> None:
-    await limits.throttle_job(backfill.leader.world, backfill.job, 5, asked_by="a test")
-    await limits.pause_job(backfill.leader.world, backfill.job, asked_by="a test")
-    await limits.resume_job(backfill.leader.world, backfill.job, asked_by="a test")
-    for _ in range(4):
+@pytest.mark.parametrize(
+    ("asked", "resumed"),
+    [
+        ((5, "pause", "resume"), 5),
+        ((5, "pause", "pause", "resume"), 5),
+        ((0, "pause", "resume"), 0),
+        ((None, "pause", "resume"), None),
+        ((5, "pause", 9), 9),
+        ((5, "pause", 9, "resume"), None),
+        ((5, "pause", "resume", "pause", "resume"), 5),
+        ((5, "resume"), None),
+    ],
+)
+async def test_a_job_resumes_with_the_limit_that_its_pause_held_back(
+    backfill: Backfill, asked: Sequence[int | str | None], resumed: int | None
+) -> None:
+    """I4."""
+    world = backfill.leader.world
+    for one in asked:
+        match one:
+            case "pause":
+                await limits.pause_job(world, backfill.job, asked_by="a test")
+            case "resume":
+                await limits.resume_job(world, backfill.job, asked_by="a test")
+            case int() | None:
+                await limits.throttle_job(world, backfill.job, one, asked_by="a test")
+            case _:
+                raise AssertionError(one)
+        await backfill.barrier()
+    for _ in range(2):
         await backfill.barrier()
     held = await backfill.held()
-    assert (held.rate_limit, held.auto) == (None, False)
+    assert (held.rate_limit, held.auto, held.paused) == (resumed, False, False)
 
 
 async def test_bounds_that_are_altered_are_kept_at_the_next_look(backfill: Backfill) -> None:
