@@ -1,5 +1,6 @@
 """System parameters (`ALTER SYSTEM SET`) and session variables (`SET`): names, defaults and what values they take."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
@@ -166,11 +167,14 @@ def parse_bool(name: str, text: str) -> bool:
     raise Invalid(f'"{name}" takes a boolean, not "{text}"', pointer=name)
 
 
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,30}")
+
+
 def _parse_int(name: str, text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise Invalid(f'"{name}" takes an integer, not "{text}"', pointer=name) from None
+    # Not all that Python takes for one: `1_000`, digits of any script.
+    if _INTEGER.fullmatch(text.strip()) is None:
+        raise Invalid(f'"{name}" takes an integer, not "{text}"', pointer=name)
+    value = int(text)
     if abs(value) > INTEGER_MAX:
         raise Invalid(f'"{name}" takes at most {INTEGER_MAX}, not {value}', pointer=name)
     return value

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import AsyncGenerator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from service.domain.adaptive import Adaptation, Move, Signal
 from service.domain.barrier import GraphStatus
 from service.domain.job import JobEvent
+from service.domain.parameters import SystemParameters
 from service.domain.progress import fragment_text
 from service.meta_store.engine import connect
 from service.meta_store.stores import PostgresStores
@@ -72,6 +73,17 @@ async def test_a_job_is_listed_while_it_is_being_created(opened: Opened) -> None
         own = await tx.jobs.add(replace(new_view("own", table.relation), serverless=True), now=NOW)
     (told,) = await rows(engine, listed)
     assert (told["ddl_id"], told["is_serverless_backfill"]) == (own.id, True)
+
+
+async def test_every_system_parameter_is_shown_whether_it_was_set_or_not(opened: Opened) -> None:
+    stores, engine = opened
+    shown = "select name, value from rw_catalog.rw_system_parameters"
+    defaults = {name: str(value).lower() for name, value in asdict(SystemParameters()).items()}
+    assert {row["name"]: row["value"] for row in await rows(engine, shown)} == defaults
+    async with stores.begin() as tx:
+        await tx.parameters.set("barrier_interval_ms", "250")
+    found = {row["name"]: row["value"] for row in await rows(engine, shown)}
+    assert found == defaults | {"barrier_interval_ms": "250"}
 
 
 async def test_relations_and_their_jobs(opened: Opened) -> None:

@@ -106,6 +106,13 @@ def test_unknown_names() -> None:
         parse_session_variable("x", "1")
 
 
+@pytest.mark.parametrize("text", ["1_000", "\u0663", "1e3", "0x10", "1.0", "", "- 1", "9" * 40])
+def test_a_number_is_written_in_plain_digits(text: str) -> None:
+    with pytest.raises(Invalid, match="takes an integer"):
+        parse_system_parameter("checkpoint_frequency", text)
+    assert parse_system_parameter("checkpoint_frequency", " +10 ") == 10
+
+
 @pytest.mark.parametrize("text", ["true", "ON", " yes ", "1", "t"])
 def test_true(text: str) -> None:
     assert parse_bool("x", text.strip())
