@@ -92,7 +92,7 @@ async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
         recorded = await _record(world, tx, view, effect, parameters, now=now)
         created = await tx.catalog.unshown() if isinstance(effect, Publish) else ()
     # Counted only once the commit is certain.
-    _count(world, effect, recorded.answers, seconds=world.clock.monotonic() - began)
+    _count(world, view, effect, recorded.answers, seconds=world.clock.monotonic() - began)
     effect = await _carry_out(world, view, effect, created, term=term)
     _notify(world, effect, merging=recorded.merging)
     return effect
@@ -141,10 +141,11 @@ def _notify(world: World, effect: Effect, *, merging: bool = False) -> None:
             world.signals.notify()
 
 
-def _count(world: World, effect: Effect, answers: Sequence[Collected], *, seconds: float) -> None:
+def _count(world: World, view: GraphView, effect: Effect, answers: Sequence[Collected], *, seconds: float) -> None:
     if (stage := _STAGES.get(type(effect))) is not None:
         world.metrics.transacted(stage, seconds)
-    world.metrics.committed([actor for answer in answers for actor in answer.actors], barriers=len(answers))
+    actors = [actor for answer in answers for actor in answer.actors]
+    world.metrics.committed(actors, barriers=len(answers), replaying=view.decoupled is not None)
 
 
 async def _record(

@@ -10,7 +10,8 @@ from service.operations.status import listed
 from service.operations.world import World
 from service.protocol.epoch import instant_of
 from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId
-from service.telemetry.metrics import FragmentMeasure, Measures, SourceMeasure
+from service.protocol.plan import ScanType
+from service.telemetry.metrics import FragmentMeasure, Measures, SnapshotMeasure, SourceMeasure
 
 
 async def scrape(world: World) -> bytes:
@@ -28,6 +29,9 @@ async def measure(world: World) -> Measures:
         unfinished = await listed(tx)
         scans = await tx.fragments.scans([entry.job for entry in entries])
         sources = await tx.sources.all()
+        creating = {job.id: job for job in unfinished}
+        snapshots = [one for one in (await tx.snapshots.of_jobs(creating)).values() if not one.merged]
+        graphs = await tx.graphs.views([one.graph for one in snapshots], now=now, lease=world.worker_lease)
     ids = {entry.relation.name: int(entry.relation.id) for entry in entries}
     return Measures(
         jobs=Counter(str(entry.state) for entry in entries),
@@ -57,6 +61,18 @@ async def measure(world: World) -> Measures:
         sources=tuple(
             SourceMeasure(one.name, one.standing.lag_bytes, one.standing.retained_bytes, one.standing.commit_lag_ms)
             for one in sources
+        ),
+        snapshots=tuple(
+            SnapshotMeasure(
+                relation=int(creating[one.job].relation),
+                lag=max(view.committed - (one.consumed or one.epoch), 0),
+                in_flight=graphs[one.graph].uncommitted + (graphs[one.graph].in_flight is not None),
+            )
+            for one in snapshots
+            if one.graph in graphs
+        ),
+        snapshot_scans=frozenset(
+            scan.fragment for found in scans.values() for scan in found if scan.scan_type is ScanType.SNAPSHOT_BACKFILL
         ),
     )
 

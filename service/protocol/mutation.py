@@ -10,7 +10,7 @@ from service.protocol.plan import ActorPlan, JobPlan
 RATE_LIMIT_MAX: Final = 2_147_483_647
 """A limit is a Postgres integer, as in the reference; no worker reads that fast."""
 _ID: Final = Field(ge=0, le=BIGINT_MAX)
-RateLimit = Annotated[int, Field(ge=0, le=RATE_LIMIT_MAX)]
+RateLimit = Annotated[int, Field(ge=0, le=RATE_LIMIT_MAX, strict=True)]
 """Rows per second and actor; 0 is paused."""
 
 

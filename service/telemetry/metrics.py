@@ -55,6 +55,17 @@ class SourceMeasure:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotMeasure:
+    """Where one snapshot job is that has a graph of its own; `relation` is what it creates. `lag` is in epochs, as they
+    are numbered.
+    """
+
+    relation: int
+    lag: int
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
 class Measures:
     """What was read from the meta store for one scrape. `limits` are the rate limits of scans of unfinished jobs that
     have one; `upstream_of` gives the upstream's relation id of each scan fragment that still exists; `committed_at` is
@@ -75,6 +86,9 @@ class Measures:
     follower_of: Mapping[FragmentId, int] = field(default_factory=dict[FragmentId, int])
     """The relation id of the table of each scan of an external table."""
     sources: tuple[SourceMeasure, ...] = ()
+    snapshots: tuple[SnapshotMeasure, ...] = ()
+    snapshot_scans: frozenset[FragmentId] = frozenset()
+    """Those of snapshot jobs, created ones too."""
 
 
 class Metrics:
@@ -98,9 +112,13 @@ class Metrics:
         )
         self._snapshot_rows: dict[tuple[FragmentId, ActorId], int] = {}
         self._upstream_rows: dict[tuple[FragmentId, ActorId], int] = {}
+        self._replayed_rows: dict[tuple[FragmentId, ActorId], int] = {}
+        """Of these, the ones that a job read in a graph of its own."""
 
-    def committed(self, reports: Iterable[ActorReport], *, barriers: int) -> None:
-        """Count what the actors reported for `barriers` barriers that were committed together."""
+    def committed(self, reports: Iterable[ActorReport], *, barriers: int, replaying: bool = False) -> None:
+        """Count what the actors reported for `barriers` barriers that were committed together; `replaying` says that
+        their graph is a snapshot job's own, where live changes are those of the log.
+        """
         self._barriers += barriers
         for report in reports:
             actor = (report.fragment, report.actor)
@@ -108,6 +126,8 @@ class Metrics:
                 self._snapshot_rows[actor] = self._snapshot_rows.get(actor, 0) + report.snapshot_rows
             if report.upstream_rows:
                 self._upstream_rows[actor] = self._upstream_rows.get(actor, 0) + report.upstream_rows
+            if report.upstream_rows and replaying:
+                self._replayed_rows[actor] = self._replayed_rows.get(actor, 0) + report.upstream_rows
 
     def published(self, *, seconds: float) -> None:
         """Count a barrier that was shown `seconds` after it was injected."""
@@ -126,7 +146,7 @@ class Metrics:
 
     def _forget(self, known: Mapping[FragmentId, int]) -> None:
         """Drop the counts of fragments that are gone, so that they do not pile up (I8)."""
-        for counts in (self._snapshot_rows, self._upstream_rows):
+        for counts in (self._snapshot_rows, self._upstream_rows, self._replayed_rows):
             for actor in [actor for actor in counts if actor[0] not in known]:
                 del counts[actor]
 
@@ -149,6 +169,25 @@ class Metrics:
                 else:
                     family.add_metric((str(measures.upstream_of[fragment]), str(actor)), rows)
             yield from (family, followed)
+        yield self._stages(measures)
+
+    def _stages(self, measures: Measures) -> Metric:
+        staged = UntypedMetricFamily(
+            "stream_snapshot_backfill_consume_snapshot_row_count",
+            "Rows that snapshot jobs consumed, by stage.",
+            labels=("table_id", "actor_id", "stage"),
+        )
+        for actor in sorted({*self._snapshot_rows, *self._upstream_rows}):
+            if actor[0] not in measures.snapshot_scans or actor[0] not in measures.upstream_of:
+                continue
+            replayed = self._replayed_rows.get(actor, 0)
+            for stage, rows in (
+                ("consuming_snapshot", self._snapshot_rows.get(actor, 0)),
+                ("consuming_log_store", replayed),
+                ("consume_upstream", self._upstream_rows.get(actor, 0) - replayed),
+            ):
+                staged.add_metric((str(measures.upstream_of[actor[0]]), str(actor[1]), stage), rows)
+        return staged
 
 
 class _Families:
@@ -192,7 +231,25 @@ def _gauges(measures: Measures) -> Iterator[Metric]:
         if fragment in tables:
             limits.add_metric((str(tables[fragment]), str(fragment)), limit)
     yield limits
+    yield from _of_snapshots(measures.snapshots)
     yield from _of_sources(measures.sources)
+
+
+def _of_snapshots(snapshots: Iterable[SnapshotMeasure]) -> Iterator[Metric]:
+    lag = GaugeMetricFamily(
+        "meta_snapshot_backfill_upstream_lag",
+        "Epochs by which a snapshot job is behind what is committed; / 2^16 / 1000 they are seconds.",
+        labels=("table_id",),
+    )
+    in_flight = GaugeMetricFamily(
+        "meta_snapshot_backfill_inflight_barrier_num",
+        "Barriers of a snapshot job's own graph that are not committed.",
+        labels=("table_id",),
+    )
+    for one in snapshots:
+        lag.add_metric((str(one.relation),), one.lag)
+        in_flight.add_metric((str(one.relation),), one.in_flight)
+    yield from (lag, in_flight)
 
 
 def _of_sources(sources: Iterable[SourceMeasure]) -> Iterator[Metric]:

@@ -30,6 +30,12 @@ def graphs(service: Service) -> list[int]:
     return [graph for (graph,) in service.stored("select id from tidefill.graph where id <> 1 order by 1")]
 
 
+def figures(service: Service, name: str) -> dict[str, float]:
+    """Return what a page of metrics says of one, by its labels."""
+    found = [line for line in service.http.get("/metrics").text.splitlines() if line.startswith(f"{name}{{")]
+    return {line[len(name) : line.rindex(" ")]: float(line[line.rindex(" ") :]) for line in found}
+
+
 def test_a_job_that_is_stuck_delays_nobody(service: Service) -> None:
     """I10: its writers hang, and statements, barriers and flushes of the database graph go on."""
     job = created_from(service, 200)
@@ -72,9 +78,13 @@ def test_pause_limit_and_status_reach_it(service: Service) -> None:
     service.run("DELETE FROM history WHERE id > 2900")
     service.flush()
     assert service.rows(job) == held
-    table = f"state.t_{service.get('/v1/relations/copied')['id']}"
+    copied = service.get("/v1/relations/copied")["id"]
+    table = f"state.t_{copied}"
     assert service.stored(f"select count(*) from {table} where _from >= {stopped}") == [(0,)]
     service.verified("copied")
+    stages = figures(service, "stream_snapshot_backfill_consume_snapshot_row_count")
+    assert sum(rows for labels, rows in stages.items() if 'stage="consuming_snapshot"' in labels) == held
+    assert figures(service, "meta_snapshot_backfill_upstream_lag")[f'{{table_id="{copied}"}}'] > 0
     ended = f"select count(*) from state.t_{service.get('/v1/relations/history')['id']} where _to < {2**63 - 1}"
     assert service.stored(ended) == [(ROWS + 100,)], "the log since its snapshot is kept, however old"
     service.limit(job, None)

@@ -265,3 +265,11 @@ def test_an_epoch_beyond_double_precision_is_exact() -> None:
     epoch = Epoch(2**53 + 1)
     failed = Failed(worker=W, graph=DATABASE_GRAPH, generation=Generation(1), epoch=epoch, error="e")
     assert json.loads(failed.model_dump_json())["epoch"] == "9007199254740993"
+
+
+@pytest.mark.parametrize("limit", ["true", '"5"', "5.0", "-1", "[5]"])
+def test_a_limit_is_a_whole_number_or_none(limit: str) -> None:
+    with pytest.raises(ValidationError):
+        Throttle.model_validate_json(f'{{"type": "throttle", "fragments": {{"1": {limit}}}}}')
+    told = Throttle.model_validate_json('{"type": "throttle", "fragments": {"1": 5, "2": null, "3": 0}}')
+    assert told.fragments == {1: 5, 2: None, 3: 0}

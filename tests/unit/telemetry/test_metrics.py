@@ -1,8 +1,10 @@
 """Counted figures grow with every commit of this process; measured ones are what the scrape read."""
 
+from dataclasses import replace
+
 from service.protocol.ids import ActorId, FragmentId
 from service.protocol.report import ActorReport
-from service.telemetry.metrics import FragmentMeasure, Measures, Metrics
+from service.telemetry.metrics import FragmentMeasure, Measures, Metrics, SnapshotMeasure
 from tests.bench.creating_jobs import transactions
 
 
@@ -42,6 +44,28 @@ def test_rows_add_up_by_actor_under_the_upstreams_name() -> None:
     assert 'stream_backfill_upstream_output_row_count{actor_id="11",table_id="77"} 2.0' in page
     assert "all_barrier_nums 3.0" in page
     assert not any('actor_id="20"' in line for line in page)
+
+
+def test_rows_of_a_snapshot_job_are_told_by_stage() -> None:
+    metrics = Metrics()
+    metrics.committed([reported(1, 10, 5, 0)], barriers=1, replaying=True)
+    metrics.committed([reported(1, 10, 0, 3), reported(2, 20, 4, 4)], barriers=1, replaying=True)
+    metrics.committed([reported(1, 10, 0, 2)], barriers=1)
+    known = measures(upstream_of={FragmentId(1): 77, FragmentId(2): 77})
+    page = lines(metrics, replace(known, snapshot_scans=frozenset({FragmentId(1), FragmentId(3)})))
+    name = "stream_snapshot_backfill_consume_snapshot_row_count"
+    assert [line for line in page if line.startswith(name)] == [
+        f'{name}{{actor_id="10",stage="{stage}",table_id="77"}} {rows}.0'
+        for stage, rows in (("consuming_snapshot", 5), ("consuming_log_store", 3), ("consume_upstream", 2))
+    ]
+    assert 'stream_backfill_upstream_output_row_count{actor_id="10",table_id="77"} 5.0' in page
+
+
+def test_snapshot_jobs_are_told_by_what_they_create() -> None:
+    found = replace(measures(upstream_of={}), snapshots=(SnapshotMeasure(relation=8, lag=3 << 16, in_flight=1),))
+    page = lines(Metrics(), found)
+    assert f'meta_snapshot_backfill_upstream_lag{{table_id="8"}} {float(3 << 16)}' in page
+    assert 'meta_snapshot_backfill_inflight_barrier_num{table_id="8"} 1.0' in page
 
 
 def test_the_counts_of_a_fragment_that_is_gone_are_forgotten() -> None:
