@@ -12,7 +12,7 @@ from typing import Final
 
 from service.domain.retry import backoff
 from service.protocol.barrier import BarrierKind
-from service.protocol.ids import Epoch, Generation, GraphId, WorkerId
+from service.protocol.ids import Epoch, Generation, GraphId, RelationId, WorkerId
 from service.protocol.report import Failed
 
 
@@ -52,6 +52,8 @@ class OwnWorker:
 class Decoupled:
     """What the graph of a snapshot job adds: its job ends, or goes on in the database graph, before it does."""
 
+    relation: RelationId | None = None
+    """What the job creates."""
     over: bool = False
     """The job was created, cancelled or failed: nothing needs the graph any more."""
     merged: bool = False

@@ -54,7 +54,7 @@ from service.meta_store.models import graph as graphs
 from service.meta_store.models import worker as workers
 from service.ports.records import Json
 from service.protocol.barrier import BarrierKind
-from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, WorkerId
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, RelationId, WorkerId
 from service.protocol.report import Failed
 
 
@@ -213,6 +213,7 @@ def _views() -> Select[*tuple[Any, ...]]:
             job.c.serverless,
             not_(_reading()).label("loaded"),
             job.c.state.label("job_state"),
+            job.c.relation.label("job_relation"),
             barrier.c.epoch,
             barrier.c.kind,
             barrier.c.state,
@@ -310,6 +311,7 @@ def _decoupled(row: Row[*tuple[Any, ...]]) -> Decoupled | None:
     if row.id == DATABASE_GRAPH:
         return None
     return Decoupled(
+        relation=RelationId(row.job_relation),
         over=row.job_state not in HOLDS_PERMIT,
         merged=bool(row.merged),
         unindexed=bool(row.loaded) and not row.indexed,

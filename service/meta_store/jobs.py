@@ -53,7 +53,9 @@ class PostgresJobs:
         )
         await store_references(self._connection, relation, new.views)
         await store_columns(self._connection, relation, new.relation)
+        # One number for both, as in the reference: what the catalogs call a job joins what they call a relation.
         added = insert(job_table).values(
+            id=relation,
             relation=relation,
             statement=new.statement,
             state=JobState.INITIAL,

@@ -21,6 +21,7 @@ from service.domain.barrier import (
     Effect,
     GraphStatus,
     GraphView,
+    InFlight,
     Inject,
     Pace,
     Publish,
@@ -53,7 +54,7 @@ from service.protocol.mutation import Add, Mutation, Update
 from service.protocol.relation import Relation
 from service.protocol.report import Collected
 from service.telemetry.log import logger
-from service.telemetry.metrics import Stage
+from service.telemetry.metrics import Consuming, Metrics, Stage
 
 STATEMENTS_MAX = 5_000
 """How many statements one epoch takes: bounds the barrier's message and the epoch's transaction (I8)."""
@@ -144,8 +145,21 @@ def _notify(world: World, effect: Effect, *, merging: bool = False) -> None:
 def _count(world: World, view: GraphView, effect: Effect, answers: Sequence[Collected], *, seconds: float) -> None:
     if (stage := _STAGES.get(type(effect))) is not None:
         world.metrics.transacted(stage, seconds)
+    if isinstance(effect, Commit) and view.in_flight is not None:
+        _count_committed(world.metrics, view, view.in_flight, answers, now=world.clock.now())
+
+
+def _count_committed(
+    metrics: Metrics, view: GraphView, barrier: InFlight, answers: Sequence[Collected], *, now: datetime
+) -> None:
     actors = [actor for answer in answers for actor in answer.actors]
-    world.metrics.committed(actors, barriers=len(answers), replaying=view.decoupled is not None)
+    metrics.committed(actors, barriers=len(answers), replaying=view.decoupled is not None)
+    if view.decoupled is not None and view.decoupled.relation is not None:
+        replayed = any(answer.consumed is not None for answer in answers)
+        consuming: Consuming = "consuming_log_store" if replayed else "consuming_snapshot"
+        metrics.consumed(view.decoupled.relation, consuming, seconds=(now - barrier.injected_at).total_seconds())
+    elif view.recovering_since is not None and barrier.kind is not BarrierKind.INITIAL:
+        metrics.recovered(seconds=(now - view.recovering_since).total_seconds())
 
 
 async def _record(

@@ -12,7 +12,7 @@ from service.domain.strategy import Strategy, check_serverless, check_tied, chos
 from service.operations import jobs, logical_views, requests
 from service.operations.beside import beside
 from service.operations.limits import asked_limit, first_limit
-from service.operations.naming import named
+from service.operations.naming import as_named, named
 from service.operations.rescaling import actors_beside, slots
 from service.operations.world import World
 from service.ports.records import CatalogEntry, NewFragment, NewJob
@@ -92,10 +92,13 @@ async def explain_view(world: World, statement: CreateMaterializedView, session:
     )
 
 
-async def readable(world: World, names: Collection[str]) -> dict[str, Relation]:
-    """Return those of `names` that a statement may read."""
+async def readable(world: World, names: Collection[str], *, read: Collection[str] = ()) -> dict[str, Relation]:
+    """Return those of `names` that a statement may read. Raises Conflict where one of `read` is not created yet."""
     async with world.stores.begin() as tx:
-        return {entry.relation.name: entry.relation for entry in await tx.catalog.called(names) if entry.shown}
+        found = {entry.relation.name: as_named(entry) for entry in await tx.catalog.called(names)}
+    if early := [found[name] for name in sorted(read) if name in found and not found[name].readable]:
+        raise early[0].unreadable
+    return {name: one.entry.relation for name, one in found.items() if one.entry is not None and one.readable}
 
 
 async def order_of(world: World, statement: CreateMaterializedView) -> Edges:
@@ -110,7 +113,8 @@ async def _bound(
     ordered = {one.name for edge in statement.order.edges for one in edge}
     views = await logical_views.queries(world, query_reads(statement.query) | ordered)
     queries = [statement.query, *(view.query for view in views.values())]
-    relations = await readable(world, ordered.union(*(mentioned(query.text) for query in queries)))
+    named_in = ordered.union(*(mentioned(query.text) for query in queries))
+    relations = await readable(world, named_in, read=query_reads(statement.query))
     read = {name: view.query for name, view in views.items()}
     text = max((query.text for query in queries), key=len)
     return await beside(text, bind_view, statement, relations, read), relations, views

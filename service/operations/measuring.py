@@ -2,14 +2,18 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 
-from service.domain.barrier import GraphStatus
+from service.domain.barrier import GraphStatus, GraphView
 from service.domain.job import Job, JobState
+from service.domain.parameters import SystemParameters
 from service.domain.progress import ScanProgress, metric_text, scan_backfill_type
 from service.operations.status import listed
 from service.operations.world import World
+from service.ports.meta_store import Transaction
+from service.ports.source_records import Source
 from service.protocol.epoch import instant_of
-from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId
+from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, JobId
 from service.protocol.plan import ScanType
 from service.telemetry.metrics import FragmentMeasure, Measures, SnapshotMeasure, SourceMeasure
 
@@ -24,31 +28,26 @@ async def measure(world: World) -> Measures:
     now = world.clock.now()
     async with world.stores.begin() as tx:
         state = await tx.graphs.state(DATABASE_GRAPH)
+        parameters = SystemParameters.of(await tx.parameters.all())
         view = await tx.graphs.view(DATABASE_GRAPH, now=now, lease=world.worker_lease)
         entries = await tx.catalog.all()
         unfinished = await listed(tx)
         scans = await tx.fragments.scans([entry.job for entry in entries])
         sources = await tx.sources.all()
-        creating = {job.id: job for job in unfinished}
-        snapshots = [one for one in (await tx.snapshots.of_jobs(creating)).values() if not one.merged]
-        graphs = await tx.graphs.views([one.graph for one in snapshots], now=now, lease=world.worker_lease)
+        snapshots = await _snapshots(tx, unfinished, now=now, lease=world.worker_lease)
     ids = {entry.relation.name: int(entry.relation.id) for entry in entries}
     return Measures(
         jobs=Counter(str(entry.state) for entry in entries),
         queue_length=sum(job.state is JobState.QUEUED for job in unfinished),
         workers_alive=len(view.alive),
-        in_flight_barriers=view.uncommitted + (view.in_flight is not None),
+        in_flight_barriers=_in_flight(view),
+        barrier_interval_ms=parameters.barrier_interval_ms,
         recoveries=int(state["recoveries"]),
         running=view.status is GraphStatus.RUNNING,
         paused=bool(state["paused"]),
         committed_at=instant_of(view.committed).timestamp(),
         fragments=_fragments(unfinished, scans, view.committed),
-        limits={
-            scan.fragment: scan.rate_limit
-            for job in unfinished
-            for scan in scans.get(job.id, ())
-            if scan.rate_limit is not None
-        },
+        limits=_limits(unfinished, scans),
         upstream_of={
             scan.fragment: ids[scan.upstream]
             for found in scans.values()
@@ -58,23 +57,43 @@ async def measure(world: World) -> Measures:
         follower_of={
             scan.fragment: int(entry.relation.id) for entry in entries for scan in scans[entry.job] if scan.external
         },
-        sources=tuple(
-            SourceMeasure(one.name, one.standing.lag_bytes, one.standing.retained_bytes, one.standing.commit_lag_ms)
-            for one in sources
-        ),
-        snapshots=tuple(
-            SnapshotMeasure(
-                relation=int(creating[one.job].relation),
-                lag=max(view.committed - (one.consumed or one.epoch), 0),
-                in_flight=graphs[one.graph].uncommitted + (graphs[one.graph].in_flight is not None),
-            )
-            for one in snapshots
-            if one.graph in graphs
-        ),
+        sources=tuple(_source(one) for one in sources),
+        snapshots=snapshots,
         snapshot_scans=frozenset(
             scan.fragment for found in scans.values() for scan in found if scan.scan_type is ScanType.SNAPSHOT_BACKFILL
         ),
     )
+
+
+def _limits(unfinished: Sequence[Job], scans: Mapping[JobId, Sequence[ScanProgress]]) -> Mapping[FragmentId, int]:
+    found = (scan for job in unfinished for scan in scans.get(job.id, ()))
+    return {scan.fragment: scan.rate_limit for scan in found if scan.rate_limit is not None}
+
+
+def _source(one: Source) -> SourceMeasure:
+    return SourceMeasure(one.name, one.standing.lag_bytes, one.standing.retained_bytes, one.standing.commit_lag_ms)
+
+
+async def _snapshots(
+    tx: Transaction, unfinished: Sequence[Job], *, now: datetime, lease: timedelta
+) -> tuple[SnapshotMeasure, ...]:
+    creating = {job.id: job for job in unfinished}
+    found = [one for one in (await tx.snapshots.of_jobs(creating)).values() if not one.merged]
+    graphs = await tx.graphs.views({DATABASE_GRAPH, *(one.graph for one in found)}, now=now, lease=lease)
+    committed = graphs[DATABASE_GRAPH].committed
+    return tuple(
+        SnapshotMeasure(
+            relation=creating[one.job].relation,
+            lag=max(committed - (one.consumed or one.epoch), 0),
+            in_flight=_in_flight(graphs[one.graph]),
+        )
+        for one in found
+        if one.graph in graphs
+    )
+
+
+def _in_flight(view: GraphView) -> int:
+    return view.uncommitted + (view.in_flight is not None)
 
 
 def _fragments(

@@ -6,7 +6,7 @@ handed in at scrape time by `service.operations.measuring`, which reads them fro
 on every service process.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UntypedMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from service.protocol.ids import ActorId, FragmentId
+from service.protocol.ids import DATABASE_GRAPH, ActorId, FragmentId, RelationId
 from service.protocol.report import ActorReport
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -23,6 +23,9 @@ _LATENCY_BUCKETS: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5
 _TRANSACTION_BUCKETS: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds. Dense below the goal: all of a barrier's transactions together under 0.2 s."""
 Stage = Literal["inject", "collect", "commit", "publish"]
+Consuming = Literal["consuming_snapshot", "consuming_log_store"]
+"""What a barrier of a snapshot job's own graph did."""
+_DATABASE: Final = ("database_id",)
 _FRAGMENT_LABELS: Final = (
     "job_id",
     "fragment_id",
@@ -60,7 +63,7 @@ class SnapshotMeasure:
     are numbered.
     """
 
-    relation: int
+    relation: RelationId
     lag: int
     in_flight: int
 
@@ -76,6 +79,7 @@ class Measures:
     queue_length: int
     workers_alive: int
     in_flight_barriers: int
+    barrier_interval_ms: int
     recoveries: int
     running: bool
     paused: bool
@@ -100,9 +104,26 @@ class Metrics:
         self._latency = Histogram(
             "meta_barrier_duration_seconds",
             "Barrier latency: injected to published.",
+            labelnames=_DATABASE,
+            buckets=_LATENCY_BUCKETS,
+            registry=self._registry,
+        ).labels(DATABASE_GRAPH)
+        self._recovery = Histogram(
+            "recovery_latency",
+            "Recoveries of the database graph, from the end of a generation to the first ordinary barrier of the next.",
+            labelnames=_DATABASE,
+            buckets=_LATENCY_BUCKETS,
+            registry=self._registry,
+        ).labels(DATABASE_GRAPH)
+        self._of_snapshots = Histogram(
+            "meta_snapshot_backfill_barrier_duration_seconds",
+            "Barriers of a snapshot job's own graph: injected to committed.",
+            labelnames=("table_id", "barrier_type"),
             buckets=_LATENCY_BUCKETS,
             registry=self._registry,
         )
+        self._snapshots: set[RelationId] = set()
+        """What the jobs create of which there are such."""
         self._transactions = Histogram(
             "tidefill_meta_store_seconds",
             "Meta store transactions of a barrier, from begin to committed.",
@@ -133,26 +154,40 @@ class Metrics:
         """Count a barrier that was shown `seconds` after it was injected."""
         self._latency.observe(seconds)
 
+    def recovered(self, *, seconds: float) -> None:
+        """Count a recovery of the database graph."""
+        self._recovery.observe(seconds)
+
+    def consumed(self, relation: RelationId, consuming: Consuming, *, seconds: float) -> None:
+        """Count a barrier in the graph of the snapshot job that creates `relation`."""
+        self._snapshots.add(relation)
+        self._of_snapshots.labels(relation, consuming).observe(seconds)
+
     def transacted(self, stage: Stage, seconds: float) -> None:
         """Count what a barrier's transaction of the meta store took, with all that is worked out inside it."""
         self._transactions.labels(stage).observe(seconds)
 
     def page(self, measures: Measures) -> bytes:
         """Return the page in Prometheus's text format."""
-        self._forget({**measures.upstream_of, **measures.follower_of})
+        self._forget({**measures.upstream_of, **measures.follower_of}, {one.relation for one in measures.snapshots})
         scrape = CollectorRegistry()
         scrape.register(_Families([*_gauges(measures), *self._counts(measures)]))
         return generate_latest(self._registry) + generate_latest(scrape)
 
-    def _forget(self, known: Mapping[FragmentId, int]) -> None:
-        """Drop the counts of fragments that are gone, so that they do not pile up (I8)."""
+    def _forget(self, known: Mapping[FragmentId, int], creating: Collection[RelationId]) -> None:
+        """Drop the counts of what is gone, so that they do not pile up (I8)."""
         for counts in (self._snapshot_rows, self._upstream_rows, self._replayed_rows):
             for actor in [actor for actor in counts if actor[0] not in known]:
                 del counts[actor]
+        for relation in self._snapshots.difference(creating):
+            self._of_snapshots.remove_by_labels({"table_id": str(relation)})
+        self._snapshots.intersection_update(creating)
 
     def _counts(self, measures: Measures) -> Iterator[Metric]:
         # Untyped, because this library adds `_total` to a counter's name and the names are not ours.
-        yield UntypedMetricFamily("all_barrier_nums", "Barriers committed.", value=self._barriers)
+        barriers = UntypedMetricFamily("all_barrier_nums", "Barriers committed.", labels=_DATABASE)
+        barriers.add_metric((str(DATABASE_GRAPH),), self._barriers)
+        yield barriers
         for name, text, counts in (
             ("stream_backfill_snapshot_read_row_count", "Rows read from upstream history.", self._snapshot_rows),
             ("stream_backfill_upstream_output_row_count", "Live changes forwarded.", self._upstream_rows),
@@ -201,8 +236,14 @@ class _Families:
 
 
 def _gauges(measures: Measures) -> Iterator[Metric]:
-    yield _gauge("in_flight_barrier_nums", "Barriers injected and not yet committed.", measures.in_flight_barriers)
-    yield _gauge("last_committed_barrier_time", "Unix time of the committed epoch.", measures.committed_at)
+    for name, text, value in (
+        ("in_flight_barrier_nums", "Barriers injected and not yet committed.", measures.in_flight_barriers),
+        ("last_committed_barrier_time", "Unix time of the committed epoch.", measures.committed_at),
+        ("meta_barrier_interval_by_database", "Barrier interval in milliseconds.", measures.barrier_interval_ms),
+    ):
+        family = GaugeMetricFamily(name, text, labels=_DATABASE)
+        family.add_metric((str(DATABASE_GRAPH),), value)
+        yield family
     yield _gauge("tidefill_queue_length", "Jobs that wait for a permit.", measures.queue_length)
     yield _gauge("tidefill_workers_alive", "Workers whose lease runs.", measures.workers_alive)
     yield _gauge("tidefill_graph_running", "1 while the database graph runs, 0 while it recovers.", measures.running)

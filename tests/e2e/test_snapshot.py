@@ -85,6 +85,12 @@ def test_pause_limit_and_status_reach_it(service: Service) -> None:
     stages = figures(service, "stream_snapshot_backfill_consume_snapshot_row_count")
     assert sum(rows for labels, rows in stages.items() if 'stage="consuming_snapshot"' in labels) == held
     assert figures(service, "meta_snapshot_backfill_upstream_lag")[f'{{table_id="{copied}"}}'] > 0
+    timed = figures(service, "meta_snapshot_backfill_barrier_duration_seconds_count")
+    assert timed[f'{{barrier_type="consuming_snapshot",table_id="{copied}"}}'] > 0
+    joined = (
+        "SELECT m.name FROM rw_catalog.rw_ddl_progress p JOIN rw_catalog.rw_materialized_views m ON m.id = p.ddl_id"
+    )
+    assert service.value(joined) == "copied"
     ended = f"select count(*) from state.t_{service.get('/v1/relations/history')['id']} where _to < {2**63 - 1}"
     assert service.stored(ended) == [(ROWS + 100,)], "the log since its snapshot is kept, however old"
     service.limit(job, None)

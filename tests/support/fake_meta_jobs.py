@@ -120,7 +120,8 @@ class FakeJobs:
             if state in _UNREADABLE:
                 raise Conflict(f'{read.relation.kind} "{read.relation.name}" cannot be read: it is {state}')
         self._refuse_taken(new.relation)
-        relation, number = RelationId(next(tables.ids)), JobId(next(tables.ids))
+        relation = RelationId(next(tables.ids))
+        number = JobId(relation)
         stored = new.relation.model_copy(update={"id": relation})
         tables.relations.put(relation, RelationRow(stored, new.statement, number))
         job = Job(

@@ -194,6 +194,7 @@ class FakeGraphs:
             row for row in tables.of_job(snapshot.job) if row.id in tables.scans and not tables.scans[row.id].finished
         ]
         return Decoupled(
+            relation=tables.jobs[snapshot.job].job.relation,
             over=tables.jobs[snapshot.job].job.state not in {JobState.CREATING, JobState.CANCELLING},
             merged=snapshot.merged,
             unindexed=not (open_ or snapshot.indexed),

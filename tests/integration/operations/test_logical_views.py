@@ -158,6 +158,11 @@ async def test_it_widens_nothing(here: Here) -> None:
         ("CREATE VIEW w ^(a) AS SELECT id FROM t", Invalid, "a column list is not supported"),
         ("CREATE VIEW w ^WITH (x = 1) AS SELECT id FROM t", Invalid, "a view takes no options"),
         ("CREATE VIEW w AS SELECT id FROM young", Conflict, "cannot be read: it is still being created"),
+        (
+            "CREATE MATERIALIZED VIEW w AS SELECT id FROM t UNION ALL SELECT id FROM young",
+            Conflict,
+            'table "young" cannot be read: it is still being created',
+        ),
     ],
 )
 async def test_what_postgres_or_the_house_refuses_leaves_nothing(

@@ -10,7 +10,7 @@ import pytest
 
 from service.domain.barrier import Abandon, RollBack
 from service.domain.errors import UnderRecovery
-from service.operations import commands, jobs, sql
+from service.operations import commands, jobs, measuring, sql
 from service.operations.commands import RECOVERED_WAIT
 from service.operations.parameters import alter, current
 from service.operations.sql import Outcome
@@ -132,3 +132,19 @@ async def test_the_next_generation_begins_paused_where_it_shall(leader: Leader) 
     last = await leader.barrier()
     assert isinstance(last.mutation, Add)
     assert not last.mutation.paused
+
+
+async def test_it_is_timed_until_it_commits_more_than_its_own_beginning(leader: Leader) -> None:
+    async def timed() -> str:
+        page = (await measuring.scrape(leader.world)).decode()
+        (count,) = [line for line in page.splitlines() if line.startswith("recovery_latency_count")]
+        return count.rpartition(" ")[2]
+
+    before = float(await timed())
+    await leader.recover()
+    await leader.barrier()
+    assert float(await timed()) == before
+    for _ in range(2):
+        await leader.queue(None)
+        await leader.barrier()
+        assert float(await timed()) == before + 1

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from service.protocol.ids import ActorId, FragmentId
+from service.protocol.ids import ActorId, FragmentId, RelationId
 from service.protocol.report import ActorReport
 from service.telemetry.metrics import FragmentMeasure, Measures, Metrics, SnapshotMeasure
 from tests.bench.creating_jobs import transactions
@@ -14,6 +14,7 @@ def measures(*, upstream_of: dict[FragmentId, int]) -> Measures:
         queue_length=3,
         workers_alive=1,
         in_flight_barriers=1,
+        barrier_interval_ms=250,
         recoveries=4,
         running=True,
         paused=False,
@@ -42,7 +43,7 @@ def test_rows_add_up_by_actor_under_the_upstreams_name() -> None:
     assert 'stream_backfill_snapshot_read_row_count{actor_id="10",table_id="77"} 12.0' in page
     assert 'stream_backfill_upstream_output_row_count{actor_id="10",table_id="77"} 1.0' in page
     assert 'stream_backfill_upstream_output_row_count{actor_id="11",table_id="77"} 2.0' in page
-    assert "all_barrier_nums 3.0" in page
+    assert 'all_barrier_nums{database_id="1"} 3.0' in page
     assert not any('actor_id="20"' in line for line in page)
 
 
@@ -62,10 +63,34 @@ def test_rows_of_a_snapshot_job_are_told_by_stage() -> None:
 
 
 def test_snapshot_jobs_are_told_by_what_they_create() -> None:
-    found = replace(measures(upstream_of={}), snapshots=(SnapshotMeasure(relation=8, lag=3 << 16, in_flight=1),))
+    found = replace(
+        measures(upstream_of={}), snapshots=(SnapshotMeasure(relation=RelationId(8), lag=3 << 16, in_flight=1),)
+    )
     page = lines(Metrics(), found)
     assert f'meta_snapshot_backfill_upstream_lag{{table_id="8"}} {float(3 << 16)}' in page
     assert 'meta_snapshot_backfill_inflight_barrier_num{table_id="8"} 1.0' in page
+
+
+def test_barriers_of_a_snapshot_job_are_timed_while_it_is_created() -> None:
+    metrics, name = Metrics(), "meta_snapshot_backfill_barrier_duration_seconds"
+    metrics.consumed(RelationId(8), "consuming_snapshot", seconds=0.25)
+    metrics.consumed(RelationId(8), "consuming_snapshot", seconds=0.5)
+    metrics.consumed(RelationId(8), "consuming_log_store", seconds=2.0)
+    metrics.consumed(RelationId(9), "consuming_snapshot", seconds=1.0)
+    left = replace(measures(upstream_of={}), snapshots=(SnapshotMeasure(relation=RelationId(8), lag=0, in_flight=0),))
+    sums = [line for line in lines(metrics, left) if line.startswith(f"{name}_sum")]
+    assert sums == [
+        f'{name}_sum{{barrier_type="consuming_snapshot",table_id="8"}} 0.75',
+        f'{name}_sum{{barrier_type="consuming_log_store",table_id="8"}} 2.0',
+    ]
+    assert not any(line.startswith(f"{name}_sum") for line in lines(metrics, measures(upstream_of={})))
+
+
+def test_recoveries_are_timed() -> None:
+    metrics = Metrics()
+    metrics.recovered(seconds=4.0)
+    page = lines(metrics, measures(upstream_of={}))
+    assert 'recovery_latency_sum{database_id="1"} 4.0' in page
 
 
 def test_the_counts_of_a_fragment_that_is_gone_are_forgotten() -> None:
@@ -89,8 +114,8 @@ def test_latency_is_counted_in_buckets() -> None:
     for seconds in (0.04, 0.9, 1.9, 90):
         metrics.published(seconds=seconds)
     page = lines(metrics, measures(upstream_of={}))
-    assert 'meta_barrier_duration_seconds_bucket{le="1.0"} 2.0' in page
-    assert 'meta_barrier_duration_seconds_bucket{le="+Inf"} 4.0' in page
+    assert 'meta_barrier_duration_seconds_bucket{database_id="1",le="1.0"} 2.0' in page
+    assert 'meta_barrier_duration_seconds_bucket{database_id="1",le="+Inf"} 4.0' in page
 
 
 def test_a_barriers_transactions_are_counted_by_what_they_are_for() -> None:
@@ -112,7 +137,9 @@ def test_what_was_measured_is_shown() -> None:
         "tidefill_recoveries_total 4.0",
         "tidefill_graph_running 1.0",
         "tidefill_paused 0.0",
-        "last_committed_barrier_time 1.5",
+        'last_committed_barrier_time{database_id="1"} 1.5',
+        'in_flight_barrier_nums{database_id="1"} 1.0',
+        'meta_barrier_interval_by_database{database_id="1"} 250.0',
     ):
         assert line in page
     (info,) = [line for line in page if line.startswith("backfill_fragment_progress{")]
