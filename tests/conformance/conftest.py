@@ -14,7 +14,7 @@ from service.protocol.relation import ALIVE, Relation, state_table
 from service.serving.tables import PostgresTables
 from tests.support.fake_meta_store import FakeStores
 from tests.support.fake_state_store import FakeTables, StateStore
-from tests.support.meta_store import NOW, migrated
+from tests.support.meta_store import NOW, stores_on
 from tests.support.state_store import Store, prepared_store
 from workers.backfill.model import Version
 
@@ -38,14 +38,14 @@ async def stores(request: pytest.FixtureRequest) -> AsyncGenerator[Stores]:
     if request.param == "fake":
         yield FakeStores(TickingClock())
         return
-    async with migrated(request.getfixturevalue("database_url")) as (stores, _):
+    async with stores_on(request.getfixturevalue("database_url")) as (stores, _):
         yield stores
 
 
 @pytest.fixture(params=[POSTGRES])
 async def locking_stores(request: pytest.FixtureRequest) -> AsyncGenerator[Stores]:
     """Stores whose transactions overlap, and wait for each other's locks: in memory they come one after the other."""
-    async with migrated(request.getfixturevalue("database_url")) as (stores, _):
+    async with stores_on(request.getfixturevalue("database_url")) as (stores, _):
         yield stores
 
 

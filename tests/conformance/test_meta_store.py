@@ -24,10 +24,10 @@ from tests.support.meta_store import (
     barrier,
     collected,
     inject,
-    migrated,
     registration,
     relation,
     running,
+    stores_on,
     table_and_view,
 )
 
@@ -118,7 +118,7 @@ async def test_a_database_that_is_away_is_unavailable_and_the_password_is_not_to
 
 @pytest.mark.postgres
 async def test_a_connection_that_the_server_has_ended_is_replaced_unseen(database_url: str) -> None:
-    async with migrated(database_url) as (stores, _):
+    async with stores_on(database_url) as (stores, _):
         async with stores.begin() as one, stores.begin() as other:
             await one.parameters.all()
             await other.parameters.all()

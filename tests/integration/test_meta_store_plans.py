@@ -29,11 +29,11 @@ from tests.support.meta_store import (
     barrier,
     collected,
     done,
-    migrated,
     relation,
     report,
     running,
     scan_of,
+    stores_on,
     table_and_view,
 )
 
@@ -86,7 +86,7 @@ insert into tidefill.event (at, kind, facts) select now(), 'x', '{{}}' from gene
 @pytest.fixture
 async def engine(database_url: str) -> AsyncGenerator[AsyncEngine]:
     """A store with a creating view, thousands of idle ones and a history."""
-    async with migrated(database_url) as (stores, engine):
+    async with stores_on(database_url) as (stores, engine):
         await table_and_view(stores)
         await running(stores)
         async with engine.begin() as connection:

@@ -23,10 +23,10 @@ pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
+def engine(empty_url: str) -> Iterator[Engine]:
     # A login called as our schema would have it as its default one, and reflection would then not name it.
     options = {"options": "-c search_path=public"}
-    engine = create_engine(psycopg_url(database_url), poolclass=NullPool, connect_args=options)
+    engine = create_engine(psycopg_url(empty_url), poolclass=NullPool, connect_args=options)
     yield engine
     engine.dispose()
 
@@ -48,26 +48,26 @@ def names(engine: Engine) -> dict[str, list[str]]:
     }
 
 
-def test_there_is_one_head(database_url: str) -> None:
-    assert len(ScriptDirectory.from_config(configuration(database_url)).get_heads()) == 1
+def test_there_is_one_head(empty_url: str) -> None:
+    assert len(ScriptDirectory.from_config(configuration(empty_url)).get_heads()) == 1
 
 
-def test_up_down_and_up_again(database_url: str, engine: Engine) -> None:
-    migrate(database_url)
+def test_up_down_and_up_again(empty_url: str, engine: Engine) -> None:
+    migrate(empty_url)
     first = names(engine)
     assert len(first[SCHEMA]) > 15
     assert len(first["rw_catalog"]) > 10
-    command.downgrade(configuration(database_url), "base")
+    command.downgrade(configuration(empty_url), "base")
     assert names(engine) == {SCHEMA: ["alembic_version"], "rw_catalog": []}
     with engine.connect() as connection:
         left = connection.execute(text("select count(*) from pg_class where relname = 'statement_id'")).scalar()
     assert left == 0
-    migrate(database_url)
+    migrate(empty_url)
     assert names(engine) == first
 
 
-def test_the_models_are_what_the_migrations_make(database_url: str, engine: Engine) -> None:
-    migrate(database_url)
+def test_the_models_are_what_the_migrations_make(empty_url: str, engine: Engine) -> None:
+    migrate(empty_url)
     assert differences(engine) == []
     with engine.begin() as connection:
         connection.execute(text("alter table tidefill.graph drop column attempts"))
@@ -75,16 +75,16 @@ def test_the_models_are_what_the_migrations_make(database_url: str, engine: Engi
     assert {difference[0] for difference in differences(engine)} == {"add_column", "add_index"}
 
 
-def test_two_deployers_queue(database_url: str, engine: Engine) -> None:
+def test_two_deployers_queue(empty_url: str, engine: Engine) -> None:
     code = "import sys; from service.meta_store.migrate import migrate; migrate(sys.argv[1])"
-    deployers = [subprocess.Popen([sys.executable, "-W", "error", "-c", code, database_url]) for _ in range(2)]
+    deployers = [subprocess.Popen([sys.executable, "-W", "error", "-c", code, empty_url]) for _ in range(2)]
     assert [deployer.wait() for deployer in deployers] == [0, 0]
     assert differences(engine) == []
 
 
-def test_a_migration_needs_no_right_to_create_schemas_where_they_exist(database_url: str, engine: Engine) -> None:
+def test_a_migration_needs_no_right_to_create_schemas_where_they_exist(empty_url: str, engine: Engine) -> None:
     """Repeating `migrate` under a login of few rights is a look, nothing more."""
-    migrate(database_url)
+    migrate(empty_url)
     with engine.begin() as connection:
         connection.execute(text("create role few login password 'few'"))
         connection.execute(text(f"grant usage on schema {SCHEMA} to few"))

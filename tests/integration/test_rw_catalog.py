@@ -26,12 +26,12 @@ from tests.support.meta_store import (
     barrier,
     collected,
     inject,
-    migrated,
     new_table,
     new_view,
     report,
     running,
     scan_of,
+    stores_on,
     table_and_view,
 )
 
@@ -42,7 +42,7 @@ Opened = tuple[PostgresStores, AsyncEngine]
 
 @pytest.fixture
 async def opened(database_url: str) -> AsyncGenerator[Opened]:
-    async with migrated(database_url) as opened:
+    async with stores_on(database_url) as opened:
         yield opened
 
 

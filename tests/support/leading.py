@@ -21,11 +21,11 @@ from tests.support.meta_store import (
     add_created,
     add_creating,
     collected,
-    migrated,
     new_table,
     new_view,
     registration,
     running,
+    stores_on,
 )
 
 
@@ -134,7 +134,7 @@ class Leader:
 @asynccontextmanager
 async def leading(database_url: str) -> AsyncGenerator[Leader]:
     """Lead over a fresh meta store with one worker."""
-    async with migrated(database_url) as (stores, _):
+    async with stores_on(database_url) as (stores, _):
         await running(stores)
         async with stores.begin() as tx:
             term = await tx.leases.gain("a test", lease=max(LEASE, timedelta(minutes=5)))

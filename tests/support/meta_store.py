@@ -11,7 +11,6 @@ from service.domain.job import Job, JobEvent
 from service.domain.order import Order
 from service.domain.placement import blocks
 from service.meta_store.engine import connect
-from service.meta_store.migrate import migrate
 from service.meta_store.stores import PostgresStores
 from service.ports.meta_store import Stores, Transaction
 from service.ports.records import NewFragment, NewJob
@@ -43,9 +42,8 @@ QUERY = Stateless(projection=("id", "upper(name)"), predicate="id > 0")
 
 
 @asynccontextmanager
-async def migrated(url: str) -> AsyncGenerator[tuple[PostgresStores, AsyncEngine]]:
-    """Migrate the database and open stores on it."""
-    migrate(url)
+async def stores_on(url: str) -> AsyncGenerator[tuple[PostgresStores, AsyncEngine]]:
+    """Open stores on a database that is migrated."""
     engine = connect(url, application_name="tidefill-test")
     try:
         yield PostgresStores(engine), engine

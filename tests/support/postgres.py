@@ -35,11 +35,12 @@ def embedded_postgres() -> Generator[str]:
 
 
 @contextmanager
-def fresh_database(server_url: str) -> Generator[str]:
-    """Make an empty UTF8 database and drop it at the end, whoever is still connected."""
+def fresh_database(server_url: str, *, like: str = "template1") -> Generator[str]:
+    """Make a copy of the database `like`, an empty UTF8 one, and drop it at the end, whoever is still connected."""
     name = f"test_{secrets.token_hex(8)}"
     with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(sql.SQL("create database {} template template1").format(sql.Identifier(name)))
+        made = sql.SQL("create database {} template {}").format(sql.Identifier(name), sql.Identifier(like))
+        connection.execute(made)
     try:
         yield make_url(server_url).set(database=name).render_as_string(hide_password=False)
     finally:

@@ -11,13 +11,13 @@ from service.protocol.ids import Term
 from service.serving.staging import PostgresStaging
 from service.serving.user_query import open_reader_pool
 from tests.support.http import doors
-from tests.support.meta_store import migrated
+from tests.support.meta_store import stores_on
 from tests.support.state_store import prepared_store
 
 
 @pytest.fixture
 async def stores(database_url: str) -> AsyncGenerator[PostgresStores]:
-    async with migrated(database_url) as (made, _):
+    async with stores_on(database_url) as (made, _):
         yield made
 
 

@@ -30,12 +30,12 @@ from tests.support.meta_store import (
     collected,
     done,
     inject,
-    migrated,
     new_table,
     new_view,
     report,
     running,
     scan_of,
+    stores_on,
     table_and_view,
 )
 
@@ -383,7 +383,7 @@ async def test_what_is_secret_in_a_probe_is_shown_nowhere(
     said.append(await http.get("/v1/events", headers={"Accept": "application/json"}))
     assert "parameters.altered" in said[-1].text
     told = "".join(answer.text for answer in said)
-    async with migrated(database_url) as (_, engine), engine.connect() as connection:
+    async with stores_on(database_url) as (_, engine), engine.connect() as connection:
         tables = "select tablename from pg_tables where schemaname = 'tidefill' and tablename <> 'secret'"
         for table in list((await connection.execute(text(tables))).scalars()):
             told += str((await connection.execute(text(f"select * from tidefill.{table}"))).all())

@@ -21,7 +21,7 @@ from service.serving.logical_views import PostgresViews
 from service.serving.reader import PostgresReader
 from service.serving.user_query import open_reader_pool
 from tests.support.http import world_of
-from tests.support.meta_store import NOW, add_created, migrated, new_table, new_view
+from tests.support.meta_store import NOW, add_created, new_table, new_view, stores_on
 from tests.support.state_store import Store, prepared_store
 
 pytestmark = pytest.mark.postgres
@@ -82,7 +82,7 @@ class Here:
 async def here(database_url: str) -> AsyncGenerator[Here]:
     """A readable table `t` of two rows."""
     async with (
-        migrated(database_url) as (stores, _),
+        stores_on(database_url) as (stores, _),
         prepared_store(database_url) as store,
         open_reader_pool(store.logins.reader_url, size=1) as pool,
     ):

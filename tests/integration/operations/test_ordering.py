@@ -15,7 +15,7 @@ from service.protocol.mutation import Add, Mutation, StartFragmentBackfill, Stop
 from service.protocol.plan import FragmentKind, FragmentPlan
 from service.protocol.report import ActorReport
 from tests.support.leading import Leader, leading
-from tests.support.meta_store import add_created, add_creating, migrated, new_table, new_view
+from tests.support.meta_store import add_created, add_creating, new_table, new_view, stores_on
 
 pytestmark = pytest.mark.postgres
 
@@ -216,7 +216,7 @@ async def test_a_start_that_was_lost_is_asked_for_again(leader: Leader, database
     """What is due follows from what is stored, not from what just happened; and it is asked for once."""
     job = await backfill(leader, "ab", "ab")
     await job.barrier("a")
-    async with migrated(database_url) as (_, engine), engine.begin() as connection:
+    async with stores_on(database_url) as (_, engine), engine.begin() as connection:
         lost = await connection.execute(
             text("delete from tidefill.command where not done returning mutation ->> 'type'")
         )

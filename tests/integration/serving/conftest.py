@@ -15,8 +15,8 @@ TERM = Term(7)
 
 
 @pytest.fixture
-async def store(database_url: str) -> AsyncGenerator[Store]:
-    async with prepared_store(database_url) as prepared:
+async def store(empty_url: str) -> AsyncGenerator[Store]:
+    async with prepared_store(empty_url) as prepared:
         await prepared.tables.claim(TERM)
         yield prepared
 

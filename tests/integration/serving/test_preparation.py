@@ -66,16 +66,16 @@ async def test_rights_are_these_and_no_more(store: Store) -> None:
     assert functions == [("hold_generation", False), ("refuse", False)]
 
 
-async def test_passwords_rotate_and_are_not_shown(database_url: str) -> None:
-    before = await _prepare(database_url, "reader 1", "writer 1")
-    after = await _prepare(database_url, "reader 2", "writer 2")
+async def test_passwords_rotate_and_are_not_shown(empty_url: str) -> None:
+    before = await _prepare(empty_url, "reader 1", "writer 1")
+    after = await _prepare(empty_url, "reader 2", "writer 2")
     assert [await _logs_in(url) for url in (before.reader_url, before.writer_url)] == [False, False]
     assert [await _logs_in(url) for url in (after.reader_url, after.writer_url)] == [True, True]
     assert "reader" not in repr(after)
 
 
-async def test_services_that_start_together_wait_for_each_other(database_url: str) -> None:
-    found = await asyncio.gather(*(_prepare(database_url) for _ in range(4)))
+async def test_services_that_start_together_wait_for_each_other(empty_url: str) -> None:
+    found = await asyncio.gather(*(_prepare(empty_url) for _ in range(4)))
     assert len({logins.reader_url for logins in found}) == 1
 
 
@@ -92,12 +92,12 @@ async def test_a_newer_layout_is_not_touched(store: Store) -> None:
         await _prepare(store.url)
 
 
-async def test_a_schema_of_somebody_else_is_not_taken(database_url: str) -> None:
+async def test_a_schema_of_somebody_else_is_not_taken(empty_url: str) -> None:
     for schema in ("state", "live", "stage"):
-        async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as conn:
+        async with await psycopg.AsyncConnection.connect(empty_url, autocommit=True) as conn:
             await conn.execute(sql.SQL("create schema {}").format(sql.Identifier(schema)))
             with pytest.raises(Conflict, match=f"schema {schema} exists and is not tidefill's"):
-                await _prepare(database_url)
+                await _prepare(empty_url)
             await conn.execute(sql.SQL("drop schema {}").format(sql.Identifier(schema)))
 
 
@@ -114,19 +114,19 @@ async def test_a_login_that_was_given_more_is_not_used(store: Store) -> None:
         await _prepare(store.url)
 
 
-async def test_other_applications_keep_what_they_had(database_url: str, postgres_url: str) -> None:
+async def test_other_applications_keep_what_they_had(empty_url: str, postgres_url: str) -> None:
     """Functions are taken from PUBLIC; another login in the same database must not notice."""
     with psycopg.connect(postgres_url, autocommit=True) as conn:
         conn.execute("create role somebody_else")
     try:
-        async with prepared_store(database_url) as store, store.pool.connection() as conn:
+        async with prepared_store(empty_url) as store, store.pool.connection() as conn:
             await conn.execute("set role somebody_else")
             await conn.execute("select pg_try_advisory_lock(1), pg_notify('a', 'b')")
             await conn.execute("select set_config('work_mem', '1MB', true)")
             await conn.execute("create temporary table t(a int)")
             await conn.execute("reset role")
     finally:
-        with psycopg.connect(database_url, autocommit=True) as conn:
+        with psycopg.connect(empty_url, autocommit=True) as conn:
             conn.execute("drop owned by somebody_else")
             conn.execute("drop role somebody_else")
 
@@ -140,12 +140,12 @@ class Owner:
 
 
 @pytest.fixture
-def owner(database_url: str) -> Iterator[Owner]:
+def owner(empty_url: str) -> Iterator[Owner]:
     name = "plain_owner"
-    with psycopg.connect(database_url, autocommit=True) as conn:
+    with psycopg.connect(empty_url, autocommit=True) as conn:
         conn.execute(f"create role {name} login createrole password 'p'".encode())
         conn.execute(f"alter database {conn.info.dbname} owner to {name}".encode())
-        yield Owner(name, url_as(database_url, name, "p"))
+        yield Owner(name, url_as(empty_url, name, "p"))
         # What it made goes with it; grants to and of its logins are the server's, not the database's.
         roles = conn.execute("select rolname from pg_roles where rolname like 'tidefill_%'").fetchall()
         conn.execute(f"alter database {conn.info.dbname} owner to current_user".encode())
@@ -195,8 +195,8 @@ async def test_an_owner_without_superuser_can_do_the_rest(plain: Store) -> None:
         ("revoke all on schema public from pg_database_owner, public", "grant create on schema public"),
     ],
 )
-async def test_a_missing_right_is_named(owner: Owner, database_url: str, missing: str, words: str) -> None:
-    async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as conn:
+async def test_a_missing_right_is_named(owner: Owner, empty_url: str, missing: str, words: str) -> None:
+    async with await psycopg.AsyncConnection.connect(empty_url, autocommit=True) as conn:
         await conn.execute(missing.encode())
     with pytest.raises(Invalid) as refused:
         await _prepare(owner.url)
@@ -206,12 +206,12 @@ async def test_a_missing_right_is_named(owner: Owner, database_url: str, missing
         assert await cursor.fetchone() == (None,)
 
 
-async def test_nobodys_database(database_url: str, postgres_url: str) -> None:
+async def test_nobodys_database(empty_url: str, postgres_url: str) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as conn:
         conn.execute("create role visitor login createrole password 'p'")
     try:
         with pytest.raises(Invalid, match='"visitor" may not create schemas: grant create on database'):
-            await _prepare(url_as(database_url, "visitor", "p"))
+            await _prepare(url_as(empty_url, "visitor", "p"))
     finally:
         with psycopg.connect(postgres_url, autocommit=True) as conn:
             conn.execute("drop role visitor")
