@@ -209,7 +209,7 @@ def resume(
     token: Token = None,
     as_json: Json = False,
 ) -> None:
-    """Take back a pause: of every backfill, or of one job's, which then has no limit."""
+    """Take back a pause: of every backfill, or of one job's, which then has the limit of before."""
     with connected(url, token) as service:
         if job is None:
             _acknowledge(service.post("/v1/mutations", {"type": "resume"}, wait="applied"), "resumed", as_json=as_json)

@@ -54,15 +54,22 @@ async def pause_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
 
 
 async def resume_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
-    """Let every scan of a job read: from where its adaptation stood, or with the limit of before its pause, or, where
-    it was not paused, without one. Raises NotFound; Invalid where it has no scan.
+    """Let every scan of a job read: from where its adaptation stood, or with the limit of before its pause. One that
+    was not paused keeps its limit, but for 0, so that a repeated call changes nothing. Raises NotFound; Invalid where
+    it has no scan.
     """
     async with world.stores.begin() as tx:
         held = await _asked_so_far(tx, await scans_of(tx, job))
-        limits: dict[FragmentId, Asked] = {one: AUTO if limit.auto else limit.resumes_at for one, limit in held.items()}
+        limits: dict[FragmentId, Asked] = {one: _resumed(limit) for one, limit in held.items()}
         command = await _ask(world, tx, limits, asked_by=asked_by)
     world.signals.notify()
     return command
+
+
+def _resumed(limit: Held) -> Asked:
+    if limit.auto:
+        return AUTO
+    return limit.resumes_at if limit.paused else limit.rate_limit or None
 
 
 def asked_limit(limit: Asked, session: Mapping[str, str], *, given: bool) -> Asked:

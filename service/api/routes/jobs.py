@@ -69,7 +69,7 @@ class Altered(BaseModel):
 
 
 class Resumed(BaseModel):
-    """With which limit a job goes on; without one it is adapted where it was before, else unlimited."""
+    """With which limit a job goes on; without one with that of before its pause."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -142,8 +142,8 @@ async def pause(job: JobPath, call: Calling, wait: Wait = "applied") -> Mapping[
 
 @router.post("/jobs/{job}/resume", response_model=Acknowledged)
 async def resume(job: JobPath, call: Calling, body: Resumed | None = None, wait: Wait = "applied") -> Mapping[str, Any]:
-    """Resume the job's backfill with the limit that is given; without one with that of before its pause, or with none
-    where it was not paused.
+    """Resume the job's backfill with the limit that is given; without one with that of before its pause. A job that was
+    not paused keeps its limit, but for 0.
     """
 
     async def act() -> Acknowledged:

@@ -397,9 +397,11 @@ async def test_pausing_the_job_leaves_it_adaptive(backfill: Backfill) -> None:
         ((0, "pause", "resume"), 0),
         ((None, "pause", "resume"), None),
         ((5, "pause", 9), 9),
-        ((5, "pause", 9, "resume"), None),
+        ((5, "pause", 9, "resume"), 9),
         ((5, "pause", "resume", "pause", "resume"), 5),
-        ((5, "resume"), None),
+        ((5, "resume"), 5),
+        ((5, "pause", "resume", "resume"), 5),
+        ((0, "resume"), None),
     ],
 )
 async def test_a_job_resumes_with_the_limit_that_its_pause_held_back(
