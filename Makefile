@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-dep
 SOURCES := service workers migrations tests
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-cdc serve test check lint format bench soak lock clean
+.PHONY: help venv demo demo-cdc serve test check lint style types format bench soak lock clean
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,9 +43,13 @@ demo-cdc: $(STAMP) ## Watch tables follow an external Postgres under load; KEEP=
 serve: $(STAMP) ## Run a service with its own Postgres and worker
 	@$(BIN)/tidefill serve
 
-lint: $(STAMP) ## Formatting, style, types, and which part may import which
+lint: style types ## Formatting, style, types, and which part may import which
+
+style: $(STAMP)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
+
+types: $(STAMP)
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-cache
 
@@ -56,13 +60,14 @@ test check: export TIDEFILL_TEST_FSYNC := off
 # Whole processes and databases are waited for much of the time, and everything else takes what processors they leave.
 # What runs beside the processes that share a service is shown after them.
 test: $(STAMP) ## Everything but the long runs
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint $(PREPARED)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync style $(PREPARED)
 	@logs=$$(mktemp -d); trap 'rm -rf $$logs' EXIT; \
+	$(MAKE) --no-print-directory types > $$logs/0 2>&1 & types=$$!; \
 	$(BIN)/pytest -m "not soak and own_service" > $$logs/1 2>&1 & own=$$!; \
 	$(BIN)/pytest -m "not soak and not e2e and postgres and not spark" > $$logs/2 2>&1 & databases=$$!; \
 	nice -n 10 $(BIN)/pytest -m "not soak and not e2e and (spark or not postgres)" > $$logs/3 2>&1 & others=$$!; \
 	$(BIN)/pytest -m "not soak and e2e and not own_service"; status=$$?; \
-	for part in $$own $$databases $$others; do wait $$part || status=$$?; done; cat $$logs/*; exit $$status
+	for part in $$types $$own $$databases $$others; do wait $$part || status=$$?; done; cat $$logs/*; exit $$status
 
 check: lint ## What runs without Spark and without whole processes
 	$(BIN)/pytest -m "not spark and not e2e and not soak"
