@@ -11,6 +11,7 @@ from sqlalchemy import make_url
 from service.meta_store.migrate import migrate
 from tests.support.helm import begin_building
 from tests.support.postgres import embedded_postgres, fresh_database
+from tests.support.service import Service, data_directory, running
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,3 +68,11 @@ def spark() -> "Iterator[SparkSession]":
 
     with local_spark() as session:
         yield session
+
+
+@pytest.fixture(scope="session")
+def live_service() -> Iterator[Service]:
+    """A service with one worker for everybody. Whoever uses it leaves it as it was: see `service`."""
+    with data_directory() as directory, running(Service(directory)) as service:
+        yield service
+        service.stop()

@@ -6,16 +6,8 @@ import pytest
 
 from tests.support.faulty_service import FAULT
 from tests.support.production import External, external_postgres
-from tests.support.service import ARRANGEMENT, FAULTY, Service, data_directory, running
+from tests.support.service import ARRANGEMENT, FAULTY, Service, data_directory
 from tests.support.waiting import until
-
-
-@pytest.fixture(scope="session")
-def live_service() -> Iterator[Service]:
-    """A service with one worker for everybody. Whoever uses it leaves it as it was: see `service`."""
-    with data_directory() as directory, running(Service(directory)) as service:
-        yield service
-        service.stop()
 
 
 @pytest.fixture
