@@ -23,9 +23,16 @@ _READER_SETTINGS: Final = (
     ("idle_in_transaction_session_timeout", "60s"),
     ("search_path", "public, rw_catalog"),
 )
-_WRITER_SETTINGS: Final = (("idle_in_transaction_session_timeout", "60s"), ("search_path", "live"))
-_READER_TEMPORARY_FILES: Final = (("temp_file_limit", "4GB"),)
-"""Only a superuser can give it, and the reader cannot change it: one user's sort must not fill the disk."""
+_WRITER_SETTINGS: Final = (
+    # The worker sets the timeout of each statement; this one ends a session that the worker has forgotten.
+    ("statement_timeout", "300s"),
+    ("idle_in_transaction_session_timeout", "60s"),
+    ("work_mem", "16MB"),
+    ("hash_mem_multiplier", "2"),
+    ("search_path", "live"),
+)
+_TEMPORARY_FILES: Final = (("temp_file_limit", "4GB"),)
+"""Only a superuser can give it, and neither login can change it: one user's sort must not fill the disk."""
 
 # Functions by name that would act on more than the statement's own result.
 _DENIED: Final = (
@@ -76,7 +83,7 @@ async def make_reader(conn: Connection, name: str, password: str) -> None:
     await _make_login(conn, name, password, READER_CONNECTIONS_MAX)
     await _configure(conn, name, _READER_SETTINGS)
     if await _is_superuser(conn):
-        await _configure(conn, name, _READER_TEMPORARY_FILES)
+        await _configure(conn, name, _TEMPORARY_FILES)
     role = sql.Identifier(name)
     await conn.execute(sql.SQL("grant usage on schema public to {}").format(role))
     cursor = await conn.execute("select to_regnamespace('rw_catalog') is not null")
@@ -89,6 +96,8 @@ async def make_writer(conn: Connection, name: str, password: str) -> None:
     """Create the writer or give it this password; tables are granted as they are made. Raises Invalid, Conflict."""
     await _make_login(conn, name, password, WRITER_CONNECTIONS_MAX)
     await _configure(conn, name, _WRITER_SETTINGS)
+    if await _is_superuser(conn):
+        await _configure(conn, name, _TEMPORARY_FILES)
     role = sql.Identifier(name)
     await conn.execute(sql.SQL("grant usage on schema state, live, stage to {}").format(role))
     await conn.execute(sql.SQL("grant execute on function state.hold_generation, state.refuse to {}").format(role))

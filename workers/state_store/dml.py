@@ -30,8 +30,10 @@ SETUP = (
     # One statement must not outlast a barrier's deadline: its epoch would be tried again, and again in vain.
     "set statement_timeout = '240s'",
 )
-_SERVERS_FAULT: Final = ("08", "40", "53", "55", "57", "58", "TF")
-"""SQLSTATEs, by their beginning, of a server that is away, full or shutting down, or of a generation that is over."""
+_CONNECTION_LOST: Final = ("08", "57P")
+"""SQLSTATEs, by their beginning, of a connection or server that is gone. The text of a statement can raise every other
+one, so that every other one is an error of that statement alone (I13).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,9 @@ class DmlStore:
     generation: Generation
 
     def run(self, statements: Sequence[Statement], epoch: Epoch) -> DmlOutcome:
-        """Run statements at `epoch` and commit. A bad one fails alone; raises psycopg.Error when the epoch cannot be
-        written.
+        """Run statements at `epoch` and commit. A bad one fails alone; raises psycopg.Error when the connection is lost
+        or the generation is over. The fence is the last command, outside every statement's savepoint, so that no
+        statement's own error is taken for the fence's.
         """
         results: list[StatementResult] = []
         deltas: dict[RelationId, int] = {}
@@ -86,16 +89,11 @@ def _run_alone(connection: psycopg.Connection, statement: Statement, epoch: Epoc
         error = "the statement would give two rows the same key"
         return StatementResult(id=statement.id, affected=0, error=error, sqlstate="21000"), 0
     except psycopg.Error as error:
-        if connection.closed or _is_servers_fault(error.sqlstate):
+        if connection.closed or (error.sqlstate or "").startswith(_CONNECTION_LOST):
             raise
         message = error.diag.message_primary or str(error)
         return StatementResult(id=statement.id, affected=0, error=message, sqlstate=error.sqlstate), 0
     return StatementResult(id=statement.id, affected=affected), delta
-
-
-def _is_servers_fault(state: str | None) -> bool:
-    """Whether another try may do better. A statement that timed out, or needs more than Postgres allows, will not."""
-    return state is None or (state.startswith(_SERVERS_FAULT) and state != "57014")
 
 
 def _apply(connection: psycopg.Connection, statement: Statement, epoch: Epoch) -> tuple[int, int]:
