@@ -15,6 +15,7 @@ from service.protocol.columns import Column
 from service.protocol.dml import live_view
 from service.protocol.relation import RESERVED_COLUMNS, Relation
 from service.sql.cursor import SCHEMA
+from service.sql.dml_functions import check_allowed
 from service.sql.functions import AGGREGATES
 from service.sql.select import named_relations
 from service.sql.tree import Dialect, Tree, given, identifier
@@ -71,6 +72,7 @@ class RowScope:
 
     def _check(self, node: exp.Expr) -> None:
         """Refuse what Postgres would in a statement that changes rows, and would take in the worker's query."""
+        check_allowed(self.tree, node)
         place = self.tree.position(node)
         if isinstance(node, exp.Parameter | exp.Placeholder | exp.SessionParameter):
             raise Invalid("a parameter is not supported", position=place)
