@@ -16,7 +16,7 @@ import socket
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,6 +27,7 @@ from pydantic import SecretStr
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service.api.app import create_app
+from service.api.origins import origin_of
 from service.api.settings import ApiSettings
 from service.domain.errors import Invalid, Unavailable
 from service.embedded.java import find_java
@@ -235,7 +236,9 @@ async def _password(engine: AsyncEngine, login: str) -> str:
 
 
 def _uvicorn(settings: Settings, world: World, schedule: Schedule, worker_token: SecretStr) -> uvicorn.Config:
-    api = ApiSettings(worker_token, settings.api_token, settings.body_size_max)
+    api = ApiSettings(
+        worker_token, settings.api_token, settings.body_size_max, allowed_origins=_origins(settings.allowed_origins)
+    )
 
     async def ready() -> Mapping[str, str]:
         return await readiness(world, schedule)
@@ -304,6 +307,21 @@ def _check_bind(settings: Settings) -> None:
             f"TIDEFILL_HOST={settings.host} can be reached from other machines: set TIDEFILL_API_TOKEN first",
             pointer="TIDEFILL_HOST",
         )
+
+
+def _origins(given: Sequence[str]) -> tuple[str, ...]:
+    """Return the origins of TIDEFILL_ALLOWED_ORIGINS as browsers send them. Raises Invalid."""
+    return tuple(_origin(text) for text in given)
+
+
+def _origin(text: str) -> str:
+    origin = origin_of(text)
+    if origin is None:
+        raise Invalid(
+            f'TIDEFILL_ALLOWED_ORIGINS: "{text}" is no origin such as https://grafana.example:3000',
+            pointer="TIDEFILL_ALLOWED_ORIGINS",
+        )
+    return origin
 
 
 def _is_loopback(host: str) -> bool:

@@ -29,6 +29,8 @@ class Settings(BaseSettings):
     port: int = Field(default=8700, ge=0, le=65535)
     api_token: SecretStr | None = None
     """Needed to bind to anything but loopback; then every call but the probes carries it as a bearer token."""
+    allowed_origins: list[str] = []
+    """Origins whose web pages may call the service, as JSON (`["https://grafana.example"]`)."""
     worker_token: SecretStr | None = None
     """The worker API's own token; None makes one up for the worker that the service starts itself."""
     public_url: str | None = None

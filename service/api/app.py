@@ -5,10 +5,11 @@ one operation. Nothing here knows a database. Next: `service.api.middleware`, th
 from collections.abc import Awaitable, Callable, Mapping
 
 from fastapi import FastAPI, Security
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.security import HTTPBearer
 
 from service.api import errors, openapi
-from service.api.middleware import Bodies, Net, Tokens
+from service.api.middleware import Bodies, Net, Origins, Tokens
 from service.api.routes import (
     events,
     graphs,
@@ -52,5 +53,14 @@ def create_app(world: World, *, settings: ApiSettings, ready: Callable[[], Await
     # The last one added is the outermost.
     app.add_middleware(Bodies, size_max=settings.body_size_max)
     app.add_middleware(Tokens, api_token=settings.api_token, worker_token=settings.worker_token)
+    if settings.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.allowed_origins,
+            allow_methods=["*"],
+            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"],
+            expose_headers=["Location", "Retry-After"],
+        )
+    app.add_middleware(Origins, loopback_only=settings.api_token is None, allowed=settings.allowed_origins)
     app.add_middleware(Net)
     return app

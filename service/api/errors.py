@@ -60,10 +60,12 @@ class Kind:
 INVALID: Final = Kind("invalid", 422, "The request is not valid")
 MALFORMED: Final = Kind("malformed", 400, "The request cannot be read")
 UNAUTHORIZED: Final = Kind("unauthorized", 401, "A bearer token is needed")
+FOREIGN: Final = Kind("foreign-origin", 403, "A web page of another origin sent the call")
 NO_ROUTE: Final = Kind("no-such-route", 404, "There is nothing at this path")
 METHOD: Final = Kind("method-not-allowed", 405, "The path does not take this method")
 TOO_LARGE: Final = Kind("too-large", 413, "The body is too large")
 MEDIA: Final = Kind("unsupported-media-type", 415, "The body's media type is not supported")
+MISDIRECTED: Final = Kind("misdirected", 421, "The service is not known by this host name")
 BROKEN: Final = Kind("internal", 500, "The service failed")
 
 KINDS: Final[Mapping[type[MetaError], Kind]] = MappingProxyType(

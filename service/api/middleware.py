@@ -1,5 +1,5 @@
 """What every request passes before a route sees it, as plain ASGI: from the outside in, a net for what nobody
-foresaw, the tokens, and the body's size and form.
+foresaw, the refusal of web pages, the tokens, and the body's size and form.
 
 The body of a JSON call is read here, whole and bounded, so that a body that is too large, of another type or holding
 what Postgres's text cannot is refused before anything happens. Bulk loads stream past it.
@@ -8,7 +8,8 @@ what Postgres's text cannot is refused before anything happens. Bulk loads strea
 import hmac
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
+from types import MappingProxyType
 from typing import Final
 
 from fastapi.responses import JSONResponse
@@ -17,7 +18,19 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.errors import BROKEN, INVALID, MALFORMED, MEDIA, TOO_LARGE, UNAUTHORIZED, answer
+from service.api.errors import (
+    BROKEN,
+    FOREIGN,
+    INVALID,
+    MALFORMED,
+    MEDIA,
+    MISDIRECTED,
+    TOO_LARGE,
+    UNAUTHORIZED,
+    Kind,
+    answer,
+)
+from service.api.origins import Head, Refusal, judge
 from service.telemetry.log import logger
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
@@ -57,6 +70,53 @@ class Net:
             if started:
                 raise  # the response is half sent: only closing the connection says so
             await answer(BROKEN, "the service failed; its log says why")(scope, receive, send)
+
+
+_REFUSED: Final = MappingProxyType(
+    {
+        Refusal.TARGET: (MALFORMED, "the request target is a whole URL; send its path, and the host in Host"),
+        Refusal.HOST: (
+            MISDIRECTED,
+            "without TIDEFILL_API_TOKEN only 127.0.0.0/8, [::1] and localhost are served, as Host says it",
+        ),
+        Refusal.ORIGIN: (
+            FOREIGN,
+            "a web page of another origin may not call this service; TIDEFILL_ALLOWED_ORIGINS lists those that may",
+        ),
+    }
+)
+
+
+class Origins:
+    """Refuses requests that a web page sent (`service.api.origins`). `loopback_only`: no token is configured."""
+
+    def __init__(self, app: ASGIApp, *, loopback_only: bool, allowed: Collection[str]) -> None:
+        self.app, self.loopback_only, self.allowed = app, loopback_only, frozenset(allowed)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the request, or refuse it."""
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        if refusal is None:
+            await self.app(scope, receive, send)
+            return
+        kind, detail = refusal
+        # The body, if there is one, is not read, so the connection cannot be used again.
+        await answer(kind, detail, headers={"Connection": "close"})(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> tuple[Kind, str] | None:
+        headers = Headers(scope=scope)
+        head = Head(
+            method=scope["method"],
+            target=scope["path"],
+            host=headers.getlist("host"),
+            origin=headers.getlist("origin"),
+            site=headers.getlist("sec-fetch-site"),
+            mode=headers.getlist("sec-fetch-mode"),
+        )
+        # The worker API always has a token of its own, and workers may reach it by another name.
+        loopback_only = self.loopback_only and not scope["path"].startswith("/internal/")
+        found = judge(head, loopback_only=loopback_only, allowed=self.allowed)
+        return None if found is None else _REFUSED[found]
 
 
 class Tokens:

@@ -9,9 +9,11 @@ from pydantic import SecretStr
 class ApiSettings:
     """`api_token` None leaves `/v1` open, which bootstrap allows on loopback only. The worker API always has a token.
 
+    Pages of `allowed_origins`, as `service.api.origins.origin_of` returns them, may call the service from a browser.
     `body_size_max` is in bytes and holds for JSON bodies; bulk loads are streamed and have no such limit.
     """
 
     worker_token: SecretStr
     api_token: SecretStr | None = None
     body_size_max: int = 1 << 20
+    allowed_origins: tuple[str, ...] = ()

@@ -138,7 +138,7 @@ async def doors(
     app.state.world = world_of(cast("Stores", stores), **ports)
     app.state.ready = checks or Checks()
     transport = httpx.ASGITransport(app, raise_app_exceptions=True)
-    async with httpx.AsyncClient(transport=transport, base_url="http://service") as http:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         yield http
 
 
