@@ -41,6 +41,7 @@ from service.meta_store.migrate import migrate
 from service.meta_store.secrets import remembered
 from service.meta_store.stores import PostgresStores
 from service.operations.world import World
+from service.parsing.pool import ParserProcesses
 from service.ports.launcher import Launcher
 from service.ports.signals import Topic
 from service.probes.http import HttpxProbe
@@ -208,6 +209,8 @@ async def _world(stack: AsyncExitStack, settings: Settings, database_url: str) -
     owner = await stack.enter_async_context(open_pool(state_store_url, name="owner"))
     reader = await stack.enter_async_context(open_reader_pool(logins.reader_url))
     catalog_reader = await stack.enter_async_context(open_reader_pool(catalog, name="catalog"))
+    parsers = ParserProcesses()
+    stack.push_async_callback(parsers.close)
     world = World(
         stores=PostgresStores(engine),
         tables=PostgresTables(owner),
@@ -221,6 +224,7 @@ async def _world(stack: AsyncExitStack, settings: Settings, database_url: str) -
         replication=PostgresReplication(),
         external_rows=PostgresExternalRows(),
         followed_rows=PostgresFollowedRows(owner),
+        parsers=parsers,
         clock=SystemClock(),
         signals=LocalSignals(),
         barrier_signals=LocalSignals(),

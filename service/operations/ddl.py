@@ -16,7 +16,7 @@ from service.operations.naming import as_named, named
 from service.operations.rescaling import actors_beside, slots
 from service.operations.world import World
 from service.ports.records import CatalogEntry, NewFragment, NewJob
-from service.protocol.ids import JobId
+from service.protocol.ids import JobId, RelationId
 from service.protocol.plan import FragmentKind, ScanType
 from service.protocol.relation import Relation, RelationKind
 from service.sql.explain import PlannedScan, plan_text
@@ -45,6 +45,15 @@ class Planned:
     new: NewJob
     bound: BoundView
     strategy: Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A view's bound query, the relations that there are by name, and the logical views that it reads itself."""
+
+    view: BoundView
+    relations: Mapping[str, Relation]
+    views: tuple[RelationId, ...]
 
 
 async def create_table(
@@ -103,27 +112,32 @@ async def readable(world: World, names: Collection[str], *, read: Collection[str
 
 async def order_of(world: World, statement: CreateMaterializedView) -> Edges:
     """Return the backfill order that a materialized view would have. Raises Invalid, NotFound."""
-    return (await _bound(world, statement))[0].order
+    return (await _bound(world, statement)).view.order
 
 
-async def _bound(
-    world: World, statement: CreateMaterializedView
-) -> tuple[BoundView, Mapping[str, Relation], Mapping[str, logical_views.Query]]:
-    """Bind a query; return with it the relations that there are, and the logical views that it reads."""
+async def _bound(world: World, statement: CreateMaterializedView) -> Bound:
+    """Bind a query. Raises Invalid, NotFound, Conflict."""
     ordered = {one.name for edge in statement.order.edges for one in edge}
-    views = await logical_views.queries(world, query_reads(statement.query) | ordered)
+    reads = await beside(world.parsers, statement.text, query_reads, statement.query)
+    views = await logical_views.queries(world, reads | ordered)
     queries = [statement.query, *(view.query for view in views.values())]
     named_in = ordered.union(*(mentioned(query.text) for query in queries))
-    relations = await readable(world, named_in, read=query_reads(statement.query))
+    relations = await readable(world, named_in, read=reads)
     read = {name: view.query for name, view in views.items()}
-    text = max((query.text for query in queries), key=len)
-    return await beside(text, bind_view, statement, relations, read), relations, views
+    if views:
+        # Views of views that read each twice grow with every level, however short each text is.
+        length = sum(len(query.text) for query in queries)
+        bound = await world.parsers.run(length, bind_view, statement, relations, read)
+    else:
+        bound = await beside(world.parsers, statement.text, bind_view, statement, relations, read)
+    return Bound(bound, relations, tuple(views[name].id for name in sorted(reads) if name in views))
 
 
 async def _plan(
     world: World, statement: CreateMaterializedView, session: Mapping[str, str], *, background: bool
 ) -> Planned:
-    bound, relations, views = await _bound(world, statement)
+    found = await _bound(world, statement)
+    bound, relations = found.view, found.relations
     columns = [await requests.analyze(world, scan.upstream, scan.query, bound.names) for scan in bound.scans]
     relation = view_relation(bound, columns, statement.name)
     strategy = chosen(session)
@@ -155,8 +169,7 @@ async def _plan(
     order = tuple((relations[before].id, relations[after].id) for before, after in bound.order)
     # What is tied keeps the actors it has: nothing is asked for.
     asked = (None, None) if tied else (parallelism, backfill)
-    read = tuple(views[name].id for name in sorted(query_reads(statement.query)) if name in views)
-    new = NewJob(relation, statement.text, background, scans, *asked, order, read, serverless)
+    new = NewJob(relation, statement.text, background, scans, *asked, order, found.views, serverless)
     return Planned(new, bound, strategy)
 
 

@@ -9,14 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from service.domain.errors import Conflict, Invalid, NotFound
-from service.operations.beside import beside
+from service.operations.beside import parsed
 from service.operations.naming import Named, named
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import NewLogicalView
 from service.protocol.ids import RelationId
 from service.protocol.relation import RelationKind
-from service.sql.parse import parse
 from service.sql.statements import CreateView
 from service.sql.tree import Tree
 
@@ -47,15 +46,17 @@ async def queries(world: World, names: Collection[str]) -> Mapping[str, Query]:
     """
     found: dict[str, Query] = {}
     frontier = set(names)
-    async with world.stores.begin() as tx:
-        while frontier:
-            view = await tx.views.named(frontier.pop())
-            if view is None or not view.shown:
-                continue
-            statement = await beside(view.definition, parse, view.definition)
-            assert isinstance(statement, CreateView), view
-            found[view.name] = Query(view.id, statement.query)
-            frontier |= statement.reads.keys() - found.keys()
+    while frontier:
+        async with world.stores.begin() as tx:
+            views = [view for name in sorted(frontier) if (view := await tx.views.named(name)) is not None]
+        frontier = set()
+        # Parsed outside the transaction: a long text would hold its connection.
+        for view in views:
+            if view.shown and view.name not in found:
+                statement = await parsed(world.parsers, view.definition)
+                assert isinstance(statement, CreateView), view
+                found[view.name] = Query(view.id, statement.query)
+                frontier |= statement.reads.keys() - found.keys()
     return found
 
 

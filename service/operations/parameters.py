@@ -10,8 +10,8 @@ from typing import Final
 from service.domain.errors import Invalid
 from service.domain.parameters import SystemParameters, parse_system_parameter
 from service.domain.probes import LENGTH_MAX, parse_probe_url
+from service.operations.beside import parsed
 from service.operations.world import World
-from service.sql.parse import parse
 from service.sql.statements import Select
 
 HTTP_PROBE: Final = "backfill_auto_probe_http"
@@ -31,7 +31,7 @@ async def alter(world: World, texts: Mapping[str, str], *, asked_by: str) -> Map
     wanted = {
         name: defaults[name]
         if name in defaults and text.strip().lower() == "default"
-        else _checked(name, parse_system_parameter(name, text))
+        else await _checked(world, name, parse_system_parameter(name, text))
         for name, text in texts.items()
     }
     secret = wanted.get(HTTP_PROBE)
@@ -54,7 +54,7 @@ async def alter(world: World, texts: Mapping[str, str], *, asked_by: str) -> Map
     return asdict(after)
 
 
-def _checked(name: str, value: Value) -> Value:
+async def _checked(world: World, name: str, value: Value) -> Value:
     """Raise Invalid where a probe is none. What is wrong with a URL does not quote it."""
     if name == HTTP_PROBE and value:
         return parse_probe_url(str(value), pointer=name).text
@@ -62,7 +62,7 @@ def _checked(name: str, value: Value) -> Value:
         if len(str(value)) > LENGTH_MAX:
             raise Invalid(f'"{name}" takes at most {LENGTH_MAX} characters', pointer=name)
         try:
-            probe = parse(str(value))
+            probe = await parsed(world.parsers, str(value))
         except Invalid as error:
             raise Invalid(f'"{name}": {error}', pointer=name) from None
         if not isinstance(probe, Select):

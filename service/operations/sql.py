@@ -30,7 +30,7 @@ from service.operations import (
     secrets,
     sources,
 )
-from service.operations.beside import beside
+from service.operations.beside import beside, bound_insert, parsed
 from service.operations.naming import named, relation_names
 from service.operations.standing import progress_of
 from service.operations.status import listed
@@ -40,9 +40,8 @@ from service.ports.records import CatalogEntry, Claim, LogicalView
 from service.protocol.dml import Delete, InsertValues, Update
 from service.protocol.relation import RelationKind
 from service.sql import statements as s
-from service.sql.dml import BoundInsert, bind_delete, bind_insert, bind_update
+from service.sql.dml import BoundInsert, bind_delete, bind_update
 from service.sql.order import dot
-from service.sql.parse import parse
 from service.sql.statements import wrong_kind
 from service.sql.tokens import mentioned
 
@@ -77,7 +76,7 @@ async def run(
     """
     checked = {name: parse_session_variable(name, value) for name, value in session.items()}
     call = _Call(world, text, checked, asked_by, claim)
-    outcome = await call.run(await beside(text, parse, text))
+    outcome = await call.run(await parsed(world.parsers, text))
     return outcome if outcome.session else replace(outcome, session=checked)
 
 
@@ -134,10 +133,10 @@ class _Call:
         relations = await dml.readable(self.world, mentioned(self.text), statement.target, position=statement.position)
         match statement:
             case s.Insert():
-                insert = await beside(self.text, bind_insert, statement, relations)
+                insert = await bound_insert(self.world.parsers, self.text, statement, relations)
                 return Outcome(f"INSERT 0 {await self._insert(insert)}")
             case s.Update():
-                bound = await beside(self.text, bind_update, statement, relations)
+                bound = await beside(self.world.parsers, self.text, bind_update, statement, relations)
                 update = Update(
                     id=await dml.reserve(self.world),
                     relation=bound.relation,
@@ -146,7 +145,7 @@ class _Call:
                 )
                 return Outcome(f"UPDATE {await dml.run(self.world, update, claim=self.claim)}")
             case s.Delete():
-                found = await beside(self.text, bind_delete, statement, relations)
+                found = await beside(self.world.parsers, self.text, bind_delete, statement, relations)
                 delete = Delete(id=await dml.reserve(self.world), relation=found.relation, predicate=found.predicate)
                 return Outcome(f"DELETE {await dml.run(self.world, delete, claim=self.claim)}")
 

@@ -12,6 +12,7 @@ from service.ports.clock import Clock
 from service.ports.comparing import ExternalRows, FollowedRows
 from service.ports.health import HttpProbe, StoreGauge
 from service.ports.meta_store import Stores
+from service.ports.parsing import Parsers
 from service.ports.records import Claim
 from service.ports.signals import Signals
 from service.ports.sources import ExternalTables, Replication
@@ -35,6 +36,7 @@ class World:
     replication: Replication
     external_rows: ExternalRows
     followed_rows: FollowedRows
+    parsers: Parsers
     clock: Clock
     signals: Signals
     """Something changed in the meta store."""

@@ -14,7 +14,7 @@ from sqlglot import exp
 from service.domain.errors import Invalid, NotFound
 from service.protocol.columns import Column
 from service.protocol.relation import Relation, RelationKind
-from service.sql.constants import Constants, constants_of, printed
+from service.sql.constants import constants_of, printed
 from service.sql.cursor import SCHEMA, Cursor
 from service.sql.rows import RowScope, null_violation
 from service.sql.select import check_query, parse_select, query_tree
@@ -127,16 +127,16 @@ def parse_delete(cursor: Cursor) -> Delete:
 
 def bind_insert(statement: Insert, relations: Mapping[str, Relation]) -> BoundInsert:
     """Return what an INSERT means. Raises Invalid and NotFound."""
-    relation = _table(statement.target, statement.position, relations)
-    if statement.columns:
-        columns = tuple(_assignable(relation, name, place) for name, place in statement.columns)
-        _refuse_twice([(column.name, place) for column, (_, place) in zip(columns, statement.columns, strict=True)])
-    else:
-        columns = relation.visible
+    if statement.constants is not None:
+        bound = bind_constants(statement, relations)
+        if bound is not None:
+            return bound
+        # The tree knows the place of what is to be refused.
+        text = statement.constants.text
+        return bind_insert(parse_insert(Cursor(text, tokenize(text))), relations)
+    relation, columns = _filled(statement, relations)
     if statement.query is not None:
         return _bind_query(statement, statement.query, relation, columns)
-    if statement.constants is not None:
-        return _bind_constants(statement, statement.constants, relations, columns)
     assert statement.tree is not None
     scope = RowScope(statement.tree, relation, frozenset(), relations, columns_visible=False)
     rows = [_row(scope, row, columns, exact=bool(statement.columns)) for row in statement.tree.root.expressions]
@@ -147,15 +147,26 @@ def bind_insert(statement: Insert, relations: Mapping[str, Relation]) -> BoundIn
     return _bound_values(statement, relation, columns[:width], source, scope.reads())
 
 
-def _bind_constants(
-    statement: Insert, constants: Constants, relations: Mapping[str, Relation], columns: tuple[Column, ...]
-) -> BoundInsert:
-    rows = constants.rows
+def bind_constants(statement: Insert, relations: Mapping[str, Relation]) -> BoundInsert | None:
+    """Return what an INSERT of plain constants means, in time linear in its length; None where it is none, or holds
+    what is to be refused. Raises Invalid and NotFound.
+    """
+    if statement.constants is None:
+        return None
+    relation, columns = _filled(statement, relations)
+    rows = statement.constants.rows
     source = printed(rows, columns, exact=bool(statement.columns))
-    if source is None:
-        # The tree knows the place of what is to be refused.
-        return bind_insert(parse_insert(Cursor(constants.text, tokenize(constants.text))), relations)
-    return _bound_values(statement, relations[statement.target], columns[: len(rows[0])], source, ())
+    return None if source is None else _bound_values(statement, relation, columns[: len(rows[0])], source, ())
+
+
+def _filled(statement: Insert, relations: Mapping[str, Relation]) -> tuple[Relation, tuple[Column, ...]]:
+    """Return the target and the columns that the rows fill, in order. Raises Invalid and NotFound."""
+    relation = _table(statement.target, statement.position, relations)
+    if not statement.columns:
+        return relation, relation.visible
+    columns = tuple(_assignable(relation, name, place) for name, place in statement.columns)
+    _refuse_twice([(column.name, place) for column, (_, place) in zip(columns, statement.columns, strict=True)])
+    return relation, columns
 
 
 def _bound_values(

@@ -7,7 +7,6 @@ allow-list (`service.sql.functions`) is keyed by what the user wrote.
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, cast
 
@@ -81,13 +80,31 @@ class Dialect(RisingWave):
             return cast("exp.Interval", self.expression(exp.Cast(this=text, to=exp.DType.INTERVAL.into_expr())))
 
 
-@dataclass(frozen=True, slots=True)
 class Tree:
-    """A parsed part of a statement: `text[start:]` of it. Opaque to everybody outside `service.sql`."""
+    """A parsed part of a statement: `text[start:end]` of it. Opaque to everybody outside `service.sql`.
 
-    root: exp.Expr
-    text: str
-    start: int
+    Between processes only the text travels, and is parsed again where `root` is used: pickling the nodes would hold the
+    interpreter for longer than most texts take to parse.
+    """
+
+    __slots__ = ("_root", "end", "start", "text")
+
+    def __init__(self, text: str, start: int, end: int) -> None:
+        self.text, self.start, self.end = text, start, end
+        self._root: exp.Expr | None = None
+
+    @property
+    def root(self) -> exp.Expr:
+        """The topmost node. Raises sqlglot's errors where the text was not parsed before."""
+        if self._root is None:
+            parsed = Dialect().parse(self.text[self.start : self.end], error_level=ErrorLevel.IMMEDIATE)
+            if len(parsed) != 1 or not isinstance(parsed[0], exp.Expr):
+                raise ParseError("not one expression")
+            self._root = parsed[0]
+        return self._root
+
+    def __reduce__(self) -> tuple[type["Tree"], tuple[str, int, int]]:
+        return Tree, (self.text, self.start, self.end)
 
     def position(self, node: exp.Expr) -> int:
         """Return the 1-based place of a node in the statement: its own, or that of the first thing in it that has
@@ -109,20 +126,16 @@ _FAILURES: Final = (SqlglotError, ValueError, TypeError, AttributeError, LookupE
 def parse_tree(text: str, tokens: Sequence[Token]) -> Tree:
     """Parse what `tokens` (an END last) cover of the statement `text`. Raises Invalid with Postgres's words."""
     _refuse_foreign(tokens)
-    start = tokens[0].start
-    covered = text[start : tokens[-1].start]
+    tree = Tree(text, tokens[0].start, tokens[-1].start)
     try:
-        parsed = Dialect().parse(covered, error_level=ErrorLevel.IMMEDIATE)
+        root = tree.root
     except RecursionError:
-        raise Invalid("the statement is nested too deeply", position=start + 1) from None
+        raise Invalid("the statement is nested too deeply", position=tree.start + 1) from None
     except ParseError as error:
-        raise syntax_error(_culprit(error, covered, tokens)) from None
+        raise syntax_error(_culprit(error, text[tree.start : tree.end], tokens)) from None
     except _FAILURES:
-        raise Invalid("syntax error", position=start + 1) from None
-    if len(parsed) != 1 or not isinstance(parsed[0], exp.Expr):
-        raise syntax_error(tokens[0])
-    tree = Tree(parsed[0], text, start)
-    for column in tree.root.find_all(exp.Column):
+        raise Invalid("syntax error", position=tree.start + 1) from None
+    for column in root.find_all(exp.Column):
         if not isinstance(column.this, exp.Identifier | exp.Star):
             raise Invalid("syntax error: a column's name is expected", position=tree.position(column.this))
     return tree

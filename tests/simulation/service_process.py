@@ -237,6 +237,7 @@ class ServiceProcess:
             "replication": None,
             "external_rows": None,
             "followed_rows": None,
+            "parsers": None,
             "staging": SimulatedStaging(staged, place),
             "clock": Clock(place.kernel, skew),
             "signals": SimulatedSignals(place.kernel, place.faults),

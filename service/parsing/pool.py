@@ -1,0 +1,135 @@
+"""Implements `service.ports.parsing.Parsers` with a few processes, started when first needed and ended when idle.
+
+A process whose call exceeds its budget, or whose caller goes away, is killed; the next call starts another one. Calls
+wait in the order in which they came. Next: `service.parsing.child`.
+"""
+
+import asyncio
+import os
+import pickle
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable
+from typing import Any, Final, ParamSpec, TypeVar
+
+from service.domain.errors import Invalid, Unavailable
+from service.parsing.child import HEAD, Work, framed
+
+PROCESSES_MAX: Final = 2
+"""A text that uses up its budget occupies one of them meanwhile."""
+WAITING_MAX: Final = 200
+"""Each waiting call holds its text, which may have a megabyte."""
+CPU_SECONDS: Final = 1.0
+"""A hand-written text of a few thousand characters takes a fiftieth of it."""
+CPU_SECONDS_PER_CHARACTER: Final = 2.0 / (64 << 10)
+"""Twice what rows of function calls take, which is the most that was measured."""
+_WALL: Final = 20
+"""A loaded machine gives a process a fraction of a processor. Beyond this many times its budget it hangs."""
+_IDLE_SECONDS: Final = 300.0
+_START_SECONDS: Final = 60.0
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def cpu_seconds(length: int) -> float:
+    """Return the processor time that parsing a text of so many characters may take."""
+    return CPU_SECONDS + length * CPU_SECONDS_PER_CHARACTER
+
+
+class ParserProcesses:
+    """See `service.ports.parsing.Parsers`. `close` ends every process."""
+
+    def __init__(self, *, processes: int = PROCESSES_MAX, waiting: int = WAITING_MAX) -> None:
+        self._turns = asyncio.Semaphore(processes)
+        self._waiting, self._waiting_max = 0, waiting
+        self._idle: list[Process] = []
+        self._retiring: asyncio.TimerHandle | None = None
+
+    async def run(self, length: int, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._waiting >= self._waiting_max:
+            raise Unavailable(f"{self._waiting_max} statements wait to be parsed: try again later")
+        work = Work(read, args, kwargs, cpu_seconds(length))
+        self._waiting += 1
+        try:
+            await self._turns.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            succeeded, outcome = await self._answered(work)
+        finally:
+            self._turns.release()
+        if not succeeded:
+            raise outcome
+        return outcome
+
+    async def close(self) -> None:
+        """End the processes that wait for a call."""
+        if self._retiring is not None:
+            self._retiring.cancel()
+        for process in self._taken():
+            await _end(process)
+
+    async def _answered(self, work: Work) -> tuple[bool, Any]:
+        process = self._idle.pop() if self._idle else await _started()
+        answer = b""
+        try:
+            async with asyncio.timeout(work.cpu_seconds * _WALL + _START_SECONDS):
+                answer = await _called(process, await asyncio.to_thread(framed, work))
+        except TimeoutError:
+            raise _too_long(work) from None
+        except (asyncio.IncompleteReadError, ConnectionError):
+            if await process.wait() == -signal.SIGPROF:
+                raise _too_long(work) from None
+            raise Unavailable("the process that parsed the statement ended: try again") from None
+        finally:
+            if not answer:
+                await _end(process)
+        self._idle.append(process)
+        self._retire_later()
+        # Unpickled beside the loop: a bound view of many scans takes a while.
+        return await asyncio.to_thread(pickle.loads, answer)
+
+    def _retire_later(self) -> None:
+        if self._retiring is not None:
+            self._retiring.cancel()
+        self._retiring = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._retire)
+
+    def _retire(self) -> None:
+        for process in self._taken():
+            assert process.stdin is not None
+            process.stdin.close()  # it ends with its input
+
+    def _taken(self) -> list[Process]:
+        taken, self._idle = self._idle, []
+        return taken
+
+
+async def _started() -> Process:
+    # Nothing of the service's environment: it may hold secrets.
+    environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PATH": os.defpath}
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "service.parsing.child", stdin=PIPE, stdout=PIPE, env=environment
+    )
+
+
+async def _called(process: Process, request: bytes) -> bytes:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(request)
+    await process.stdin.drain()
+    size = int.from_bytes(await process.stdout.readexactly(HEAD), "big")
+    return await process.stdout.readexactly(size)
+
+
+async def _end(process: Process) -> None:
+    if process.returncode is None:
+        process.kill()
+    await process.wait()
+
+
+def _too_long(work: Work) -> Invalid:
+    return Invalid(
+        f"the statement takes more than {work.cpu_seconds:.1f} s to be parsed: make it shorter or nest it less deeply"
+    )
