@@ -48,7 +48,7 @@ class ParserProcesses:
         self._retiring: asyncio.TimerHandle | None = None
 
     async def run(self, length: int, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if self._waiting >= self._waiting_max:
+        if self._turns.locked() and self._waiting >= self._waiting_max:
             raise Unavailable(f"{self._waiting_max} statements wait to be parsed: try again later")
         work = Work(read, args, kwargs, cpu_seconds(length))
         self._waiting += 1
