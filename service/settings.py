@@ -7,10 +7,12 @@ must not put into an environment that queries could read.
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import BeforeValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+LogLevel = Annotated[Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(str.lower)]
 
 
 class Settings(BaseSettings):
@@ -44,7 +46,8 @@ class Settings(BaseSettings):
     serverless_spark_conf: dict[str, str] | None = None
     """Spark settings of such a worker, as JSON (`{"spark.driver.memory": "2g"}`), instead of TIDEFILL_SPARK_CONF."""
     log_format: Literal["console", "json"] = "console"
-    log_level: str = "info"
+    log_level: LogLevel = "info"
+    """Of the service, and of the workers that it starts."""
     body_size_max: int = Field(default=1 << 20, gt=0)
     """The largest JSON body in bytes. Bulk loads are streamed and have no such limit."""
 

@@ -141,7 +141,9 @@ def _failure(worker: WorkerId, barrier: Barrier, error: Exception) -> Failed:
 
 def _configure_log(settings: Settings) -> None:
     renderer: Any = (
-        structlog.processors.JSONRenderer() if settings.log_format == "json" else structlog.dev.ConsoleRenderer()
+        structlog.processors.JSONRenderer()
+        if settings.log_format == "json"
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
     structlog.configure(
         processors=[
@@ -150,6 +152,7 @@ def _configure_log(settings: Settings) -> None:
             structlog.processors.format_exc_info,
             renderer,
         ],
+        wrapper_class=structlog.make_filtering_bound_logger(settings.log_level),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
     )
     threading.current_thread().name = "worker"

@@ -5,10 +5,12 @@ executors.
 """
 
 import os
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import BeforeValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+LogLevel = Annotated[Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(str.lower)]
 
 
 class Settings(BaseSettings):
@@ -27,8 +29,8 @@ class Settings(BaseSettings):
     spark_master: str = "local[*]"
     spark_conf: dict[str, str] = Field(default_factory=dict)
     """More Spark settings, as JSON; they win over the worker's own."""
-    log_format: str = "json"
-    log_level: str = "info"
+    log_format: Literal["console", "json"] = "json"
+    log_level: LogLevel = "info"
 
 
 def read_settings() -> Settings:

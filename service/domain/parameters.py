@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Final, Self
 
 from service.domain.adaptive import AUTO, Bounds
+from service.domain.compatibility import WITHOUT_EFFECT
 from service.domain.errors import Invalid, NotFound
 from service.domain.parallelism import ACTORS_MAX, Fixed, parse_parallelism
 
@@ -114,6 +115,8 @@ def parse_system_parameter(name: str, text: str) -> int | bool | str:
 
 def parse_session_variable(name: str, text: str) -> str:
     """Return the normal text of a session variable's value. Raises NotFound and Invalid."""
+    if name in WITHOUT_EFFECT:
+        return text.strip()
     if name not in SESSION_DEFAULTS:
         raise NotFound(f'unrecognized configuration parameter "{name}"', kind="parameter")
     lowered = text.strip().lower()

@@ -39,7 +39,8 @@ async def abandon(tx: Transaction, view: GraphView, effect: Abandon, *, now: dat
     await tx.graphs.ask_recovery(view.graph, None)
     facts = {"graph": view.graph, "generation": generation, "reason": effect.reason, "job": blamed}
     await tx.events.append("graph.recovering", facts, now=now)
-    log.warning("graph.recovering", **facts)
+    # The end of a job that a user cancels is no fault.
+    (log.info if effect.reason == STOPPED else log.warning)("graph.recovering", **facts)
 
 
 def _hung(view: GraphView, effect: Abandon) -> bool:
@@ -81,7 +82,10 @@ async def roll_back(world: World, view: GraphView, *, term: Term) -> None:
         await world.tables.roll_back([one for one, upto in reached.items() if upto == epoch], epoch, term=term)
     async with world.stores.begin(term) as tx:
         await tx.graphs.set_status(view.graph, GraphStatus.WAITING, now=world.clock.now())
-    log.info("graph.rolled_back", graph=view.graph, generation=view.generation, epoch=view.committed)
+    # The graph of a snapshot job starts here as well, with nothing to roll back.
+    (log.debug if view.committed == NEVER else log.info)(
+        "graph.rolled_back", graph=view.graph, generation=view.generation, epoch=view.committed
+    )
 
 
 async def apply_stops(tx: Transaction, view: GraphView, *, now: datetime) -> None:

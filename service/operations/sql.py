@@ -5,33 +5,30 @@ The service keeps no session: SET answers with the new map of variables, and the
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from service.domain.job import CREATING
 from service.domain.parallelism import DEFAULT
-from service.domain.parameters import (
-    SESSION_DEFAULTS,
-    SystemParameters,
-    parse_session_variable,
-)
+from service.domain.parameters import SESSION_DEFAULTS, parse_session_variable
 from service.operations import (
     commands,
+    configuration,
     ddl,
     dml,
     following,
     jobs,
     limits,
     logical_views,
-    parameters,
     rescaling,
     secrets,
     sources,
 )
 from service.operations.beside import beside, bound_insert, parsed
 from service.operations.naming import named, relation_names
+from service.operations.outcome import Outcome
 from service.operations.standing import progress_of
 from service.operations.status import listed
 from service.operations.waiting import until
@@ -49,23 +46,6 @@ WAIT_LIMIT: Final = timedelta(hours=2)
 RECOVERING: Final = "the recovery goes on: rw_catalog.rw_recovery_info shows how"
 _DESCRIBED: Final = (("Name", "text"), ("Type", "text"), ("Is Hidden", "text"), ("Description", "text"))
 _CATALOG: Final = re.compile(r"\brw_[a-z_]+", re.IGNORECASE)
-
-Columns = tuple[tuple[str, str], ...]
-Rows = tuple[tuple[Any, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a statement gives: a command tag, rows with (name, Postgres type) columns, notices, the session from now
-    on.
-    """
-
-    tag: str
-    columns: Columns = ()
-    rows: Rows = ()
-    notices: tuple[str, ...] = ()
-    session: Mapping[str, str] = field(default_factory=dict[str, str])
-    truncated: bool = False
 
 
 async def run(
@@ -99,7 +79,7 @@ class _Call:
             case s.CreateSource() | s.CreateSecret() | s.AlterSecret() | s.DropSecret():
                 return await self._connect(statement)
             case s.SetVariable() | s.ShowVariable() | s.AlterSystem() | s.ShowParameters():
-                return await self._configure(statement)
+                return await configuration.run(self.world, statement, self.session, asked_by=self.asked_by)
             case s.ShowRelations() | s.ShowSecrets() | s.Describe() | s.ShowCreate() | s.ShowJobs():
                 return await self._show(statement)
             case s.Explain() | s.ExplainBackfill():
@@ -201,26 +181,6 @@ class _Call:
                 notices = await secrets.drop(self.world, name, if_exists=if_exists, asked_by=self.asked_by)
                 return Outcome("DROP_SECRET", notices=notices)
 
-    async def _configure(self, statement: s.SetVariable | s.ShowVariable | s.AlterSystem | s.ShowParameters) -> Outcome:
-        match statement:
-            case s.SetVariable(name=name, value=value):
-                changed = {**self.session, name: parse_session_variable(name, value)}
-                return Outcome("SET_VARIABLE", session=changed)
-            case s.ShowVariable(name=name):
-                if name is None:
-                    settings = tuple((known, self._variable(known)) for known in sorted(SESSION_DEFAULTS))
-                    return Outcome("SHOW", (("Name", "text"), ("Setting", "text")), settings)
-                if name not in SESSION_DEFAULTS:
-                    raise NotFound(f'unrecognized configuration parameter "{name}"', kind="parameter")
-                return Outcome("SHOW", ((name, "text"),), ((self._variable(name),),))
-            case s.AlterSystem(name=name, value=value):
-                return Outcome("ALTER_SYSTEM", notices=await self._alter_system(name, value))
-            case s.ShowParameters():
-                async with self.world.stores.begin() as tx:
-                    known = SystemParameters.of(await tx.parameters.all())
-                rows = tuple((name, _shown(getattr(known, name))) for name in SystemParameters.__slots__)
-                return Outcome("SHOW", (("Name", "text"), ("Value", "text")), rows)
-
     async def _control(
         self,
         statement: s.AlterRateLimit
@@ -278,14 +238,6 @@ class _Call:
             return Outcome(tag, notices=("the cluster is under recovery: the change is deferred until it is over",))
         await commands.applied(self.world, command)
         return Outcome(tag)
-
-    async def _alter_system(self, name: str, text: str) -> tuple[str, ...]:
-        after = await parameters.alter(self.world, {name: text}, asked_by=self.asked_by)
-        if name == "barrier_interval_ms" and int(after[name]) > 300_000:
-            return ("barrier_interval_ms is above 5 minutes: changes will be seen late",)
-        if name == "checkpoint_frequency" and int(after[name]) > 60:
-            return ("checkpoint_frequency is above 60: changes will be seen late",)
-        return ()
 
     async def _wait(self, kind: RelationKind | None, name: str | None) -> None:
         only = None if kind is None or name is None else (await self._existing(name, kind)).job
@@ -380,10 +332,6 @@ class _Call:
 
 def _listed(names: Iterable[str]) -> Outcome:
     return Outcome("SHOW", (("Name", "text"),), tuple((name,) for name in names))
-
-
-def _shown(value: float | str) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _described_view(view: LogicalView) -> Outcome:

@@ -19,7 +19,11 @@ def configure(*, level: str, form: Literal["console", "json"]) -> None:
     # They name URLs and headers.
     for library in ("httpx", "httpcore"):
         logging.getLogger(library).setLevel(logging.CRITICAL)
-    renderer = structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer()
+    renderer = (
+        structlog.processors.JSONRenderer()
+        if form == "json"
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from service.domain.barrier import Inject
 from service.operations import source_upkeep, sql
-from service.operations.sql import Outcome
+from service.operations.outcome import Outcome
 from service.operations.world import World
 from service.ports.sources import Address
 from service.protocol.barrier import Barrier

@@ -12,7 +12,7 @@ from service.domain.errors import Conflict, Invalid, MetaError, NotFound, Unavai
 from service.meta_store.stores import PostgresStores
 from service.operations import recovery, sql
 from service.operations.naming import named
-from service.operations.sql import Outcome
+from service.operations.outcome import Outcome
 from service.operations.world import World
 from service.ports.records import NewJob, NewLogicalView
 from service.protocol.ids import DATABASE_GRAPH, Epoch, RelationId, Term

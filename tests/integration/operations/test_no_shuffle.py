@@ -11,7 +11,7 @@ from service.domain.errors import Conflict, Invalid, MetaError, NotFound
 from service.domain.job import Job, JobEvent, JobState
 from service.domain.parallelism import Adaptive, Fixed, Parallelism
 from service.operations import jobs, rescaling, sql
-from service.operations.sql import Outcome
+from service.operations.outcome import Outcome
 from service.ports.records import NewJob
 from service.protocol.columns import Column, ColumnType
 from service.protocol.ids import DATABASE_GRAPH, JobId, WorkerId

@@ -12,8 +12,8 @@ from service.domain.barrier import Abandon, RollBack
 from service.domain.errors import UnderRecovery
 from service.operations import commands, jobs, measuring, sql
 from service.operations.commands import RECOVERED_WAIT
+from service.operations.outcome import Outcome
 from service.operations.parameters import alter, current
-from service.operations.sql import Outcome
 from service.ports.signals import Topic
 from service.protocol.mutation import Add, Resume
 from tests.support.http import StillClock, UnheardSignals

@@ -1,0 +1,22 @@
+"""What a SQL statement gives back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Columns = tuple[tuple[str, str], ...]
+Rows = tuple[tuple[Any, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a statement gives: a command tag, rows with (name, Postgres type) columns, notices, the session from now
+    on.
+    """
+
+    tag: str
+    columns: Columns = ()
+    rows: Rows = ()
+    notices: tuple[str, ...] = ()
+    session: Mapping[str, str] = field(default_factory=dict[str, str])
+    truncated: bool = False
