@@ -30,6 +30,7 @@ from service.api.app import create_app
 from service.api.origins import origin_of
 from service.api.settings import ApiSettings
 from service.domain.errors import Invalid, Unavailable
+from service.domain.reach import parse_host_rules
 from service.embedded.java import find_java
 from service.embedded.postgres import EmbeddedPostgres
 from service.launchers.subprocess import SubprocessLauncher
@@ -195,6 +196,7 @@ async def _keep_running(embedded: EmbeddedPostgres | None, stop: asyncio.Event) 
 
 
 async def _world(stack: AsyncExitStack, settings: Settings, database_url: str) -> tuple[World, SecretStr]:
+    hosts = parse_host_rules(settings.source_hosts)
     await asyncio.to_thread(migrate, database_url)
     engine = connect(database_url, application_name="tidefill-service")
     stack.push_async_callback(engine.dispose)
@@ -218,7 +220,7 @@ async def _world(stack: AsyncExitStack, settings: Settings, database_url: str) -
         reader=PostgresReader(reader, catalog_reader if settings.state_store_url is not None else None),
         staging=PostgresStaging(owner, reader),
         gauge=PostgresGauge(owner),
-        http_probe=HttpxProbe(),
+        http_probe=HttpxProbe(hosts=hosts),
         views=PostgresViews(owner),
         external=PostgresExternalTables(),
         replication=PostgresReplication(),
@@ -230,6 +232,7 @@ async def _world(stack: AsyncExitStack, settings: Settings, database_url: str) -
         barrier_signals=LocalSignals(),
         request_signals=LocalSignals(),
         dml_url=logins.writer_url,
+        hosts=hosts,
         own_workers=settings.launcher != "none",
     )
     return world, SecretStr(state_store_url)

@@ -33,6 +33,10 @@ class Settings(BaseSettings):
     """Needed to bind to anything but loopback; then every call but the probes carries it as a bearer token."""
     allowed_origins: list[str] = []
     """Origins whose web pages may call the service, as JSON (`["https://grafana.example"]`)."""
+    source_hosts: list[str] | None = None
+    """The hosts that sources and health probes may be at, as JSON: names (`*.db.example`), addresses and networks
+    (`["10.0.0.0/8"]`). None permits all but link-local, metadata and multicast addresses. `docs/access.md`.
+    """
     worker_token: SecretStr | None = None
     """The worker API's own token; None makes one up for the worker that the service starts itself."""
     public_url: str | None = None

@@ -27,6 +27,7 @@ from service.domain.errors import (
     Stale,
     Unavailable,
     UnderRecovery,
+    Unreachable,
 )
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -78,6 +79,7 @@ KINDS: Final[Mapping[type[MetaError], Kind]] = MappingProxyType(
         Stale: Kind("stale", 410, "The worker or its generation is of the past"),
         Fenced: Kind("fenced", 410, "You are no longer who you were"),
         UnderRecovery: Kind("under-recovery", 503, "The graph is recovering"),
+        Unreachable: Kind("unreachable", 503, "A host that the request names does not answer"),
         Unavailable: Kind("unavailable", 503, "The world did not answer in time"),
     }
 )

@@ -77,6 +77,15 @@ class Unavailable(MetaError):
     """The world did not answer in time."""
 
 
+@dataclass(eq=False)
+class Unreachable(Unavailable):
+    """A host that a user named does not answer. Any failure may take `within_seconds`: a refusal that comes earlier
+    tells by its time what its words do not.
+    """
+
+    within_seconds: float = 0.0
+
+
 class UnderRecovery(Unavailable):
     """The graph is recovering; the words are the reference's."""
 

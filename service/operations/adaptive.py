@@ -63,7 +63,7 @@ async def adapt(world: World, graph: GraphId, *, term: Term) -> int:
             return 0
         parameters = SystemParameters.of(await tx.parameters.all())
         url = await tx.parameters.secret(HTTP_PROBE)
-        places = await _places(tx, [scan.fragment for scan in scans])
+        places = await _places(world, tx, [scan.fragment for scan in scans])
     at_all, outside = await asyncio.gather(
         measured(world, parameters, url=url), _measured_outside(world, parameters, places)
     )
@@ -114,11 +114,11 @@ class _Circumstances:
         )
 
 
-async def _places(tx: Transaction, scans: Collection[FragmentId]) -> Mapping[FragmentId, Address]:
+async def _places(world: World, tx: Transaction, scans: Collection[FragmentId]) -> Mapping[FragmentId, Address]:
     """Return how the sources are reached of those scans that read external tables."""
     following = {one.fragment: one.source for one in await tx.following.tables() if one.fragment in scans}
     sources = [await tx.sources.get(one) for one in set(following.values())]
-    places = {source.id: await address(tx, source) for source in sources if source is not None}
+    places = {source.id: await address(world, tx, source) for source in sources if source is not None}
     return {fragment: places[source] for fragment, source in following.items() if source in places}
 
 

@@ -1,21 +1,14 @@
-"""Sources as the doors show them, and what can be said of an external database before a source is made of it."""
+"""Sources as the API shows them. Next: `service.operations.source_check`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
-from service.domain.errors import Invalid, MetaError, NotFound
-from service.domain.external import ExternalTable, Publication, follower, why_not_published
-from service.domain.source import Retention, SourceOptions, conninfo, source_options
-from service.operations.sources import refusals
+from service.domain.errors import NotFound
+from service.domain.source import Retention
 from service.operations.world import World
 from service.ports.source_records import FollowedTable, Leftover, Source, SourceCleanup
-from service.ports.sources import Address, ServerFacts
 from service.protocol.ids import JobId, SourceId
-from service.sql.follow import external_name
-
-_CHECKED: Final = "the source to be"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +68,6 @@ class CleanupView:
     error: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class CheckItem:
-    """One thing that following a database needs, and whether it is there."""
-
-    item: str
-    ok: bool
-    detail: str
-
-
 async def sources(world: World) -> list[SourceView]:
     """Return every source, oldest first."""
     async with world.stores.begin() as tx:
@@ -121,107 +105,6 @@ async def give_up(world: World, cleanup: int, *, asked_by: str) -> None:
         await tx.source_cleanups.done(cleanup)
         facts = {"source": shown.source, "what": str(shown.what), "table": shown.table, "asked_by": asked_by}
         await tx.events.append("source.cleanup_given_up", facts, now=world.clock.now())
-
-
-async def check(
-    world: World, options: Mapping[str, str], password: str, tables: Sequence[str]
-) -> tuple[CheckItem, ...]:
-    """Look at everything that following these tables needs; nothing is made. Raises Invalid for options that are not
-    understood.
-    """
-    parsed = source_options(options)
-    at = Address(_CHECKED, parsed.place, conninfo(parsed, password))
-    try:
-        facts = await world.external.server(at)
-        publication = None
-        if parsed.publication is not None:
-            publication = await world.external.publication(at, parsed.publication)
-        items = [CheckItem("reachable", ok=True, detail=f"{parsed.place} answers as {parsed.username}")]
-        items += _server(facts, makes_publication=publication is None)
-        items += _publication(parsed, publication)
-        items += await _slot(world, at, parsed)
-        items += [await _table(world, at, parsed, publication, name) for name in tables]
-    except MetaError as error:
-        return (CheckItem("reachable", ok=False, detail=error.message),)
-    return (*items, _cost(facts))
-
-
-def _server(facts: ServerFacts, *, makes_publication: bool) -> list[CheckItem]:
-    wrong = dict(refusals(facts, makes_publication=makes_publication))
-    fine = {
-        "version": f"Postgres {facts.version}",
-        "primary": "it is the server that writes",
-        "wal_level": f"wal_level is {facts.wal_level}",
-        "replication": "the login may replicate",
-        "publication": "the login may make a publication" if makes_publication else "none has to be made",
-        "slots": f"{facts.slots_max - facts.slots} of {facts.slots_max} replication slots are free",
-    }
-    items = [CheckItem(item, item not in wrong, wrong.get(item, said)) for item, said in fine.items()]
-    return [*items, _monitoring(facts)]
-
-
-def _monitoring(facts: ServerFacts) -> CheckItem:
-    """Following needs no sight of others."""
-    may = "may see" if facts.monitors else "may not see (GRANT pg_read_all_stats, if it shall)"
-    detail = f"the login {may} the queries of others, which backfill_rate_limit = 'auto' looks at"
-    return CheckItem("monitoring", ok=True, detail=detail)
-
-
-def _publication(options: SourceOptions, found: Publication | None) -> list[CheckItem]:
-    if options.publication is None or (found is None and options.create_publication):
-        return []
-    if found is None:
-        detail = f'publication "{options.publication}" does not exist, and publication.create.enable is false'
-        return [CheckItem("publication.name", ok=False, detail=detail)]
-    lacks = f"does not publish {', '.join(found.lacks)}" if found.lacks else "exists, and is used as it is"
-    return [CheckItem("publication.name", not found.lacks, f'publication "{found.name}" {lacks}')]
-
-
-async def _slot(world: World, at: Address, options: SourceOptions) -> list[CheckItem]:
-    if options.slot is None:
-        return []
-    found = await world.external.slot(at, options.slot)
-    said = "exists: a source makes its own" if found is not None else "is free"
-    return [CheckItem("slot.name", found is None, f'the name of slot "{options.slot}" {said}')]
-
-
-async def _table(
-    world: World, at: Address, options: SourceOptions, publication: Publication | None, name: str
-) -> CheckItem:
-    """Say whether a table could be followed with all its columns, as `CREATE TABLE t (*)` does."""
-    item = f"table {name}"
-    schema, table_name = external_name(name)
-    table = await world.external.table(at, schema or options.schema, table_name)
-    if table is None:
-        return CheckItem(item, ok=False, detail=f'table "{schema or options.schema}.{table_name}" does not exist')
-    try:
-        shape = follower(table, publication, None, ())
-    except Invalid as error:
-        return CheckItem(item, ok=False, detail=error.message)
-    of = publication or Publication("the one that is made")
-    if why := why_not_published(table, of, may_add=options.create_publication):
-        return CheckItem(item, ok=False, detail=why)
-    key = ", ".join(part.name for part in shape.key)
-    about = "an unknown number of" if table.rows is None else f"about {table.rows}"
-    left = _left_out(table)
-    return CheckItem(item, ok=True, detail=f"{about} rows, key ({key}), {len(shape.carried)} columns{left}")
-
-
-def _left_out(table: ExternalTable) -> str:
-    names = ", ".join(one.name for one in table.columns if one.generated)
-    return f"; generated ones are left out: {names}" if names else ""
-
-
-def _cost(facts: ServerFacts) -> CheckItem:
-    """What decoding will cost cannot be wrong: it is there to be known beforehand."""
-    detail = (
-        "every epoch decodes the log in the external database: a transaction is held there whole until it is decoded, "
-        "in memory up to logical_decoding_work_mem and on disk beyond; the slot keeps the log until then"
-    )
-    if facts.spilled is not None:
-        spilled, transactions = facts.spilled
-        detail += f". The slot that spilled most so far wrote {spilled} bytes of {transactions} transactions to disk"
-    return CheckItem("decoding", ok=True, detail=detail)
 
 
 def _source(one: Source, tables: Sequence[FollowedTable]) -> SourceView:

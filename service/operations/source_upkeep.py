@@ -72,7 +72,7 @@ async def _cleaned(world: World, wanted: SourceCleanup, *, term: Term) -> bool:
             # Whoever was making it never came back.
             await tx.sources.remove(source.id, now=world.clock.now())
         followed = await _is_followed(tx, cleanup)
-        at = await address(tx, source)
+        at = await address(world, tx, source)
         try:
             if not followed:
                 await _remove(world, at, source, cleanup)
@@ -118,7 +118,7 @@ async def skip_idle(world: World, source: Source, *, term: Term) -> None:
     async with world.stores.begin(term) as tx:
         if not await tx.following.idle(source.id):
             return
-        at = await address(tx, source)
+        at = await address(world, tx, source)
         try:
             offset, readable_after = await world.replication.skip(at, source.slot)
             measured = await _facts(world, at, source, followed=False)
@@ -131,7 +131,7 @@ async def skip_idle(world: World, source: Source, *, term: Term) -> None:
 
 async def _measured(world: World, source: Source, *, term: Term) -> None:
     async with world.stores.begin(term) as tx:
-        at = await address(tx, source)
+        at = await address(world, tx, source)
     try:
         measured = await _facts(world, at, source, followed=True)
     except (Refused, Unavailable) as error:
@@ -161,7 +161,7 @@ async def _retained(world: World, source: Source, now: Retention | None, *, term
     async with world.stores.begin(term) as tx:
         if now is Retention.SLOT_DROPPED:
             try:
-                await world.replication.drop_slot(await address(tx, source), source.slot)
+                await world.replication.drop_slot(await address(world, tx, source), source.slot)
             except (Refused, Unavailable) as error:
                 log.warning("source.slot_not_dropped", source=source.name, error=error.message)
                 return

@@ -4,10 +4,12 @@ What is to be made in the external database is written down first, as something 
 back for it: a service that dies in between leaves nothing there (I9). Next: `service.operations.following`.
 """
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Final
 
-from service.domain.errors import Conflict, Invalid, MetaError, NotFound
+from service.domain.errors import Conflict, Invalid, MetaError, NotFound, Unreachable
 from service.domain.external import Publication
 from service.domain.source import VERSION_MIN, SourceOptions, conninfo, source_options
 from service.operations.naming import named
@@ -37,7 +39,9 @@ async def create(world: World, statement: CreateSource, *, asked_by: str) -> tup
         if statement.if_not_exists and taken.kind is RelationKind.SOURCE and taken.readable:
             return (f'{RelationKind.SOURCE} "{statement.name}" already exists, skipping',)
         raise taken.taken
-    at = Address(statement.name, options.place, conninfo(options, password))
+    at = Address(statement.name, options.place, conninfo(options, password), world.hosts)
+    async with evenly(world):
+        await world.external.server(at)
     published = await _publication(world, at, options)
     await _check(world, at, options, makes_publication=published is None)
     source = await _add(world, statement, options, makes_publication=published is None, asked_by=asked_by)
@@ -45,16 +49,33 @@ async def create(world: World, statement: CreateSource, *, asked_by: str) -> tup
     return ()
 
 
-async def address(tx: Transaction, source: Source) -> Address:
+@asynccontextmanager
+async def evenly(world: World) -> AsyncGenerator[None]:
+    """Let every failure to reach a host take the same time: how soon a port refuses tells what it is."""
+    began = world.clock.monotonic()
+    try:
+        yield
+    except Unreachable as error:
+        left = began + error.within_seconds - world.clock.monotonic()
+        await until(world, _never, limit=timedelta(seconds=max(left, 0)))
+        raise
+
+
+async def _never() -> None:
+    """Nothing is waited for but the time."""
+
+
+async def address(world: World, tx: Transaction, source: Source) -> Address:
     """Return how a source is reached, with its password as it is now."""
     options = source_options(source.options)
-    return Address(source.name, options.place, conninfo(options, await tx.sources.password(source.id)))
+    password = await tx.sources.password(source.id)
+    return Address(source.name, options.place, conninfo(options, password), world.hosts)
 
 
 async def reached(world: World, source: Source) -> Address:
     """Return how a source is reached, for who has no transaction."""
     async with world.stores.begin() as tx:
-        return await address(tx, source)
+        return await address(world, tx, source)
 
 
 async def connection(world: World, wanted: SourceId) -> SourceConnection:
@@ -63,7 +84,8 @@ async def connection(world: World, wanted: SourceId) -> SourceConnection:
         source = await tx.sources.get(wanted)
         if source is None or source.dropped:
             raise NotFound(f"source {wanted} not found", kind="source")
-        return SourceConnection(source=wanted, conninfo=(await address(tx, source)).conninfo)
+        at = await address(world, tx, source)
+    return SourceConnection(source=wanted, conninfo=await world.external.conninfo(at))
 
 
 async def existing(world: World, name: str, position: int | None = None) -> Source:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from service.domain.barrier import Pace
 from service.domain.epochs import Epochs
 from service.domain.overhead import Overhead
+from service.domain.reach import ANY, HostRules
 from service.ports.clock import Clock
 from service.ports.comparing import ExternalRows, FollowedRows
 from service.ports.health import HttpProbe, StoreGauge
@@ -46,6 +47,8 @@ class World:
     """A worker was asked something."""
     dml_url: str = field(repr=False)
     """Where workers run users' DML; handed to them when they register."""
+    hosts: HostRules = ANY
+    """Which hosts sources may be at."""
     own_workers: bool = False
     """Whether a worker can be started for one job alone."""
     worker_lease: timedelta = timedelta(seconds=10)

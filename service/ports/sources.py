@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from service.domain.external import ExternalTable, Publication
+from service.domain.reach import ANY, HostRules
 from service.protocol.cdc import Lsn, Published
 
 
@@ -20,6 +21,13 @@ class Address:
     name: str
     place: str
     conninfo: str = field(repr=False)
+    hosts: HostRules = ANY
+    """Which addresses may be connected to."""
+
+    @property
+    def label(self) -> str:
+        """The source, as errors name it; before it is made it has no name."""
+        return f'source "{self.name}"' if self.name else "the server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,10 @@ class SourceLoad:
 
 class ExternalTables(Protocol):
     """Looks at a server and its tables; changes nothing."""
+
+    async def conninfo(self, at: Address) -> str:
+        """Return how to connect to the addresses, as they are now, that may be connected to."""
+        ...
 
     async def server(self, at: Address) -> ServerFacts: ...
 

@@ -4,20 +4,29 @@ An external database is in production use: whatever is asked of it is short, wai
 itself when the service is gone.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Final, LiteralString, cast
 
 import psycopg
 from psycopg import errors, sql
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
-from service.domain.errors import Conflict, Invalid, MetaError, Unavailable
+from service.domain.errors import Conflict, Invalid, MetaError, Unavailable, Unreachable
+from service.domain.reach import SETTING
+from service.domain.source import CONNECT_SECONDS
 from service.ports.sources import Address
+from service.reach import UnresolvedError, addresses
+from service.telemetry.log import logger
 
 Connection = psycopg.AsyncConnection[TupleRow]
 
+log = logger("sources")
+
+SESSION_SECONDS: Final = 120
+"""How long one call may take altogether, whatever the server does."""
 STATEMENT_SECONDS: Final = 20
 """What takes longer is given up: a slot that waits for a long transaction, a question about a large table."""
 _OPTIONS: Final = (
@@ -31,21 +40,50 @@ _AWAY: Final = ("08", "40", "53", "57", "58", "55P03", "55006")
 _REFUSED: Final = ("authentication failed", "does not exist", "pg_hba.conf", "permission denied", "is not permitted")
 """What libpq says, without a SQLSTATE, where the server answered and will not let the login in."""
 
+_HINT: Final = "Is the server running"
+
 
 @asynccontextmanager
 async def connected(at: Address) -> AsyncGenerator[Connection]:
     """Open a connection in autocommit. Raises Unavailable and Invalid in the server's words."""
+    connection = await _connection(at, await resolved(at))
     try:
-        connection = await Connection.connect(
-            make_conninfo(at.conninfo, options=_OPTIONS), autocommit=True, prepare_threshold=None
-        )
-    except (psycopg.Error, UnicodeError) as error:
-        raise _unreachable(at, error) from None
-    async with connection:
-        try:
-            yield connection
-        except psycopg.Error as error:
-            raise _meant(at, error) from None
+        # A server that sends nothing would hold the call for ever: its own timeouts are its own.
+        async with connection, asyncio.timeout(SESSION_SECONDS):
+            try:
+                yield connection
+            except psycopg.Error as error:
+                raise _meant(at, error) from None
+    except TimeoutError:
+        message = f"{at.label}: {at.place} did not answer within {SESSION_SECONDS} s"
+        raise Unavailable(message) from None
+
+
+async def resolved(at: Address) -> str:
+    """Return the connection string with the addresses that may be connected to. Raises Invalid, Unreachable."""
+    parts = conninfo_to_dict(at.conninfo)
+    hosts, ports = str(parts["host"]).split(","), str(parts.get("port") or 5432).split(",")
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            found = await addresses(hosts, int(ports[0]), at.hosts)
+    except (UnresolvedError, TimeoutError) as error:
+        raise _hidden(at, "no name server knows the host", error, addresses=1) from None
+    except Invalid as error:
+        raise Invalid(f"{at.label}: {error.message}", pointer="hostname") from None
+    return make_conninfo(
+        at.conninfo, host=",".join(host for host, _ in found), hostaddr=",".join(address for _, address in found)
+    )
+
+
+async def _connection(at: Address, conninfo: str) -> Connection:
+    tried = str(conninfo_to_dict(conninfo)["hostaddr"]).count(",") + 1
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS * tried):
+            return await Connection.connect(
+                make_conninfo(conninfo, options=_OPTIONS), autocommit=True, prepare_threshold=None
+            )
+    except (psycopg.Error, UnicodeError, TimeoutError) as error:
+        raise _unreachable(at, error, conninfo, tried) from None
 
 
 def identifier(*names: str) -> sql.Identifier:
@@ -58,18 +96,36 @@ def trusted(text: str) -> sql.SQL:
     return sql.SQL(cast("LiteralString", text))
 
 
-def _unreachable(at: Address, error: Exception) -> MetaError:
+def _unreachable(at: Address, error: Exception, conninfo: str, tried: int) -> MetaError:
     # Of several addresses that were tried the last is as good as any; the words never hold the password.
-    said = str(error).strip().splitlines()[-1].strip() if str(error).strip() else type(error).__name__
-    message = f'source "{at.name}": {at.place} cannot be reached: {said}'
-    return Invalid(message) if any(words in said for words in _REFUSED) else Unavailable(message)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.strip().startswith(_HINT)]
+    said = lines[-1] if lines else type(error).__name__
+    message = f"{at.label}: {at.place} cannot be reached: {said}"
+    # A certificate's file is one of this machine, and no server spoke.
+    if any(words in said for words in _REFUSED) and "certificate" not in said:
+        return Invalid(message)
+    parts = conninfo_to_dict(conninfo)
+    places = zip(str(parts["host"]).split(","), str(parts["hostaddr"]).split(","), strict=True)
+    if all(at.hosts.lists(host, address) for host, address in places):
+        return Unavailable(message)
+    return _hidden(at, said, error, addresses=tried)
+
+
+def _hidden(at: Address, said: str, error: Exception, *, addresses: int) -> Unreachable:
+    """Return the one error for everything that is no Postgres, so that nobody scans ports or names with it."""
+    log.info("source.unreachable", source=at.name, place=at.place, reason=said, error=type(error).__name__)
+    message = (
+        f"{at.label}: {at.place} cannot be reached as a Postgres server; the log of the service says why "
+        f"(and this message, for hosts that {SETTING} lists)"
+    )
+    return Unreachable(message, within_seconds=CONNECT_SECONDS * addresses + 1.0)
 
 
 def _meant(at: Address, error: psycopg.Error) -> MetaError:
     said = error.diag.message_primary or str(error).strip() or type(error).__name__
     if error.diag.message_detail:
         said = f"{said} ({error.diag.message_detail})"
-    message = f'source "{at.name}": {said}'
+    message = f"{at.label}: {said}"
     if isinstance(error, errors.DuplicateObject):
         return Conflict(message)
     if error.sqlstate is None or error.sqlstate.startswith(_AWAY):

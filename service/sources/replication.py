@@ -93,7 +93,7 @@ async def _held_up(at: Address, conn: Connection) -> str:
     told = [f"those of the processes {pids}"] if pids else []
     told += [f"those that are prepared as {prepared}"] if prepared else []
     return (
-        f'source "{at.name}": a slot can be made once the transactions that run there have ended: '
+        f"{at.label}: a slot can be made once the transactions that run there have ended: "
         f"{' and '.join(told) or 'unknown ones'}"
     )
 
@@ -103,7 +103,7 @@ async def _published(at: Address, conn: Connection, publication: str, schema: st
         query = trusted(published_postgres(conn.info.server_version))
         found = await (await cursor.execute(query, [publication, [schema], [table]])).fetchone()
     if found is None:
-        raise Unavailable(f'source "{at.name}": "{schema}.{table}" was taken out of "{publication}" again')
+        raise Unavailable(f'{at.label}: "{schema}.{table}" was taken out of "{publication}" again')
     try:
         row = await (await conn.execute(trusted(SYSTEM_POSTGRES))).fetchone()
     except psycopg.DatabaseError:

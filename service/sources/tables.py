@@ -8,7 +8,7 @@ from psycopg.rows import dict_row
 from service.domain.external import ExternalColumn, ExternalIndex, ExternalTable, Generated, Identity, Publication
 from service.domain.source import VERSION_MIN
 from service.ports.sources import Address, ServerFacts, SlotFacts, SourceLoad
-from service.sources.connections import Connection, connected, identifier, trusted
+from service.sources.connections import Connection, connected, identifier, resolved, trusted
 
 SAMPLED_ROWS: Final = 10_000
 _NOT_TABLES: Final = {
@@ -165,6 +165,9 @@ order by s.inherited desc limit 1
 
 class PostgresExternalTables:
     """See `service.ports.sources.ExternalTables`."""
+
+    async def conninfo(self, at: Address) -> str:
+        return await resolved(at)
 
     async def server(self, at: Address) -> ServerFacts:
         async with connected(at) as conn:

@@ -10,8 +10,9 @@ from starlette.convertors import StringConvertor, register_url_convertor
 from service.api.calling import Calling, Here
 from service.domain.errors import Invalid
 from service.domain.source import PASSWORD
-from service.operations import jobs, secrets, source_status, sources
-from service.operations.source_status import CheckItem, CleanupView, SourceView
+from service.operations import jobs, secrets, source_check, source_status, sources
+from service.operations.source_check import CheckItem
+from service.operations.source_status import CleanupView, SourceView
 from service.protocol.ids import BIGINT_MAX
 from service.protocol.relation import RelationKind
 from service.sql.sources import source_statement
@@ -113,7 +114,7 @@ async def check(body: CheckBody, world: Here) -> list[CheckItem]:
     """Say, item by item, what following a database needs and has not, and what decoding will cost it; make nothing."""
     statement = _statement("checked", body, if_not_exists=False)
     password = await sources.password_of(world, statement)
-    return list(await source_status.check(world, statement.options, password, body.tables))
+    return list(await source_check.check(world, statement.options, password, body.tables))
 
 
 @router.get("/sources/{name:source}")

@@ -5,6 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from service.meta_store.stores import PostgresStores
 from service.sources.replication import PostgresReplication
@@ -56,7 +57,7 @@ async def test_a_source_is_made_shown_and_dropped(http: httpx.AsyncClient, exter
     assert changed.json() == {"name": "key"}
     token = {"Authorization": f"Bearer {WORKER_TOKEN}"}
     told = (await http.get(f"/internal/v1/sources/{shown['id']}", headers=token)).json()
-    assert "password='another'" in told["conninfo"]
+    assert conninfo_to_dict(told["conninfo"])["password"] == "another"
     assert (await http.delete("/v1/sources/pg")).status_code == 200
     refused(await http.get("/v1/sources/pg"), 404, "not-found")
     listed = (await http.get("/v1/source-cleanups")).json()
@@ -77,7 +78,7 @@ async def test_a_worker_is_told_how_to_reach_it_and_nobody_else(http: httpx.Asyn
     token = {"Authorization": f"Bearer {WORKER_TOKEN}"}
     told = (await http.get(path, headers=token)).json()
     assert told["source"] == number
-    assert f"password='{PASSWORD}'" in told["conninfo"]
+    assert conninfo_to_dict(told["conninfo"])["password"] == PASSWORD
     refused(await http.get("/internal/v1/sources/999999", headers=token), 404, "not-found")
     for page in ("/v1/sources", "/metrics", "/v1/secrets"):
         assert PASSWORD not in (await http.get(page)).text
@@ -85,7 +86,9 @@ async def test_a_worker_is_told_how_to_reach_it_and_nobody_else(http: httpx.Asyn
     refused(await http.get(path, headers=token), 404, "not-found")
 
 
-async def test_what_is_missing_is_said_item_by_item(http: httpx.AsyncClient, external: External) -> None:
+async def test_u10_what_is_missing_is_said_item_by_item_with_the_sql_that_mends_it(
+    http: httpx.AsyncClient, external: External
+) -> None:
     tables = ["orders", "public.loose", "odd", "sales.nowhere"]
     body = {"options": external.options, "password": PASSWORD, "tables": tables}
     checked = await http.post("/v1/sources/check", json=body)
@@ -108,8 +111,22 @@ async def test_what_is_missing_is_said_item_by_item(http: httpx.AsyncClient, ext
     assert "ALTER ROLE ... REPLICATION" in items["replication"]["detail"]
     assert external.slots() == []
     assert external.publications() == []
+    _mend(external, items)
+    items = {one["item"]: one for one in (await http.post("/v1/sources/check", json=body)).json()}
+    assert (items["replication"], items["publication"]) == (
+        {**items["replication"], "ok": True, "label": "Replication privilege", "sql": None},
+        {**items["publication"], "ok": True, "label": "Making a publication", "sql": None},
+    )
+    assert "the source to be" not in str(items)
+    external.run(f"alter role {external.login} noreplication", superuser=True)
     problem = refused(await http.post("/v1/sources", json={"name": "pg", **body_of(body)}), 422, "invalid")
     assert "may not replicate" in problem["detail"]
+
+
+def _mend(external: External, items: dict[str, dict[str, Any]]) -> None:
+    """U10: the SQL that a check gives provides what it misses."""
+    assert "publication.create.enable = false" in items["publication"]["detail"]
+    external.run(*(one["sql"] for one in items.values() if one["sql"] is not None), superuser=True)
 
 
 async def test_a_server_that_does_not_answer_is_said_without_the_password(
@@ -123,7 +140,7 @@ async def test_a_server_that_does_not_answer_is_said_without_the_password(
     (item,) = (await http.post("/v1/sources/check", json=wrong)).json()
     assert "password authentication failed" in item["detail"]
     away = await http.post("/v1/sources", json={"name": "pg", "options": options, "password": PASSWORD})
-    refused(away, 503, "unavailable")
+    refused(away, 503, "unreachable")
     refused(await http.post("/v1/sources", json={"name": "pg", **wrong}), 422, "invalid")
     for answer in (checked, away):
         assert PASSWORD not in answer.text

@@ -149,7 +149,7 @@ async def test_one_that_does_not_speak_http_has_failed() -> None:
         writer.write(b"\0\0 hunter2 \r\n\r\n")
 
     async with server(gibberish) as (port, _):
-        with pytest.raises(ProbeFailed, match="did not answer as a web server does"):
+        with pytest.raises(ProbeFailed, match="could not be reached as a web server"):
             await status(port)
 
 

@@ -18,6 +18,7 @@ from service.domain.errors import (
     Stale,
     Unavailable,
     UnderRecovery,
+    Unreachable,
 )
 from service.domain.job import IllegalTransition, JobEvent, JobState
 from service.protocol.ids import Generation, Term
@@ -33,6 +34,7 @@ CASES = [
     (Stale(Generation(2)), 410, "stale"),
     (Fenced("no"), 410, "fenced"),
     (UnderRecovery("worker lost"), 503, "under-recovery"),
+    (Unreachable("no", 6.0), 503, "unreachable"),
     (Unavailable("no"), 503, "unavailable"),
 ]
 
