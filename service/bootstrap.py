@@ -16,8 +16,9 @@ import socket
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -29,7 +30,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from service.api.app import create_app
 from service.api.origins import origin_of
 from service.api.settings import ApiSettings
-from service.domain.errors import Invalid, Unavailable
+from service.domain.errors import Invalid
 from service.domain.reach import parse_host_rules
 from service.embedded.java import find_java
 from service.embedded.postgres import EmbeddedPostgres
@@ -37,18 +38,21 @@ from service.launchers.subprocess import SubprocessLauncher
 from service.launchers.worker_environment import WorkerSettings
 from service.loops.periodic import Pauses, run_periodically
 from service.loops.schedule import Schedule
+from service.loops.watchdog import watch
 from service.meta_store.engine import connect
 from service.meta_store.migrate import migrate
 from service.meta_store.secrets import remembered
 from service.meta_store.stores import PostgresStores
+from service.operations.readiness import Readiness
 from service.operations.world import World
 from service.parsing.pool import ParserProcesses
 from service.ports.launcher import Launcher
 from service.ports.signals import Topic
+from service.ports.state_store import Reader
 from service.probes.http import HttpxProbe
 from service.protocol.ids import DATABASE_GRAPH, WorkerId
 from service.serving.comparing import PostgresFollowedRows
-from service.serving.connections import open_pool
+from service.serving.connections import Pool, open_pool
 from service.serving.health import PostgresGauge
 from service.serving.logical_views import PostgresViews
 from service.serving.pins import PostgresPins
@@ -131,13 +135,14 @@ async def _serve(settings: Settings) -> None:
     async with AsyncExitStack() as stack:
         database_url, embedded = await _database(stack, settings)
         worker_token = settings.worker_token or SecretStr(secrets.token_urlsafe(32))
-        world, state_store_url = await _world(stack, settings, database_url)
-        schedule = Schedule(world, str(uuid.uuid4()), None, stop)  # noqa: TID251 - identities are made here
-        server = uvicorn.Server(_uvicorn(settings, world, schedule, worker_token))
+        wired = await _wired(stack, settings, database_url)
+        world = wired.world
+        schedule = Schedule(wired.reserved, str(uuid.uuid4()), None, stop)  # noqa: TID251 - identities are made here
+        server = uvicorn.Server(_uvicorn(settings, wired, schedule, worker_token))
         sockets = [_prompt(server.config.bind_socket())]
         port = sockets[0].getsockname()[1]
         url = settings.public_url or f"http://{_reachable(settings.host)}:{port}"
-        schedule.launcher = _launcher(settings, url, worker_token, state_store_url)
+        schedule.launcher = _launcher(settings, url, worker_token, wired.state_store_url)
         if schedule.launcher is not None:
             stack.push_async_callback(schedule.launcher.stop)
         # What is there by now stays: looking through all of it again held every call up for a tenth of a second.
@@ -145,7 +150,7 @@ async def _serve(settings: Settings) -> None:
         gc.freeze()
         gc.set_threshold(_COLLECTED_AFTER, *gc.get_threshold()[1:])
         log.info("service.listening", url=url)
-        loops = asyncio.gather(schedule.run(), _keep_running(embedded, stop))
+        loops = asyncio.gather(schedule.run(), watch(world, stop), _keep_running(embedded, stop))
         try:
             if not stop.is_set():
                 await server.serve(sockets=sockets)
@@ -195,30 +200,32 @@ async def _keep_running(embedded: EmbeddedPostgres | None, stop: asyncio.Event) 
     await run_periodically(look, Pauses(LOOK_AT_POSTGRES), stop, name="postgres")
 
 
-async def _world(stack: AsyncExitStack, settings: Settings, database_url: str) -> tuple[World, SecretStr]:
+@dataclass(frozen=True, slots=True)
+class _Wired:
+    """The world of users' calls, and `reserved`: the same one for the loops and the workers' calls, with connections
+    that no user's call can take. `probe` has another connection.
+    """
+
+    world: World
+    reserved: World
+    probe: Reader
+    state_store_url: SecretStr
+
+
+async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str) -> _Wired:
     hosts = parse_host_rules(settings.source_hosts)
     await asyncio.to_thread(migrate, database_url)
-    engine = connect(database_url, application_name="tidefill-service")
-    stack.push_async_callback(engine.dispose)
-    state_store_url = (settings.state_store_url or SecretStr(database_url)).get_secret_value()
-    reader_password = await _password(engine, "reader")
-    logins = await prepare(
-        state_store_url, reader_password=reader_password, writer_password=await _password(engine, "writer")
-    )
-    for warning in logins.warnings:
-        log.warning("state_store.open_right", warning=warning)
-    catalog = await prepare_catalog_reader(database_url, reader_password=reader_password)
-    owner = await stack.enter_async_context(open_pool(state_store_url, name="owner"))
-    reader = await stack.enter_async_context(open_reader_pool(logins.reader_url))
-    catalog_reader = await stack.enter_async_context(open_reader_pool(catalog, name="catalog"))
+    engine = _engine(stack, database_url, "tidefill-service")
+    pools = await _pools(stack, settings, database_url, engine)
+    owner = pools.owner
     parsers = ParserProcesses()
     stack.push_async_callback(parsers.close)
     world = World(
         stores=PostgresStores(engine),
-        tables=PostgresTables(owner),
+        tables=PostgresTables(pools.leader),
         pins=PostgresPins(owner),
-        reader=PostgresReader(reader, catalog_reader if settings.state_store_url is not None else None),
-        staging=PostgresStaging(owner, reader),
+        reader=PostgresReader(pools.reader, pools.catalog),
+        staging=PostgresStaging(owner, pools.reader),
         gauge=PostgresGauge(owner),
         http_probe=HttpxProbe(hosts=hosts),
         views=PostgresViews(owner),
@@ -231,27 +238,66 @@ async def _world(stack: AsyncExitStack, settings: Settings, database_url: str) -
         signals=LocalSignals(),
         barrier_signals=LocalSignals(),
         request_signals=LocalSignals(),
-        dml_url=logins.writer_url,
+        dml_url=pools.writer_url,
         hosts=hosts,
         own_workers=settings.launcher != "none",
     )
-    return world, SecretStr(state_store_url)
+    reserved = replace(world, stores=PostgresStores(_engine(stack, database_url, "tidefill-leader")))
+    return _Wired(world, reserved, PostgresReader(pools.probe), SecretStr(pools.url))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pools:
+    """Connections to the state store, by whom they are kept for. `catalog` reads the meta store where that is another
+    database.
+    """
+
+    url: str
+    writer_url: str
+    owner: Pool
+    leader: Pool
+    reader: Pool
+    probe: Pool
+    catalog: Pool | None
+
+
+async def _pools(stack: AsyncExitStack, settings: Settings, database_url: str, engine: AsyncEngine) -> _Pools:
+    url = (settings.state_store_url or SecretStr(database_url)).get_secret_value()
+    password = await _password(engine, "reader")
+    logins = await prepare(url, reader_password=password, writer_password=await _password(engine, "writer"))
+    for warning in logins.warnings:
+        log.warning("state_store.open_right", warning=warning)
+    catalog_url = await prepare_catalog_reader(database_url, reader_password=password)
+    elsewhere = settings.state_store_url is not None
+    return _Pools(
+        url=url,
+        writer_url=logins.writer_url,
+        owner=await stack.enter_async_context(open_pool(url, name="owner")),
+        leader=await stack.enter_async_context(open_pool(url, name="leader")),
+        reader=await stack.enter_async_context(open_reader_pool(logins.reader_url)),
+        probe=await stack.enter_async_context(open_reader_pool(logins.reader_url, size=1, name="probe")),
+        catalog=await stack.enter_async_context(open_reader_pool(catalog_url, name="catalog")) if elsewhere else None,
+    )
+
+
+def _engine(stack: AsyncExitStack, database_url: str, name: str) -> AsyncEngine:
+    engine = connect(database_url, application_name=name)
+    stack.push_async_callback(engine.dispose)
+    return engine
 
 
 async def _password(engine: AsyncEngine, login: str) -> str:
     return await remembered(engine, f"{login}_password", proposed=secrets.token_urlsafe(24))
 
 
-def _uvicorn(settings: Settings, world: World, schedule: Schedule, worker_token: SecretStr) -> uvicorn.Config:
+def _uvicorn(settings: Settings, wired: _Wired, schedule: Schedule, worker_token: SecretStr) -> uvicorn.Config:
     api = ApiSettings(
         worker_token, settings.api_token, settings.body_size_max, allowed_origins=_origins(settings.allowed_origins)
     )
 
-    async def ready() -> Mapping[str, str]:
-        return await readiness(world, schedule)
-
+    ready = Readiness(wired.reserved, wired.probe, lambda: schedule.leading is not None)
     return uvicorn.Config(
-        create_app(world, settings=api, ready=ready),
+        create_app(wired.world, settings=api, ready=ready, reserved=wired.reserved),
         host=settings.host,
         port=settings.port,
         log_config=None,
@@ -260,28 +306,6 @@ def _uvicorn(settings: Settings, world: World, schedule: Schedule, worker_token:
         # Long polls end with the loops' stop, not with their clients.
         lifespan="off",
     )
-
-
-async def readiness(world: World, schedule: Schedule) -> Mapping[str, str]:
-    """Say `ok`, or what is wrong, of everything a request needs."""
-    found = {"meta_store": "ok", "state_store": "ok", "leader": "ok", "worker": "ok", "graph": "ok"}
-    try:
-        async with world.stores.begin() as tx:
-            known = await tx.workers.all(now=world.clock.now(), lease=world.worker_lease)
-            state = await tx.graphs.state(DATABASE_GRAPH)
-    except Unavailable as error:
-        return {**found, "meta_store": str(error)}
-    try:
-        await world.reader.query("select 1", row_limit=1, timeout_ms=2_000)
-    except (Unavailable, Invalid) as error:
-        found["state_store"] = str(error)
-    if schedule.leading is None:
-        found["leader"] = "another service leads, or none yet"
-    if not any(worker.alive and worker.graph == DATABASE_GRAPH for worker in known):
-        found["worker"] = "no worker is alive"
-    if state["status"] != "RUNNING":
-        found["graph"] = f"{state['status']}: {state['last_error'] or 'starting'}"
-    return found
 
 
 def _launcher(settings: Settings, url: str, worker_token: SecretStr, state_store_url: SecretStr) -> Launcher | None:

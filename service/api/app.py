@@ -30,8 +30,16 @@ VERSION = "0.1.0"
 _PUBLIC = (sql, relations, sources, jobs, progress, mutations, graphs, parameters, events)
 
 
-def create_app(world: World, *, settings: ApiSettings, ready: Callable[[], Awaitable[Mapping[str, str]]]) -> FastAPI:
-    """Return the ASGI app. `ready` looks at what bootstrap knows of and says `ok` or what is wrong, by name."""
+def create_app(
+    world: World,
+    *,
+    settings: ApiSettings,
+    ready: Callable[[], Awaitable[Mapping[str, str]]],
+    reserved: World | None = None,
+) -> FastAPI:
+    """Return the ASGI app. `ready` looks at what bootstrap knows of and says `ok` or what is wrong, by name. `reserved`
+    is the world of the workers' calls where that is another one.
+    """
     app = FastAPI(
         title="tidefill",
         version=VERSION,
@@ -41,6 +49,7 @@ def create_app(world: World, *, settings: ApiSettings, ready: Callable[[], Await
         strict_content_type=False,
     )
     app.state.world = world
+    app.state.reserved = reserved
     app.state.ready = ready
     # `Tokens` does the refusing; this only tells the document's readers how to send the token.
     bearer = [Security(HTTPBearer(auto_error=False))] if settings.api_token is not None else []

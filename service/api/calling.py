@@ -61,6 +61,11 @@ async def world_of(request: Request) -> World:
     return cast("World", request.app.state.world)
 
 
+async def reserved_of(request: Request) -> World:
+    """Return the world whose connections are kept for workers and loops."""
+    return cast("World", request.app.state.reserved or request.app.state.world)
+
+
 async def call_of(
     request: Request,
     idempotency_key: Annotated[
@@ -78,4 +83,5 @@ async def call_of(
 
 
 Here = Annotated[World, Depends(world_of)]
+Reserved = Annotated[World, Depends(reserved_of)]
 Calling = Annotated[Call, Depends(call_of)]

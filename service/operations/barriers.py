@@ -88,7 +88,9 @@ async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
     now, began = world.clock.now(), world.clock.monotonic()
     async with world.stores.begin(term) as tx:
         parameters = SystemParameters.of(await tx.parameters.all())
-        view = await tx.graphs.view(graph, now=now, lease=world.worker_lease)
+        # A worker is lost that was silent while this process could have heard it.
+        world.attention.missed(began, world.clock.monotonic())
+        view = await tx.graphs.view(graph, now=now, lease=world.patience())
         effect = decide(view, now=now, pace=pace_of(world, graph, parameters))
         recorded = await _record(world, tx, view, effect, parameters, now=now)
         created = await tx.catalog.unshown() if isinstance(effect, Publish) else ()

@@ -13,8 +13,11 @@ from service.protocol.ids import DATABASE_GRAPH
 
 async def supervise(world: World, launcher: Launcher, *, leading: bool) -> None:
     """Have the launcher look once, and record what became of its workers. Raises Unavailable: then nothing is ended."""
+    began, now = world.clock.monotonic(), world.clock.now()
     async with world.stores.begin() as tx:
-        known = await tx.workers.all(now=world.clock.now(), lease=world.worker_lease)
+        # A meta store that was away kept signs of life from being stored. `now` is from before the wait for it.
+        world.attention.missed(began, world.clock.monotonic())
+        known = await tx.workers.all(now=now, lease=world.patience())
         wanted = await tx.workers.wanted()
     served = {record.graph for record in known if record.alive}
     missing = [DATABASE_GRAPH, *(graph for graph in wanted if leading and graph not in served)]

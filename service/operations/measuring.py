@@ -8,11 +8,12 @@ from service.domain.barrier import GraphStatus, GraphView
 from service.domain.job import Job, JobState
 from service.domain.parameters import SystemParameters
 from service.domain.progress import ScanProgress, metric_text, scan_backfill_type
+from service.domain.readiness import age
 from service.operations.status import listed
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.source_records import Source
-from service.protocol.epoch import instant_of
+from service.protocol.epoch import NEVER, instant_of
 from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, JobId
 from service.protocol.plan import ScanType
 from service.telemetry.metrics import FragmentMeasure, Measures, SnapshotMeasure, SourceMeasure
@@ -46,6 +47,7 @@ async def measure(world: World) -> Measures:
         running=view.status is GraphStatus.RUNNING,
         paused=bool(state["paused"]),
         committed_at=instant_of(view.committed).timestamp(),
+        published_age_seconds=0.0 if view.published == NEVER else age(view.published, now=now).total_seconds(),
         fragments=_fragments(unfinished, scans, view.committed),
         limits=_limits(unfinished, scans),
         upstream_of={

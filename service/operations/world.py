@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from service.domain.attention import Attention
 from service.domain.barrier import Pace
 from service.domain.epochs import Epochs
 from service.domain.overhead import Overhead
@@ -66,6 +67,12 @@ class World:
     """Given to the barriers that this process makes while it leads."""
     overhead: Overhead = field(default_factory=Overhead)
     """What barriers take outside the worker, as this process sees it while it leads."""
+    attention: Attention = field(default_factory=Attention)
+    """When this process could not have noticed a worker's sign of life."""
+
+    def patience(self) -> timedelta:
+        """Return how long a worker may have been silent before this process gives it up."""
+        return self.attention.patience(self.worker_lease, now=self.clock.monotonic())
 
     @contextmanager
     def timed(self, stage: Stage) -> Generator[None]:

@@ -16,6 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from service.protocol.ids import DATABASE_GRAPH, ActorId, FragmentId, RelationId
 from service.protocol.report import ActorReport
+from service.telemetry.stalls import Stalls
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 _LATENCY_BUCKETS: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0)
@@ -84,6 +85,7 @@ class Measures:
     running: bool
     paused: bool
     committed_at: float
+    published_age_seconds: float
     fragments: tuple[FragmentMeasure, ...]
     limits: Mapping[FragmentId, int]
     upstream_of: Mapping[FragmentId, int]
@@ -131,6 +133,7 @@ class Metrics:
             buckets=_TRANSACTION_BUCKETS,
             registry=self._registry,
         )
+        self.stalls = Stalls(self._registry)
         self._snapshot_rows: dict[tuple[FragmentId, ActorId], int] = {}
         self._upstream_rows: dict[tuple[FragmentId, ActorId], int] = {}
         self._replayed_rows: dict[tuple[FragmentId, ActorId], int] = {}
@@ -248,6 +251,11 @@ def _gauges(measures: Measures) -> Iterator[Metric]:
     yield _gauge("tidefill_workers_alive", "Workers whose lease runs.", measures.workers_alive)
     yield _gauge("tidefill_graph_running", "1 while the database graph runs, 0 while it recovers.", measures.running)
     yield _gauge("tidefill_paused", "1 while every backfill is paused.", measures.paused)
+    yield _gauge(
+        "tidefill_published_age_seconds",
+        "Age of the newest published epoch; 0 before the first.",
+        measures.published_age_seconds,
+    )
     recoveries = CounterMetricFamily("tidefill_recoveries", "Recoveries of the database graph.")
     recoveries.add_metric((), measures.recoveries)
     yield recoveries
@@ -255,6 +263,12 @@ def _gauges(measures: Measures) -> Iterator[Metric]:
     for state, count in measures.jobs.items():
         jobs.add_metric((state,), count)
     yield jobs
+    yield from _of_scans(measures)
+    yield from _of_snapshots(measures.snapshots)
+    yield from _of_sources(measures.sources)
+
+
+def _of_scans(measures: Measures) -> Iterator[Metric]:
     fragments = GaugeMetricFamily(
         "backfill_fragment_progress", "1 for every scan of an unfinished job.", labels=_FRAGMENT_LABELS
     )
@@ -272,8 +286,6 @@ def _gauges(measures: Measures) -> Iterator[Metric]:
         if fragment in tables:
             limits.add_metric((str(tables[fragment]), str(fragment)), limit)
     yield limits
-    yield from _of_snapshots(measures.snapshots)
-    yield from _of_sources(measures.sources)
 
 
 def _of_snapshots(snapshots: Iterable[SnapshotMeasure]) -> Iterator[Metric]:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import StringConstraints, TypeAdapter, ValidationError
 
-from service.api.calling import Here
+from service.api.calling import Reserved
 from service.domain.errors import Conflict
 from service.operations import sources, workers
 from service.protocol.api import Registered, Registration
@@ -27,13 +27,13 @@ Taken = Annotated[Sequence[Annotated[str, StringConstraints(pattern=r"^\d{1,18}:
 
 
 @router.post("/workers")
-async def register(world: Here, request: Request) -> Registered:
+async def register(world: Reserved, request: Request) -> Registered:
     """A warm worker presents itself."""
     return await workers.register(world, await _parsed(request, _REGISTRATION))
 
 
 @router.get("/workers/{worker}/barrier")
-async def next_barrier(world: Here, worker: WorkerId, taken: Taken = ()) -> Response:
+async def next_barrier(world: Reserved, worker: WorkerId, taken: Taken = ()) -> Response:
     """Hand out a barrier that the worker has yet to answer, besides those it has taken, or 204 after the wait."""
     known = {GraphId(int(graph)): Epoch(int(epoch)) for graph, epoch in (one.split(":") for one in taken)}
     barrier = await workers.next_barrier(world, worker, known)
@@ -41,7 +41,7 @@ async def next_barrier(world: Here, worker: WorkerId, taken: Taken = ()) -> Resp
 
 
 @router.post("/workers/{worker}/answers", status_code=_NO_CONTENT)
-async def answer(world: Here, worker: WorkerId, request: Request) -> None:
+async def answer(world: Reserved, worker: WorkerId, request: Request) -> None:
     """Store what became of an epoch."""
     given = await _parsed(request, ANSWER)
     if given.worker != worker:
@@ -50,20 +50,20 @@ async def answer(world: Here, worker: WorkerId, request: Request) -> None:
 
 
 @router.get("/workers/{worker}/request")
-async def next_request(world: Here, worker: WorkerId, graph: Graph = DATABASE_GRAPH) -> Response:
+async def next_request(world: Reserved, worker: WorkerId, graph: Graph = DATABASE_GRAPH) -> Response:
     """Hand out a question nobody works on, or 204 after the wait."""
     question = await workers.next_request(world, worker, GraphId(graph))
     return Response(status_code=_NO_CONTENT) if question is None else _json(question.model_dump_json())
 
 
 @router.post("/workers/{worker}/responses", status_code=_NO_CONTENT)
-async def respond(world: Here, worker: WorkerId, request: Request) -> None:
+async def respond(world: Reserved, worker: WorkerId, request: Request) -> None:
     """Store the response to a question."""
     await workers.respond(world, worker, await _parsed(request, RESPONSE))
 
 
 @router.get("/sources/{source}")
-async def source(world: Here, source: SourcePath) -> Response:
+async def source(world: Reserved, source: SourcePath) -> Response:
     """Say how a source is reached."""
     found = await sources.connection(world, source)
     return _json(found.model_dump_json())

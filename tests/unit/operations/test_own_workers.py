@@ -9,15 +9,14 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from service.bootstrap import readiness
 from service.domain.barrier import Abandon, Inject, Retire, RollBack
 from service.domain.errors import NotFound, Stale
 from service.domain.job import JobEvent, JobState
-from service.loops.schedule import Schedule
 from service.operations import jobs, queue
 from service.operations.asking import ask
 from service.operations.barriers import advance
 from service.operations.launching import supervise
+from service.operations.readiness import readiness
 from service.operations.rescaling import slots
 from service.operations.standing import standing_of
 from service.operations.waits import waits_of
@@ -265,13 +264,11 @@ async def test_a_cancel_asks_it_to_end_and_does_not_shoot(cluster: Cluster) -> N
 async def test_a_service_is_not_ready_with_workers_of_single_jobs_alone(cluster: Cluster) -> None:
     graph = await cluster.start()
     await cluster.register(OWN, graph)
-    reader = SimpleNamespace(query=AsyncMock())
-    world = replace(cluster.world, reader=cast("Reader", reader))
-    schedule = Schedule(world, "a", None)
-    assert (await readiness(world, schedule))["worker"] == "ok"
+    probe = cast("Reader", SimpleNamespace(query=AsyncMock()))
+    assert (await readiness(cluster.world, probe, leading=True))["worker"] == "ok"
     async with cluster.stores.begin() as tx:
         await tx.workers.give_up(WORKER)
-    assert (await readiness(world, schedule))["worker"] == "no worker is alive"
+    assert (await readiness(cluster.world, probe, leading=True))["worker"] == "no worker is alive"
 
 
 @dataclass
@@ -308,3 +305,23 @@ async def test_a_cancel_is_answered_when_its_worker_has_ended(cluster: Cluster) 
         assert [one.worker for one in await tx.workers.all(now=NOW, lease=LEASE) if one.alive] == [WORKER]
         kinds = [event.kind for event in await tx.events.since(0, limit=1000)]
     assert kinds[-1] == "worker.stopped"
+
+
+async def test_c7_a_worker_that_a_frozen_service_did_not_hear_is_not_given_up(cluster: Cluster) -> None:
+    """Neither the launcher nor the graph's loop takes a worker for lost that this process could not have heard."""
+    lease = cluster.world.worker_lease.total_seconds()
+    cluster.world.attention.awake(0.0)
+    cluster.clock.seconds += 2 * lease
+    cluster.clock.wall += timedelta(seconds=2 * lease)
+    cluster.world.attention.awake(cluster.clock.seconds)
+    await cluster.look()
+    assert list(cluster.machine.given_up) == []
+    assert not isinstance(await cluster.step(DATABASE_GRAPH), Abandon)
+    # It is silent for another lease, in which it could have been heard.
+    for _ in range(int(lease) * 2 + 1):
+        cluster.clock.seconds += 0.5
+        cluster.clock.wall += timedelta(seconds=0.5)
+        cluster.world.attention.awake(cluster.clock.seconds)
+    await cluster.look()
+    assert list(cluster.machine.given_up) == [WORKER]
+    assert isinstance(await cluster.step(DATABASE_GRAPH), Abandon)

@@ -19,6 +19,7 @@ def measures(*, upstream_of: dict[FragmentId, int]) -> Measures:
         running=True,
         paused=False,
         committed_at=1.5,
+        published_age_seconds=0.0,
         fragments=(FragmentMeasure(("1", "2", "", "3", 'm"\n', "TABLE", "A", "9", "TABLE", "0.0000% (0/0)")),),
         limits={FragmentId(2): 700, FragmentId(9): 1},
         upstream_of=upstream_of,

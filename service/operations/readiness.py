@@ -1,0 +1,60 @@
+"""What `/readyz` says: every check by name, `ok` or what is wrong.
+
+Probes have connections of their own, because readers that use all of theirs do not keep the service from serving
+writes and control.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from service.domain.errors import Invalid, Unavailable
+from service.domain.parameters import SystemParameters
+from service.domain.readiness import of_barriers
+from service.operations.world import World
+from service.ports.state_store import Reader
+from service.protocol.ids import DATABASE_GRAPH, Epoch
+
+_PROBE_MS: Final = 2_000
+
+
+@dataclass
+class Readiness:
+    """Looks once for all callers that ask at the same time: the route needs no token."""
+
+    world: World
+    probe: Reader
+    leads: Callable[[], bool]
+    looking: "asyncio.Task[Mapping[str, str]] | None" = None
+
+    async def __call__(self) -> Mapping[str, str]:
+        """Return what is wrong with everything that a request needs."""
+        if self.looking is None or self.looking.done():
+            self.looking = asyncio.create_task(readiness(self.world, self.probe, leading=self.leads()))
+        return await asyncio.shield(self.looking)
+
+
+async def readiness(world: World, probe: Reader, *, leading: bool) -> Mapping[str, str]:
+    """Say `ok`, or what is wrong, of everything a request needs."""
+    found: dict[str, str] = dict.fromkeys(("meta_store", "state_store", "leader", "worker", "graph", "barriers"), "ok")
+    try:
+        async with world.stores.begin() as tx:
+            now = world.clock.now()
+            known = await tx.workers.all(now=now, lease=world.worker_lease)
+            state = await tx.graphs.state(DATABASE_GRAPH)
+            parameters = SystemParameters.of(await tx.parameters.all())
+    except Unavailable as error:
+        return {**found, "meta_store": str(error)}
+    try:
+        await probe.query("select 1", row_limit=1, timeout_ms=_PROBE_MS)
+    except (Unavailable, Invalid) as error:
+        found["state_store"] = str(error)
+    if not leading:
+        found["leader"] = "another service leads, or none yet"
+    if not any(worker.alive and worker.graph == DATABASE_GRAPH for worker in known):
+        found["worker"] = "no worker is alive"
+    if state["status"] != "RUNNING":
+        found["graph"] = f"{state['status']}: {state['last_error'] or 'starting'}"
+    found["barriers"] = of_barriers(Epoch(int(state["published"])), parameters, now=now)
+    return found
