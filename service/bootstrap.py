@@ -138,7 +138,8 @@ async def _serve(settings: Settings) -> None:
         wired = await _wired(stack, settings, database_url)
         world = wired.world
         schedule = Schedule(wired.reserved, str(uuid.uuid4()), None, stop)  # noqa: TID251 - identities are made here
-        server = uvicorn.Server(_uvicorn(settings, wired, schedule, worker_token))
+        ready = Readiness(wired.reserved, wired.probe, lambda: schedule.leading is not None)
+        server = uvicorn.Server(_uvicorn(settings, wired, ready, worker_token))
         sockets = [_prompt(server.config.bind_socket())]
         port = sockets[0].getsockname()[1]
         url = settings.public_url or f"http://{_reachable(settings.host)}:{port}"
@@ -150,14 +151,32 @@ async def _serve(settings: Settings) -> None:
         gc.freeze()
         gc.set_threshold(_COLLECTED_AFTER, *gc.get_threshold()[1:])
         log.info("service.listening", url=url)
-        loops = asyncio.gather(schedule.run(), watch(world, stop), _keep_running(embedded, stop))
+        announced = asyncio.Event()
+        loops = asyncio.gather(
+            schedule.run(),
+            watch(world, stop),
+            _keep_running(embedded, stop),
+            _announce(ready, url, over=announced),
+        )
         try:
             if not stop.is_set():
                 await server.serve(sockets=sockets)
         finally:
             stop.set()
+            announced.set()
             world.signals.notify()
             await loops
+
+
+async def _announce(ready: Readiness, url: str, *, over: asyncio.Event) -> None:
+    """Log once that statements can be run, and how to connect."""
+
+    async def look() -> None:
+        if set((await ready()).values()) == {"ok"}:
+            log.info("service.ready", docs=f"{url}/docs", connect=f"tidefill sql --url {url}")
+            over.set()
+
+    await run_periodically(look, Pauses(LOOK_AT_POSTGRES), over, name="announce")
 
 
 def _prompt(listening: socket.socket) -> socket.socket:
@@ -290,12 +309,11 @@ async def _password(engine: AsyncEngine, login: str) -> str:
     return await remembered(engine, f"{login}_password", proposed=secrets.token_urlsafe(24))
 
 
-def _uvicorn(settings: Settings, wired: _Wired, schedule: Schedule, worker_token: SecretStr) -> uvicorn.Config:
+def _uvicorn(settings: Settings, wired: _Wired, ready: Readiness, worker_token: SecretStr) -> uvicorn.Config:
     api = ApiSettings(
         worker_token, settings.api_token, settings.body_size_max, allowed_origins=_origins(settings.allowed_origins)
     )
 
-    ready = Readiness(wired.reserved, wired.probe, lambda: schedule.leading is not None)
     return uvicorn.Config(
         create_app(wired.world, settings=api, ready=ready, reserved=wired.reserved),
         host=settings.host,

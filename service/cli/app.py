@@ -1,7 +1,8 @@
 """`tidefill`: the service's doors for a person at a terminal. Every command but `serve`, `migrate` and `prepare` is
 one or two HTTP calls.
 
-Exit codes: 0 done, 1 refused, 2 wrong use, 3 the service is away or failed, 4 a verification found a difference.
+Exit codes: 0 done, 1 refused, 2 wrong use, 3 the service is away or failed, 4 a verification found a difference,
+130 interrupted.
 """
 
 import os
@@ -12,26 +13,31 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli import detail, output, watching
+from service.cli import detail, inspection, output, watching
 from service.cli.client import DEFAULT_URL, ExitCode, connected
+from service.cli.live import Live
+from service.cli.options import Job, Json, Token, Url
 from service.cli.statement_runner import StatementRunner, exit_code_of
 
 app = typer.Typer(
     name="tidefill",
     help="Build materialized views over live tables, and watch, steer and verify it.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-Url = Annotated[str, typer.Option("--url", envvar="TIDEFILL_URL", help="Where the service is")]
-Token = Annotated[
-    str | None, typer.Option("--token", envvar="TIDEFILL_API_TOKEN", help="The API token", show_envvar=True)
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts")]
-Job = Annotated[str, typer.Argument(help="A job's id, or the name of what it creates", metavar="JOB")]
+app.add_typer(inspection.commands)
 
 _LIVE_STATES = ("Initial", "Queued", "Creating", "Created", "Cancelling", "Failed", "Dropping")
+
+
+@app.callback()
+def tidefill(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=inspection.show_version, is_eager=True, help="Print the version")
+    ] = False,
+) -> None:
+    """Build materialized views over live tables, and watch, steer and verify it."""
 
 
 @app.command()
@@ -153,6 +159,9 @@ def jobs(
     if as_json:
         output.say_json(found)
         return
+    if not found:
+        output.say("no jobs: CREATE TABLE and CREATE MATERIALIZED VIEW start one (tidefill sql)")
+        return
     columns = [("Id", "bigint"), ("Name", "text"), ("Kind", "text"), ("State", "text"), ("Progress", "text")]
     columns += [("Speed", "numeric"), ("ETA", "numeric"), ("Waiting for", "text")]
     output.console().print(output.table(columns, (_job_row(job) for job in found)))
@@ -237,6 +246,14 @@ def throttle(
 
 
 @app.command()
+def start(*, job: Job, url: Url = DEFAULT_URL, token: Token = None, as_json: Json = False) -> None:
+    """Start every scan of a job now that waits for its place in the backfill order."""
+    with connected(url, token) as service:
+        answer = service.post(f"/v1/jobs/{service.job_called(job)}/start-backfill")
+        _acknowledge(answer, f"{job} started", as_json=as_json)
+
+
+@app.command()
 def cancel(
     *,
     names: Annotated[list[str], typer.Argument(help="Jobs that are being created, by id or name", metavar="JOB..")],
@@ -258,7 +275,8 @@ def cancel(
 def verify(*, job: Job, url: Url = DEFAULT_URL, token: Token = None, as_json: Json = False) -> None:
     """Compare a view with its query over its upstream at one epoch; exit code 4 when they differ."""
     with connected(url, token) as service:
-        found = service.post(f"/v1/jobs/{service.job_called(job)}/verify")
+        path = f"/v1/jobs/{service.job_called(job)}/verify"
+        found = Live(service, quiet=as_json).run(lambda: service.post(path), title=f"verifying {job}")
     if as_json:
         output.say_json(found)
     else:
@@ -271,8 +289,7 @@ def main() -> None:
     try:
         app()
     except KeyboardInterrupt:
-        # 128 + SIGINT, as a shell reports it.
-        sys.exit(130)
+        sys.exit(ExitCode.INTERRUPTED)
 
 
 def _job_row(job: Mapping[str, Any]) -> list[object]:

@@ -1,6 +1,6 @@
 """The service over HTTP, as a person's commands call it. What goes wrong becomes one short message and an exit code."""
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
@@ -25,6 +25,8 @@ class ExitCode(IntEnum):
     USAGE = 2
     UNAVAILABLE = 3
     DIFFERS = 4
+    INTERRUPTED = 130
+    """128 + SIGINT, as a shell reports it."""
 
 
 class RefusedError(Exception):
@@ -65,6 +67,19 @@ class Service:
             page = self.get(path, after=cursor, limit=1000, **parameters)
             yield from page["items"]
             cursor = page["next"]
+
+    def items(self, path: str, **parameters: Any) -> Sequence[Mapping[str, Any]]:
+        """Return a short list whole."""
+        found = self.get(path, **parameters)
+        return found if isinstance(found, list) else found["items"]
+
+    def readiness(self) -> Mapping[str, Any]:
+        """Return what `/readyz` says, ready or not."""
+        return self.http.get("/readyz").json()
+
+    def not_ready(self) -> str:
+        """Return the checks of the service that do not pass, as one line."""
+        return "; ".join(f"{name}: {said}" for name, said in self.readiness()["checks"].items() if said != "ok")
 
     def job_called(self, name: str) -> int:
         """Return the job that is meant: its id, or that of the relation of this name."""

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -24,6 +24,11 @@ def console(*, errors: bool = False) -> Console:
 def say(text: str) -> None:
     """Print a line of plain text."""
     console().print(Text(text), no_wrap=not sys.stdout.isatty())
+
+
+def note(text: str) -> None:
+    """Print a line of plain text on standard error."""
+    console(errors=True).print(Text(text), no_wrap=not sys.stderr.isatty())
 
 
 def say_json(value: object) -> None:
@@ -63,6 +68,19 @@ def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]]) 
     for row in rows:
         drawn.add_row(*(cell(value) for value in row))
     return drawn
+
+
+def expanded(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]]) -> Group:
+    """Return rows one value a line, like the expanded display of psql."""
+    width = max(len(name) for name, _ in columns)
+    lines: list[Text] = []
+    for number, row in enumerate(rows, start=1):
+        lines.append(Text(f"-[ row {number} ]", style="bold"))
+        lines += [
+            Text(f"{name.ljust(width)} | ").append_text(cell(value))
+            for (name, _), value in zip(columns, row, strict=True)
+        ]
+    return Group(*lines)
 
 
 def cell(value: object) -> Text:

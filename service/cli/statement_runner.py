@@ -1,18 +1,16 @@
 """Running SQL for a person: one statement a call, the session map kept between them."""
 
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
 import httpx
 import typer
 
-from service.cli import output
+from service.cli import output, prompt
 from service.cli.client import ExitCode, RefusedError, Service
-from service.cli.statements import is_complete, split
+from service.cli.live import Live, created_by
+from service.cli.statements import split
 
 
 @dataclass(slots=True)
@@ -22,6 +20,8 @@ class StatementRunner:
     service: Service
     as_json: bool
     session: Mapping[str, str] = field(default_factory=dict[str, str])
+    expanded: bool = False
+    """Rows are shown one value a line."""
 
     def script(self, text: str) -> None:
         """Run every statement of `text`, and stop at the first that fails."""
@@ -34,57 +34,75 @@ class StatementRunner:
 
     def prompt(self) -> None:
         """Read statements until the input ends or `quit` is typed; a failed one does not end the session."""
-        with suppress(ImportError):
-            # Line editing and history, where the platform has them: importing it is what turns them on.
-            import_module("readline")
-        for text in _typed():
-            for statement in split(text):
+        output.say(f"tidefill at {self.service.http.base_url}. End a statement with a semicolon; \\? for help.")
+        for text in prompt.typed(self._names):
+            for statement in [text] if text.startswith("\\") or text == "help" else split(text):
                 try:
-                    self._run(statement)
+                    self._typed(statement)
                 except RefusedError as error:
                     output.complain(error.problem, sql=statement)
                 except httpx.TransportError as error:
                     output.complain({"detail": f"no answer: {error}"})
+                except KeyboardInterrupt:
+                    output.note("no longer waited for; the statement may still be carried out")
+
+    def _typed(self, text: str) -> None:
+        command, _, rest = text.partition(" ")
+        match command:
+            case "\\?" | "help":
+                output.say(prompt.HELP)
+            case "\\x":
+                self.expanded = not self.expanded
+                output.say(f"expanded display is {'on' if self.expanded else 'off'}")
+            case "\\d" if rest.strip():
+                self._run(f"DESCRIBE {rest.strip()}")
+            case "\\d":
+                self._relations()
+            case _ if command.startswith("\\"):
+                output.complain({"detail": f"unknown command {command}: \\? lists the commands"})
+            case _:
+                self._run(text)
 
     def _run(self, statement: str) -> None:
-        result = self.service.post("/v1/sql", {"sql": statement, "session": dict(self.session)})
+        body = {"sql": statement, "session": dict(self.session)}
+        result = Live(self.service, quiet=self.as_json).run(
+            lambda: self.service.post("/v1/sql", body),
+            title=statement.split(maxsplit=1)[0].upper(),
+            creates=created_by(statement),
+        )
+        if result is None:
+            return
         self.session = result["session"]
         if self.as_json:
             output.say_json(result)
         else:
-            _show(result)
+            self._show(result)
 
+    def _show(self, result: Mapping[str, Any]) -> None:
+        for notice in result["notices"]:
+            output.note(f"NOTICE: {notice}")
+        if result["columns"]:
+            columns = [(column["name"], column["type"]) for column in result["columns"]]
+            show = output.expanded if self.expanded else output.table
+            output.console().print(show(columns, result["rows"]))
+        output.say(result["tag"])
+        if result["truncated"]:
+            output.note(f"NOTICE: only the first {len(result['rows']):,} rows are shown; SET row_limit = N shows more")
 
-def _show(result: Mapping[str, Any]) -> None:
-    for notice in result["notices"]:
-        output.console(errors=True).print(f"NOTICE: {notice}", markup=False)
-    if result["columns"]:
-        columns = [(column["name"], column["type"]) for column in result["columns"]]
-        output.console().print(output.table(columns, result["rows"]))
-    output.say(result["tag"])
-    if result["truncated"]:
-        output.console(errors=True).print("NOTICE: the row cap (row_limit) cut the rows", markup=False)
+    def _relations(self) -> None:
+        found = list(self.service.pages("/v1/relations"))
+        if not found:
+            output.say("no relations: CREATE TABLE makes one")
+            return
+        output.console().print(
+            output.table([("Name", "text"), ("Kind", "text")], ((one["name"], one["kind"]) for one in found))
+        )
 
-
-def _typed() -> Iterator[str]:
-    """Yield what is typed, each time it ends with a semicolon."""
-    lines: list[str] = []
-    while True:
+    def _names(self) -> list[str]:
         try:
-            line = input("tidefill> " if not lines else "      ... ")
-        except KeyboardInterrupt:
-            lines.clear()
-            sys.stdout.write("\n")
-            continue
-        except EOFError:
-            sys.stdout.write("\n")
-            return
-        if not lines and line.strip() in {"\\q", "exit", "quit"}:
-            return
-        lines.append(line)
-        if is_complete("\n".join(lines)):
-            yield "\n".join(lines)
-            lines.clear()
+            return [str(one["name"]) for one in self.service.pages("/v1/relations")]
+        except (RefusedError, httpx.TransportError):
+            return []
 
 
 def exit_code_of(verified: Mapping[str, Any]) -> ExitCode:

@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Event
 from typing import Any, Final, Self
 
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn
+from rich.progress import Progress as Bars
 
 from service.cli import output
 from service.cli.client import Service
@@ -13,6 +15,9 @@ INTERVAL_SECONDS: Final = 0.5
 """Half of a barrier interval: progress changes with every checkpoint, hence no look comes more than that late."""
 
 Pause = Callable[[float], object]
+Progress = Mapping[str, Any]
+"""A row of `/v1/ddl-progress`, or what `elapsed` makes."""
+NOTHING: Final = "nothing is being created"
 
 
 def watch(service: Service, *, job: int | None, follow: bool, as_json: bool, pause: Pause | None = None) -> bool:
@@ -21,7 +26,7 @@ def watch(service: Service, *, job: int | None, follow: bool, as_json: bool, pau
     seen: dict[int, str] = {}
     with _view(as_json=as_json) as view:
         while True:
-            shown = [found for found in service.get("/v1/ddl-progress") if job in {None, found["ddl_id"]}]
+            shown = [found for found in service.items("/v1/ddl-progress") if job in {None, found["ddl_id"]}]
             view.show(shown)
             seen |= {found["ddl_id"]: found["name"] for found in shown}
             gone = seen.keys() - {found["ddl_id"] for found in shown}
@@ -32,6 +37,8 @@ def watch(service: Service, *, job: int | None, follow: bool, as_json: bool, pau
                 del seen[ended]
             wait(INTERVAL_SECONDS)
         watched = list(seen) or ([] if job is None else [job])
+        if not watched and not as_json:
+            output.say(NOTHING)
         ends = [_ended(service, ended) for ended in watched]
         for end in ends:
             view.end(end)
@@ -61,8 +68,9 @@ class _JsonView:
 class _LineView:
     """A line for each job whose progress has changed: what a log wants."""
 
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[str], None]) -> None:
         self._last: dict[int, str] = {}
+        self._say = say
 
     def __enter__(self) -> Self:
         return self
@@ -75,24 +83,25 @@ class _LineView:
             line = f"{job['name']}: {job['progress']} {_beside(job)}".rstrip()
             if self._last.get(job["ddl_id"]) != line:
                 self._last[job["ddl_id"]] = line
-                output.say(line)
+                self._say(line)
 
     def end(self, job: Mapping[str, Any]) -> None:
-        output.say(_end_text(job))
+        self._say(_end_text(job))
 
 
 class _BarView:
     """Bars on a terminal."""
 
-    def __init__(self) -> None:
-        self._progress = Progress(
+    def __init__(self, console: Console) -> None:
+        self._progress = Bars(
             # Without markup: what is said stands in brackets.
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.fields[percent]:>7}", markup=False),
             TextColumn("{task.fields[rows]}", markup=False),
             TextColumn("{task.fields[beside]}", markup=False),
-            console=output.console(),
+            console=console,
+            transient=True,
         )
         self._bars: dict[int, TaskID] = {}
 
@@ -115,8 +124,8 @@ class _BarView:
                 # Without a total nobody knows how much is left: the bar swings instead of standing at nothing.
                 total=None if percent is None else 100.0,
                 completed=percent or 0.0,
-                percent="?" if percent is None else f"{percent:.2f}%",
-                rows=f"{job['rows']:,}/{'?' if total is None else f'{total:,}'}",
+                percent=job["progress"] if percent is None else f"{percent:.2f}%",
+                rows="" if job["rows"] is None else f"{job['rows']:,}/{'?' if total is None else f'{total:,}'}",
                 beside=_beside(job),
             )
         self._progress.refresh()
@@ -131,7 +140,21 @@ class _BarView:
 def _view(*, as_json: bool) -> _JsonView | _LineView | _BarView:
     if as_json:
         return _JsonView()
-    return _BarView() if output.console().is_terminal else _LineView()
+    return progress_view()
+
+
+def progress_view(*, errors: bool = False) -> _LineView | _BarView:
+    """Return bars on a terminal, else lines; on standard output or on standard error."""
+    console = output.console(errors=errors)
+    return _BarView(console) if console.is_terminal else _LineView(output.note if errors else output.say)
+
+
+def elapsed(title: str, seconds: float, reason: str) -> Progress:
+    """Return the row of a call that has no progress of its own."""
+    waiting = {"text": reason, "reason": "service"} if reason else None
+    waits = {"phase": "waiting", "waiting": waiting, "waiting_for": None}
+    shown = output.span(seconds) if output.console(errors=True).is_terminal else ""
+    return {"ddl_id": 0, "name": title, "progress": shown, "rows": None, "total": None, "percent": None, **waits}
 
 
 def _beside(job: Mapping[str, Any]) -> str:

@@ -3,22 +3,17 @@
 import io
 import json
 import shlex
-from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
 
 import httpx
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner, Result
 
 from service import bootstrap
-from service.cli import client, output, watching
-from service.cli.app import app
+from service.cli import output
 from service.cli.stage import asking
-
-Answer = Callable[[httpx.Request], httpx.Response]
-Command = Callable[..., Result]
+from tests.support.canned_service import Command, Routes
 
 PROGRESS = {
     "ddl_id": 7,
@@ -55,50 +50,6 @@ VERIFIED = {
     "expected_digest": "0a",
     "differences": [],
 }
-
-
-class Routes:
-    """A service of canned answers: (method, path) -> answers in turn, the last one again and again."""
-
-    def __init__(self) -> None:
-        self.answers: dict[tuple[str, str], list[Any]] = {}
-        self.calls: list[tuple[str, str, Any]] = []
-
-    def on(self, method: str, path: str, *answers: object) -> None:
-        self.answers[method, path] = list(answers)
-
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        body = json.loads(request.content) if request.content else None
-        self.calls.append((request.method, str(request.url).removeprefix("http://service"), body))
-        turns = self.answers[request.method, request.url.path]
-        answer = turns.pop(0) if len(turns) > 1 else turns[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer if isinstance(answer, httpx.Response) else httpx.Response(200, json=answer)
-
-
-@pytest.fixture
-def routes() -> Routes:
-    return Routes()
-
-
-@pytest.fixture
-def tokens() -> list[str | None]:
-    return []
-
-
-@pytest.fixture
-def command(routes: Routes, tokens: list[str | None], monkeypatch: pytest.MonkeyPatch) -> Command:
-    def open_http(url: str, token: str | None) -> httpx.Client:
-        tokens.append(token)
-        return httpx.Client(base_url=url, transport=httpx.MockTransport(routes))
-
-    def run(*arguments: str, given: str | None = None) -> Result:
-        return CliRunner().invoke(app, list(arguments), input=given, env={"TIDEFILL_URL": "http://service"})
-
-    monkeypatch.setattr(client, "open_http", open_http)
-    monkeypatch.setattr(watching, "INTERVAL_SECONDS", 0)
-    return run
 
 
 def problem(status: int, **members: object) -> httpx.Response:

@@ -1,0 +1,118 @@
+"""Show a call that takes long: a bar for a CREATE, the elapsed time and the reason of the wait for everything else.
+
+The call runs on a thread of its own. Without a terminal the same facts are lines on standard error, printed when they
+change.
+"""
+
+import re
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import dataclass
+from itertools import count
+from threading import Thread
+from typing import Any, Final
+
+import httpx
+import typer
+
+from service.cli import output, watching
+from service.cli.client import ExitCode, RefusedError, Service
+
+SILENT_SECONDS: Final = 2.0
+"""A call that ends sooner shows nothing but its result."""
+_CREATED: Final = re.compile(
+    r"""(?:\s|--[^\n]*\n|/\*.*?\*/)*create\s+(?:materialized\s+view|table)\s+(?:if\s+not\s+exists\s+)?
+    (?:public\s*\.\s*)?(?:"(?P<quoted>(?:[^"]|"")+)"|(?P<plain>\w+))""",
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+)
+
+
+def created_by(statement: str) -> str | None:
+    """Return the name of the table or materialized view that a statement creates."""
+    found = _CREATED.match(statement)
+    if found is None:
+        return None
+    return found["quoted"].replace('""', '"') if found["quoted"] else found["plain"].lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Runs calls of one service and shows how they go."""
+
+    service: Service
+    quiet: bool = False
+
+    def run(self, call: Callable[[], Any], *, title: str, creates: str | None = None) -> Any:
+        """Return what `call` returns, or None when the user leaves a CREATE to the background. Raises what it raises;
+        KeyboardInterrupt at Ctrl-C.
+        """
+        future = _start(call)
+        while True:
+            try:
+                return self._follow(future, title, creates)
+            except KeyboardInterrupt:
+                if creates is None:
+                    raise
+                if self._leaves(creates):
+                    return None
+
+    def _follow(self, future: "Future[Any]", title: str, creates: str | None) -> Any:
+        if self.quiet:
+            return future.result()
+        try:
+            return future.result(SILENT_SECONDS)
+        except NotYet:
+            if future.done():
+                raise
+        with watching.progress_view(errors=True) as view:
+            for look in count():
+                seconds = SILENT_SECONDS + look * watching.INTERVAL_SECONDS
+                view.show([self._state(title, creates, seconds)])
+                try:
+                    return future.result(watching.INTERVAL_SECONDS)
+                except NotYet:
+                    if future.done():
+                        raise
+        raise AssertionError("a call either ends or is waited for")
+
+    def _state(self, title: str, creates: str | None, seconds: float) -> watching.Progress:
+        """Return the job's own progress, or the title with what is not ready."""
+        try:
+            if creates is not None:
+                for job in self.service.items("/v1/ddl-progress"):
+                    if job["name"] == creates:
+                        return job
+            return watching.elapsed(title, seconds, self.service.not_ready())
+        except (RefusedError, httpx.TransportError) as error:
+            return watching.elapsed(title, seconds, str(error))
+
+    def _leaves(self, creates: str) -> bool:
+        """Ask what becomes of a CREATE after Ctrl-C; return whether the user no longer waits for it."""
+        answer = "b"
+        if sys.stdin.isatty():
+            question = f"{creates} is being created. Go on in the [b]ackground, [c]ancel it, or [w]ait on?"
+            answer = typer.prompt(question, default="b", err=True).strip().lower()[:1]
+        if answer == "w":
+            return False
+        if answer == "c":
+            self.service.post(f"/v1/jobs/{self.service.job_called(creates)}/cancel")
+            output.note(f"{creates} cancelled")
+            raise typer.Exit(ExitCode.INTERRUPTED)
+        output.note(f"{creates} goes on in the background: tidefill watch {creates}, tidefill cancel {creates}")
+        return True
+
+
+def _start(call: Callable[[], Any]) -> "Future[Any]":
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+            future.set_exception(error)
+
+    # A daemon: whoever leaves does not wait for the answer.
+    Thread(target=run, daemon=True).start()
+    return future
