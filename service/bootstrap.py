@@ -7,7 +7,6 @@ state store, start the loops, the worker and the doors, and take all of it down 
 
 import asyncio
 import gc
-import ipaddress
 import json
 import os
 import secrets
@@ -16,7 +15,6 @@ import socket
 import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -24,13 +22,13 @@ from pathlib import Path
 from typing import Final
 
 import uvicorn
+from psycopg.conninfo import conninfo_to_dict
 from pydantic import SecretStr
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from service.api.address import allowed_origins, check_bind, reachable
 from service.api.app import create_app
-from service.api.origins import origin_of
-from service.api.settings import ApiSettings
-from service.domain.errors import Invalid
+from service.api.settings import ApiSettings, ReadLogin
 from service.domain.reach import parse_host_rules
 from service.embedded.java import find_java
 from service.embedded.postgres import EmbeddedPostgres
@@ -57,6 +55,7 @@ from service.serving.health import PostgresGauge
 from service.serving.logical_views import PostgresViews
 from service.serving.pins import PostgresPins
 from service.serving.preparation import prepare, prepare_catalog_reader
+from service.serving.read_role import READ_ROLE
 from service.serving.reader import PostgresReader
 from service.serving.staging import PostgresStaging
 from service.serving.tables import PostgresTables
@@ -130,7 +129,7 @@ def serve(settings: Settings) -> None:
 
 
 async def _serve(settings: Settings) -> None:
-    _check_bind(settings)
+    check_bind(settings.host, settings.api_token)
     stop = _stop_at_signals()
     async with AsyncExitStack() as stack:
         database_url, embedded = await _database(stack, settings)
@@ -142,7 +141,7 @@ async def _serve(settings: Settings) -> None:
         server = uvicorn.Server(_uvicorn(settings, wired, ready, worker_token))
         sockets = [_prompt(server.config.bind_socket())]
         port = sockets[0].getsockname()[1]
-        url = settings.public_url or f"http://{_reachable(settings.host)}:{port}"
+        url = settings.public_url or f"http://{reachable(settings.host)}:{port}"
         schedule.launcher = _launcher(settings, url, worker_token, wired.state_store_url)
         if schedule.launcher is not None:
             stack.push_async_callback(schedule.launcher.stop)
@@ -229,6 +228,7 @@ class _Wired:
     reserved: World
     probe: Reader
     state_store_url: SecretStr
+    read_login: ReadLogin
 
 
 async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str) -> _Wired:
@@ -262,7 +262,7 @@ async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str) -
         own_workers=settings.launcher != "none",
     )
     reserved = replace(world, stores=PostgresStores(_engine(stack, database_url, "tidefill-leader")))
-    return _Wired(world, reserved, PostgresReader(pools.probe), SecretStr(pools.url))
+    return _Wired(world, reserved, PostgresReader(pools.probe), SecretStr(pools.url), _read_login(pools.read_url))
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +273,7 @@ class _Pools:
 
     url: str
     writer_url: str
+    read_url: str
     owner: Pool
     leader: Pool
     reader: Pool
@@ -283,7 +284,13 @@ class _Pools:
 async def _pools(stack: AsyncExitStack, settings: Settings, database_url: str, engine: AsyncEngine) -> _Pools:
     url = (settings.state_store_url or SecretStr(database_url)).get_secret_value()
     password = await _password(engine, "reader")
-    logins = await prepare(url, reader_password=password, writer_password=await _password(engine, "writer"))
+    logins = await prepare(
+        url,
+        reader_password=password,
+        writer_password=await _password(engine, "writer"),
+        read_password=await _password(engine, "read"),
+        read_name=READ_ROLE if settings.database_url is None and settings.state_store_url is None else None,
+    )
     for warning in logins.warnings:
         log.warning("state_store.open_right", warning=warning)
     catalog_url = await prepare_catalog_reader(database_url, reader_password=password)
@@ -291,12 +298,28 @@ async def _pools(stack: AsyncExitStack, settings: Settings, database_url: str, e
     return _Pools(
         url=url,
         writer_url=logins.writer_url,
+        read_url=logins.read_url,
         owner=await stack.enter_async_context(open_pool(url, name="owner")),
         leader=await stack.enter_async_context(open_pool(url, name="leader")),
         reader=await stack.enter_async_context(open_reader_pool(logins.reader_url)),
         probe=await stack.enter_async_context(open_reader_pool(logins.reader_url, size=1, name="probe")),
         catalog=await stack.enter_async_context(open_reader_pool(catalog_url, name="catalog")) if elsewhere else None,
     )
+
+
+def _read_login(url: str) -> ReadLogin:
+    """Return the login for people's own tools. Of several hosts the first is shown."""
+    parts = {name: str(value) for name, value in conninfo_to_dict(url).items() if value is not None}
+    login = ReadLogin(
+        host=parts.get("host", "localhost").split(",")[0],
+        port=int(parts.get("port", "5432").split(",")[0]),
+        database=parts.get("dbname", parts["user"]),
+        user=parts["user"],
+        password=parts["password"],
+    )
+    place = f"{login.host}:{login.port}/{login.database}"
+    log.info("state_store.read_login", dsn=f"postgresql://{login.user}@{place}", command="tidefill psql")
+    return login
 
 
 def _engine(stack: AsyncExitStack, database_url: str, name: str) -> AsyncEngine:
@@ -311,7 +334,11 @@ async def _password(engine: AsyncEngine, login: str) -> str:
 
 def _uvicorn(settings: Settings, wired: _Wired, ready: Readiness, worker_token: SecretStr) -> uvicorn.Config:
     api = ApiSettings(
-        worker_token, settings.api_token, settings.body_size_max, allowed_origins=_origins(settings.allowed_origins)
+        worker_token,
+        settings.api_token,
+        settings.body_size_max,
+        allowed_origins=allowed_origins(settings.allowed_origins),
+        read_login=wired.read_login,
     )
 
     return uvicorn.Config(
@@ -347,45 +374,3 @@ def _launcher(settings: Settings, url: str, worker_token: SecretStr, state_store
 
 def _new_worker_id() -> WorkerId:
     return WorkerId(str(uuid.uuid4()))  # noqa: TID251 - identities are made here
-
-
-def _check_bind(settings: Settings) -> None:
-    """A service that others can reach without a token is refused."""
-    if settings.api_token is None and not _is_loopback(settings.host):
-        raise Invalid(
-            f"TIDEFILL_HOST={settings.host} can be reached from other machines: set TIDEFILL_API_TOKEN first",
-            pointer="TIDEFILL_HOST",
-        )
-
-
-def _origins(given: Sequence[str]) -> tuple[str, ...]:
-    """Return the origins of TIDEFILL_ALLOWED_ORIGINS as browsers send them. Raises Invalid."""
-    return tuple(_origin(text) for text in given)
-
-
-def _origin(text: str) -> str:
-    origin = origin_of(text)
-    if origin is None:
-        raise Invalid(
-            f'TIDEFILL_ALLOWED_ORIGINS: "{text}" is no origin such as https://grafana.example:3000',
-            pointer="TIDEFILL_ALLOWED_ORIGINS",
-        )
-    return origin
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _reachable(host: str) -> str:
-    """Where the service's own worker finds it: an unspecified address is reached on loopback."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host
-    if address.is_unspecified:
-        return "127.0.0.1" if address.version == 4 else "[::1]"
-    return f"[{host}]" if address.version == 6 else host

@@ -15,6 +15,7 @@ from service.api.routes import (
     graphs,
     internal,
     jobs,
+    logins,
     mutations,
     parameters,
     probes,
@@ -27,7 +28,7 @@ from service.api.settings import ApiSettings
 from service.operations.world import World
 
 VERSION = "0.1.0"
-_PUBLIC = (sql, relations, sources, jobs, progress, mutations, graphs, parameters, events)
+_PUBLIC = (sql, relations, logins, sources, jobs, progress, mutations, graphs, parameters, events)
 
 
 def create_app(
@@ -51,6 +52,7 @@ def create_app(
     app.state.world = world
     app.state.reserved = reserved
     app.state.ready = ready
+    app.state.read_login = settings.read_login
     # `Tokens` does the refusing; this only tells the document's readers how to send the token.
     bearer = [Security(HTTPBearer(auto_error=False))] if settings.api_token is not None else []
     for route in _PUBLIC:
@@ -59,7 +61,12 @@ def create_app(
     app.include_router(internal.router)
     errors.install(app)
     app.openapi = openapi.document(app)
-    # The last one added is the outermost.
+    _guard(app, settings)
+    return app
+
+
+def _guard(app: FastAPI, settings: ApiSettings) -> None:
+    """Put in front of the routes what every request passes. The last one added is the outermost."""
     app.add_middleware(Bodies, size_max=settings.body_size_max)
     app.add_middleware(Tokens, api_token=settings.api_token, worker_token=settings.worker_token)
     if settings.allowed_origins:
@@ -72,4 +79,3 @@ def create_app(
         )
     app.add_middleware(Origins, loopback_only=settings.api_token is None, allowed=settings.allowed_origins)
     app.add_middleware(Net)
-    return app

@@ -1,8 +1,19 @@
 """What the doors need of the settings, handed in by bootstrap."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic import SecretStr
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLogin:
+    """How people's own tools log in to read the public views, at the server as the service reaches it."""
+
+    host: str
+    port: int
+    database: str
+    user: str
+    password: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +28,4 @@ class ApiSettings:
     api_token: SecretStr | None = None
     body_size_max: int = 1 << 20
     allowed_origins: tuple[str, ...] = ()
+    read_login: ReadLogin | None = None

@@ -17,6 +17,7 @@ from service.cli import detail, inspection, output, watching
 from service.cli.client import DEFAULT_URL, ExitCode, connected
 from service.cli.live import Live
 from service.cli.options import Job, Json, Token, Url
+from service.cli.psql import run as run_psql
 from service.cli.statement_runner import StatementRunner, exit_code_of
 
 app = typer.Typer(
@@ -282,6 +283,25 @@ def verify(*, job: Job, url: Url = DEFAULT_URL, token: Token = None, as_json: Js
     else:
         _show_verification(job, found)
     raise typer.Exit(exit_code_of(found))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def psql(
+    context: typer.Context,
+    *,
+    dsn: Annotated[
+        bool, typer.Option("--dsn", "--print", help="Print the connection string with its password, and run nothing")
+    ] = False,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+) -> None:
+    """Open psql with the login that may read tables and views and write nothing. What follows goes to psql."""
+    with connected(url, token) as service:
+        login = service.get("/v1/read-login", password=True)
+    if dsn:
+        output.say(login["dsn"])
+        return
+    run_psql(login, context.args)
 
 
 def main() -> None:

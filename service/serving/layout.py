@@ -9,6 +9,7 @@ from psycopg import sql
 
 from service.domain.errors import Conflict, Invalid
 from service.serving.connections import Connection
+from service.serving.marks import MARK
 
 SERVER_VERSION_MIN: Final = 150_000
 """NULLS NOT DISTINCT, without which a NULL in a key would not be a key."""
@@ -52,7 +53,46 @@ end $$;
 revoke execute on function state.hold_generation, state.refuse from public;
 """
 
-_UPGRADES: Final = (_VERSION_1,)
+_VERSION_2: Final = f"""
+-- Called when a session that is not tidefill's writes to a view or a table: that would change rows behind the epochs.
+create function state.refuse_write() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+    raise exception 'cannot change "%": its rows belong to tidefill', tg_table_name
+        using errcode = 'object_not_in_prerequisite_state',
+            hint = 'Change rows through tidefill: POST /v1/sql, or tidefill sql.';
+end $$;
+revoke execute on function state.refuse_write from public;
+
+create procedure state.protect(relation regclass) language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+    if (select relkind = 'v' from pg_class where oid = relation) then
+        -- A view with such a trigger is no longer updatable by itself.
+        execute format('create trigger tidefill_read_only instead of insert or update or delete on %s'
+            ' for each row execute function state.refuse_write()', relation);
+    else
+        -- The condition costs no call: tidefill's sessions pass it.
+        execute format('create trigger tidefill_only before insert or update or delete or truncate on %s'
+            ' for each statement when (current_setting(''application_name'') not like ''tidefill%%'')'
+            ' execute function state.refuse_write()', relation);
+    end if;
+end $$;
+revoke execute on procedure state.protect from public;
+
+do $$
+declare relation regclass;
+begin
+    for relation in
+        select c.oid::regclass from pg_class c
+        where c.relkind in ('r', 'v') and c.relnamespace in ('public'::regnamespace, 'live'::regnamespace,
+            'state'::regnamespace) and obj_description(c.oid, 'pg_class') like '{MARK}%'
+    loop
+        call state.protect(relation);
+    end loop;
+end $$;
+"""
+
+_UPGRADES: Final = (_VERSION_1, _VERSION_2)
 """Entry n brings version n to n + 1. Only ever appended to."""
 
 

@@ -40,9 +40,10 @@ async def owner(conn: Connection, schema: str, name: str) -> str | None:
 
 
 async def mark(conn: Connection, kind: str, name: sql.Identifier, text: str) -> None:
-    """Mark a table or a view."""
+    """Mark a table or a view, and refuse writes to it by sessions that are not tidefill's."""
     statement = sql.SQL("comment on table {} is {}" if kind == "table" else "comment on view {} is {}")
     await conn.execute(statement.format(name, sql.Literal(text)))
+    await conn.execute("call state.protect(%s::regclass)", [name.as_string(conn)])
 
 
 async def refuse_foreign(conn: Connection, name: str) -> None:

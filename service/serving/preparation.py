@@ -11,22 +11,32 @@ from psycopg import errors
 from service.domain.errors import Invalid
 from service.serving.connections import OWNER_SETTINGS, Connection, said, translated, url_as, with_settings
 from service.serving.layout import lay_out
+from service.serving.read_role import make_read_role
 from service.serving.roles import Logins, make_reader, make_writer, role_names, take_from_public
 
 
-async def prepare(url: str, *, reader_password: str, writer_password: str) -> Logins:
-    """Lay the state store out and make its two logins, with these passwords from now on.
+async def prepare(
+    url: str, *, reader_password: str, writer_password: str, read_password: str, read_name: str | None = None
+) -> Logins:
+    """Lay the state store out and make its three logins, with these passwords from now on. `read_name` is the name of
+    the one for people's own tools where the server has no other database of tidefill's.
 
     Repeatable, and one at a time where services start together. Raises Invalid naming the missing right, Conflict where
     something of ours is somebody else's, Unavailable.
     """
     async with _preparing(url) as conn:
         await lay_out(conn)
-        names = await role_names(conn)
+        names = await role_names(conn, read=read_name)
         await make_reader(conn, names.reader, reader_password)
         await make_writer(conn, names.writer, writer_password)
+        await make_read_role(conn, names, read_password)
         warnings = await take_from_public(conn, names)
-    return Logins(url_as(url, names.reader, reader_password), url_as(url, names.writer, writer_password), warnings)
+    return Logins(
+        reader_url=url_as(url, names.reader, reader_password),
+        writer_url=url_as(url, names.writer, writer_password),
+        read_url=url_as(url, names.read, read_password),
+        warnings=warnings,
+    )
 
 
 async def prepare_catalog_reader(url: str, *, reader_password: str) -> str:

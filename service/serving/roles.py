@@ -1,4 +1,5 @@
-"""The two logins that run what users wrote: the reader for SELECT, the writer for DML. Neither owns anything.
+"""The two logins that run what users wrote: the reader for SELECT, the writer for DML. Neither owns anything. A third,
+for people's own tools, is in `read_role.py`.
 
 A login, because a SET ROLE can be undone from SQL. Names carry the database's oid: roles belong to the whole server,
 their grants to one database. Postgres has no negative grants, so what everybody may do and these two must not
@@ -49,7 +50,7 @@ order by 1
 """
 _OTHER_ROLES: Final = """
 select rolname from pg_roles
-where rolname !~ '^(pg_|tidefill_(reader|writer)_)' and not rolsuper or rolname = current_user order by 1
+where rolname !~ '^(pg_|tidefill_(reader|writer|read)(_|$))' and not rolsuper or rolname = current_user order by 1
 """
 
 
@@ -59,6 +60,8 @@ class RoleNames:
 
     reader: str
     writer: str
+    read: str
+    """For people's own tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,25 +70,32 @@ class Logins:
 
     reader_url: str = field(repr=False)
     writer_url: str = field(repr=False)
+    read_url: str = field(repr=False)
+    """For people's own tools."""
     warnings: tuple[str, ...] = ()
 
 
-async def role_names(conn: Connection) -> RoleNames:
-    """Return the names of this database's logins."""
+async def role_names(conn: Connection, *, read: str | None = None) -> RoleNames:
+    """Return the names of this database's logins; `read` where the server has no other database of tidefill's."""
     cursor = await conn.execute("select oid::bigint from pg_database where datname = current_database()")
     row = await cursor.fetchone()
     assert row is not None
-    return RoleNames(f"tidefill_reader_{row[0]:08x}", f"tidefill_writer_{row[0]:08x}")
+    number = f"{row[0]:08x}"
+    return RoleNames(f"tidefill_reader_{number}", f"tidefill_writer_{number}", read or f"tidefill_read_{number}")
 
 
 async def make_reader(conn: Connection, name: str, password: str) -> None:
     """Create the reader or give it this password, and grant it what users may see. Raises Invalid, Conflict."""
-    await _make_login(conn, name, password, READER_CONNECTIONS_MAX)
-    await _configure(conn, name, _READER_SETTINGS)
-    if await _is_superuser(conn):
-        await _configure(conn, name, _TEMPORARY_FILES)
+    await make_login(conn, name, password, READER_CONNECTIONS_MAX)
+    await configure(conn, name, _READER_SETTINGS)
     role = sql.Identifier(name)
     await conn.execute(sql.SQL("grant usage on schema public to {}").format(role))
+    await grant_catalog(conn, name)
+
+
+async def grant_catalog(conn: Connection, name: str) -> None:
+    """Grant a login the views of rw_catalog, where this database has them."""
+    role = sql.Identifier(name)
     cursor = await conn.execute("select to_regnamespace('rw_catalog') is not null")
     if await cursor.fetchone() == (True,):
         await conn.execute(sql.SQL("grant usage on schema rw_catalog to {}").format(role))
@@ -94,10 +104,8 @@ async def make_reader(conn: Connection, name: str, password: str) -> None:
 
 async def make_writer(conn: Connection, name: str, password: str) -> None:
     """Create the writer or give it this password; tables are granted as they are made. Raises Invalid, Conflict."""
-    await _make_login(conn, name, password, WRITER_CONNECTIONS_MAX)
-    await _configure(conn, name, _WRITER_SETTINGS)
-    if await _is_superuser(conn):
-        await _configure(conn, name, _TEMPORARY_FILES)
+    await make_login(conn, name, password, WRITER_CONNECTIONS_MAX)
+    await configure(conn, name, _WRITER_SETTINGS)
     role = sql.Identifier(name)
     await conn.execute(sql.SQL("grant usage on schema state, live, stage to {}").format(role))
     await conn.execute(sql.SQL("grant execute on function state.hold_generation, state.refuse to {}").format(role))
@@ -118,13 +126,14 @@ async def take_from_public(conn: Connection, names: RoleNames) -> tuple[str, ...
         await _try(conn, sql.SQL("revoke execute on function {} from public").format(signature))
     database = sql.Identifier(conn.info.dbname)
     await _try(conn, sql.SQL("grant temporary on database {} to {}").format(database, sql.Identifier(names.writer)))
-    if await _may_make_temporary_tables(conn, names.reader):
+    if await _may_make_temporary_tables(conn, names.reader, names.read):
         await _try(conn, sql.SQL("grant temporary on database {} to {}").format(database, everybody_else))
         await _try(conn, sql.SQL("revoke temporary on database {} from public").format(database))
     return await _left_open(conn, names)
 
 
-async def _make_login(conn: Connection, name: str, password: str, connections: int) -> None:
+async def make_login(conn: Connection, name: str, password: str, connections: int) -> None:
+    """Create a login that owns nothing, or give it this password. Raises Invalid, Conflict."""
     cursor = await conn.execute("select rolsuper or rolcreaterole from pg_roles where rolname = current_user")
     if await cursor.fetchone() != (True,):
         user = conn.info.user
@@ -162,7 +171,10 @@ async def _is_superuser(conn: Connection) -> bool:
     return await cursor.fetchone() == (True,)
 
 
-async def _configure(conn: Connection, name: str, settings: tuple[tuple[str, str], ...]) -> None:
+async def configure(conn: Connection, name: str, settings: tuple[tuple[str, str], ...]) -> None:
+    """Set what a login's sessions begin with."""
+    if await _is_superuser(conn):
+        settings = (*settings, *_TEMPORARY_FILES)
     role = sql.Identifier(name)
     statement = sql.SQL("alter role {} in database {} set {} to {}")
     for key, value in settings:
@@ -172,19 +184,22 @@ async def _configure(conn: Connection, name: str, settings: tuple[tuple[str, str
 
 
 async def _denied_functions(conn: Connection, names: RoleNames) -> list[str]:
-    cursor = await conn.execute(_DENIED_FUNCTIONS, {"denied": _DENIED, "roles": [names.reader, names.writer]})
+    cursor = await conn.execute(
+        _DENIED_FUNCTIONS, {"denied": _DENIED, "roles": [names.reader, names.writer, names.read]}
+    )
     return [str(signature) for (signature,) in await cursor.fetchall()]
 
 
-async def _may_make_temporary_tables(conn: Connection, role: str) -> bool:
-    cursor = await conn.execute("select has_database_privilege(%s, current_database(), 'temporary')", [role])
+async def _may_make_temporary_tables(conn: Connection, *roles: str) -> bool:
+    query = "select bool_or(has_database_privilege(r, current_database(), 'temporary')) from unnest(%s::name[]) r"
+    cursor = await conn.execute(query, [list(roles)])
     return await cursor.fetchone() == (True,)
 
 
 async def _left_open(conn: Connection, names: RoleNames) -> tuple[str, ...]:
     functions = await _denied_functions(conn, names)
     left = [f"users' statements can call {', '.join(functions)}: only a superuser can revoke it"] if functions else []
-    if await _may_make_temporary_tables(conn, names.reader):
+    if await _may_make_temporary_tables(conn, names.reader, names.read):
         left.append("users' statements can make temporary tables: only the database's owner can revoke it")
     return tuple(left)
 

@@ -359,7 +359,7 @@ class Service:
     @contextmanager
     def store(self) -> "Generator[psycopg.Connection]":
         """Connect to the database as its owner, in autocommit."""
-        with psycopg.connect(self.database_url(), autocommit=True, application_name="a test") as connection:
+        with psycopg.connect(self.database_url(), autocommit=True, application_name="tidefill-test") as connection:
             yield connection
 
     def stored(self, query: str) -> list[tuple[Any, ...]]:

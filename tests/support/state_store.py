@@ -17,6 +17,7 @@ from service.serving.tables import PostgresTables
 
 READER_PASSWORD = "reader's own"
 WRITER_PASSWORD = "writer's own"
+READ_PASSWORD = "read's own"
 
 
 async def filled(staging: AbstractAsyncContextManager[int]) -> int:
@@ -48,7 +49,9 @@ class Store:
 @asynccontextmanager
 async def prepared_store(url: str) -> AsyncGenerator[Store]:
     """Prepare the database and open the owner's pool."""
-    logins = await prepare(url, reader_password=READER_PASSWORD, writer_password=WRITER_PASSWORD)
+    logins = await prepare(
+        url, reader_password=READER_PASSWORD, writer_password=WRITER_PASSWORD, read_password=READ_PASSWORD
+    )
     async with open_pool(url, name="test") as pool:
         yield Store(url, pool, logins, PostgresTables(pool))
 

@@ -67,7 +67,7 @@ async def test_an_old_session_idle_in_its_transaction_is_ended(store: Store, log
 
 
 async def test_an_old_session_that_was_not_found_fails_its_check(store: Store) -> None:
-    async with _writer(store.url, "somebody") as conn:
+    async with _writer(store.url, "tidefill-somebody") as conn:
         await store.tables.fence(DATABASE_GRAPH, Generation(6), term=TERM)
         with pytest.raises(psycopg.Error, match="generation 5 of graph 1 is over") as refused:
             await conn.execute(HOLD)
@@ -93,7 +93,7 @@ async def test_a_writer_between_check_and_commit_is_ended(store: Store) -> None:
 
 
 async def test_the_fence_does_not_pass_a_checked_writer_it_cannot_end(store: Store) -> None:
-    async with _writer(store.url, "somebody") as conn:
+    async with _writer(store.url, "tidefill-somebody") as conn:
         await conn.execute(HOLD)
         with pytest.raises(Unavailable):
             await store.tables.fence(DATABASE_GRAPH, Generation(6), term=TERM)

@@ -38,7 +38,7 @@ group by 1, 2 order by 1, 2
 
 
 async def _prepare(url: str, reader: str = "r", writer: str = "w") -> Logins:
-    return await prepare(url, reader_password=reader, writer_password=writer)
+    return await prepare(url, reader_password=reader, writer_password=writer, read_password="d")
 
 
 async def _logs_in(url: str) -> bool:
@@ -63,7 +63,7 @@ async def test_rights_are_these_and_no_more(store: Store) -> None:
         "select p.proname, bool_or(has_function_privilege(r.rolname, p.oid, 'execute')) from pg_proc p, pg_roles r"
         " where p.pronamespace = 'state'::regnamespace and r.rolname like 'tidefill_reader_%' group by 1 order by 1"
     )
-    assert functions == [("hold_generation", False), ("refuse", False)]
+    assert functions == [(name, False) for name in ("hold_generation", "protect", "refuse", "refuse_write")]
 
 
 async def test_passwords_rotate_and_are_not_shown(empty_url: str) -> None:

@@ -28,7 +28,7 @@ async def writer(store: Store) -> str:
 
 
 async def _put(url: str, column: str, value: str) -> None:
-    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as conn:
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True, application_name="tidefill-test") as conn:
         await conn.execute(f'insert into state.t_1 (_vnode, id, "{column}", _from) values (0, 1, {value}, 5)'.encode())
 
 

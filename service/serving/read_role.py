@@ -1,0 +1,49 @@
+"""The login for people's own tools (psql, BI tools, Spark): it may read what users may read, and write nothing.
+
+Unlike the reader's, its sessions belong to whoever opens them: they last as long as a dashboard needs, and every
+transaction reads one epoch.
+"""
+
+from typing import Final
+
+from psycopg import sql
+
+from service.serving.connections import Connection
+from service.serving.marks import MARK
+from service.serving.roles import RoleNames, configure, grant_catalog, make_login
+
+CONNECTIONS_MAX: Final = 16
+READ_ROLE: Final = "tidefill_read"
+"""The login's name where the server is tidefill's own."""
+
+_SETTINGS: Final = (
+    ("default_transaction_read_only", "on"),
+    # All statements of a transaction see one epoch.
+    ("default_transaction_isolation", "repeatable read"),
+    ("statement_timeout", "10min"),
+    ("idle_in_transaction_session_timeout", "10min"),
+    # rw_catalog is named where it is meant, so that `\d` lists the user's relations alone and nothing hides them.
+    ("search_path", "public"),
+)
+_PUBLISHED: Final = """
+select c.relname from pg_class c
+where c.relnamespace = 'public'::regnamespace and c.relkind = 'v' and obj_description(c.oid, 'pg_class') like %s
+"""
+
+
+async def make_read_role(conn: Connection, names: RoleNames, password: str) -> None:
+    """Create the login or give it this password; grant it the public views, those to come too, and the catalog.
+
+    Raises Invalid, Conflict.
+    """
+    await make_login(conn, names.read, password, CONNECTIONS_MAX)
+    await configure(conn, names.read, _SETTINGS)
+    role = sql.Identifier(names.read)
+    await conn.execute(sql.SQL("grant usage on schema public to {}").format(role))
+    future = "alter default privileges in schema public grant select on tables to {}"
+    await conn.execute(sql.SQL(future).format(role))
+    published = await (await conn.execute(_PUBLISHED, [f"{MARK}%"])).fetchall()
+    if published:
+        views = sql.SQL(", ").join([sql.Identifier("public", str(name)) for (name,) in published])
+        await conn.execute(sql.SQL("grant select on {} to {}").format(views, role))
+    await grant_catalog(conn, names.read)

@@ -1,0 +1,134 @@
+"""U3 and U6: people's own tools read the public views and write nothing, not even as the superuser."""
+
+from collections.abc import AsyncGenerator, Generator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from service.protocol.ids import DATABASE_GRAPH, Epoch, RelationId, Term
+from service.serving import layout
+from service.serving.logical_views import PostgresViews
+from tests.support.state_store import Store, prepared_store, relation
+
+pytestmark = pytest.mark.postgres
+TERM = Term(7)
+ORDERS = relation(1, "orders")
+# Named like tables of the meta store and of the catalog.
+INTERNAL = ["job", "event", "source", "worker", "request", "relation", "rw_sources", "published"]
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncGenerator[Store]:
+    async with prepared_store(database_url) as prepared:
+        await prepared.tables.claim(TERM)
+        await prepared.tables.create(ORDERS, term=TERM)
+        await prepared.tables.publish(DATABASE_GRAPH, Epoch(5), term=TERM, created=[ORDERS])
+        await PostgresViews(prepared.pool).create(RelationId(2), "few", "SELECT id FROM orders", reads=["orders"])
+        columns = ", ".join(f'"{column.name}"' for column in ORDERS.columns)
+        await prepared.run(f"insert into state.t_1 (_vnode, {columns}, _from) values (0, 1, 'a', 5)")
+        yield prepared
+
+
+@contextmanager
+def psql(url: str) -> Generator[psycopg.Connection]:
+    with psycopg.connect(url, autocommit=True, application_name="psql") as connection:
+        yield connection
+
+
+WRITES = [
+    "update {} set id = 2",
+    "delete from {}",
+    "insert into {} (id) values (7)",
+    "merge into {} t using (values (1)) s(id) on t.id = s.id when matched then delete",
+    "copy {} (id) from program 'echo 8'",
+]
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("view", ["public.orders", "public.few", "live.orders"])
+async def test_u3_a_superuser_cannot_write_through_a_view(store: Store, view: str, write: str) -> None:
+    with psql(store.url) as connection, pytest.raises(errors.ObjectNotInPrerequisiteState, match="belong") as error:
+        connection.execute(write.format(view).encode())
+    assert "POST /v1/sql" in str(error.value.diag.message_hint)
+    assert await store.rows("select count(*), min(id) from public.orders") == [(1, 1)]
+
+
+@pytest.mark.parametrize("write", [*WRITES[:3], WRITES[4], "truncate {}"])
+async def test_u3_a_superuser_does_not_change_stored_rows_by_accident(store: Store, write: str) -> None:
+    with psql(store.url) as connection, pytest.raises(errors.ObjectNotInPrerequisiteState, match="belong"):
+        connection.execute(write.format("state.t_1").encode())
+    assert await store.rows("select count(*), min(id) from public.orders") == [(1, 1)]
+
+
+async def test_u3_views_and_tables_of_an_older_layout_are_protected_at_the_next_start(store: Store) -> None:
+    await store.run(
+        "drop procedure state.protect; drop function state.refuse_write cascade; update state.layout set version = 1"
+    )
+    with psql(store.url) as connection:
+        connection.execute("update public.orders set id = id")
+        async with prepared_store(store.url):
+            for place in ("public.orders", "public.few", "live.orders", "state.t_1"):
+                with pytest.raises(errors.ObjectNotInPrerequisiteState):
+                    connection.execute(f"update {place} set id = id".encode())
+    assert await store.rows("select version from state.layout") == [(len(layout._UPGRADES),)]  # pyright: ignore[reportPrivateUsage]
+
+
+def rows(connection: psycopg.Connection, query: str) -> list[tuple[Any, ...]]:
+    return connection.execute(query.encode()).fetchall()
+
+
+async def test_u6_the_read_login_reads_what_is_and_what_comes(store: Store) -> None:
+    with psql(store.logins.read_url) as connection:
+        assert rows(connection, "select id from orders union all select id from few") == [(1,), (1,)]
+        later = relation(3, "later")
+        await store.tables.create(later, term=TERM)
+        await store.tables.publish(DATABASE_GRAPH, Epoch(6), term=TERM, created=[later])
+        assert rows(connection, "select * from later") == []
+        assert rows(connection, "select count(*) from rw_catalog.rw_ddl_progress") == [(0,)]
+        assert rows(connection, "show transaction_isolation") == [("repeatable read",)]
+
+
+VISIBLE = "select relname from pg_class c where pg_table_is_visible(oid) and relnamespace <> 'pg_catalog'::regnamespace"
+
+
+async def test_u6_a_user_s_relation_is_not_shadowed_by_an_internal_one(store: Store) -> None:
+    for number, name in enumerate(INTERNAL, start=10):
+        made = relation(number, name)
+        await store.tables.create(made, term=TERM)
+        await store.tables.publish(DATABASE_GRAPH, Epoch(number), term=TERM, created=[made])
+    with psql(store.logins.read_url) as connection:
+        for name in INTERNAL:
+            assert rows(connection, f"select id, count(*) from {name} group by id") == []
+        assert sorted(name for (name,) in rows(connection, VISIBLE)) == sorted(["orders", "few", *INTERNAL])
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "set default_transaction_read_only = off; delete from public.orders",
+        "set default_transaction_read_only = off; create table public.mine (id int)",
+        "set default_transaction_read_only = off; create temporary table mine (id int)",
+        "select * from state.t_1",
+        "select * from state.published",
+        "select * from live.orders",
+        "select * from tidefill.secret",
+        "select * from pg_authid",
+        "select pg_read_file('/etc/passwd')",
+        "copy (select 1) to program 'true'",
+        "select pg_advisory_lock(1)",
+        "select pg_sleep(1)",
+        "select pg_terminate_backend(1)",
+        "set session authorization postgres",
+        "set role tidefill",
+    ],
+)
+async def test_u6_the_read_login_can_neither_write_nor_read_what_is_internal(store: Store, statement: str) -> None:
+    *before, last = statement.split("; ")
+    with psql(store.logins.read_url) as connection:
+        for one in before:
+            connection.execute(one.encode())
+        with pytest.raises((errors.InsufficientPrivilege, errors.InvalidParameterValue)):
+            connection.execute(last.encode())
