@@ -27,7 +27,7 @@ from workers.executors.warming import warm
 from workers.meta_client import MetaClient
 from workers.settings import Settings, read_settings
 from workers.spark.session import Session, start
-from workers.state_store.dml import DmlStore
+from workers.state_store.dml import DmlStore, StatementBrokeError
 from workers.state_store.postgres import PostgresStore
 from workers.state_store.upkeep import Upkeep
 
@@ -135,6 +135,7 @@ def _failure(worker: WorkerId, barrier: Barrier, error: Exception) -> Failed:
         epoch=barrier.curr,
         error=reason,
         job=None if blamed is None else blamed.job,
+        statement=error.statement if isinstance(error, StatementBrokeError) else None,
         deterministic=deterministic,
     )
 

@@ -44,6 +44,13 @@ class SystemParameters:
     """Of the external database that a table follows. 0 does not look at it; so with the next one."""
     backfill_auto_source_active_queries: int = 50
 
+    dml_epoch_budget_ms: int = 2_000
+    """How long the INSERTs, UPDATEs and DELETEs of one epoch may take together; the rest waits for the next epoch."""
+    dml_statement_timeout_ms: int = 10_000
+    """How long one of them may take that has an epoch to itself: every barrier waits for it. It updates some 500,000
+    rows in that time.
+    """
+
     @property
     def auto_bounds(self) -> Bounds:
         """Between which limits are adapted. Two who alter one each at the same time may have crossed them."""
@@ -74,6 +81,9 @@ _RANGES: Final = {
     "backfill_auto_probe_sql_timeout_ms": (1, 10_000),
     "backfill_auto_source_replication_lag_mb": (0, INTEGER_MAX),
     "backfill_auto_source_active_queries": (0, INTEGER_MAX),
+    "dml_epoch_budget_ms": (100, 60_000),
+    # Less than the five minutes after which a barrier is given up.
+    "dml_statement_timeout_ms": (100, 240_000),
 }
 
 _KINDS: Final = ("index", "materialized_view", "sink", "source", "table")

@@ -28,6 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.barrier import Decoupled, GraphStatus, GraphView, InFlight, Line, OwnWorker
+from service.domain.dml import SINGLY
 from service.domain.errors import NotFound
 from service.domain.job import HOLDS_PERMIT
 from service.meta_store.documents import Ids, among, list_of, printable, text_of
@@ -199,8 +200,9 @@ def _views() -> Select[*tuple[Any, ...]]:
             _attached(func.max(barrier.c.epoch)).label("attached"),
             exists().where(waiting, command.c.hurried).label("commands_waiting"),
             exists().where(waiting, command.c.stops).label("stops_waiting"),
-            # DML belongs to the database graph; a job graph of its own runs none.
-            and_(database, exists().where(WAITING)).label("statements_waiting"),
+            # DML belongs to the database graph; a job graph of its own runs none. What has an epoch to itself waits for
+            # the interval: nobody else's statement is answered sooner for it.
+            and_(database, exists().where(WAITING, statement.c.tries < SINGLY)).label("statements_waiting"),
             _backfilling(moving).label("backfilling"),
             and_(not_(graphs.c.paused), _backfilling(fragment.c.rate_limit.is_(None))).label("hurries"),
             and_(database, exists().select_from(cleanup)).label("cleanups_waiting"),

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Integer,
     MetaData,
     Sequence,
+    SmallInteger,
     Table,
     Text,
     UniqueConstraint,
@@ -337,6 +338,9 @@ statement = Table(
     Column("error", Text),
     Column("sqlstate", Text),
     Column("staging", Boolean, nullable=False),
+    Column("relation", BigInteger),
+    Column("bytes", BigInteger, nullable=False, server_default=_ZERO),
+    Column("tries", SmallInteger, nullable=False, server_default=_ZERO),
 )
 WAITING: Final = and_(statement.c.carried_by.is_(None), statement.c.finished_at.is_(None))
 Index("statement_waiting", statement.c.id, postgresql_where=WAITING)

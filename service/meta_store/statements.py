@@ -11,11 +11,12 @@ from typing import Any, Final
 from sqlalchemy import Row, Select, and_, case, delete, exists, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.meta_store.documents import among, printable, recordset, stored, text_of
+from service.domain.dml import SINGLY
+from service.meta_store.documents import among, printable, recordset, stored_text, text_of
 from service.meta_store.models import KEY_UNANSWERED, STATEMENT_ID, WAITING, idempotency_key
 from service.meta_store.models import statement as statements
 from service.ports.records import StoredStatement
-from service.protocol.dml import STATEMENT, Statement, StatementResult
+from service.protocol.dml import NOTHING_UNFINISHED, STATEMENT, Statement, StatementResult, Unfinished
 from service.protocol.ids import Epoch, StatementId
 
 KEPT_FOR: Final = timedelta(minutes=10)
@@ -32,12 +33,15 @@ class PostgresStatements:
         return StatementId((await self._connection.execute(select(STATEMENT_ID.next_value()))).scalar_one())
 
     async def add(self, statement: Statement, *, now: datetime, staged_rows: int | None = None) -> None:
+        text = statement.model_dump_json()
         new = insert(statements).values(
             id=statement.id,
-            body=stored(statement),
+            body=stored_text(text),
             accepted_at=now,
             staged_rows=staged_rows,
             staging=staged_rows is not None,
+            relation=statement.relation.id,
+            bytes=len(text.encode()),
         )
         await self._connection.execute(new)
 
@@ -45,12 +49,41 @@ class PostgresStatements:
         row = (await self._connection.execute(_STATEMENTS.where(statements.c.id == statement))).first()
         return None if row is None else _statement(row)
 
-    async def waiting(self, *, limit: int) -> Sequence[StoredStatement]:
-        rows = await self._connection.execute(_STATEMENTS.where(WAITING).order_by(statements.c.id).limit(limit))
+    async def waiting(
+        self, *, limit: int, bytes_max: int | None = None, singly: bool = False
+    ) -> Sequence[StoredStatement]:
+        """Texts are summed up by their stored length, so that no text is read that is not returned."""
+        which = statements.c.tries >= SINGLY if singly else statements.c.tries < SINGLY
+        turn = func.row_number().over(partition_by=statements.c.relation, order_by=statements.c.id)
+        ranked = select(statements.c.id, statements.c.bytes, turn.label("turn")).where(WAITING, which).subquery()
+        order = (ranked.c.turn, ranked.c.id)
+        before = func.sum(ranked.c.bytes).over(order_by=order) - ranked.c.bytes
+        summed = select(ranked.c.id, ranked.c.turn, before.label("before")).order_by(*order).limit(limit).subquery()
+        taken = _STATEMENTS.join(summed, summed.c.id == statements.c.id)
+        if bytes_max is not None:
+            taken = taken.where(summed.c.before < bytes_max)
+        rows = await self._connection.execute(taken.order_by(summed.c.turn, summed.c.id))
         return [_statement(row) for row in rows]
 
-    async def finish(self, results: Sequence[StatementResult], *, epoch: Epoch, now: datetime) -> None:
+    async def backlog(self) -> tuple[int, int]:
+        size = func.coalesce(func.sum(statements.c.bytes), 0)
+        row = (await self._connection.execute(select(func.count(), size).where(WAITING))).one()
+        return int(row[0]), int(row[1])
+
+    async def finish(
+        self,
+        results: Sequence[StatementResult],
+        *,
+        epoch: Epoch,
+        now: datetime,
+        unfinished: Unfinished = NOTHING_UNFINISHED,
+    ) -> None:
         """Repeatable: a result of a statement that is finished already changes nothing."""
+        if left := [*unfinished.not_reached, *unfinished.set_aside]:
+            aside = among(statements.c.id, unfinished.set_aside)
+            back = update(statements).where(among(statements.c.id, left), statements.c.carried_by == epoch)
+            tries = case((aside, func.greatest(statements.c.tries, SINGLY)), else_=statements.c.tries)
+            await self._connection.execute(back.values(carried_by=None, carried_to=None, tries=tries))
         if not results:
             return
         await self._connection.execute(_finish(results, epoch, now))
@@ -58,6 +91,13 @@ class PostgresStatements:
         # A call whose process died has yet to be repeated, and is answered with what its statement gave.
         awaited = exists().where(idempotency_key.c.statement == statements.c.id, KEY_UNANSWERED)
         await self._connection.execute(delete(statements).where(old, ~statements.c.staging, ~awaited))
+
+    async def blame(self, epoch: Epoch, culprit: StatementId | None) -> Sequence[tuple[StatementId, int]]:
+        more = statements.c.tries + 1
+        tries = case((statements.c.id == culprit, func.greatest(more, SINGLY)), else_=more)
+        carried = update(statements).where(statements.c.carried_by == epoch).values(tries=tries)
+        rows = await self._connection.execute(carried.returning(statements.c.id, statements.c.tries))
+        return sorted((StatementId(row.id), int(row.tries)) for row in rows)
 
     async def staged(self) -> Sequence[StatementId]:
         finished = and_(statements.c.staging, statements.c.finished_at.is_not(None))
@@ -93,6 +133,7 @@ def _finish(results: Sequence[StatementResult], epoch: Epoch, now: datetime) -> 
             sqlstate=new.c.sqlstate,
             carried_by=None,
             carried_to=None,
+            tries=0,
             epoch=epoch,
             finished_at=case((last, now)),
         )

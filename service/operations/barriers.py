@@ -31,6 +31,7 @@ from service.domain.barrier import (
     Wait,
     decide,
 )
+from service.domain.dml import BYTES_MAX, STATEMENTS_MAX, slices
 from service.domain.job import IN_GRAPH
 from service.domain.parameters import SystemParameters
 from service.operations import queue, recovery, snapshots
@@ -48,7 +49,7 @@ from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
 from service.protocol.barrier import Barrier, BarrierKind
-from service.protocol.dml import InsertStaged, Statement
+from service.protocol.dml import DmlLimits, Statement
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId, Term
 from service.protocol.mutation import Add, Mutation, Update
 from service.protocol.relation import Relation
@@ -56,14 +57,10 @@ from service.protocol.report import Collected
 from service.telemetry.log import logger
 from service.telemetry.metrics import Consuming, Metrics, Stage
 
-STATEMENTS_MAX = 5_000
-"""How many statements one epoch takes: bounds the barrier's message and the epoch's transaction (I8)."""
 ADDED_TOGETHER = 8
 """How many waiting Adds share a barrier. Each new scan costs the epoch a Spark job of some 100 ms, so that more would
 not make many views come sooner, and would hold everybody's barrier up.
 """
-SLICE_ROWS = 100_000
-"""How many staged rows one epoch moves: about half a second of work, so that barriers keep their pace."""
 _STAGES: Final[Mapping[type[Effect], Stage]] = {
     Inject: "inject",
     Attach: "commit",
@@ -188,6 +185,7 @@ async def _inject(
     world: World, tx: Transaction, view: GraphView, effect: Inject, parameters: SystemParameters, *, now: datetime
 ) -> None:
     waiting = await tx.commands.waiting(view.graph)
+    singly = view.decoupled is None and world.singles.may_begin(world.clock.monotonic())
     if effect.kind is BarrierKind.INITIAL:
         mutation, carried = await _initial(tx, view, waiting, parameters, now=now)
         await tx.graphs.set_status(view.graph, GraphStatus.RUNNING, now=now, worker=effect.worker)
@@ -195,7 +193,7 @@ async def _inject(
     else:
         mutation, carried = await _mutation(tx, waiting)
         # DML belongs to the database graph: every table does.
-        statements = await _statements(tx) if view.decoupled is None else ()
+        statements = await _statements(world, tx, singly=singly) if view.decoupled is None else ()
     barrier = Barrier(
         graph=view.graph,
         generation=view.generation,
@@ -204,6 +202,7 @@ async def _inject(
         kind=effect.kind,
         mutation=mutation,
         statements=statements,
+        dml=DmlLimits(epoch_ms=parameters.dml_epoch_budget_ms, statement_ms=parameters.dml_statement_timeout_ms),
         interval_ms=parameters.barrier_interval_ms,
         overhead_ms=round(world.overhead.seconds * 1000),
         replay_upto=None if view.decoupled is None else await snapshots.replay_upto(tx, view.graph),
@@ -257,24 +256,16 @@ def _together(asked: Sequence[Command]) -> Sequence[Command]:
     return adds or asked[:1]
 
 
-async def _statements(tx: Transaction) -> tuple[Statement, ...]:
-    """Take the waiting statements in order, with at most `SLICE_ROWS` staged rows: what comes after a cut one waits."""
-    taken: list[Statement] = []
-    room = SLICE_ROWS
-    for stored in await tx.statements.waiting(limit=STATEMENTS_MAX):
-        statement = stored.statement
-        if isinstance(statement, InsertStaged):
-            first = stored.applied_rows
-            last = min(first + room, statement.last)
-            if first == last:
-                break
-            taken.append(statement.model_copy(update={"first": first, "last": last}))
-            room -= last - first
-            if last < statement.last:
-                break
-        else:
-            taken.append(statement)
-    return tuple(taken)
+async def _statements(world: World, tx: Transaction, *, singly: bool) -> tuple[Statement, ...]:
+    """Take a statement that is to have an epoch to itself, if its turn has come (`singly`), else all others that there
+    is room for.
+    """
+    waiting = await tx.statements.waiting(limit=1, singly=True) if singly else ()
+    if waiting:
+        world.singles.begin(world.clock.monotonic())
+    else:
+        waiting = await tx.statements.waiting(limit=STATEMENTS_MAX, bytes_max=BYTES_MAX)
+    return slices([(one.statement, one.applied_rows) for one in waiting])
 
 
 async def _commit(
@@ -289,8 +280,8 @@ async def _commit(
     await tx.fragments.record(answers, now=now)
     await store_sources(tx, answers, now=now)
     for barrier, answer in collected:
-        if answer.statements:
-            await tx.statements.finish(answer.statements, epoch=barrier.curr, now=now)
+        if barrier.statements:
+            await tx.statements.finish(answer.statements, epoch=barrier.curr, now=now, unfinished=answer.unfinished)
     await apply_commands(tx, graph, await tx.commands.carried(graph, epoch), epoch=epoch, now=now)
     await release_scans(tx, graph, now=now)
     await hasten_finish(tx, graph, collected, now=now)

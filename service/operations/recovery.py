@@ -9,12 +9,14 @@ continues.
 from datetime import datetime
 
 from service.domain.barrier import STOPPED, Abandon, GraphStatus, GraphView
+from service.domain.dml import failed
 from service.domain.errors import Refused, Unavailable
 from service.domain.job import IN_GRAPH, JobEvent, JobState
 from service.domain.retry import gives_up
 from service.operations.effects import apply_commands
 from service.operations.world import World
 from service.ports.meta_store import Transaction
+from service.protocol.dml import StatementResult
 from service.protocol.epoch import NEVER
 from service.protocol.ids import JobId, Term
 from service.protocol.mutation import Stop
@@ -27,6 +29,7 @@ async def abandon(tx: Transaction, view: GraphView, effect: Abandon, *, now: dat
     """End the generation, and give up the job that keeps failing, or the worker that is gone."""
     blamed = None if effect.failure is None else effect.failure.job
     failures = await tx.jobs.blame(blamed, graph=view.graph)
+    await _blame_statements(tx, view, effect, now=now)
     generation = await tx.graphs.set_status(view.graph, GraphStatus.RECOVERING, now=now, reason=effect.reason)
     if view.worker is not None and (view.worker not in view.alive or (_hung(view, effect) and _alone(view))):
         await tx.workers.give_up(view.worker)
@@ -41,6 +44,21 @@ async def abandon(tx: Transaction, view: GraphView, effect: Abandon, *, now: dat
     await tx.events.append("graph.recovering", facts, now=now)
     # The end of a job that a user cancels is no fault.
     (log.info if effect.reason == STOPPED else log.warning)("graph.recovering", **facts)
+
+
+async def _blame_statements(tx: Transaction, view: GraphView, effect: Abandon, *, now: datetime) -> None:
+    """Count the epoch against the statements that it carried, unless its end had another cause, and fail those that
+    would break the next one.
+    """
+    broke = effect.failure is not None and effect.failure.job is None
+    hung = _hung(view, effect) and view.worker in view.alive
+    if view.in_flight is None or not (broke or hung):
+        return
+    culprit = None if effect.failure is None else effect.failure.statement
+    carried = await tx.statements.blame(view.in_flight.epoch, culprit)
+    error = f"the epoch that ran the statement was abandoned: {effect.reason}"
+    results = [StatementResult(id=one, affected=0, error=error) for one in failed(carried, culprit=culprit, hung=hung)]
+    await tx.statements.finish(results, epoch=view.committed, now=now)
 
 
 def _hung(view: GraphView, effect: Abandon) -> bool:
@@ -62,11 +80,11 @@ async def _fail(tx: Transaction, job: JobId, error: str, *, now: datetime) -> No
     before = await tx.jobs.get(job)
     if before is None or before.state not in {JobState.CREATING, JobState.CREATED}:
         return  # its stop is on its way, and that ends it as well
-    failed = await tx.jobs.move(job, JobEvent.FAILED, now=now, error=error)
+    ended = await tx.jobs.move(job, JobEvent.FAILED, now=now, error=error)
     if before.state is JobState.CREATING:
         # Nobody could read it yet; a created view instead stays readable as it was until it is dropped.
-        await tx.catalog.remove(failed.relation)
-    await tx.events.append("job.failed", {"job": job, "name": failed.name, "error": error}, now=now)
+        await tx.catalog.remove(ended.relation)
+    await tx.events.append("job.failed", {"job": job, "name": ended.name, "error": error}, now=now)
 
 
 async def roll_back(world: World, view: GraphView, *, term: Term) -> None:

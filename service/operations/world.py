@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from service.domain.attention import Attention
 from service.domain.barrier import Pace
+from service.domain.dml import SinglesTurn
 from service.domain.epochs import Epochs
 from service.domain.overhead import Overhead
 from service.domain.reach import ANY, HostRules
@@ -69,6 +70,8 @@ class World:
     """What barriers take outside the worker, as this process sees it while it leads."""
     attention: Attention = field(default_factory=Attention)
     """When this process could not have noticed a worker's sign of life."""
+    singles: SinglesTurn = field(default_factory=SinglesTurn)
+    """When a barrier may carry a statement alone, as this process counts while it leads."""
 
     def patience(self) -> timedelta:
         """Return how long a worker may have been silent before this process gives it up."""

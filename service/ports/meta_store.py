@@ -25,13 +25,12 @@ from service.ports.records import (
     Json,
     NewJob,
     Receded,
-    StoredStatement,
 )
 from service.ports.snapshots import Snapshots
 from service.ports.source_records import Following, Secrets, SourceCleanups, Sources
+from service.ports.statements import Statements
 from service.ports.workers import Workers
 from service.protocol.barrier import Barrier
-from service.protocol.dml import Statement, StatementResult
 from service.protocol.ids import (
     CommandId,
     Epoch,
@@ -40,7 +39,6 @@ from service.protocol.ids import (
     GraphId,
     JobId,
     RequestId,
-    StatementId,
     Term,
     WorkerId,
 )
@@ -271,32 +269,6 @@ class Fragments(Protocol):
     async def store_texts(self, texts: Mapping[JobId, Json]) -> None:
         """Store what `rw_ddl_progress` shows: per job `text`, `phase`, `waiting_for`, and anything else structured."""
         ...
-
-
-class Statements(Protocol):
-    """DML that was accepted and not yet answered."""
-
-    async def reserve(self) -> StatementId: ...
-
-    async def add(self, statement: Statement, *, now: datetime, staged_rows: int | None = None) -> None: ...
-
-    async def get(self, statement: StatementId) -> StoredStatement | None: ...
-
-    async def waiting(self, *, limit: int) -> Sequence[StoredStatement]:
-        """Return what no barrier carries yet, oldest first; a staged one comes back until its last slice committed."""
-        ...
-
-    async def finish(self, results: Sequence[StatementResult], *, epoch: Epoch, now: datetime) -> None:
-        """Store results; for a slice add to `applied_rows` and put the statement back unless it was the last or
-        failed.
-        """
-        ...
-
-    async def staged(self) -> Sequence[StatementId]:
-        """Return finished statements whose staging tables have yet to be dropped."""
-        ...
-
-    async def unstaged(self, statement: StatementId) -> None: ...
 
 
 class Requests(Protocol):

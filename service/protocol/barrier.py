@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from service.protocol.dml import Statement
+from service.protocol.dml import DmlLimits, Statement
 from service.protocol.ids import EpochField, Generation, GraphId
 from service.protocol.mutation import Add, Mutation
 
@@ -38,6 +38,7 @@ class Barrier(BaseModel):
     kind: BarrierKind
     mutation: Mutation | None = None
     statements: tuple[Statement, ...] = ()
+    dml: DmlLimits = DmlLimits()
     interval_ms: int = 1000
     overhead_ms: int = 0
     replay_upto: EpochField | None = None

@@ -5,7 +5,7 @@ relation it reads rewritten to that relation's view of alive rows (`live."name"`
 that may do nothing else, so that the printed text is not the only fence.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
@@ -85,3 +85,26 @@ class StatementResult(BaseModel):
     affected: int = Field(ge=0)
     error: str | None = None
     sqlstate: str | None = None
+
+
+class DmlLimits(BaseModel):
+    """How long the DML of one epoch may take. `statement_ms` bounds a statement that is alone in its epoch."""
+
+    model_config = ConfigDict(frozen=True)
+
+    epoch_ms: int = Field(default=2_000, gt=0)
+    statement_ms: int = Field(default=10_000, gt=0)
+
+
+class Unfinished(BaseModel):
+    """Statements of an epoch that have no result and have changed nothing. Both kinds wait for a later epoch."""
+
+    model_config = ConfigDict(frozen=True)
+
+    not_reached: tuple[StatementId, ...] = ()
+    """The epoch's time was used up before they had their share of it."""
+    set_aside: tuple[StatementId, ...] = ()
+    """They took longer than a statement may in an epoch that it shares with others: each gets an epoch of its own."""
+
+
+NOTHING_UNFINISHED: Final = Unfinished()

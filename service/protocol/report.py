@@ -9,8 +9,18 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from service.protocol.cdc import SourceReport
-from service.protocol.dml import StatementResult
-from service.protocol.ids import ActorId, EpochField, FragmentId, Generation, GraphId, JobId, RelationId, WorkerId
+from service.protocol.dml import StatementResult, Unfinished
+from service.protocol.ids import (
+    ActorId,
+    EpochField,
+    FragmentId,
+    Generation,
+    GraphId,
+    JobId,
+    RelationId,
+    StatementId,
+    WorkerId,
+)
 from service.protocol.plan import VnodePosition
 
 
@@ -61,13 +71,15 @@ class Collected(_Answer):
     actors: tuple[ActorReport, ...] = ()
     relations: tuple[RelationReport, ...] = ()
     statements: tuple[StatementResult, ...] = ()
+    unfinished: Unfinished = Unfinished()
     sources: tuple[SourceReport, ...] = ()
     timings_ms: dict[str, float] = Field(default_factory=dict)
     consumed: EpochField | None = None
 
 
 class Failed(_Answer):
-    """The epoch could not be run; nothing of it may be committed. `job` is set where one job is to blame.
+    """The epoch could not be run; nothing of it may be committed. `job` is set where one job is to blame, `statement`
+    where the connection was lost while that statement ran.
 
     `deterministic` says that running the same epoch again would fail the same way (a bad cast in a query, say): such
     a job is failed after a few tries instead of holding up the graph.
@@ -76,6 +88,7 @@ class Failed(_Answer):
     type: Literal["failed"] = "failed"
     error: str
     job: JobId | None = None
+    statement: StatementId | None = None
     deterministic: bool = False
 
 

@@ -25,6 +25,7 @@ KINDS: Final = {
     "lost answer": 0.03,
     "doubled": 0.05,  # a message arrives once more, later
     "error": 0.01,  # a worker's task fails
+    "slow statement": 0.1,  # the epoch's budget of DML ends at one of its statements
     "unnotified": 0.05,  # a signal is lost
 }
 """How often each strikes where it may: there are many more places in a service than messages on their way."""

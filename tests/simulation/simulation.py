@@ -18,12 +18,13 @@ from typing import Any, cast
 
 import structlog
 
+from service.domain import dml
 from service.domain.barrier import GraphStatus
 from service.domain.errors import MetaError
 from service.domain.job import JobState
 from service.loops import schedule
 from service.loops.periodic import Pauses
-from service.operations import barriers, snapshots, waiting
+from service.operations import snapshots, waiting
 from service.ports.launcher import Ended
 from service.protocol.barrier import Barrier
 from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, WorkerId
@@ -471,7 +472,7 @@ def _simulated(kernel: Kernel, sizes: tuple[tuple[Any, str, Any], ...]) -> Gener
         (graph, "find_culprit", _nobody),
         (graph, "_monotonic", lambda: kernel.seconds),
         *sizes,
-        (barriers, "SLICE_ROWS", 3),
+        (dml, "SLICE_ROWS", 3),
         # Whoever waits looks again at every signal; without one, a second more or less only costs time.
         (waiting, "_REREAD_SECONDS", LOOKS_EVERY),
         (schedule, "_IDLE_SECONDS", LOOKS_EVERY),

@@ -19,7 +19,7 @@ from service.domain.progress import ScanProgress
 from service.operations import barriers, recovery
 from service.operations.world import World
 from service.ports.meta_store import Transaction
-from service.protocol.dml import StatementResult
+from service.protocol.dml import NOTHING_UNFINISHED, StatementResult, Unfinished
 from service.protocol.ids import Epoch, GraphId, JobId, RelationId, Term
 from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.report import Collected, Failed
@@ -236,9 +236,16 @@ def test_a_statement_that_comes_back_after_its_commit_is_found(monkeypatch: pyte
     """I3."""
     finished = FakeStatements.finish
 
-    async def finish(self: FakeStatements, results: Sequence[StatementResult], *, epoch: Epoch, now: datetime) -> None:
+    async def finish(
+        self: FakeStatements,
+        results: Sequence[StatementResult],
+        *,
+        epoch: Epoch,
+        now: datetime,
+        unfinished: Unfinished = NOTHING_UNFINISHED,
+    ) -> None:
         if epoch % 7:
-            await finished(self, results, epoch=epoch, now=now)
+            await finished(self, results, epoch=epoch, now=now, unfinished=unfinished)
             return
         for result in results:
             row = self.tables.statements[result.id]

@@ -16,7 +16,7 @@ from service.operations import workers
 from service.operations.world import World
 from service.protocol.api import Registered, Registration
 from service.protocol.barrier import Barrier
-from service.protocol.dml import InsertStaged, Statement, StatementResult
+from service.protocol.dml import DmlLimits, InsertStaged, Statement, StatementResult, Unfinished
 from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, FragmentId, Generation, GraphId, RelationId, WorkerId
 from service.protocol.plan import Stateless
 from service.protocol.relation import Relation
@@ -215,9 +215,10 @@ class TaskDml:
 
     tasks: TaskStore
 
-    def run(self, statements: Sequence[Statement], epoch: int) -> DmlOutcome:
+    def run(self, statements: Sequence[Statement], epoch: int, _limits: DmlLimits) -> DmlOutcome:
         tasks = self.tasks
         tasks.pass_by("before dml")
+        statements, unfinished = self._in_time(statements)
         wanted = {one.relation.id for one in statements}
         tables = {one: tasks.store.tables[one] for one in sorted(wanted) if one in tasks.store.tables}
         before = {relation: table.alive() for relation, table in tables.items()}
@@ -246,7 +247,21 @@ class TaskDml:
             tuple(one.relation.id for one in statements),
             {relation: len(rows[relation]) - len(before[relation]) for relation in tables},
             frozenset(changed),
+            unfinished,
         )
+
+    def _in_time(self, statements: Sequence[Statement]) -> tuple[Sequence[Statement], Unfinished]:
+        """Return the statements that the epoch's budget is enough for, and what becomes of the others: the one at
+        which it ends was the slow one, or was begun late.
+        """
+        place = self.tasks.place
+        if len(statements) < 2 or not place.faults.strikes("slow statement", "worker"):
+            return statements, Unfinished()
+        ends = place.kernel.random.randrange(len(statements))
+        slow, rest = statements[ends].id, [one.id for one in statements[ends + 1 :]]
+        if ends == 0 or place.kernel.random.random() < 0.5:
+            return statements[:ends], Unfinished(set_aside=(slow,), not_reached=tuple(rest))
+        return statements[:ends], Unfinished(not_reached=(slow, *rest))
 
 
 class PlainScanJob:

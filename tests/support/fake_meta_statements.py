@@ -1,18 +1,24 @@
 """Statements, questions to workers and idempotency keys of the meta store in memory; part of `fake_meta_store`."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from service.domain.dml import SINGLY
 from service.domain.errors import Conflict
 from service.ports.records import Claim, Json, StoredStatement
-from service.protocol.dml import Statement, StatementResult
-from service.protocol.ids import Epoch, GraphId, RequestId, StatementId, WorkerId
+from service.protocol.dml import NOTHING_UNFINISHED, Statement, StatementResult, Unfinished
+from service.protocol.ids import Epoch, GraphId, RelationId, RequestId, StatementId, WorkerId
 from service.protocol.request import Analyzed, Rejected, Request, Verified
 from tests.support.fake_meta_tables import KeyRow, RequestRow, StatementRow, Tables, printable
 
 STATEMENTS_KEPT_FOR = timedelta(minutes=10)
 KEYS_KEPT_FOR = timedelta(hours=24)
+
+
+def _bytes(statement: Statement) -> int:
+    return len(statement.model_dump_json().encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +37,51 @@ class FakeStatements:
         row = self._row(statement)
         return None if row is None else row.stored
 
-    async def waiting(self, *, limit: int) -> Sequence[StoredStatement]:
-        waiting = sorted(one for one, row in self.tables.statements.items() if row.carried_by is None)
-        return [self.tables.statements[one].stored for one in waiting[:limit]]
+    async def waiting(
+        self, *, limit: int, bytes_max: int | None = None, singly: bool = False
+    ) -> Sequence[StoredStatement]:
+        found = [row.stored for _, row in sorted(self.tables.statements.items()) if row.waits(singly=singly)]
+        seen: Counter[RelationId] = Counter()
+        turns: list[tuple[int, StatementId, StoredStatement]] = []
+        for one in found:
+            seen[one.statement.relation.id] += 1
+            turns.append((seen[one.statement.relation.id], one.id, one))
+        taken: list[StoredStatement] = []
+        size = 0
+        for _, _, one in sorted(turns, key=lambda turn: turn[:2])[:limit]:
+            if bytes_max is not None and size >= bytes_max:
+                break
+            taken.append(one)
+            size += _bytes(one.statement)
+        return taken
 
-    async def finish(self, results: Sequence[StatementResult], *, epoch: Epoch, now: datetime) -> None:
+    async def backlog(self) -> tuple[int, int]:
+        waiting = [row.stored.statement for row in self.tables.statements.values() if row.carried_by is None]
+        return len(waiting), sum(map(_bytes, waiting))
+
+    async def blame(self, epoch: Epoch, culprit: StatementId | None) -> Sequence[tuple[StatementId, int]]:
+        carried = sorted(one for one, row in self.tables.statements.items() if row.carried_by == epoch)
+        blamed: list[tuple[StatementId, int]] = []
+        for one in carried:
+            row = self.tables.statements[one]
+            tries = max(row.tries + 1, SINGLY if one == culprit else 0)
+            self.tables.statements.put(one, replace(row, tries=tries))
+            blamed.append((one, tries))
+        return blamed
+
+    async def finish(
+        self,
+        results: Sequence[StatementResult],
+        *,
+        epoch: Epoch,
+        now: datetime,
+        unfinished: Unfinished = NOTHING_UNFINISHED,
+    ) -> None:
+        for one in (*unfinished.not_reached, *unfinished.set_aside):
+            row = self.tables.statements.get(one)
+            if row is not None and row.carried_by == epoch:
+                tries = max(row.tries, SINGLY if one in unfinished.set_aside else 0)
+                self.tables.statements.put(one, replace(row, carried_by=None, carried_to=None, tries=tries))
         if not results:
             return
         for result in results:
@@ -64,7 +110,7 @@ class FakeStatements:
         applied = stored.applied_rows if row.carried_to is None else row.carried_to
         affected = 0 if failed else row.affected + result.affected
         kept = replace(stored, applied_rows=stored.applied_rows if failed else applied)
-        row = replace(row, stored=kept, affected=affected, carried_by=None, carried_to=None)
+        row = replace(row, stored=kept, affected=affected, carried_by=None, carried_to=None, tries=0)
         if not (stored.staged_rows is None or failed or applied >= stored.staged_rows):
             self.tables.statements.put(stored.id, row)
             return

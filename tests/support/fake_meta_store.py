@@ -88,7 +88,7 @@ class FakeGraphs:
             recovering_since=row.recovering_since,
             commands_waiting=any(one.hurried for one in waiting),
             stops_waiting=any(isinstance(one.mutation, Stop) for one in waiting),
-            statements_waiting=database and any(one.carried_by is None for one in tables.statements.values()),
+            statements_waiting=database and any(one.waits(singly=False) for one in tables.statements.values()),
             backfilling=self._backfilling(graph, lambda limit: limit != 0),
             hurries=not row.paused and self._backfilling(graph, lambda limit: limit is None),
             recover_asked=row.recover_asked,

@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any, Generic, TypeVar
 
 from service.domain.barrier import GraphStatus, OwnWorker
+from service.domain.dml import SINGLY
 from service.domain.job import Job
 from service.domain.order import Order
 from service.ports.records import Claim, Cleanup, Command, Event, Json, StoredStatement
@@ -226,6 +227,11 @@ class StatementRow:
     carried_to: int | None = None
     finished_at: datetime | None = None
     staging: bool = False
+    tries: int = 0
+
+    def waits(self, *, singly: bool) -> bool:
+        """Whether no barrier carries it, and it is carried singly, or shares an epoch."""
+        return self.carried_by is None and (self.tries >= SINGLY) == singly
 
 
 @dataclass(frozen=True, slots=True)

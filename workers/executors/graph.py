@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from service.protocol.barrier import Barrier, BarrierKind
+from service.protocol.dml import Unfinished
 from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, Generation, GraphId, JobId, RelationId, WorkerId
 from service.protocol.mutation import Add, Pause, Resume, StartFragmentBackfill, Stop, Throttle, Update
 from service.protocol.plan import ActorPlan, FragmentKind, JobPlan
@@ -77,7 +78,7 @@ class GraphExecutor:
         assert barrier.generation == self.generation, "a barrier of another generation"
         assert self.stores is not None
         self._mutate(barrier)
-        dml = self.stores.dml.run(barrier.statements, barrier.curr) if barrier.statements else None
+        dml = self.stores.dml.run(barrier.statements, barrier.curr, barrier.dml) if barrier.statements else None
         dml_ended = _monotonic()
         external = self._follow(barrier, began)
         changed = external.changed | (set() if dml is None else set(dml.changed))
@@ -96,6 +97,7 @@ class GraphExecutor:
                 RelationReport(relation=relation, key_count_delta=delta) for relation, delta in deltas.items() if delta
             ),
             statements=() if dml is None else dml.results,
+            unfinished=Unfinished() if dml is None else dml.unfinished,
             timings_ms={
                 "dml": (dml_ended - began) * 1000,
                 "epoch": (_monotonic() - began) * 1000,

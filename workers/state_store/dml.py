@@ -1,18 +1,33 @@
 """DML on versioned tables: statements run in order in one transaction of their own login, a savepoint each.
 
+The statements of an epoch share a budget of time, so that they cannot hold everybody's barrier up (I13). A statement
+that overruns its share is rolled back to its savepoint and reported as unfinished; a statement that has the epoch to
+itself fails when it overruns its timeout.
+
 Every statement comes down to two sets: *ended* (rows whose versions end) and *brought* or *assigned* (rows that are
 there afterwards). One SQL command then writes both, so that one net change per key and epoch remains.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import psycopg
 
 from service.protocol.columns import Column
-from service.protocol.dml import Delete, InsertStaged, InsertValues, Statement, StatementResult, Update, staging_table
-from service.protocol.ids import Epoch, Generation, GraphId, RelationId
+from service.protocol.dml import (
+    Delete,
+    DmlLimits,
+    InsertStaged,
+    InsertValues,
+    Statement,
+    StatementResult,
+    Unfinished,
+    Update,
+    staging_table,
+)
+from service.protocol.ids import Epoch, Generation, GraphId, RelationId, StatementId
 from service.protocol.quoting import quoted
 from service.protocol.relation import ALIVE, ROW_ID, Relation, state_table
 from service.protocol.vnodes import vnode_postgres
@@ -27,13 +42,23 @@ SETUP = (
     *ONLY_BY_KEY,
     "set idle_in_transaction_session_timeout = '60s'",
     "set lock_timeout = '30s'",
-    # One statement must not outlast a barrier's deadline: its epoch would be tried again, and again in vain.
-    "set statement_timeout = '240s'",
+    # Of the fence and of the commands between statements; each statement has a timeout of its own.
+    "set statement_timeout = '60s'",
 )
 _CONNECTION_LOST: Final = ("08", "57P")
 """SQLSTATEs, by their beginning, of a connection or server that is gone. The text of a statement can raise every other
 one, so that every other one is an error of that statement alone (I13).
 """
+
+
+_SHARE: Final = 0.5
+"""The part of the epoch's budget that one statement may use when it shares the epoch: at least two statements are
+decided in every epoch, and a slow one costs the others half a budget at most.
+"""
+_DEFAULTS: Final = DmlLimits()
+_CANCELED: Final = "57014"
+_CONTENDED: Final = ("40", "55P03")
+"""A deadlock, or a lock that was not given in time: the statement may do better without the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +67,18 @@ class DmlOutcome:
 
     results: tuple[StatementResult, ...]
     relations: tuple[RelationId, ...]
-    """The relation of each statement."""
+    """The relation of each result."""
     key_count_deltas: dict[RelationId, int]
     changed: frozenset[RelationId]
+    unfinished: Unfinished = field(default_factory=Unfinished)
+
+
+class StatementBrokeError(Exception):
+    """The connection to the state store was lost while a statement ran."""
+
+    def __init__(self, statement: StatementId, error: psycopg.Error) -> None:
+        super().__init__(f"the connection to the state store was lost while statement {statement} ran: {error}")
+        self.statement = statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,46 +88,116 @@ class DmlStore:
     url: str = field(repr=False)
     graph: GraphId
     generation: Generation
+    clock: Callable[[], float] = time.monotonic  # noqa: TID251 - a budget is time
 
-    def run(self, statements: Sequence[Statement], epoch: Epoch) -> DmlOutcome:
-        """Run statements at `epoch` and commit. A bad one fails alone; raises psycopg.Error when the connection is lost
-        or the generation is over. The fence is the last command, outside every statement's savepoint, so that no
-        statement's own error is taken for the fence's.
+    def run(self, statements: Sequence[Statement], epoch: Epoch, limits: DmlLimits = _DEFAULTS) -> DmlOutcome:
+        """Run statements at `epoch` and commit. A bad one fails alone; raises StatementBrokeError when the connection
+        is lost in a statement, and psycopg.Error when it is lost elsewhere or the generation is over. The fence is the
+        last command, outside every statement's savepoint, so that no statement's own error is taken for the fence's.
         """
-        results: list[StatementResult] = []
-        deltas: dict[RelationId, int] = {}
-        changed: set[RelationId] = set()
         name = application_name(self.graph, self.generation)
         with psycopg_connection(self.url, name, SETUP) as connection, connection.transaction():
-            for statement in statements:
-                result, delta = _run_alone(connection, statement, epoch)
-                results.append(result)
-                relation = statement.relation.id
-                deltas[relation] = deltas.get(relation, 0) + delta
-                if result.affected:
-                    changed.add(relation)
+            run = _Run(connection, epoch, limits, self.clock, alone=len(statements) == 1)
+            for place, statement in enumerate(statements):
+                if place > 0 and run.left_ms <= 0:
+                    run.not_reached += [one.id for one in statements[place:]]
+                    break
+                run.statement(statement)
+            connection.execute("set local statement_timeout = '60s'")
             connection.execute(_sql(hold_generation(self.graph, self.generation)))
-        relations = tuple(statement.relation.id for statement in statements)
-        return DmlOutcome(tuple(results), relations, deltas, frozenset(changed))
+        return run.outcome()
 
 
 class _SameKeyError(Exception):
     """A statement would give two rows the same key."""
 
 
-def _run_alone(connection: psycopg.Connection, statement: Statement, epoch: Epoch) -> tuple[StatementResult, int]:
-    try:
-        with connection.transaction():
-            affected, delta = _apply(connection, statement, epoch)
-    except _SameKeyError:
-        error = "the statement would give two rows the same key"
-        return StatementResult(id=statement.id, affected=0, error=error, sqlstate="21000"), 0
-    except psycopg.Error as error:
-        if connection.closed or (error.sqlstate or "").startswith(_CONNECTION_LOST):
-            raise
-        message = error.diag.message_primary or str(error)
-        return StatementResult(id=statement.id, affected=0, error=message, sqlstate=error.sqlstate), 0
-    return StatementResult(id=statement.id, affected=affected), delta
+class _Run:
+    """The statements of one epoch under one budget."""
+
+    def __init__(
+        self,
+        connection: psycopg.Connection,
+        epoch: Epoch,
+        limits: DmlLimits,
+        clock: Callable[[], float],
+        *,
+        alone: bool,
+    ) -> None:
+        self._connection, self._epoch, self._limits, self._clock = connection, epoch, limits, clock
+        self._alone = alone
+        self._ends = clock() + limits.epoch_ms / 1000
+        self._share_ms = limits.statement_ms if alone else min(int(limits.epoch_ms * _SHARE) or 1, limits.statement_ms)
+        self._timeout_ms = 0
+        self._results: list[tuple[RelationId, StatementResult]] = []
+        self._deltas: dict[RelationId, int] = {}
+        self.not_reached: list[StatementId] = []
+        self._set_aside: list[StatementId] = []
+
+    @property
+    def left_ms(self) -> float:
+        return (self._ends - self._clock()) * 1000
+
+    def outcome(self) -> DmlOutcome:
+        return DmlOutcome(
+            tuple(result for _, result in self._results),
+            tuple(relation for relation, _ in self._results),
+            self._deltas,
+            frozenset(relation for relation, result in self._results if result.affected),
+            Unfinished(not_reached=tuple(self.not_reached), set_aside=tuple(self._set_aside)),
+        )
+
+    def statement(self, statement: Statement) -> None:
+        """Run one statement in a savepoint and keep what became of it."""
+        self._arm()
+        relation = statement.relation.id
+        try:
+            with self._connection.transaction():
+                affected, delta = _apply(self._connection, statement, self._epoch)
+        except _SameKeyError:
+            self._refuse(statement, "the statement would give two rows the same key", "21000")
+        except psycopg.Error as error:
+            if self._connection.closed or (error.sqlstate or "").startswith(_CONNECTION_LOST):
+                raise StatementBrokeError(statement.id, error) from error
+            self._failed(statement, error)
+        else:
+            self._results.append((relation, StatementResult(id=statement.id, affected=affected)))
+            self._deltas[relation] = self._deltas.get(relation, 0) + delta
+
+    def _arm(self) -> None:
+        """Set the timeout of the next statement. It is only set again once it is twice too long: a command for every
+        statement would cost more than most statements do.
+        """
+        wanted = self._share_ms if self._alone else max(min(self._share_ms, round(self.left_ms)), 1)
+        if self._timeout_ms == 0 or self._timeout_ms > 2 * wanted:
+            self._timeout_ms = wanted
+            self._connection.execute(_sql(f"set local statement_timeout = {wanted}"))
+
+    def _failed(self, statement: Statement, error: psycopg.Error) -> None:
+        state = error.sqlstate or ""
+        if state == _CANCELED and self._timeout_ms < self._share_ms:
+            # It was begun late, and has not had its share.
+            self.not_reached.append(statement.id)
+        elif not self._alone and (
+            state.startswith(_CONTENDED) or (state == _CANCELED and self._timeout_ms < self._limits.statement_ms)
+        ):
+            self._set_aside.append(statement.id)
+        elif state == _CANCELED:
+            self._refuse(statement, _too_slow(self._limits), state)
+        else:
+            self._refuse(statement, error.diag.message_primary or str(error), error.sqlstate)
+
+    def _refuse(self, statement: Statement, error: str, state: str | None) -> None:
+        result = StatementResult(id=statement.id, affected=0, error=error, sqlstate=state)
+        self._results.append((statement.relation.id, result))
+
+
+def _too_slow(limits: DmlLimits) -> str:
+    return (
+        f"the statement was canceled after {limits.statement_ms} ms, the limit that the system parameter"
+        " dml_statement_timeout_ms sets, because every barrier waits for it; change fewer rows in each statement, load"
+        " many rows by a bulk load or INSERT .. SELECT, or raise the parameter"
+    )
 
 
 def _apply(connection: psycopg.Connection, statement: Statement, epoch: Epoch) -> tuple[int, int]:

@@ -1,0 +1,93 @@
+"""Which waiting statements a barrier gets, and what an epoch that did not finish them leaves (C4, C8, S7)."""
+
+from service.domain.barrier import GraphStatus
+from service.domain.dml import SINGLY
+from service.ports.meta_store import Stores
+from service.protocol.dml import Delete, Statement, StatementResult, Unfinished
+from service.protocol.ids import DATABASE_GRAPH, Epoch, RelationId, StatementId
+from tests.support.meta_store import NOW, barrier, inject, relation, running
+
+KIB = 1 << 10
+
+
+async def accept(stores: Stores, *, table: int = 1, size: int = 1) -> Statement:
+    async with stores.begin() as tx:
+        one = Delete(
+            id=await tx.statements.reserve(),
+            relation=relation("t").model_copy(update={"id": RelationId(table)}),
+            predicate="x" * size,
+        )
+        await tx.statements.add(one, now=NOW)
+    return one
+
+
+async def waiting(stores: Stores, *, bytes_max: int | None = None, singly: bool = False) -> list[StatementId]:
+    async with stores.begin() as tx:
+        return [one.id for one in await tx.statements.waiting(limit=10, bytes_max=bytes_max, singly=singly)]
+
+
+async def carry(stores: Stores, epoch: int, *statements: Statement, generation: int = 0) -> None:
+    await inject(stores, barrier(epoch, epoch - 1, statements=statements, generation=generation))
+
+
+async def test_c8_a_barrier_gets_only_so_many_bytes_of_statements(stores: Stores) -> None:
+    first, second, third = [(await accept(stores, size=64 * KIB)).id for _ in range(3)]
+    assert await waiting(stores, bytes_max=1) == [first], "one that is larger than all may be comes by itself"
+    assert await waiting(stores, bytes_max=100 * KIB) == [first, second]
+    assert await waiting(stores, bytes_max=1000 * KIB) == [first, second, third]
+    async with stores.begin() as tx:
+        count, size = await tx.statements.backlog()
+    assert count == 3
+    assert 3 * 64 * KIB < size < 3 * 66 * KIB
+
+
+async def test_tables_take_turns(stores: Stores) -> None:
+    of_one = [(await accept(stores, table=1)).id for _ in range(3)]
+    of_two = [(await accept(stores, table=2)).id for _ in range(2)]
+    assert await waiting(stores) == [of_one[0], of_two[0], of_one[1], of_two[1], of_one[2]]
+
+
+async def test_c4_what_was_not_reached_waits_and_what_was_set_aside_is_carried_singly(stores: Stores) -> None:
+    await running(stores)
+    done, slow, late, other = [await accept(stores) for _ in range(4)]
+    await carry(stores, 10, done, slow, late)
+    unfinished = Unfinished(set_aside=(slow.id,), not_reached=(late.id,))
+    for _ in range(2):  # repeatable
+        async with stores.begin() as tx:
+            result = StatementResult(id=done.id, affected=1)
+            await tx.statements.finish([result], epoch=Epoch(10), now=NOW, unfinished=unfinished)
+    assert await waiting(stores) == [late.id, other.id]
+    assert await waiting(stores, singly=True) == [slow.id]
+    async with stores.begin() as tx:
+        view = await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=NOW - NOW)
+        assert view.statements_waiting
+        found = await tx.statements.get(slow.id)
+    assert found is not None
+    assert (found.result, found.epoch) == (None, None)
+
+
+async def test_a_statement_that_has_an_epoch_to_itself_hastens_none(stores: Stores) -> None:
+    await running(stores)
+    one = await accept(stores)
+    await carry(stores, 10, one)
+    async with stores.begin() as tx:
+        await tx.statements.finish([], epoch=Epoch(10), now=NOW, unfinished=Unfinished(set_aside=(one.id,)))
+        assert not (await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=NOW - NOW)).statements_waiting
+
+
+async def test_c4_an_abandoned_epoch_counts_against_what_it_carried(stores: Stores) -> None:
+    await running(stores)
+    one, culprit, other = [await accept(stores) for _ in range(3)]
+    await carry(stores, 10, one, culprit)
+    async with stores.begin() as tx:
+        assert await tx.statements.blame(Epoch(10), culprit.id) == [(one.id, 1), (culprit.id, SINGLY)]
+        assert await tx.statements.blame(Epoch(9), None) == []
+        ended = await tx.graphs.set_status(DATABASE_GRAPH, GraphStatus.RECOVERING, now=NOW, reason="x")
+    assert await waiting(stores) == [one.id, other.id]
+    assert await waiting(stores, singly=True) == [culprit.id]
+    await carry(stores, 20, one, generation=ended)
+    async with stores.begin() as tx:
+        assert await tx.statements.blame(Epoch(20), None) == [(one.id, 2)]
+        await tx.graphs.set_status(DATABASE_GRAPH, GraphStatus.RECOVERING, now=NOW, reason="x")
+    assert await waiting(stores) == [other.id]
+    assert await waiting(stores, singly=True) == [one.id, culprit.id]

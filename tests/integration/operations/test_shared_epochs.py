@@ -1,0 +1,158 @@
+"""The DML that barriers carry: bounded in bytes, and never the same set for ever (C4, C8)."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from service.domain.barrier import Abandon, Inject, RollBack
+from service.domain.dml import BYTES_MAX, TRIES_MAX
+from service.protocol.barrier import Barrier
+from service.protocol.dml import InsertValues, StatementResult, Unfinished
+from service.protocol.ids import DATABASE_GRAPH, StatementId
+from service.protocol.report import Failed
+from tests.support.http import StillClock
+from tests.support.leading import Leader, leading
+from tests.support.meta_store import NOW, WORKER, collected, relation
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+async def leader(database_url: str) -> AsyncGenerator[Leader]:
+    async with leading(database_url) as made:
+        # The clock is moved by hand, and the worker says nothing meanwhile.
+        made.world = replace(made.world, worker_lease=timedelta(days=1))
+        yield made
+
+
+async def accept(leader: Leader, count: int = 1, *, size: int = 1) -> list[StatementId]:
+    accepted: list[StatementId] = []
+    async with leader.stores.begin() as tx:
+        for _ in range(count):
+            accepted.append(await tx.statements.reserve())
+            one = InsertValues(id=accepted[-1], relation=relation("t"), columns=("id",), source="x" * size)
+            await tx.statements.add(one, now=NOW)
+    return accepted
+
+
+def carried(barrier: Barrier) -> list[StatementId]:
+    return [one.id for one in barrier.statements]
+
+
+def pass_an_interval(leader: Leader) -> None:
+    """Let the interval and any back-off pass."""
+    clock = leader.world.clock
+    assert isinstance(clock, StillClock)
+    clock.wall, clock.seconds = clock.wall + timedelta(seconds=60), clock.seconds + 60
+
+
+async def committed(leader: Leader) -> Barrier:
+    """Have the next barrier committed as if every statement had been answered; it has no results."""
+    pass_an_interval(leader)
+    return await leader.barrier()
+
+
+async def injected(leader: Leader) -> Barrier:
+    pass_an_interval(leader)
+    assert isinstance(await leader.look(), Inject)
+    async with leader.stores.begin() as tx:
+        barrier = await tx.barriers.for_worker(WORKER)
+    assert barrier is not None
+    return barrier
+
+
+async def answer(leader: Leader, barrier: Barrier, unfinished: Unfinished) -> None:
+    """Have an epoch collected in which every statement is done that is not unfinished."""
+    left = {*unfinished.not_reached, *unfinished.set_aside}
+    results = tuple(StatementResult(id=one, affected=1) for one in carried(barrier) if one not in left)
+    told = collected(barrier.curr, generation=barrier.generation)
+    async with leader.stores.begin() as tx:
+        await tx.barriers.answer(told.model_copy(update={"statements": results, "unfinished": unfinished}), now=NOW)
+    await leader.look()
+    await leader.look()
+
+
+async def break_epoch(leader: Leader, culprit: StatementId | None = None) -> list[StatementId]:
+    """Have the next epoch abandoned for a lost connection, and another generation begun; return what it carried."""
+    barrier = await injected(leader)
+    async with leader.stores.begin() as tx:
+        failed = Failed(
+            worker=WORKER,
+            graph=DATABASE_GRAPH,
+            generation=barrier.generation,
+            epoch=barrier.curr,
+            error="the connection was lost",
+            statement=culprit,
+        )
+        assert await tx.barriers.answer(failed, now=NOW)
+    assert isinstance(await leader.look(), Abandon)
+    assert isinstance(await leader.look(), RollBack)
+    await committed(leader)
+    return carried(barrier)
+
+
+async def result_of(leader: Leader, statement: StatementId) -> StatementResult | None:
+    async with leader.stores.begin() as tx:
+        found = await tx.statements.get(statement)
+    assert found is not None
+    return found.result
+
+
+async def test_c8_statements_of_many_bytes_end_in_several_barriers(leader: Leader) -> None:
+    size = BYTES_MAX // 4
+    statements = await accept(leader, 9, size=size)
+    seen = [carried(await committed(leader)) for _ in range(3)]
+    assert seen == [statements[:4], statements[4:8], statements[8:]]
+
+
+async def test_c4_an_unreached_statement_comes_next_and_one_set_aside_comes_by_itself(leader: Leader) -> None:
+    done, slow, late = await accept(leader, 3)
+    first = await injected(leader)
+    assert carried(first) == [done, slow, late]
+    await answer(leader, first, Unfinished(set_aside=(slow,), not_reached=(late,)))
+    (new,) = await accept(leader)
+    second, third = await injected(leader), None
+    await answer(leader, second, Unfinished())
+    third = await injected(leader)
+    await answer(leader, third, Unfinished())
+    assert sorted([carried(second), carried(third)]) == [[slow], [late, new]]
+    results = [await result_of(leader, one) for one in (done, slow, late, new)]
+    assert all(result is not None and result.affected == 1 for result in results)
+
+
+async def test_c4_statements_whose_epoch_is_abandoned_again_are_carried_singly(leader: Leader) -> None:
+    one, two = await accept(leader, 2)
+    assert [await break_epoch(leader) for _ in range(2)] == [[one, two], [one, two]]
+    assert await break_epoch(leader, one) == [one]
+    result = await result_of(leader, one)
+    assert result is not None
+    assert result.error is not None
+    assert "abandoned: the connection was lost" in result.error
+    assert carried(await committed(leader)) == [two]
+
+
+async def test_c4_the_statement_that_broke_an_epoch_is_carried_singly_at_once(leader: Leader) -> None:
+    one, two, three = await accept(leader, 3)
+    assert await break_epoch(leader, two) == [one, two, three]
+    assert await break_epoch(leader, two) == [two]
+    assert await result_of(leader, two) is not None
+    assert carried(await committed(leader)) == [one, three]
+
+
+async def test_c4_no_statement_is_tried_for_ever(leader: Leader) -> None:
+    (one,) = await accept(leader)
+    for _ in range(TRIES_MAX):
+        assert await result_of(leader, one) is None
+        assert await break_epoch(leader) == [one]
+    assert await result_of(leader, one) is not None
+
+
+async def test_a_recovery_that_was_asked_for_is_held_against_no_statement(leader: Leader) -> None:
+    statements = await accept(leader, 2)
+    for _ in range(TRIES_MAX + 1):
+        assert carried(await injected(leader)) == statements
+        await leader.recover()
+        await committed(leader)
+    assert [await result_of(leader, one) for one in statements] == [None, None]
