@@ -29,6 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from service.api.address import allowed_origins, check_bind, reachable
 from service.api.app import create_app
 from service.api.settings import ApiSettings, ReadLogin
+from service.domain.backlog import Backlog
 from service.domain.reach import parse_host_rules
 from service.embedded.java import find_java
 from service.embedded.postgres import EmbeddedPostgres
@@ -260,6 +261,7 @@ async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str) -
         dml_url=pools.writer_url,
         hosts=hosts,
         own_workers=settings.launcher != "none",
+        backlog=Backlog(settings.dml_waiting_max, settings.dml_waiting_bytes_max),
     )
     reserved = replace(world, stores=PostgresStores(_engine(stack, database_url, "tidefill-leader")))
     return _Wired(world, reserved, PostgresReader(pools.probe), SecretStr(pools.url), _read_login(pools.read_url))

@@ -52,6 +52,10 @@ class Settings(BaseSettings):
     log_format: Literal["console", "json"] = "console"
     log_level: LogLevel = "info"
     """Of the service, and of the workers that it starts."""
+    dml_waiting_max: int = Field(default=20_000, gt=0)
+    """How many statements may wait for an epoch, as they do while a worker restarts; more are refused with 503."""
+    dml_waiting_bytes_max: int = Field(default=256 << 20, gt=0)
+    """How many bytes of statements may wait."""
     body_size_max: int = Field(default=1 << 20, gt=0)
     """The largest JSON body in bytes. Bulk loads are streamed and have no such limit."""
 

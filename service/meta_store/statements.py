@@ -32,8 +32,9 @@ class PostgresStatements:
     async def reserve(self) -> StatementId:
         return StatementId((await self._connection.execute(select(STATEMENT_ID.next_value()))).scalar_one())
 
-    async def add(self, statement: Statement, *, now: datetime, staged_rows: int | None = None) -> None:
+    async def add(self, statement: Statement, *, now: datetime, staged_rows: int | None = None) -> int:
         text = statement.model_dump_json()
+        size = len(text.encode())
         new = insert(statements).values(
             id=statement.id,
             body=stored_text(text),
@@ -41,9 +42,10 @@ class PostgresStatements:
             staged_rows=staged_rows,
             staging=staged_rows is not None,
             relation=statement.relation.id,
-            bytes=len(text.encode()),
+            bytes=size,
         )
         await self._connection.execute(new)
+        return size
 
     async def get(self, statement: StatementId) -> StoredStatement | None:
         row = (await self._connection.execute(_STATEMENTS.where(statements.c.id == statement))).first()

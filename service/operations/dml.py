@@ -50,7 +50,12 @@ async def run(world: World, statement: Statement, *, claim: Claim | None = None)
 
 async def _accept(world: World, statement: Statement, *, claim: Claim | None, staged_rows: int | None = None) -> None:
     async with world.stores.begin() as tx:
-        await tx.statements.add(statement, now=world.clock.now(), staged_rows=staged_rows)
+        now = world.clock.monotonic()
+        if world.backlog.is_old(now):
+            world.backlog.counted(*await tx.statements.backlog(), now=now)
+        world.backlog.admit()
+        size = await tx.statements.add(statement, now=world.clock.now(), staged_rows=staged_rows)
+        world.backlog.accepted(size)
         if claim is not None:
             await tx.keys.accepted(claim, statement.id)
     world.signals.notify(DATABASE_GRAPH)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from service.domain.attention import Attention
+from service.domain.backlog import Backlog
 from service.domain.barrier import Pace
 from service.domain.dml import SinglesTurn
 from service.domain.epochs import Epochs
@@ -70,6 +71,8 @@ class World:
     """What barriers take outside the worker, as this process sees it while it leads."""
     attention: Attention = field(default_factory=Attention)
     """When this process could not have noticed a worker's sign of life."""
+    backlog: Backlog = field(default_factory=Backlog)
+    """Statements that wait for an epoch, as this process counts them."""
     singles: SinglesTurn = field(default_factory=SinglesTurn)
     """When a barrier may carry a statement alone, as this process counts while it leads."""
 

@@ -28,10 +28,11 @@ class FakeStatements:
     async def reserve(self) -> StatementId:
         return StatementId(next(self.tables.ids))
 
-    async def add(self, statement: Statement, *, now: datetime, staged_rows: int | None = None) -> None:
+    async def add(self, statement: Statement, *, now: datetime, staged_rows: int | None = None) -> int:
         assert statement.id not in self.tables.statements, "a statement's id is its own"
         stored = StoredStatement(statement.id, statement, now, staged_rows)
         self.tables.statements.put(statement.id, StatementRow(stored, staging=staged_rows is not None))
+        return _bytes(statement)
 
     async def get(self, statement: StatementId) -> StoredStatement | None:
         row = self._row(statement)
