@@ -14,7 +14,6 @@ import signal
 import socket
 import time
 import uuid
-from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -28,6 +27,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service.api.address import allowed_origins, check_bind, reachable
 from service.api.app import create_app
+from service.api.connections import HEAD_BYTES_MAX, ConnectionLimits, protocol
 from service.api.settings import ApiSettings, ReadLogin
 from service.domain.backlog import Backlog
 from service.domain.reach import parse_host_rules
@@ -35,6 +35,7 @@ from service.embedded.java import find_java
 from service.embedded.postgres import EmbeddedPostgres
 from service.launchers.subprocess import SubprocessLauncher
 from service.launchers.worker_environment import WorkerSettings
+from service.loops.local_signals import LocalSignals
 from service.loops.periodic import Pauses, run_periodically
 from service.loops.schedule import Schedule
 from service.loops.watchdog import watch
@@ -46,7 +47,6 @@ from service.operations.readiness import Readiness
 from service.operations.world import World
 from service.parsing.pool import ParserProcesses
 from service.ports.launcher import Launcher
-from service.ports.signals import Topic
 from service.ports.state_store import Reader
 from service.probes.http import HttpxProbe
 from service.protocol.ids import DATABASE_GRAPH, WorkerId
@@ -57,7 +57,7 @@ from service.serving.logical_views import PostgresViews
 from service.serving.pins import PostgresPins
 from service.serving.preparation import prepare, prepare_catalog_reader
 from service.serving.read_role import READ_ROLE
-from service.serving.reader import PostgresReader
+from service.serving.reader import PostgresReader, ReaderLimits
 from service.serving.staging import PostgresStaging
 from service.serving.tables import PostgresTables
 from service.serving.user_query import open_reader_pool
@@ -84,37 +84,6 @@ class SystemClock:
     def monotonic(self) -> float:
         """Seconds on the process's monotonic clock."""
         return time.monotonic()  # noqa: TID251 - as above
-
-
-class LocalSignals:
-    """Implements `service.ports.signals.Signals` inside one process."""
-
-    def __init__(self) -> None:
-        self._events: dict[Topic, asyncio.Event] = {}
-        """Of the topics that somebody waits for."""
-        self._heard: Counter[Topic] = Counter()
-        self._by_all = 0
-
-    def heard(self, topic: Topic = None) -> int:
-        """Return how many notifications there were of a topic."""
-        return self._by_all + self._heard[topic]
-
-    def notify(self, *topics: Topic) -> None:
-        """Wake who waits for one of these topics; without any, everybody."""
-        self._heard.update(topics)
-        self._by_all += not topics
-        for topic in topics or tuple(self._events):
-            if (event := self._events.pop(topic, None)) is not None:
-                event.set()
-
-    async def wait(self, timeout_seconds: float, *, topic: Topic = None, since: int | None = None) -> None:
-        """Return at the next notification after `since`, or after the timeout."""
-        if since is not None and since != self.heard(topic):
-            return
-        try:
-            await asyncio.wait_for(self._events.setdefault(topic, asyncio.Event()).wait(), timeout_seconds)
-        except TimeoutError:
-            return
 
 
 _COLLECTED_AFTER: Final = 10_000
@@ -244,7 +213,7 @@ async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str) -
         stores=PostgresStores(engine),
         tables=PostgresTables(pools.leader),
         pins=PostgresPins(owner),
-        reader=PostgresReader(pools.reader, pools.catalog),
+        reader=PostgresReader(pools.reader, pools.catalog, _reader_limits(settings)),
         staging=PostgresStaging(owner, pools.reader),
         gauge=PostgresGauge(owner),
         http_probe=HttpxProbe(hosts=hosts),
@@ -265,6 +234,14 @@ async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str) -
     )
     reserved = replace(world, stores=PostgresStores(_engine(stack, database_url, "tidefill-leader")))
     return _Wired(world, reserved, PostgresReader(pools.probe), SecretStr(pools.url), _read_login(pools.read_url))
+
+
+def _reader_limits(settings: Settings) -> ReaderLimits:
+    return ReaderLimits(
+        bytes_max=settings.result_bytes_max,
+        queries_max=settings.queries_max,
+        waiting_max=settings.queries_waiting_max,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +280,7 @@ async def _pools(stack: AsyncExitStack, settings: Settings, database_url: str, e
         read_url=logins.read_url,
         owner=await stack.enter_async_context(open_pool(url, name="owner")),
         leader=await stack.enter_async_context(open_pool(url, name="leader")),
-        reader=await stack.enter_async_context(open_reader_pool(logins.reader_url)),
+        reader=await stack.enter_async_context(open_reader_pool(logins.reader_url, size=settings.queries_max)),
         probe=await stack.enter_async_context(open_reader_pool(logins.reader_url, size=1, name="probe")),
         catalog=await stack.enter_async_context(open_reader_pool(catalog_url, name="catalog")) if elsewhere else None,
     )
@@ -350,6 +327,8 @@ def _uvicorn(settings: Settings, wired: _Wired, ready: Readiness, worker_token: 
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=int(DRAIN.total_seconds()),
+        http=protocol(ConnectionLimits(settings.connections_max, settings.head_seconds)),
+        h11_max_incomplete_event_size=HEAD_BYTES_MAX,
         # Long polls end with the loops' stop, not with their clients.
         lifespan="off",
     )

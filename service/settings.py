@@ -58,6 +58,20 @@ class Settings(BaseSettings):
     """How many bytes of statements may wait."""
     body_size_max: int = Field(default=1 << 20, gt=0)
     """The largest JSON body in bytes. Bulk loads are streamed and have no such limit."""
+    connections_max: int = Field(default=2_000, gt=0)
+    """How many connections there may be; the one that has waited longest for a request makes room for the next."""
+    head_seconds: float = Field(default=10.0, gt=0)
+    """How long the head of a request may take to arrive."""
+    streams_max: int = Field(default=100, ge=0)
+    """How many streams of events there may be."""
+    calls_max: int = Field(default=1_000, gt=0)
+    """How many calls of users may be in progress, those that wait for a statement too."""
+    result_bytes_max: int = Field(default=64 << 20, gt=0)
+    """The largest result of a query in bytes: the texts of its values and 24 for each value."""
+    queries_max: int = Field(default=8, gt=0, le=100)
+    """How many queries of users run at the same time; each has a connection to the state store."""
+    queries_waiting_max: int = Field(default=100, ge=0)
+    """How many more may wait, up to 10 s, until one of them ends."""
 
 
 def read_settings() -> Settings:

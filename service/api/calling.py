@@ -41,19 +41,32 @@ class Call:
     async def claimed(
         self, shape: type[T], act: Callable[[Claim | None], Awaitable[T]], *, body: bytes | None = None
     ) -> Mapping[str, Any]:
-        """Run `act` with the claim of the call's key, to which it ties the statement it accepts.
-
-        The fingerprint is the method, the whole path and the body: `body` stands for one that is streamed.
+        """Run `act` with the claim of the call's key, to which it ties the statement it accepts; return its result as
+        JSON of `shape`.
         """
         adapter = TypeAdapter(shape)
 
         async def rendered(claim: Claim | None) -> Mapping[str, Any]:
             return adapter.dump_python(await act(claim), mode="json")
 
+        return await self.kept(rendered, body=body)
+
+    async def kept(
+        self, act: Callable[[Claim | None], Awaitable[Mapping[str, Any]]], *, body: bytes | None = None
+    ) -> Mapping[str, Any]:
+        """Run `act`, which gives JSON, with the claim of the call's key.
+
+        The fingerprint is the method, the whole path and the body: `body` stands for one that is streamed.
+        """
         url = self.request.url
         head = f"{self.request.method} {url.path}?{url.query}\n".encode()
         content = await self.request.body() if body is None else body
-        return await once(self.world, self.key, head + content, rendered)
+        return await once(self.world, self.key, head + content, act)
+
+    async def gone(self) -> None:
+        """Return when the client has left. The body was read before."""
+        while (await self.request.receive())["type"] != "http.disconnect":
+            pass
 
 
 async def world_of(request: Request) -> World:

@@ -43,13 +43,16 @@ class SystemParameters:
     backfill_auto_source_replication_lag_mb: int = 64
     """Of the external database that a table follows. 0 does not look at it; so with the next one."""
     backfill_auto_source_active_queries: int = 50
-
     dml_epoch_budget_ms: int = 2_000
     """How long the INSERTs, UPDATEs and DELETEs of one epoch may take together; the rest waits for the next epoch."""
     dml_statement_timeout_ms: int = 10_000
     """How long one of them may take that has an epoch to itself: every barrier waits for it. It updates some 500,000
     rows in that time.
     """
+    row_limit_max: int = 100_000
+    """The largest `row_limit` of a session."""
+    statement_timeout_max_ms: int = 600_000
+    """The longest `statement_timeout` of a session."""
 
     @property
     def auto_bounds(self) -> Bounds:
@@ -84,7 +87,11 @@ _RANGES: Final = {
     "dml_epoch_budget_ms": (100, 60_000),
     # Less than the five minutes after which a barrier is given up.
     "dml_statement_timeout_ms": (100, 240_000),
+    "row_limit_max": (1, 10_000_000),
+    "statement_timeout_max_ms": (1_000, INTEGER_MAX),
 }
+BOUNDED: Final = {"row_limit": "row_limit_max", "statement_timeout": "statement_timeout_max_ms"}
+"""Session variables, each with the system parameter that says how large it may be."""
 
 _KINDS: Final = ("index", "materialized_view", "sink", "source", "table")
 """Kinds of relations with a parallelism of their own. Those that have no scan remember it, and it changes nothing."""
@@ -141,6 +148,18 @@ def parse_session_variable(name: str, text: str) -> str:
     if name.startswith("streaming_parallelism"):
         return _parse_parallelism(name, lowered)
     return _parse_number(name, lowered)
+
+
+def bounded(name: str, text: str, parameters: SystemParameters) -> int:
+    """Return the value of a session variable that a system parameter bounds; a default above the bound is the bound.
+
+    Raises Invalid.
+    """
+    value, most = int(text), int(getattr(parameters, BOUNDED[name]))
+    if value > most and text != SESSION_DEFAULTS[name]:
+        message = f'"{name}" takes at most {most} (system parameter {BOUNDED[name]}), not {value}'
+        raise Invalid(message, pointer=name)
+    return min(value, most)
 
 
 def _parse_number(name: str, text: str) -> str:

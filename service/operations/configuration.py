@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from service.domain.compatibility import WITHOUT_EFFECT, notice
 from service.domain.errors import NotFound
-from service.domain.parameters import SESSION_DEFAULTS, SystemParameters, parse_session_variable
+from service.domain.parameters import BOUNDED, SESSION_DEFAULTS, SystemParameters, bounded, parse_session_variable
 from service.operations import parameters
 from service.operations.outcome import Outcome
 from service.operations.world import World
@@ -22,6 +22,8 @@ async def run(
     match statement:
         case s.SetVariable(name=name, value=value):
             changed = {**session, name: parse_session_variable(name, value)}
+            if name in BOUNDED:
+                bounded(name, changed[name], await parameters.known(world))
             notices = (notice(name),) if name in WITHOUT_EFFECT else ()
             return Outcome("SET_VARIABLE", notices=notices, session=changed)
         case s.ShowVariable(name=name):
@@ -29,8 +31,7 @@ async def run(
         case s.AlterSystem(name=name, value=value):
             return Outcome("ALTER_SYSTEM", notices=await _alter_system(world, name, value, asked_by=asked_by))
         case s.ShowParameters():
-            async with world.stores.begin() as tx:
-                known = SystemParameters.of(await tx.parameters.all())
+            known = await parameters.known(world)
             rows = tuple((name, _text(getattr(known, name))) for name in SystemParameters.__slots__)
             return Outcome("SHOW", (("Name", "text"), ("Value", "text")), rows)
 

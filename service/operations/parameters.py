@@ -21,8 +21,13 @@ Value = int | bool | str
 
 async def current(world: World) -> Mapping[str, Value]:
     """Return every parameter with its value, as it may be shown."""
+    return asdict(await known(world))
+
+
+async def known(world: World) -> SystemParameters:
+    """Return every parameter."""
     async with world.stores.begin() as tx:
-        return asdict(SystemParameters.of(await tx.parameters.all()))
+        return SystemParameters.of(await tx.parameters.all())
 
 
 async def alter(world: World, texts: Mapping[str, str], *, asked_by: str) -> Mapping[str, Value]:

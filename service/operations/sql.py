@@ -12,7 +12,7 @@ from typing import Final, assert_never
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from service.domain.job import CREATING
 from service.domain.parallelism import DEFAULT
-from service.domain.parameters import SESSION_DEFAULTS, parse_session_variable
+from service.domain.parameters import SESSION_DEFAULTS, SystemParameters, bounded, parse_session_variable
 from service.operations import (
     commands,
     configuration,
@@ -22,11 +22,13 @@ from service.operations import (
     jobs,
     limits,
     logical_views,
+    parameters,
     rescaling,
     secrets,
     sources,
 )
 from service.operations.beside import beside, bound_insert, parsed
+from service.operations.leaving import Gone, unless
 from service.operations.naming import named, relation_names
 from service.operations.outcome import Outcome
 from service.operations.standing import progress_of
@@ -49,13 +51,19 @@ _CATALOG: Final = re.compile(r"\brw_[a-z_]+", re.IGNORECASE)
 
 
 async def run(
-    world: World, text: str, *, session: Mapping[str, str], asked_by: str, claim: Claim | None = None
+    world: World,
+    text: str,
+    *,
+    session: Mapping[str, str],
+    asked_by: str,
+    claim: Claim | None = None,
+    gone: Gone | None = None,
 ) -> Outcome:
-    """Run one statement; a change is tied to `claim`. Raises domain errors with the position of the fault in `text`,
-    where it has one.
+    """Run one statement; a change is tied to `claim`, and a query ends when its caller is `gone`. Raises domain errors
+    with the position of the fault in `text`, where it has one.
     """
     checked = {name: parse_session_variable(name, value) for name, value in session.items()}
-    call = _Call(world, text, checked, asked_by, claim)
+    call = _Call(world, text, checked, asked_by, claim, gone)
     outcome = await call.run(await parsed(world.parsers, text))
     return outcome if outcome.session else replace(outcome, session=checked)
 
@@ -67,6 +75,7 @@ class _Call:
     session: Mapping[str, str]
     asked_by: str
     claim: Claim | None
+    gone: Gone | None
 
     async def run(self, statement: s.Statement) -> Outcome:
         match statement:
@@ -93,12 +102,14 @@ class _Call:
                 found = await named(tx, name)
                 if found is not None and not found.readable:
                     raise found.unreadable
-        result = await self.world.reader.query(
+            known = SystemParameters.of(await tx.parameters.all())
+        query = self.world.reader.query(
             statement.sql,
-            row_limit=int(self._variable("row_limit")),
-            timeout_ms=int(self._variable("statement_timeout")),
+            row_limit=bounded("row_limit", self._variable("row_limit"), known),
+            timeout_ms=bounded("statement_timeout", self._variable("statement_timeout"), known),
             catalog=_CATALOG.search(statement.sql) is not None,
         )
+        result = await unless(self.gone, query)
         return Outcome(f"SELECT {len(result.rows)}", result.columns, result.rows, truncated=result.truncated)
 
     async def _change(self, statement: s.Insert | s.Update | s.Delete) -> Outcome:
@@ -155,7 +166,9 @@ class _Call:
                 created = await ddl.create_view(self.world, statement, self.session, asked_by=self.asked_by)
                 return Outcome("CREATE_MATERIALIZED_VIEW", notices=created.notices)
             case s.CreateView():
-                timeout_ms = int(self._variable("statement_timeout"))
+                timeout_ms = bounded(
+                    "statement_timeout", self._variable("statement_timeout"), await parameters.known(self.world)
+                )
                 return Outcome("CREATE_VIEW", notices=await logical_views.create(self.world, statement, timeout_ms))
             case s.Drop(kind=kind, name=name):
                 tag = f"DROP_{kind.upper().replace(' ', '_')}"

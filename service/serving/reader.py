@@ -1,73 +1,153 @@
-"""A user's SELECT: its rows as JSON values, capped in number and in size (I8).
+"""A user's SELECT: its rows as JSON values, bounded in number and in bytes (I8), also while they are fetched.
 
 Next: `user_query.py` for what keeps a user inside.
 """
 
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
+from psycopg import abc, adapt
 from psycopg.pq.abc import PGresult
 
-from service.domain.errors import Invalid
+from service.domain.errors import Invalid, Unavailable
 from service.ports.state_store import QueryResult
-from service.serving.connections import Connection, Pool
+from service.serving.connections import CONNECT_SECONDS, Connection, Pool
 from service.serving.json_values import Convert, converter
-from service.serving.user_query import fetch, reading
+from service.serving.user_query import TooLargeError, fetch, reading
 
-RESULT_CHARACTERS_MAX: Final = 64 << 20
-"""An answer is one JSON document in memory, so its size is bounded too, not only its rows."""
+VALUE_BYTES: Final = 24
+"""Counted for each value besides its text: a NULL takes as much in a result, and so does a number in a row."""
 FETCH_ROWS: Final = 1000
-_FETCH_CHARACTERS: Final = 4 << 20
-"""Rows are asked for in portions of about this size, so that wide rows are noticed before they fill the memory."""
+_FETCH_BYTES: Final = 4 << 20
+"""Rows are fetched in portions of about this size, once the width of the first one is known."""
+_SLICE_VALUES: Final = 5_000
+"""So many are converted in a few milliseconds, for which the interpreter may be held. More go to a thread."""
+_LARGE_BYTES: Final = 1 << 20
+"""A result that is larger takes one of the few turns of large ones."""
 
 Row = tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderLimits:
+    """How much one result may have, and how much there may be at the same time."""
+
+    bytes_max: int = 64 << 20
+    queries_max: int = 8
+    waiting_max: int = 100
+    wait_seconds: float = CONNECT_SECONDS
+    large_max: int = 2
+
+
+_LIMITS: Final = ReaderLimits()
 
 
 class PostgresReader:
     """`Reader` over pools of the reader's login; `catalog` is the meta store's where that is another database."""
 
-    def __init__(self, pool: Pool, catalog: Pool | None = None) -> None:
-        self._pool = pool
-        self._catalog = catalog or pool
+    def __init__(self, pool: Pool, catalog: Pool | None = None, limits: ReaderLimits = _LIMITS) -> None:
+        self._pool, self._catalog, self._limits = pool, catalog or pool, limits
+        self._turns = asyncio.Semaphore(limits.queries_max)
+        self._waiting = 0
+        self._large = asyncio.Semaphore(limits.large_max)
 
     async def query(self, sql: str, *, row_limit: int, timeout_ms: int, catalog: bool = False) -> QueryResult:
         pool = self._catalog if catalog else self._pool
-        async with reading(pool, sql, timeout_ms=timeout_ms) as conn:
-            rows, result = await _rows(conn, row_limit + 1)
+        async with self._turn(), AsyncExitStack() as held, reading(pool, sql, timeout_ms=timeout_ms) as conn:
+            rows, result = await self._rows(conn, row_limit + 1, held)
             columns = await _columns(conn, result)
-        converts = [converter(result.ftype(number)) for number in range(result.nfields)]
-        shown = tuple(_json(row, converts) for row in rows[:row_limit])
-        return QueryResult(columns, shown, truncated=len(rows) > row_limit)
+        return QueryResult(columns, tuple(rows[:row_limit]), truncated=len(rows) > row_limit)
 
     async def describe(self, sql: str, *, timeout_ms: int) -> tuple[tuple[str, str], ...]:
-        async with reading(self._pool, sql, timeout_ms=timeout_ms) as conn:
-            cursor = await fetch(conn, 0)
-            assert cursor.pgresult is not None
-            return await _columns(conn, cursor.pgresult)
+        async with self._turn(), reading(self._pool, sql, timeout_ms=timeout_ms) as conn:
+            return await _columns(conn, await fetch(conn, 0, bytes_max=_LARGE_BYTES))
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncGenerator[None]:
+        """Wait for a connection in the order of the calls. Raises Unavailable when too many wait, or for too long."""
+        busy = f"{self._limits.queries_max} queries run, as many as may (TIDEFILL_QUERIES_MAX): try again later"
+        if self._turns.locked() and self._waiting >= self._limits.waiting_max:
+            raise Unavailable(busy)
+        self._waiting += 1
+        try:
+            await asyncio.wait_for(self._turns.acquire(), self._limits.wait_seconds)
+        except TimeoutError:
+            raise Unavailable(busy) from None
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._turns.release()
+
+    async def _rows(
+        self, conn: Connection, wanted: int, held: AsyncExitStack
+    ) -> tuple[list[tuple[Any, ...]], PGresult]:
+        """Return at most `wanted` rows and a result that describes them. Raises Invalid where they are too large."""
+        rows: list[tuple[Any, ...]] = []
+        size, large, count = 0, False, min(wanted, 1)
+        while True:
+            try:
+                # Twice the room: what waits in the socket may be counted twice.
+                result = await fetch(conn, count, bytes_max=2 * (self._limits.bytes_max - size) + _LARGE_BYTES)
+                portion, more = await _converted(conn, result)
+            except TooLargeError:
+                raise self._too_large() from None
+            rows += portion
+            size += more
+            if size > self._limits.bytes_max:
+                raise self._too_large()
+            if result.ntuples < count or len(rows) >= wanted:
+                return rows, result
+            if size > _LARGE_BYTES and not large:
+                await held.enter_async_context(self._large)
+                large = True
+            count = _next_count(wanted - len(rows), width=size // len(rows), values=result.nfields)
+
+    def _too_large(self) -> Invalid:
+        return Invalid(
+            f"the result is larger than {self._limits.bytes_max} bytes (TIDEFILL_RESULT_BYTES_MAX), of which each value"
+            f" takes {VALUE_BYTES} besides its text: select fewer or narrower rows"
+        )
 
 
-async def _rows(conn: Connection, wanted: int) -> tuple[list[Row], PGresult]:
-    """Return at most `wanted` rows and a result that describes them. Raises Invalid where they are too large."""
-    rows: list[Row] = []
-    characters = 0
-    while True:
-        count = _next_count(wanted - len(rows), len(rows), characters)
-        cursor = await fetch(conn, count)
-        portion = await cursor.fetchall()
-        rows += portion
-        characters += sum(len(value) for row in portion for value in row if value is not None)
-        if characters > RESULT_CHARACTERS_MAX:
-            raise Invalid(f"the result is larger than {RESULT_CHARACTERS_MAX >> 20} MiB: select fewer or narrower rows")
-        if len(portion) < count or len(rows) >= wanted:
-            assert cursor.pgresult is not None
-            return rows, cursor.pgresult
+def _next_count(left: int, *, width: int, values: int) -> int:
+    """How many rows to fetch next."""
+    return max(min(left, FETCH_ROWS, _FETCH_BYTES // max(width, 1), 4 * _SLICE_VALUES // max(values, 1)), 1)
 
 
-def _next_count(left: int, read: int, characters: int) -> int:
-    """How many rows to ask for next: few until their width is known."""
-    if read == 0:
-        return min(left, 10)
-    width = max(characters // read, 1)
-    return max(min(left, FETCH_ROWS, _FETCH_CHARACTERS // width), 1)
+async def _converted(conn: Connection, result: PGresult) -> tuple[list[tuple[Any, ...]], int]:
+    """Return the rows of a result as JSON values, and their size."""
+    if result.nfields == 0:
+        return [()] * result.ntuples, result.ntuples * VALUE_BYTES
+    transformer: abc.Transformer = adapt.Transformer(conn)
+    transformer.set_pgresult(result)
+    converts = [converter(result.ftype(number)) for number in range(result.nfields)]
+    if result.ntuples * result.nfields <= _SLICE_VALUES:
+        return _values(transformer, converts, 0, result.ntuples)
+    return await asyncio.to_thread(_in_slices, transformer, converts, result.ntuples)
+
+
+def _in_slices(transformer: abc.Transformer, converts: list[Convert], count: int) -> tuple[list[tuple[Any, ...]], int]:
+    """Convert rows a few at a time: psycopg holds the interpreter for each call."""
+    rows: list[tuple[Any, ...]] = []
+    size, step = 0, max(_SLICE_VALUES // len(converts), 1)
+    for first in range(0, count, step):
+        some, more = _values(transformer, converts, first, min(first + step, count))
+        rows += some
+        size += more
+    return rows, size
+
+
+def _values(
+    transformer: abc.Transformer, converts: list[Convert], first: int, last: int
+) -> tuple[list[tuple[Any, ...]], int]:
+    texts: list[Row] = transformer.load_rows(first, last, tuple)
+    size = sum(VALUE_BYTES + len(value or "") for row in texts for value in row)
+    return [_json(row, converts) for row in texts], size
 
 
 async def _columns(conn: Connection, result: PGresult) -> tuple[tuple[str, str], ...]:

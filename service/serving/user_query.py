@@ -6,6 +6,9 @@ third.
 """
 
 import asyncio
+import os
+import socket
+import struct
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from types import MappingProxyType
@@ -13,7 +16,11 @@ from typing import Final
 
 import psycopg
 from psycopg import errors
+from psycopg.abc import PQGen
 from psycopg.adapt import AdaptersMap
+from psycopg.generators import execute
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
 from psycopg.types.string import TextLoader
 
 from service.domain.errors import Invalid, Unavailable
@@ -22,6 +29,9 @@ from service.serving.connections import Connection, Pool, is_away, open_pool, sa
 GRACE_SECONDS: Final = 2.0
 """The server's own timeout counts for each statement; ours, a little later, for all of them together."""
 
+_RECEIVE_BYTES: Final = 128 << 10
+_RECEIVED_AT: Final = 128
+"""Where Linux's `tcp_info` has `tcpi_bytes_received`."""
 _CURSOR: Final = "tidefill_query"
 _DECLARE: Final = f"declare {_CURSOR} no scroll cursor for "
 
@@ -71,13 +81,50 @@ async def one_statement(conn: Connection, statement: bytes) -> None:
     await conn.cursor().execute(statement, binary=True)
 
 
-async def fetch(conn: Connection, count: int) -> psycopg.AsyncCursor[tuple[str | None, ...]]:
-    """Return a cursor over the next `count` rows of the declared query, with their description even where there are
-    none.
+async def fetch(conn: Connection, count: int, *, bytes_max: int) -> PGresult:
+    """Return the next `count` rows of the declared query, with their description even where there are none.
+
+    Raises TooLargeError, and closes the connection, when more than about `bytes_max` bytes come: a single value may
+    have a gigabyte, so they are counted while they arrive.
     """
-    cursor = conn.cursor()
-    await cursor.execute(f"fetch forward {count:d} from {_CURSOR}".encode())
-    return cursor
+    conn.pgconn.send_query(f"fetch forward {count:d} from {_CURSOR}".encode())
+    try:
+        *_, result = await conn.wait(_counted(execute(conn.pgconn), conn.pgconn.socket, bytes_max))
+    except TooLargeError:
+        await conn.close()
+        raise
+    if result.status != ExecStatus.TUPLES_OK:
+        raise errors.error_from_result(result, encoding="utf-8")
+    return result
+
+
+class TooLargeError(Exception):
+    """More bytes came than a result may have."""
+
+
+def _counted(results: PQGen[list[PGresult]], descriptor: int, bytes_max: int) -> PQGen[list[PGresult]]:
+    """Pass a generator of psycopg on, and stop it when too much has come from the server."""
+    with socket.socket(fileno=os.dup(descriptor)) as connection:
+        # libpq reads a long value for as long as more of it is there. A small buffer is empty soon, and it returns.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
+        before = _received(connection)
+        waits_for = next(results)
+        while True:
+            ready = yield waits_for
+            if _received(connection) - before > bytes_max:
+                raise TooLargeError
+            try:
+                waits_for = results.send(ready)
+            except StopIteration as over:
+                return over.value
+
+
+def _received(connection: socket.socket) -> int:
+    """Return how many bytes have ever come; 0 where the kernel does not count them (a socket in the file system)."""
+    if connection.family == socket.AF_UNIX:
+        return 0
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED_AT + 8)
+    return struct.unpack_from("Q", info, _RECEIVED_AT)[0] if len(info) == _RECEIVED_AT + 8 else 0
 
 
 @contextmanager

@@ -133,7 +133,7 @@ def until_equal(service: Service, external: External, table: str, columns: str =
     wanted = external.texts(query)
 
     def held() -> list[tuple[Any, ...]]:
-        return sorted(tuple(row) for row in service.sql(f"SELECT q::text FROM ({query}) q", row_limit="1000000"))
+        return sorted(tuple(row) for row in service.sql(f"SELECT q::text FROM ({query}) q", row_limit="100000"))
 
     def difference() -> str:
         found = set(held())

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field, Strict
 
 from service.api.calling import Calling
+from service.api.encoding import encoded
 from service.operations import sql
 from service.ports.records import Claim
 
@@ -47,19 +48,23 @@ class SqlResult(BaseModel):
 
 
 @router.post("/sql", response_model=SqlResult)
-async def run(body: SqlBody, call: Calling) -> Mapping[str, Any]:
+async def run(body: SqlBody, call: Calling) -> Response:
     """Run one SQL statement."""
     session = {name: value if isinstance(value, str) else str(value).lower() for name, value in body.session.items()}
 
-    async def act(claim: Claim | None) -> SqlResult:
-        outcome = await sql.run(call.world, body.sql, session=session, asked_by=call.asked_by, claim=claim)
-        return SqlResult(
-            tag=outcome.tag,
-            columns=[ResultColumn(name=name, type=kind) for name, kind in outcome.columns],
-            rows=[list(row) for row in outcome.rows],
-            notices=list(outcome.notices),
-            session=dict(outcome.session),
-            truncated=outcome.truncated,
+    async def act(claim: Claim | None) -> Mapping[str, Any]:
+        outcome = await sql.run(
+            call.world, body.sql, session=session, asked_by=call.asked_by, claim=claim, gone=call.gone
         )
+        return {
+            "tag": outcome.tag,
+            "columns": [{"name": name, "type": kind} for name, kind in outcome.columns],
+            "notices": outcome.notices,
+            "session": outcome.session,
+            "truncated": outcome.truncated,
+            "rows": outcome.rows,
+        }
 
-    return await call.claimed(SqlResult, act)
+    answer = dict(await call.kept(act))
+    rows = answer.pop("rows")
+    return Response(await encoded(answer, rows), media_type="application/json")

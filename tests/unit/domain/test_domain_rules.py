@@ -15,6 +15,7 @@ from service.domain.parameters import (
     SESSION_DEFAULTS,
     SYSTEM,
     SystemParameters,
+    bounded,
     parse_bool,
     parse_session_variable,
     parse_system_parameter,
@@ -179,3 +180,13 @@ def test_the_overhead_follows_what_is_measured() -> None:
     for _ in range(30):
         overhead.measured(latency_seconds=0.5, epoch_seconds=0.8)
     assert 0 <= overhead.seconds < 0.01, "a clock that went back"
+
+
+def test_c7_session_variables_are_bounded_by_system_parameters() -> None:
+    parameters = SystemParameters(row_limit_max=5_000, statement_timeout_max_ms=90_000)
+    assert bounded("statement_timeout", "90000", parameters) == 90_000
+    with pytest.raises(Invalid, match=r'"statement_timeout" takes at most 90000 .*statement_timeout_max_ms'):
+        bounded("statement_timeout", "2147483647", parameters)
+    with pytest.raises(Invalid, match=r'"row_limit" takes at most 5000 .*row_limit_max'):
+        bounded("row_limit", "5001", parameters)
+    assert bounded("row_limit", SESSION_DEFAULTS["row_limit"], parameters) == 5_000

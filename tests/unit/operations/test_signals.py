@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from service.bootstrap import LocalSignals, SystemClock
+from service.bootstrap import SystemClock
+from service.loops.local_signals import LocalSignals
 from service.operations import waiting
 from service.operations.waiting import until
 from service.protocol.ids import GraphId

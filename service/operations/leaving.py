@@ -1,0 +1,27 @@
+"""Callers that go away: what runs for them alone ends with them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from service.domain.errors import Unavailable
+
+T = TypeVar("T")
+Gone = Callable[[], Awaitable[None]]
+"""Returns when the caller has left."""
+
+
+async def unless(gone: Gone | None, work: Coroutine[Any, Any, T]) -> T:
+    """Return what `work` gives; cancel it when the caller leaves first. Raises Unavailable then, which nobody reads."""
+    if gone is None:
+        return await work
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise Unavailable("the caller has left")
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
