@@ -32,6 +32,17 @@ _REST_MAX: Final = 60.0
 """Seconds: longer than any statement's timeout needs by default, and not for ever after an epoch that hung."""
 
 
+_CROWDED: Final = 4
+"""While slow statements are about, an epoch that others share is this many times shorter: statements that are slow are
+found sooner, and those behind them are answered sooner.
+"""
+
+
+def epoch_budget_ms(budget_ms: int, *, crowded: bool) -> int:
+    """Return what the statements of an epoch may take together. `crowded`: one was carried alone lately."""
+    return max(budget_ms // _CROWDED, 1) if crowded else budget_ms
+
+
 @dataclass(slots=True)
 class SinglesTurn:
     """When this process, while it leads, may carry a statement alone. Times are of the monotonic clock."""

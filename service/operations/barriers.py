@@ -31,7 +31,7 @@ from service.domain.barrier import (
     Wait,
     decide,
 )
-from service.domain.dml import BYTES_MAX, STATEMENTS_MAX, slices
+from service.domain.dml import BYTES_MAX, STATEMENTS_MAX, epoch_budget_ms, slices
 from service.domain.job import IN_GRAPH
 from service.domain.parameters import SystemParameters
 from service.operations import queue, recovery, snapshots
@@ -202,7 +202,10 @@ async def _inject(
         kind=effect.kind,
         mutation=mutation,
         statements=statements,
-        dml=DmlLimits(epoch_ms=parameters.dml_epoch_budget_ms, statement_ms=parameters.dml_statement_timeout_ms),
+        dml=DmlLimits(
+            epoch_ms=epoch_budget_ms(parameters.dml_epoch_budget_ms, crowded=not singly),
+            statement_ms=parameters.dml_statement_timeout_ms,
+        ),
         interval_ms=parameters.barrier_interval_ms,
         overhead_ms=round(world.overhead.seconds * 1000),
         replay_upto=None if view.decoupled is None else await snapshots.replay_upto(tx, view.graph),

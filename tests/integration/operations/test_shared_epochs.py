@@ -41,21 +41,21 @@ def carried(barrier: Barrier) -> list[StatementId]:
     return [one.id for one in barrier.statements]
 
 
-def pass_an_interval(leader: Leader) -> None:
-    """Let the interval and any back-off pass."""
+def pass_seconds(leader: Leader, seconds: int = 60) -> None:
+    """Let the interval and any back-off pass, and the rest after an epoch of one statement."""
     clock = leader.world.clock
     assert isinstance(clock, StillClock)
-    clock.wall, clock.seconds = clock.wall + timedelta(seconds=60), clock.seconds + 60
+    clock.wall, clock.seconds = clock.wall + timedelta(seconds=seconds), clock.seconds + seconds
 
 
-async def committed(leader: Leader) -> Barrier:
+async def committed(leader: Leader, *, after: int = 60) -> Barrier:
     """Have the next barrier committed as if every statement had been answered; it has no results."""
-    pass_an_interval(leader)
+    pass_seconds(leader, after)
     return await leader.barrier()
 
 
 async def injected(leader: Leader) -> Barrier:
-    pass_an_interval(leader)
+    pass_seconds(leader)
     assert isinstance(await leader.look(), Inject)
     async with leader.stores.begin() as tx:
         barrier = await tx.barriers.for_worker(WORKER)
@@ -120,6 +120,18 @@ async def test_c4_an_unreached_statement_comes_next_and_one_set_aside_comes_by_i
     assert sorted([carried(second), carried(third)]) == [[slow], [late, new]]
     results = [await result_of(leader, one) for one in (done, slow, late, new)]
     assert all(result is not None and result.affected == 1 for result in results)
+
+
+async def test_s7_epochs_are_short_while_slow_statements_are_about(leader: Leader) -> None:
+    _, slow = await accept(leader, 2)
+    first = await injected(leader)
+    await answer(leader, first, Unfinished(set_aside=(slow,)))
+    single = await injected(leader)
+    assert carried(single) == [slow]
+    pass_seconds(leader, 10)
+    await answer(leader, single, Unfinished())
+    others = [await committed(leader, after=seconds) for seconds in (5, 60)]
+    assert [one.dml.epoch_ms for one in (first, single, *others)] == [2_000, 2_000, 500, 2_000]
 
 
 async def test_c4_statements_whose_epoch_is_abandoned_again_are_carried_singly(leader: Leader) -> None:
