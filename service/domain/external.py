@@ -13,6 +13,7 @@ from typing import Final
 from service.domain.errors import Invalid
 from service.protocol.cdc import CdcColumn
 from service.protocol.columns import Column, ColumnType, KeyColumn, TypeName
+from service.protocol.relation import why_reserved
 
 
 class Identity(StrEnum):
@@ -222,6 +223,8 @@ def _taken_over(table: ExternalTable) -> list[Column]:
     for one in table.columns:
         if one.generated is not Generated.NO:
             continue
+        if reason := why_reserved(one.name):
+            raise Invalid(f'"{table.shown}" cannot be followed whole: {reason}: list the columns, without this one')
         kept = kept_as(one.base)
         if kept is None:
             raise Invalid(

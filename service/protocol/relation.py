@@ -16,9 +16,28 @@ ROW_ID: Final = "_row_id"
 
 VNODE_COUNT_DEFAULT: Final = 256
 
-RESERVED_COLUMNS: Final = frozenset({"_vnode", "_from", "_to", ROW_ID})
-"""Names the state store uses in every table. More generally a user's column may not begin with an underscore
-followed by one of tidefill's own words; binding refuses exactly these."""
+SYSTEM_COLUMNS: Final = frozenset({"cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"})
+"""Names that every Postgres table has already: it makes no table with a column called so."""
+
+RESERVED_COLUMNS: Final = SYSTEM_COLUMNS | {"_vnode", "_from", "_to", ROW_ID}
+"""Names of Postgres and of the state store in every table."""
+
+KEY_PREFIX: Final = "_key_"
+"""How the hidden key columns of views begin."""
+
+TRAVEL_PREFIX: Final = "_tidefill_"
+"""How the columns begin that travel beside a relation's own: an operation, a position, a report."""
+
+
+def why_reserved(name: str) -> str | None:
+    """Return why a user may not call a column so, or None. The case counts, as it does in Postgres once it has folded
+    what is not quoted.
+    """
+    if name in SYSTEM_COLUMNS:
+        return f'column name "{name}" is reserved: every Postgres table has a system column called so'
+    if name in RESERVED_COLUMNS or name.startswith((KEY_PREFIX, TRAVEL_PREFIX)):
+        return f'column name "{name}" is reserved'
+    return None
 
 
 class RelationKind(StrEnum):

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from service.domain.errors import Invalid
-from service.protocol.relation import RESERVED_COLUMNS
+from service.protocol.relation import why_reserved
 from service.sql.tokens import Token, TokenKind, syntax_error
 
 NAME_BYTES_MAX: Final = 63
 """Postgres cuts longer names off; two could become one."""
 
-KEY_PREFIX: Final = "_key_"
 """How the hidden key columns of a view begin."""
 
 SCHEMA: Final = "public"
@@ -127,6 +126,6 @@ def checked_name(name: str, position: int | None) -> str:
 
 def checked_column(name: str, position: int | None) -> str:
     """Return `name` if a user may call a column so. Raises Invalid."""
-    if name in RESERVED_COLUMNS or name.startswith(KEY_PREFIX):
-        raise Invalid(f'column name "{name}" is reserved', position=position)
+    if reason := why_reserved(name):
+        raise Invalid(reason, position=position)
     return checked_name(name, position)

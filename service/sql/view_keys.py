@@ -14,9 +14,9 @@ from typing import Final
 from service.domain.errors import Invalid
 from service.protocol.columns import Column, ColumnType, KeyColumn, TypeName
 from service.protocol.plan import Pushdown, Stateless
-from service.protocol.relation import Relation
+from service.protocol.relation import KEY_PREFIX, Relation
 from service.sql.audit import audit
-from service.sql.cursor import KEY_PREFIX, NAME_BYTES_MAX
+from service.sql.cursor import NAME_BYTES_MAX
 from service.sql.expressions import Scope
 from service.sql.order import Edges
 from service.sql.pushdown import Condition, all_of, push_down

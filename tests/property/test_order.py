@@ -115,8 +115,8 @@ def test_a_vnode_without_a_key_marks_all_or_nothing(spark: SparkSession) -> None
     key = keys.parts((False, True), nullable=True)
     frame = keys.load_spark(spark).selectExpr(
         "*",
-        "cast(null as string) as _p_0",
-        "cast(null as string) as _p_1",
+        f"cast(null as string) as {position_column(0)}",
+        f"cast(null as string) as {position_column(1)}",
         f"explode(array({NOT_STARTED}, {COMPLETED})) as {POSITION_STATE}",
     )
     got = frame.selectExpr(f"{POSITION_STATE} = {COMPLETED} as expected", f"{marked_spark(key)} as marked").collect()
@@ -127,6 +127,6 @@ def test_a_vnode_without_a_key_marks_all_or_nothing(spark: SparkSession) -> None
 @pytest.mark.spark
 def test_names_are_quoted(spark: SparkSession) -> None:
     part = KeyPart('a`b"c', single("bigint", nullable=False).types[0])
-    frame = spark.sql(f"select 1l as `a``b\"c`, '2' as _p_0, {IN_PROGRESS} as {POSITION_STATE}")
+    frame = spark.sql(f"select 1l as `a``b\"c`, '2' as {position_column(0)}, {IN_PROGRESS} as {POSITION_STATE}")
     assert [row[0] for row in frame.selectExpr(marked_spark([part])).collect()] == [True]
     assert after_postgres([part], ("2",)) == """("a`b""c") > ('2'::bigint)"""

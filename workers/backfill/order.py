@@ -12,13 +12,14 @@ from typing import Final
 
 from service.protocol.columns import ColumnType, TypeName
 from service.protocol.quoting import quoted, quoted_text
-from service.protocol.relation import Relation
+from service.protocol.relation import TRAVEL_PREFIX, Relation
 
 Position = tuple[str | None, ...]
 """A key as Postgres texts, in key order; None is NULL."""
 
-POSITION_STATE: Final = "_p"
-"""The name of the column beside each change: 0 its vnode is not started, 1 in progress at `_p_<i>`, 2 completed."""
+POSITION_STATE: Final = f"{TRAVEL_PREFIX}position"
+"""The name of the column beside each change: 0 its vnode is not started, 1 in progress at
+`position_column`, 2 completed."""
 NOT_STARTED: Final = 0
 IN_PROGRESS: Final = 1
 COMPLETED: Final = 2
@@ -44,7 +45,7 @@ def key_of(relation: Relation) -> tuple[KeyPart, ...]:
 
 def position_column(index: int) -> str:
     """Return the name of the column that holds the position's value of the key column `index`."""
-    return f"_p_{index}"
+    return f"{POSITION_STATE}_{index}"
 
 
 def literal(text: str | None, kind: ColumnType) -> str:

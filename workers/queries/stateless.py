@@ -7,14 +7,15 @@ closures.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from service.protocol.plan import Stateless
-from service.protocol.relation import Relation
+from service.protocol.relation import TRAVEL_PREFIX, Relation
 from workers.backfill.order import POSITION_STATE, key_of, marked_spark, position_column
 from workers.state_store.port import CONTROL, OPERATION, VNODE
 from workers.state_store.wire import from_wire, ticked, to_wire, writes_binary
 
-REPORT = "_report"
+REPORT: Final = f"{TRAVEL_PREFIX}report"
 """The column of the control row that ends an actor's rows: what the reader did, as JSON."""
 
 
@@ -46,7 +47,7 @@ def plan(query: Stateless, upstream: Relation, target: Relation) -> StatelessPla
         projected=(
             *carried,
             *(
-                f"cast({expression} as {column.type.spark}) as {ticked(column.name)}"
+                f"{_past_control(f'cast({expression} as {column.type.spark})')} as {ticked(column.name)}"
                 for expression, column in zip(query.projection, target.columns, strict=True)
             ),
         ),
@@ -58,3 +59,8 @@ def plan(query: Stateless, upstream: Relation, target: Relation) -> StatelessPla
             ),
         ),
     )
+
+
+def _past_control(expression: str) -> str:
+    """The control row has no values: what fails on NULLs is not asked of it."""
+    return f"case when {ticked(OPERATION)} = {CONTROL} then null else {expression} end"

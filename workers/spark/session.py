@@ -41,6 +41,8 @@ CONF: Final[Mapping[str, str]] = {
     "spark.sql.codegen.cache.maxEntries": "1000",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
+    # Names are those of Postgres, where "a" and "A" are two.
+    "spark.sql.caseSensitive": "true",
     # A view's text runs in here: no substitution, no files by path.
     "spark.sql.variable.substitute": "false",
     "spark.sql.runSQLOnFiles": "false",

@@ -1,7 +1,7 @@
 """Versioned tables as an executor sees them. No executor may know that it talks to Postgres: a lake format stands
 here one day.
 
-A row travels with an operation in the column `_op`: `CLOSE` ends the version alive at its key, `LIVE` and `PAGE`
+A row travels with an operation in the column `OPERATION`: `CLOSE` ends the version alive at its key, `LIVE` and `PAGE`
 bring a new one. Everything is written at one epoch, in one transaction per actor, and counts only while the store's
 generation is the present one (I7).
 """
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from service.protocol.ids import Epoch
 from service.protocol.plan import Pushdown
-from service.protocol.relation import Relation
+from service.protocol.relation import TRAVEL_PREFIX, Relation
 from service.protocol.vnodes import Runs
 from workers.backfill.order import Position
 from workers.backfill.positions import Block, PageSize
@@ -25,7 +25,7 @@ CLOSE: Final = -1
 LIVE: Final = 1
 PAGE: Final = 2
 
-OPERATION: Final = "_op"
+OPERATION: Final = f"{TRAVEL_PREFIX}op"
 VNODE: Final = "_vnode"
 
 
@@ -110,5 +110,5 @@ class VersionedStore(Protocol):
         ...
 
     def write(self, relation: Relation, epoch: Epoch, rows: Iterable[pa.RecordBatch]) -> Written:
-        """Write rows with `_op` and `_vnode` first (CLOSE rows before the others) at `epoch`, fence, and commit."""
+        """Write rows, `OPERATION` and `_vnode` first (CLOSE rows before the others) at `epoch`, fence, and commit."""
         ...

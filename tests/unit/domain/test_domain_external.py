@@ -263,3 +263,10 @@ def test_what_a_slot_holds_comes_to(
 ) -> None:
     options = source_options({**REACHED, "wal.retained.action": action})
     assert retention(options, retained, before=before) is after
+
+
+@pytest.mark.parametrize("name", ["_vnode", "_row_id", "_key_a", "_tidefill_op"])
+def test_d5_a_table_with_a_reserved_name_is_followed_by_listing_the_others(name: str) -> None:
+    given = table(ExternalColumn(name, "integer", "integer"))
+    with pytest.raises(Invalid, match=f'column name "{name}" is reserved: list the columns, without this one'):
+        follower(given, None, None, ())

@@ -82,6 +82,8 @@ REFUSED = [
     ("create table t (a int[][])", 'type "int[][]" is not supported: arrays have one dimension', 19),
     ("create table t (a int, a text)", 'column "a" specified more than once', 24),
     ("create table t (_row_id int)", 'column name "_row_id" is reserved', 17),
+    ("create table t (CTID int)", 'column name "ctid" is reserved: every Postgres table has a system column', 17),
+    ("create table t (_tidefill_op int)", 'column name "_tidefill_op" is reserved', 17),
     ("create table t (_key_a int)", 'column name "_key_a" is reserved', 17),
     ("create table t (a int, primary key (b))", 'column "b" named in key does not exist', 37),
     ("create table t (a int, primary key (a, a))", 'column "a" appears twice in primary key constraint', 40),

@@ -144,6 +144,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("select a from ^rw_catalog.rw_tables", "NotFound", 'relation "rw_catalog.rw_tables" does not exist'),
     ("select a, ^a from t", "Invalid", 'column "a" specified more than once'),
     ("select a as ^_to from t", "Invalid", 'column name "_to" is reserved'),
+    ("select a as ^xmin from t", "Invalid", 'column name "xmin" is reserved: every Postgres table has a system column'),
     ("select a as ^_key_a from t", "Invalid", 'column name "_key_a" is reserved'),
     ("select a from t where ^a", "Invalid", "argument of WHERE must be type boolean, not type integer"),
     ("select ^b + 1 as x from t", "Invalid", "operator does not exist: text + integer"),
