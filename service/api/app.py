@@ -4,13 +4,13 @@ one operation. Nothing here knows a database. Next: `service.api.middleware`, th
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from fastapi import FastAPI, Security
+from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.security import HTTPBearer
 
 from service.api import errors, openapi
 from service.api.middleware import Bodies, Net, Origins, Tokens
 from service.api.routes import (
+    docs,
     events,
     graphs,
     internal,
@@ -46,6 +46,9 @@ def create_app(
         version=VERSION,
         description=openapi.DESCRIPTION,
         redirect_slashes=False,
+        generate_unique_id_function=openapi.operation_id,
+        docs_url=None,
+        redoc_url=None,
         # Whether the type of a body fits is decided before the routes, with a problem as the answer.
         strict_content_type=False,
     )
@@ -53,14 +56,10 @@ def create_app(
     app.state.reserved = reserved
     app.state.ready = ready
     app.state.read_login = settings.read_login
-    # `Tokens` does the refusing; this only tells the document's readers how to send the token.
-    bearer = [Security(HTTPBearer(auto_error=False))] if settings.api_token is not None else []
-    for route in _PUBLIC:
-        app.include_router(route.router, dependencies=bearer)
-    app.include_router(probes.router)
-    app.include_router(internal.router)
+    for route in (*_PUBLIC, probes, internal, docs):
+        app.include_router(route.router)
     errors.install(app)
-    app.openapi = openapi.document(app)
+    app.openapi = openapi.document(app, token=settings.api_token is not None)
     _guard(app, settings)
     return app
 

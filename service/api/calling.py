@@ -10,11 +10,13 @@ from pydantic import TypeAdapter
 from service.operations.idempotency import once
 from service.operations.world import World
 from service.ports.records import Claim
-from service.protocol.ids import BIGINT_MAX, FragmentId, JobId
+from service.protocol.ids import BIGINT_MAX, FragmentId
 
 T = TypeVar("T")
 
-JobPath = Annotated[JobId, Path(ge=0, le=BIGINT_MAX)]
+JobName = Annotated[
+    str, Path(min_length=1, max_length=200, description="The job's id, or the name of the relation that it creates")
+]
 FragmentPath = Annotated[FragmentId, Path(ge=0, le=BIGINT_MAX)]
 Limit = Annotated[int, Query(ge=1, le=1000, description="How many items to return at most")]
 Cursor = Annotated[int, Query(ge=0, le=BIGINT_MAX, description="`next` of the page before; 0 starts at the beginning")]

@@ -156,7 +156,7 @@ def jobs(
 ) -> None:
     """List jobs and how far they are."""
     with connected(url, token) as service:
-        found = list(service.pages("/v1/jobs", state=None if everything else _LIVE_STATES))
+        found = list(service.pages("/v1/jobs", state=None if everything else _LIVE_STATES, dropped=everything or None))
     if as_json:
         output.say_json(found)
         return

@@ -63,7 +63,7 @@ class Stage:
 
     def kill_worker(self, job: int) -> None:
         """SIGKILL the worker, and wait until history moves again."""
-        worker = next(found for found in self.service.get("/v1/workers") if found["alive"])
+        worker = next(found for found in self.service.items("/v1/workers") if found["alive"])
         rows = self.rows(job)
         self.step(f"SIGKILL of the worker (pid {worker['pid']}) at {rows:,} rows")
         began = now()

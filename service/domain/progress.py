@@ -233,7 +233,7 @@ def _percent(phase: Phase, rows: int, total: int | None) -> float | None:
         return 100.0
     if total is None:
         return None
-    if phase in {Phase.QUEUED, Phase.STARTING}:
+    if phase in {Phase.QUEUED, Phase.STARTING} or (phase is Phase.STOPPED and not total):
         return 0.0
     return min(rows / total * 100, 99.99) if total else 99.99
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from service.protocol.ids import JobId
+
 Columns = tuple[tuple[str, str], ...]
 Rows = tuple[tuple[Any, ...], ...]
 
@@ -20,3 +22,6 @@ class Outcome:
     notices: tuple[str, ...] = ()
     session: Mapping[str, str] = field(default_factory=dict[str, str])
     truncated: bool = False
+    job: JobId | None = None
+    """The job that a CREATE made; `background` says that it goes on after the answer."""
+    background: bool = False

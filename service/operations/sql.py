@@ -158,13 +158,13 @@ class _Call:
                 notices = await following.create_table(
                     self.world, statement, self.text, self.session, asked_by=self.asked_by
                 )
-                return Outcome("CREATE_TABLE", notices=notices)
+                return await self._made(Outcome("CREATE_TABLE", notices=notices), statement.name)
             case s.CreateTable():
                 created = await ddl.create_table(self.world, statement, self.text, self.session, asked_by=self.asked_by)
-                return Outcome("CREATE_TABLE", notices=created.notices)
+                return await self._made(Outcome("CREATE_TABLE", notices=created.notices), statement.name)
             case s.CreateMaterializedView():
                 created = await ddl.create_view(self.world, statement, self.session, asked_by=self.asked_by)
-                return Outcome("CREATE_MATERIALIZED_VIEW", notices=created.notices)
+                return await self._made(Outcome("CREATE_MATERIALIZED_VIEW", notices=created.notices), statement.name)
             case s.CreateView():
                 timeout_ms = bounded(
                     "statement_timeout", self._variable("statement_timeout"), await parameters.known(self.world)
@@ -176,6 +176,13 @@ class _Call:
                     return Outcome(tag, notices=(f'{kind} "{name}" does not exist, skipping',))
                 await jobs.drop(self.world, name, kind, cascade=statement.cascade, asked_by=self.asked_by)
                 return Outcome(tag, notices=await sources.left_behind(self.world))
+
+    async def _made(self, outcome: Outcome, name: str) -> Outcome:
+        """Add the job of a relation that was asked for, and whether it goes on in the background."""
+        entry = await self._named(name)
+        if entry is None:
+            return outcome  # somebody dropped it just now
+        return replace(outcome, job=entry.job, background=not entry.shown)
 
     async def _connect(self, statement: s.CreateSource | s.CreateSecret | s.AlterSecret | s.DropSecret) -> Outcome:
         match statement:

@@ -7,7 +7,7 @@ their progress once, however many there are. Next: `service.operations.views`.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 
-from service.domain.errors import Conflict, NotFound, Unavailable
+from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from service.domain.job import CREATING, Job, JobState
 from service.domain.progress import JobProgress, ScanProgress, fragment_text
 from service.domain.waiting import Waiting
@@ -39,7 +39,7 @@ from service.operations.world import World
 from service.ports.limits import AutoLimit
 from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry
-from service.protocol.ids import FragmentId, JobId, RelationId, Vnode
+from service.protocol.ids import BIGINT_MAX, FragmentId, JobId, RelationId, Vnode
 from service.protocol.plan import ActorPlan, FragmentPlan, JobPlan, PositionState
 from service.protocol.vnodes import vnodes_of
 
@@ -74,6 +74,19 @@ async def job(world: World, wanted: JobId) -> JobDetail:
         fragments = await _fragments(tx, found, standing.scans[wanted])
         order = await tx.fragments.order(wanted)
     return JobDetail(_job(found, progress[wanted], waiting.get(wanted)), fragments, tuple(order))
+
+
+async def job_called(world: World, name: str) -> JobId:
+    """Return the job of this id, or of the relation of this name. Raises Invalid for no possible id, NotFound."""
+    if name.isascii() and name.isdigit():
+        if len(name) > len(str(BIGINT_MAX)) or int(name) > BIGINT_MAX:
+            raise Invalid(f"job: {name[:30]} is no id of a job", pointer="job")
+        return JobId(int(name))
+    async with world.stores.begin() as tx:
+        entry = await tx.catalog.named(name)
+    if entry is None:
+        raise NotFound(f'job "{name}" not found: there is no relation of this name', kind="job")
+    return entry.job
 
 
 async def fragment(world: World, wanted: FragmentId) -> FragmentView:

@@ -1,10 +1,14 @@
 """Attacks on the HTTP doors: web pages that call the service, and sources that scan its network."""
 
+from io import BytesIO
+from pathlib import Path
+
 import httpx
 import psycopg
 import pytest
 
 from tests.support.bystander import Bystander
+from tests.support.generated_client import client_module, generated_client
 from tests.support.service import Service
 
 pytestmark = pytest.mark.e2e
@@ -24,7 +28,7 @@ def test_s8_no_web_page_changes_anything_even_with_the_token(service: Service, b
             answer = page.post("/v1/sql", json={"sql": "CREATE SECRET s WITH (backend = 'meta') AS 'x'"}, headers=sent)
             assert answer.status_code == 403
             assert page.get("/v1/events", headers=sent).status_code == 403
-    assert service.get("/v1/secrets") == []
+    assert service.items("/v1/secrets") == []
 
 
 def test_u3_and_u6_people_read_with_the_login_that_is_shown_and_write_nothing(
@@ -48,3 +52,39 @@ def test_u3_and_u6_people_read_with_the_login_that_is_shown_and_write_nothing(
                     superuser.execute(write)
     assert service.sql("SELECT note FROM job") == [["job"]]
     assert service.value("SELECT count(*) FROM rw_catalog.rw_ddl_progress") == 0
+
+
+def test_u8_a_background_create_names_its_job(service: Service) -> None:
+    service.run("CREATE TABLE t (id int PRIMARY KEY)")
+    service.run("INSERT INTO t SELECT g FROM generate_series(1, 1000) g")
+    create = "CREATE MATERIALIZED VIEW v WITH (backfill_rate_limit = 0) AS SELECT id FROM t"
+    body = {"sql": create, "session": {"background_ddl": "true"}}
+    with httpx.Client(base_url=service.url, headers={**service.headers, "Idempotency-Key": "once"}) as client:
+        first = client.post("/v1/sql", json=body, timeout=60)
+        answer = client.post("/v1/sql", json=body, timeout=60)
+        assert answer.json() == first.json()
+        assert (first.status_code, answer.status_code, answer.json()["background"]) == (202, 202, True)
+        job = answer.json()["job"]
+        assert answer.headers["location"] == f"/v1/jobs/{job}"
+        assert client.get(answer.headers["location"]).json()["job"]["name"] == "v"
+    assert service.get("/v1/jobs/v")["job"]["id"] == job
+    service.post("/v1/jobs/v/cancel")
+    service.run("DROP TABLE t")
+    names = {one["name"] for one in service.get("/v1/jobs")["items"]}
+    assert "t" not in names
+    dropped = [one for one in service.get("/v1/jobs", dropped="true")["items"] if one["name"] == "t"]
+    assert [(one["state"], one["progress"]["percent"]) for one in dropped[-1:]] == [("Dropped", 0.0)]
+
+
+def test_u8_a_generated_client_loads_rows_in_bulk(service: Service, tmp_path: Path) -> None:
+    service.run("CREATE TABLE loaded (id int PRIMARY KEY, note text)")
+    with (
+        generated_client(tmp_path),
+        client_module("client").AuthenticatedClient(base_url=service.url, token=service.token) as client,
+    ):
+        file = client_module("types").File(payload=BytesIO(b"id,note\n1,first\n2,second\n"))
+        load = client_module("api.relations.load_rows").sync
+        assert load("loaded", client=client, body=file, format_="csv").rows == 2
+        body = client_module("models").SqlBody(sql="SELECT note FROM loaded ORDER BY id")
+        said = client_module("api.sql.run_statement").sync(client=client, body=body)
+    assert said.rows == [["first"], ["second"]]

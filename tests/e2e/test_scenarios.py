@@ -188,11 +188,11 @@ def test_the_view_of_fragments_is_empty_before_and_after_a_job(service: Service)
     for name, job in jobs.items():
         assert listed[job][:2] == (f"public.{name}", "public.t22")
         assert listed[job][2].endswith("/1000)")
-    fragments = service.get("/v1/fragment-backfill-progress")
+    fragments = service.items("/v1/fragment-backfill-progress")
     assert {(one["job_id"], one["total"]) for one in fragments} == {(job, 1_000) for job in jobs.values()}
     finish(service, jobs, "SELECT * FROM t22")
     assert service.sql(FRAGMENT_PROGRESS) == []
-    assert service.get("/v1/fragment-backfill-progress") == []
+    assert service.items("/v1/fragment-backfill-progress") == []
 
 
 def test_an_empty_upstream_is_finished_at_the_second_barrier(service: Service) -> None:

@@ -20,8 +20,8 @@ from tests.support.http import OPEN, Checks
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-SLOW = {"/v1/recover", "/v1/jobs/{job}/wait"}
-"""A recovery makes what follows wait for it; waiting for a job is waiting."""
+SLOW = {"/v1/recover", "/v1/jobs/{job}/wait", "/v1/events"}
+"""A recovery makes what follows wait for it; waiting for a job is waiting; a stream never ends."""
 SETTINGS = "/v1/system-parameters"
 EXAMPLES = 20
 QUICK = {"barrier_interval_ms": 100}

@@ -41,7 +41,7 @@ class Watcher:
 
     def turn(self, _turn: int) -> None:
         self.over.wait(0.5)
-        for job in self.client.get("/v1/ddl-progress"):
+        for job in self.client.get("/v1/ddl-progress")["items"]:
             before = self.seen.get(job["ddl_id"], 0)
             assert job["rows"] >= before, (before, job)
             self.seen[job["ddl_id"]] = job["rows"]

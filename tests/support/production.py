@@ -145,6 +145,6 @@ def until_equal(service: Service, external: External, table: str, columns: str =
 
 def sources(service: Service) -> object:
     try:
-        return service.get("/v1/sources")
+        return service.get("/v1/sources")["items"]
     except ProblemError as error:
         return error.problem

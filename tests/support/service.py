@@ -205,6 +205,12 @@ class Service:
     def get(self, path: str, **parameters: Any) -> Any:
         return self.call("GET", path, params=parameters)
 
+    def items(self, path: str) -> list[Any]:
+        """Return a list that is whole."""
+        found = self.get(path)
+        assert found["next"] is None, path
+        return found["items"]
+
     def post(self, path: str, body: object = None, **more: Any) -> Any:
         return self.call("POST", path, **({} if body is None else {"json": body}), **more)
 
@@ -222,7 +228,7 @@ class Service:
 
     def graph(self) -> dict[str, Any]:
         """Return where the database graph stands."""
-        (graph,) = self.get("/v1/graphs")
+        (graph,) = self.items("/v1/graphs")
         return graph
 
     def published(self) -> int:
@@ -249,11 +255,11 @@ class Service:
 
     def progress(self) -> list[dict[str, Any]]:
         """Return the progress of the jobs that are queued or being created."""
-        return self.get("/v1/ddl-progress")
+        return self.items("/v1/ddl-progress")
 
     def workers(self) -> list[dict[str, Any]]:
         """Return the workers that live."""
-        return [worker for worker in self.get("/v1/workers") if worker["alive"]]
+        return [worker for worker in self.items("/v1/workers") if worker["alive"]]
 
     def worker_pid(self) -> int:
         """Return the process id of the worker that lives."""
@@ -383,7 +389,7 @@ class Service:
         while relations := self.get("/v1/relations", limit=1)["items"]:
             kind = relations[0]["kind"].upper()
             self.run(f'DROP {kind} IF EXISTS "{relations[0]["name"]}" CASCADE')
-        for source in self.get("/v1/sources"):
+        for source in self.items("/v1/sources"):
             self.run(f'DROP SOURCE IF EXISTS "{source["name"]}" CASCADE')
         self.patch("/v1/system-parameters", defaults)
 

@@ -1,13 +1,12 @@
 """`/v1/events`: the event log, live as server-sent events or page by page as JSON.
 
-A stream never ends, so the route is not in the OpenAPI document (whose readers call every route and wait for its end)
-but described in its introduction. A stream resumes after `Last-Event-ID` or `after`; without either it starts now, and
+A stream resumes after `Last-Event-ID` or `after`; without either it starts now, and
 a page starts at the beginning.
 """
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Final
 
@@ -28,18 +27,36 @@ KEEP_ALIVE: Final = timedelta(seconds=10)
 """A comment is sent after this silence: well below the minute after which proxies cut a silent connection."""
 _PAGE: Final = 500
 
+_STREAM: Final[dict[str, Any]] = {"text/event-stream": {"schema": {"type": "string"}}}
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Some events, oldest first. `next` is what to give as `after` for the following page, null on the last one."""
+
+    items: Sequence[Event]
+    next: str | None
+
+
 EventId = Annotated[int, Field(ge=0, le=BIGINT_MAX)]
 
 
-@router.get("/events", include_in_schema=False)
-async def events(
+@router.get(
+    "/events",
+    response_model=EventPage,
+    responses={200: {"description": "A page of events, or a stream of them", "content": _STREAM}},
+)
+async def list_events(
     world: Here,
     request: Request,
     after: EventId | None = None,
     limit: Limit = 100,
     last_event_id: Annotated[EventId | None, Header()] = None,
 ) -> Response:
-    """Stream events, or with `Accept: application/json` list them."""
+    """List events, oldest first, with `Accept: application/json`. Otherwise stream them as server-sent events, each
+    with its `id`, its kind as `event` and an item of a page as `data`. The stream never ends. It resumes after
+    `Last-Event-ID` or `after`, or else starts now.
+    """
     cursor = after if last_event_id is None else last_event_id
     if _wants_json(request.headers.get("accept", "")):
         found = await history.events(world, after=cursor or 0, limit=limit)

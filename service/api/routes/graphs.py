@@ -1,6 +1,7 @@
 """`/v1/barriers`, `/v1/graphs`, `/v1/recover`, `/v1/workers`: the heartbeat and who keeps it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -13,6 +14,22 @@ from service.ports.records import WorkerRecord
 from service.protocol.ids import BIGINT_MAX, Epoch, EpochField
 
 router = APIRouter(prefix="/v1", tags=["graphs"])
+
+
+@dataclass(frozen=True, slots=True)
+class GraphList:
+    """Every graph. `next` is null: the list is whole."""
+
+    items: Sequence[GraphDetail]
+    next: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerList:
+    """Every worker that registered. `next` is null: the list is whole."""
+
+    items: Sequence[WorkerRecord]
+    next: str | None = None
 
 
 class Flushed(BaseModel):
@@ -28,7 +45,7 @@ class Recovering(BaseModel):
 
 
 @router.get("/barriers")
-async def barriers(
+async def list_barriers(
     world: Here,
     limit: Limit = 100,
     before: Annotated[int | None, Query(ge=0, le=BIGINT_MAX, description="`next` of the page before")] = None,
@@ -48,9 +65,9 @@ async def flush(call: Calling) -> Mapping[str, Any]:
 
 
 @router.get("/graphs")
-async def graphs(world: Here) -> list[GraphDetail]:
+async def list_graphs(world: Here) -> GraphList:
     """Show where every graph stands."""
-    return await history.graphs(world)
+    return GraphList(await history.graphs(world))
 
 
 @router.post("/recover", response_model=Recovering)
@@ -66,6 +83,6 @@ async def recover(call: Calling) -> Mapping[str, Any]:
 
 
 @router.get("/workers")
-async def workers(world: Here) -> Sequence[WorkerRecord]:
+async def list_workers(world: Here) -> WorkerList:
     """Show the workers that registered."""
-    return await history.workers(world)
+    return WorkerList(await history.workers(world))

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from service.api.calling import Calling, Cursor, FragmentPath, Here, JobPath, Limit
+from service.api.calling import Calling, Cursor, FragmentPath, Here, JobName, Limit
 from service.api.routes.mutations import Acknowledged, Wait, acknowledged
 from service.domain.errors import Conflict, Invalid
 from service.domain.job import CREATING, JobState
@@ -84,46 +84,50 @@ class Cancelled(BaseModel):
 
 
 @router.get("/jobs")
-async def page(
+async def list_jobs(
     world: Here,
     state: Annotated[list[JobState] | None, Query(description="Only jobs in these states")] = None,
     after: Cursor = 0,
     limit: Limit = 100,
+    *,
+    dropped: Annotated[bool, Query(description="Also jobs whose relation was dropped")] = False,
 ) -> JobPage:
-    """List jobs, oldest first, finished ones included."""
-    return await status.jobs(world, state, after=after, limit=limit)
+    """List jobs, oldest first, finished ones included, dropped ones only where `dropped` or `state` asks for them."""
+    shown = state or (None if dropped else [one for one in JobState if one is not JobState.DROPPED])
+    return await status.jobs(world, shown, after=after, limit=limit)
 
 
 @router.get("/jobs/{job}")
-async def detail(world: Here, job: JobPath) -> JobDetail:
+async def show_job(world: Here, job: JobName) -> JobDetail:
     """Show a job with its fragments, their actors and how far each is."""
-    return await status.job(world, job)
+    return await status.job(world, await status.job_called(world, job))
 
 
 @router.get("/jobs/{job}/limit-history")
-async def limit_history(
+async def list_limit_changes(
     world: Here,
-    job: JobPath,
+    job: JobName,
     limit: Limit = 100,
     before: Annotated[int | None, Query(ge=0, le=BIGINT_MAX, description="`next` of the page before")] = None,
 ) -> LimitPage:
     """List the changes of the limits of the job's scans that were adapted, newest first, with what decided each."""
-    return await status.limit_history(world, job, limit=limit, before=before)
+    return await status.limit_history(world, await status.job_called(world, job), limit=limit, before=before)
 
 
 @router.patch("/jobs/{job}", response_model=Acknowledged)
-async def alter_job(job: JobPath, body: Altered, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
+async def alter_job(job: JobName, body: Altered, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
     """Set the parallelism of the job, or the rate limit of every scan of it. The acknowledgement is of the last
     change.
     """
 
     async def act() -> Acknowledged:
         changes, command = body.parallelisms(), None
+        found = await status.job_called(call.world, job)
         if changes:
-            command = await rescaling.alter(call.world, job, changes, asked_by=call.asked_by)
+            command = await rescaling.alter(call.world, found, changes, asked_by=call.asked_by)
         if "backfill_rate_limit" in body.model_fields_set:
             limit = body.backfill_rate_limit
-            command = await limits.throttle_job(call.world, job, limit, asked_by=call.asked_by)
+            command = await limits.throttle_job(call.world, found, limit, asked_by=call.asked_by)
         assert command is not None, "an empty body is refused"
         return await acknowledged(call.world, command, wait)
 
@@ -131,89 +135,94 @@ async def alter_job(job: JobPath, body: Altered, call: Calling, wait: Wait = "ap
 
 
 @router.post("/jobs/{job}/pause", response_model=Acknowledged)
-async def pause(job: JobPath, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
+async def pause_job(job: JobName, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
     """Pause the job's backfill: a limit of 0 for every scan. Live rows go on. `POST /v1/mutations` pauses all jobs."""
 
     async def act() -> Acknowledged:
-        return await acknowledged(call.world, await limits.pause_job(call.world, job, asked_by=call.asked_by), wait)
+        found = await status.job_called(call.world, job)
+        return await acknowledged(call.world, await limits.pause_job(call.world, found, asked_by=call.asked_by), wait)
 
     return await call.once(Acknowledged, act)
 
 
 @router.post("/jobs/{job}/resume", response_model=Acknowledged)
-async def resume(job: JobPath, call: Calling, body: Resumed | None = None, wait: Wait = "applied") -> Mapping[str, Any]:
+async def resume_job(
+    job: JobName, call: Calling, body: Resumed | None = None, wait: Wait = "applied"
+) -> Mapping[str, Any]:
     """Resume the job's backfill with the limit that is given; without one with that of before its pause. A job that was
     not paused keeps its limit, but for 0.
     """
 
     async def act() -> Acknowledged:
         limit = None if body is None else body.backfill_rate_limit
+        found = await status.job_called(call.world, job)
         if limit is None:
-            command = await limits.resume_job(call.world, job, asked_by=call.asked_by)
+            command = await limits.resume_job(call.world, found, asked_by=call.asked_by)
         else:
-            command = await limits.throttle_job(call.world, job, limit, asked_by=call.asked_by)
+            command = await limits.throttle_job(call.world, found, limit, asked_by=call.asked_by)
         return await acknowledged(call.world, command, wait)
 
     return await call.once(Acknowledged, act)
 
 
 @router.post("/jobs/{job}/start-backfill", response_model=Acknowledged)
-async def start_job(job: JobPath, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
+async def start_job_backfill(job: JobName, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
     """Start every scan of the job now, whatever its backfill order says."""
 
     async def act() -> Acknowledged:
-        return await acknowledged(call.world, await commands.start_job(call.world, job, asked_by=call.asked_by), wait)
+        found = await status.job_called(call.world, job)
+        return await acknowledged(call.world, await commands.start_job(call.world, found, asked_by=call.asked_by), wait)
 
     return await call.once(Acknowledged, act)
 
 
 @router.post("/jobs/{job}/cancel", response_model=Cancelled)
-async def cancel(job: JobPath, call: Calling) -> Mapping[str, Any]:
+async def cancel_job(job: JobName, call: Calling) -> Mapping[str, Any]:
     """Cancel a job that is being created, and wait until nothing of it is left."""
 
     async def act() -> Cancelled:
-        found = (await status.job(call.world, job)).job
-        if found.state not in CREATING or not await jobs.cancel(call.world, [job], asked_by=call.asked_by):
-            raise Conflict(f"job {job} is {found.state} and cannot be cancelled")
-        return Cancelled(cancelled=job)
+        found = (await status.job(call.world, await status.job_called(call.world, job))).job
+        if found.state not in CREATING or not await jobs.cancel(call.world, [found.id], asked_by=call.asked_by):
+            raise Conflict(f"job {found.id} is {found.state} and cannot be cancelled")
+        return Cancelled(cancelled=found.id)
 
     return await call.once(Cancelled, act)
 
 
 @router.post("/jobs/{job}/wait")
-async def wait_until_created(
+async def wait_for_job(
     world: Here,
-    job: JobPath,
+    job: JobName,
     timeout_seconds: Annotated[int, Query(ge=1, le=WAIT_MAX_SECONDS)] = WAIT_MAX_SECONDS,
 ) -> JobView:
     """Wait until the job is created and readable; 409 when it ended otherwise, 503 when the time is up."""
-    return await status.settled(world, job, limit=timedelta(seconds=timeout_seconds))
+    return await status.settled(world, await status.job_called(world, job), limit=timedelta(seconds=timeout_seconds))
 
 
 @router.post("/jobs/{job}/verify", response_model=Verified)
-async def verify(job: JobPath, call: Calling) -> Mapping[str, Any]:
+async def verify_job(job: JobName, call: Calling) -> Mapping[str, Any]:
     """Compare the view with its query over its upstream at one committed epoch."""
 
     async def act() -> Verified:
-        return await requests.verify(call.world, job)
+        return await requests.verify(call.world, await status.job_called(call.world, job))
 
     return await call.once(Verified, act)
 
 
 @router.get("/fragments/{fragment}")
-async def fragment_detail(world: Here, fragment: FragmentPath) -> FragmentView:
+async def show_fragment(world: Here, fragment: FragmentPath) -> FragmentView:
     """Show a fragment with its actors and how far each is."""
     return await status.fragment(world, fragment)
 
 
 @router.get("/fragments/{fragment}/vnodes")
-async def fragment_vnodes(world: Here, fragment: FragmentPath, after: Cursor = 0, limit: Limit = 256) -> VnodePage:
+async def list_fragment_vnodes(world: Here, fragment: FragmentPath, after: Cursor = 0, limit: Limit = 256) -> VnodePage:
     """Show how far each vnode of a scan is."""
     return await status.vnodes(world, fragment, after=after, limit=limit)
 
 
 @router.patch("/fragments/{fragment}", response_model=Acknowledged)
-async def limit_fragment(
+async def throttle_fragment(
     fragment: FragmentPath, body: Limited, call: Calling, wait: Wait = "applied"
 ) -> Mapping[str, Any]:
     """Set the rate limit of one scan."""
@@ -227,7 +236,7 @@ async def limit_fragment(
 
 
 @router.post("/fragments/{fragment}/start-backfill", response_model=Acknowledged)
-async def start_fragment(fragment: FragmentPath, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
+async def start_fragment_backfill(fragment: FragmentPath, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
     """Start one scan now, whatever the backfill order of its job says."""
 
     async def act() -> Acknowledged:

@@ -1,17 +1,18 @@
 """`/v1/mutations`: inject any mutation. Each is acknowledged with the epoch at which it took effect (I4)."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Body, Path, Query
-from pydantic import BaseModel
+from fastapi.openapi.models import Example
+from pydantic import BaseModel, Field
 
 from service.api.calling import Calling, Here
 from service.operations import commands, history
 from service.operations.views import CommandView
 from service.operations.world import World
 from service.protocol.ids import BIGINT_MAX, CommandId, EpochField
-from service.protocol.mutation import Mutation
+from service.protocol.mutation import Pause, Resume, StartFragmentBackfill, Stop, Throttle
 
 router = APIRouter(prefix="/v1", tags=["mutations"])
 
@@ -19,6 +20,18 @@ Wait = Annotated[
     Literal["applied", "queued"],
     Query(description="`applied` waits until every actor has applied it; `queued` answers once it is stored"),
 ]
+
+
+PublicMutation = Annotated[Pause | Resume | Throttle | StartFragmentBackfill | Stop, Field(discriminator="type")]
+"""Those that a caller may ask for; jobs and their actors are added and replaced by the service alone."""
+_EXAMPLES: Final[dict[str, Example]] = {
+    "pause": {"summary": "Pause every backfill", "value": {"type": "pause"}},
+    "resume": {"summary": "Take back the pause", "value": {"type": "resume"}},
+    "throttle": {
+        "summary": "Limit a scan, in rows/s and actor",
+        "value": {"type": "throttle", "fragments": {"7": 1000}},
+    },
+}
 
 
 class Acknowledged(BaseModel):
@@ -29,7 +42,9 @@ class Acknowledged(BaseModel):
 
 
 @router.post("/mutations", response_model=Acknowledged)
-async def inject(mutation: Annotated[Mutation, Body()], call: Calling, wait: Wait = "queued") -> Mapping[str, Any]:
+async def inject_mutation(
+    mutation: Annotated[PublicMutation, Body(openapi_examples=_EXAMPLES)], call: Calling, wait: Wait = "queued"
+) -> Mapping[str, Any]:
     """Queue a mutation for the next free barrier."""
 
     async def act() -> Acknowledged:
@@ -40,7 +55,7 @@ async def inject(mutation: Annotated[Mutation, Body()], call: Calling, wait: Wai
 
 
 @router.get("/mutations/{command}")
-async def detail(world: Here, command: Annotated[CommandId, Path(ge=0, le=BIGINT_MAX)]) -> CommandView:
+async def show_mutation(world: Here, command: Annotated[CommandId, Path(ge=0, le=BIGINT_MAX)]) -> CommandView:
     """Show what became of a mutation or a flush."""
     return await history.command(world, command)
 

@@ -36,13 +36,13 @@ class Parameters(BaseModel):
 
 
 @router.get("/system-parameters", response_model=Parameters)
-async def current(world: Here) -> Mapping[str, Any]:
+async def show_system_parameters(world: Here) -> Mapping[str, Any]:
     """Show every system parameter."""
     return await parameters.current(world)
 
 
 @router.patch("/system-parameters", response_model=Parameters)
-async def alter(
+async def alter_system_parameters(
     values: Annotated[dict[str, Value], Body(min_length=1, examples=[{"barrier_interval_ms": 500}])], call: Calling
 ) -> Mapping[str, Any]:
     """Set some parameters, all or none; the text `default` sets the built-in value."""

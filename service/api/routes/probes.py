@@ -30,13 +30,13 @@ class Readiness(BaseModel):
 
 
 @router.get("/livez")
-async def livez() -> Alive:
+async def check_liveness() -> Alive:
     """Answer, if the process can."""
     return Alive()
 
 
 @router.get("/readyz", responses={503: {"model": Readiness, "description": "Some check does not pass"}})
-async def readyz(request: Request, response: Response) -> Readiness:
+async def check_readiness(request: Request, response: Response) -> Readiness:
     """Check everything that serving a call needs; 503 when something is missing."""
     checks = dict(await cast("Checks", request.app.state.ready)())
     good = all(said == "ok" for said in checks.values())
@@ -45,6 +45,6 @@ async def readyz(request: Request, response: Response) -> Readiness:
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-async def metrics(world: Here) -> Response:
+async def show_metrics(world: Here) -> Response:
     """Show the metrics in Prometheus's text format."""
     return Response(await measuring.scrape(world), media_type=CONTENT_TYPE)

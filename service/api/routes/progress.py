@@ -1,21 +1,40 @@
 """`/v1/ddl-progress` and `/v1/fragment-backfill-progress`: the catalogs of those names, with numbers."""
 
+from dataclasses import dataclass
+
 from fastapi import APIRouter
 
 from service.api.calling import Here
 from service.operations import status
 from service.operations.views import DdlProgress, FragmentProgress
 
+
+@dataclass(frozen=True, slots=True)
+class DdlProgressList:
+    """Every job that is queued or being created, oldest first. `next` is null: the list is whole."""
+
+    items: list[DdlProgress]
+    next: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentProgressList:
+    """Every scan of those jobs. `next` is null: the list is whole."""
+
+    items: list[FragmentProgress]
+    next: str | None = None
+
+
 router = APIRouter(prefix="/v1", tags=["progress"])
 
 
 @router.get("/ddl-progress")
-async def ddl_progress(world: Here) -> list[DdlProgress]:
+async def list_ddl_progress(world: Here) -> DdlProgressList:
     """Show every job that is queued or being created."""
-    return await status.ddl_progress(world)
+    return DdlProgressList(await status.ddl_progress(world))
 
 
 @router.get("/fragment-backfill-progress")
-async def fragment_backfill_progress(world: Here) -> list[FragmentProgress]:
+async def list_fragment_backfill_progress(world: Here) -> FragmentProgressList:
     """Show every scan of the jobs that are queued or being created."""
-    return await status.fragment_progress(world)
+    return FragmentProgressList(await status.fragment_progress(world))

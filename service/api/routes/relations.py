@@ -1,7 +1,7 @@
 """`/v1/relations`: the catalog, and the bulk load of a table."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
@@ -16,7 +16,9 @@ from service.ports.records import Claim
 router = APIRouter(prefix="/v1", tags=["relations"])
 
 Name = Annotated[str, Path(min_length=1, max_length=200)]
-_BODY = {"schema": {"type": "string", "format": "binary"}}
+BYTES: Final = "application/octet-stream"
+_FORMATS: Final = {form.name.lower(): form for form in bulk.Form}
+_BODY: Final = {"schema": {"type": "string", "format": "binary"}}
 
 
 class Loaded(BaseModel):
@@ -26,13 +28,13 @@ class Loaded(BaseModel):
 
 
 @router.get("/relations")
-async def page(world: Here, after: Cursor = 0, limit: Limit = 100) -> RelationPage:
+async def list_relations(world: Here, after: Cursor = 0, limit: Limit = 100) -> RelationPage:
     """List relations, oldest first."""
     return await status.relations(world, after=after, limit=limit)
 
 
 @router.get("/relations/{name}")
-async def detail(world: Here, name: Name) -> RelationView:
+async def show_relation(world: Here, name: Name) -> RelationView:
     """Show a relation."""
     return await status.relation(world, name)
 
@@ -40,9 +42,10 @@ async def detail(world: Here, name: Name) -> RelationView:
 @router.post(
     "/relations/{name}/rows",
     response_model=Loaded,
-    openapi_extra={"requestBody": {"required": True, "content": {str(form): _BODY for form in bulk.Form}}},
+    # One media type: generators of clients know no other one for bytes. `format` says what is in them.
+    openapi_extra={"requestBody": {"required": True, "content": {BYTES: _BODY}}},
 )
-async def load(
+async def load_rows(
     name: Name,
     request: Request,
     call: Calling,
@@ -50,10 +53,21 @@ async def load(
         str | None,
         Query(max_length=4000, description="The columns that the rows give, by name with commas; default: all"),
     ] = None,
+    *,
+    rows_format: Annotated[
+        Literal["arrow", "parquet", "csv", "ndjson"] | None,
+        Query(alias="format", description="What the body is where its media type is application/octet-stream"),
+    ] = None,
 ) -> Mapping[str, Any] | Response:
-    """Load rows into a table: all of them or, when one is bad, none. A row whose key exists overwrites."""
+    """Load rows into a table: all of them or, when one is bad, none. A row whose key exists overwrites.
+
+    The body is an Arrow stream, Parquet, CSV with a header or NDJSON. Its media type says so
+    (`application/vnd.apache.arrow.stream`, `application/vnd.apache.parquet`, `text/csv`, `application/x-ndjson`), or
+    it is `application/octet-stream` and `format` says so.
+    """
     media, _, options = request.headers.get("content-type", "").partition(";")
-    form = next((form for form in bulk.Form if form == media.strip().lower()), None)
+    named = _FORMATS[rows_format] if rows_format is not None and media.strip().lower() == BYTES else media
+    form = next((form for form in bulk.Form if form == named.strip().lower()), None)
     if form is None or ("charset" in options.lower() and "utf-8" not in options.lower()):
         forms = ", ".join(bulk.Form)
         return answer(MEDIA, f'rows come as {forms}, text in UTF-8; not as "{media}"')

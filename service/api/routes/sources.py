@@ -1,6 +1,7 @@
 """`/v1/sources` and `/v1/secrets`: external databases that tables follow. No answer holds a password or a secret."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
@@ -85,6 +86,38 @@ class Secret(BaseModel):
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class SourceList:
+    """Every source, oldest first. `next` is null: the list is whole."""
+
+    items: Sequence[SourceView]
+    next: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckList:
+    """What following a database needs, item by item. `next` is null: the list is whole."""
+
+    items: Sequence[CheckItem]
+    next: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupList:
+    """What is still to be removed from external databases. `next` is null: the list is whole."""
+
+    items: Sequence[CleanupView]
+    next: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SecretList:
+    """Every secret by name. `next` is null: the list is whole."""
+
+    items: Sequence[Secret]
+    next: str | None = None
+
+
 class Done(BaseModel):
     """What there is to say besides that it was done."""
 
@@ -92,13 +125,13 @@ class Done(BaseModel):
 
 
 @router.get("/sources")
-async def listed(world: Here) -> list[SourceView]:
+async def list_sources(world: Here) -> SourceList:
     """List the sources, oldest first, each with where it stands."""
-    return await source_status.sources(world)
+    return SourceList(await source_status.sources(world))
 
 
 @router.post("/sources", response_model=SourceView)
-async def create(body: SourceBody, call: Calling) -> Mapping[str, Any]:
+async def create_source(body: SourceBody, call: Calling) -> Mapping[str, Any]:
     """Make a source: a publication and a replication slot in the external database."""
     statement = _statement(body.name, body, if_not_exists=body.if_not_exists)
 
@@ -110,21 +143,21 @@ async def create(body: SourceBody, call: Calling) -> Mapping[str, Any]:
 
 
 @router.post("/sources/check")
-async def check(body: CheckBody, world: Here) -> list[CheckItem]:
+async def check_source(body: CheckBody, world: Here) -> CheckList:
     """Say, item by item, what following a database needs and has not, and what decoding will cost it; make nothing."""
     statement = _statement("checked", body, if_not_exists=False)
     password = await sources.password_of(world, statement)
-    return list(await source_check.check(world, statement.options, password, body.tables))
+    return CheckList(await source_check.check(world, statement.options, password, body.tables))
 
 
 @router.get("/sources/{name:source}")
-async def detail(world: Here, name: Name) -> SourceView:
+async def show_source(world: Here, name: Name) -> SourceView:
     """Show a source and where it stands."""
     return await source_status.source(world, name)
 
 
 @router.delete("/sources/{name:source}", response_model=Done)
-async def drop(call: Calling, name: Name, *, cascade: Annotated[bool, Query()] = False) -> Mapping[str, Any]:
+async def drop_source(call: Calling, name: Name, *, cascade: Annotated[bool, Query()] = False) -> Mapping[str, Any]:
     """Drop a source; with `cascade` the tables that follow it, and what reads them, too."""
 
     async def act() -> Done:
@@ -135,13 +168,13 @@ async def drop(call: Calling, name: Name, *, cascade: Annotated[bool, Query()] =
 
 
 @router.get("/source-cleanups")
-async def cleanups(world: Here) -> list[CleanupView]:
+async def list_source_cleanups(world: Here) -> CleanupList:
     """List what is still to be removed from external databases, and why it has not been."""
-    return await source_status.cleanups(world)
+    return CleanupList(await source_status.cleanups(world))
 
 
 @router.delete("/source-cleanups/{cleanup}", response_model=Done)
-async def give_up(call: Calling, cleanup: CleanupPath) -> Mapping[str, Any]:
+async def forget_source_cleanup(call: Calling, cleanup: CleanupPath) -> Mapping[str, Any]:
     """Forget something that was to be removed: its server will never be there again."""
 
     async def act() -> Done:
@@ -152,13 +185,13 @@ async def give_up(call: Calling, cleanup: CleanupPath) -> Mapping[str, Any]:
 
 
 @router.get("/secrets")
-async def secret_names(world: Here) -> list[Secret]:
+async def list_secrets(world: Here) -> SecretList:
     """List the secrets by name."""
-    return [Secret(name=name) for name in await secrets.names(world)]
+    return SecretList([Secret(name=name) for name in await secrets.names(world)])
 
 
 @router.post("/secrets", response_model=Secret)
-async def keep(body: SecretBody, call: Calling) -> Mapping[str, Any]:
+async def create_secret(body: SecretBody, call: Calling) -> Mapping[str, Any]:
     """Keep a secret under a name."""
 
     async def act() -> Secret:
@@ -169,7 +202,7 @@ async def keep(body: SecretBody, call: Calling) -> Mapping[str, Any]:
 
 
 @router.put("/secrets/{name}", response_model=Secret)
-async def change(body: SecretValue, call: Calling, name: Name) -> Mapping[str, Any]:
+async def change_secret(body: SecretValue, call: Calling, name: Name) -> Mapping[str, Any]:
     """Keep another value under a name. Who has it for a password uses it from the next connection on."""
 
     async def act() -> Secret:
@@ -180,7 +213,7 @@ async def change(body: SecretValue, call: Calling, name: Name) -> Mapping[str, A
 
 
 @router.delete("/secrets/{name}", response_model=Done)
-async def forget(call: Calling, name: Name) -> Mapping[str, Any]:
+async def drop_secret(call: Calling, name: Name) -> Mapping[str, Any]:
     """Forget a secret that no source has for a password."""
 
     async def act() -> Done:

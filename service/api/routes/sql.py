@@ -1,21 +1,36 @@
 """`/v1/sql`: one statement a call. The server keeps no session: the client sends back the map that it was given."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Body, Response
+from fastapi.openapi.models import Example
 from pydantic import BaseModel, ConfigDict, Field, Strict
 
 from service.api.calling import Calling
 from service.api.encoding import encoded
 from service.operations import sql
 from service.ports.records import Claim
+from service.protocol.ids import JobId
 
 router = APIRouter(prefix="/v1", tags=["sql"])
 
 _SESSION_MAX = 100
 Name = Annotated[str, Field(max_length=200)]
 Value = Annotated[int, Strict()] | Annotated[bool, Strict()] | Annotated[str, Field(max_length=1000)]
+
+
+_EXAMPLES: Final[dict[str, Example]] = {
+    "select": {"summary": "Read", "value": {"sql": "SELECT id, note FROM orders LIMIT 10"}},
+    "insert": {"summary": "Write", "value": {"sql": "INSERT INTO orders VALUES (1, 'first')"}},
+    "background": {
+        "summary": "Create a view in the background",
+        "value": {
+            "sql": "CREATE MATERIALIZED VIEW big AS SELECT id FROM orders WHERE id > 100",
+            "session": {"background_ddl": "true"},
+        },
+    },
+}
 
 
 class SqlBody(BaseModel):
@@ -36,7 +51,8 @@ class ResultColumn(BaseModel):
 
 class SqlResult(BaseModel):
     """What the statement gave. Values are JSON: numbers where exact, else strings; NULL is null. `truncated` says that
-    the row cap cut the rows. `session` is to be sent with the next statement.
+    the row cap cut the rows. `session` is to be sent with the next statement. `job` is that of a table or materialized
+    view that was created; `background` says that the job goes on, as status 202 does.
     """
 
     tag: str
@@ -45,11 +61,23 @@ class SqlResult(BaseModel):
     notices: list[str]
     session: dict[str, str]
     truncated: bool
+    job: JobId | None = None
+    background: bool = False
 
 
-@router.post("/sql", response_model=SqlResult)
-async def run(body: SqlBody, call: Calling) -> Response:
-    """Run one SQL statement."""
+@router.post(
+    "/sql",
+    response_model=SqlResult,
+    responses={
+        202: {
+            "model": SqlResult,
+            "description": "A background CREATE was accepted; its job goes on",
+            "headers": {"Location": {"description": "The job", "schema": {"type": "string"}}},
+        }
+    },
+)
+async def run_statement(body: Annotated[SqlBody, Body(openapi_examples=_EXAMPLES)], call: Calling) -> Response:
+    """Run one SQL statement. A CREATE with `background_ddl` is answered with 202 and its job in `Location`."""
     session = {name: value if isinstance(value, str) else str(value).lower() for name, value in body.session.items()}
 
     async def act(claim: Claim | None) -> Mapping[str, Any]:
@@ -62,9 +90,16 @@ async def run(body: SqlBody, call: Calling) -> Response:
             "notices": outcome.notices,
             "session": outcome.session,
             "truncated": outcome.truncated,
+            "job": outcome.job,
+            "background": outcome.background,
             "rows": outcome.rows,
         }
 
     answer = dict(await call.kept(act))
     rows = answer.pop("rows")
-    return Response(await encoded(answer, rows), media_type="application/json")
+    content = await encoded(answer, rows)
+    # The kept answer says so, so that a repetition with the same key gets the same status.
+    if not answer.get("background"):
+        return Response(content, media_type="application/json")
+    location = {"Location": f"/v1/jobs/{answer['job']}"}
+    return Response(content, status_code=202, media_type="application/json", headers=location)

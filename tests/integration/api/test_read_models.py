@@ -95,17 +95,17 @@ async def test_nothing_is_created_before_it_can_be_read(http: httpx.AsyncClient,
 
 async def test_progress_has_the_string_and_the_numbers(http: httpx.AsyncClient, stores: PostgresStores) -> None:
     await backfilled(stores)
-    (shown,) = (await http.get("/v1/ddl-progress")).json()
+    (shown,) = (await http.get("/v1/ddl-progress")).json()["items"]
     assert shown["progress"] == "30.00% (60/200)"
     assert (shown["create_type"], shown["backfill_type"]) == ("BACKGROUND", "NORMAL_BACKFILL")
     assert (shown["rows"], shown["total"], shown["percent"]) == (60, 200, 30.0)
     assert shown["waiting_for"] is None
-    (fragment,) = (await http.get("/v1/fragment-backfill-progress")).json()
+    (fragment,) = (await http.get("/v1/fragment-backfill-progress")).json()["items"]
     assert (fragment["job_name"], fragment["upstream_table_name"]) == ("public.m", "public.t")
     assert fragment["progress"] == "30% (60/200)"
     async with stores.begin() as tx:
         await tx.graphs.set_paused(DATABASE_GRAPH, paused=True, now=NOW)
-    assert (await http.get("/v1/ddl-progress")).json()[0]["waiting_for"] == "paused"
+    assert (await http.get("/v1/ddl-progress")).json()["items"][0]["waiting_for"] == "paused"
 
 
 async def test_why_a_job_waits_and_since_when(http: httpx.AsyncClient, stores: PostgresStores) -> None:
@@ -115,7 +115,7 @@ async def test_why_a_job_waits_and_since_when(http: httpx.AsyncClient, stores: P
     async def waiting(clock: StillClock) -> dict[str, Any] | None:
         async with doors(stores, clock=clock) as opened:
             listed = (await opened.get("/v1/jobs")).json()["items"][1]["waiting"]
-            assert (await opened.get("/v1/ddl-progress")).json()[0]["waiting"] == listed
+            assert (await opened.get("/v1/ddl-progress")).json()["items"][0]["waiting"] == listed
             assert (await opened.get(f"/v1/jobs/{view['id']}")).json()["job"]["waiting"] == listed
         return listed
 
@@ -154,7 +154,7 @@ async def test_a_job_shows_its_order_and_what_waits(http: httpx.AsyncClient, sto
     shown = (await http.get(f"/v1/jobs/{view.id}")).json()
     assert shown["backfill_order"] == [["a", "b"]]
     assert [one["waits_for"] for one in shown["fragments"]] == [[], ["a"], []]
-    (listed,) = (await http.get("/v1/ddl-progress")).json()
+    (listed,) = (await http.get("/v1/ddl-progress")).json()["items"]
     assert [(one["upstream"], one["waits_for"]) for one in listed["waits"]] == [("b", ["a"])]
     assert listed["waiting"]["reason"] == "recovery", "no generation has begun"
 
@@ -186,7 +186,7 @@ async def test_a_queued_job_shows_its_place_on_every_page(http: httpx.AsyncClien
         queued = [await tx.jobs.add(new_view(f"m{number}", table.relation), now=NOW) for number in range(3)]
         for job in queued:
             await tx.jobs.move(job.id, JobEvent.QUEUED, now=NOW)
-    assert [job["queue_place"] for job in (await http.get("/v1/ddl-progress")).json()] == [1, 2, 3]
+    assert [job["queue_place"] for job in (await http.get("/v1/ddl-progress")).json()["items"]] == [1, 2, 3]
     page = (await http.get(f"/v1/jobs?after={queued[1].id}")).json()
     assert "place 3" in page["items"][0]["progress"]["waiting_for"]
     assert "place 2" in (await http.get(f"/v1/jobs/{queued[1].id}")).json()["job"]["progress"]["waiting_for"]
@@ -270,7 +270,7 @@ async def test_a_scan_says_for_which_relations_it_waits_and_is_started_by_hand(
         table = await add_created(tx, new_table("t"))
     *scans, materialize = (await http.get(f"/v1/jobs/{view.id}")).json()["fragments"]
     assert [(scan["waiting"], scan["waits_for"]) for scan in scans] == [(False, []), (False, []), (True, ["a", "b"])]
-    shown = (await http.get("/v1/fragment-backfill-progress")).json()
+    shown = (await http.get("/v1/fragment-backfill-progress")).json()["items"]
     assert [(scan["waiting"], scan["waits_for"]) for scan in shown] == [(False, []), (False, []), (True, ["a", "b"])]
     last = scans[2]["id"]
     answer = (await http.post(f"/v1/fragments/{last}/start-backfill?wait=queued")).json()
@@ -432,7 +432,7 @@ async def test_a_limit_is_adapted_on_request(http: httpx.AsyncClient, stores: Po
         assert first == Throttle(fragments={scan["id"]: START}, auto=(scan["id"],))
         assert second == Throttle(fragments={}), "it is adapted already, once the first is carried"
         await tx.limits.put({scan["id"]: START}, auto=[scan["id"]], epoch=Epoch(30))
-    (progress,) = (await http.get("/v1/ddl-progress")).json()
+    (progress,) = (await http.get("/v1/ddl-progress")).json()["items"]
     assert progress["waiting_for"] == f"throttled to {START} (auto) rows/s per actor"
     (shown,) = progress["auto"]
     assert (shown["fragment"], shown["upstream"], shown["rate_limit"]) == (scan["id"], "t", START)
@@ -545,3 +545,14 @@ async def test_every_answer_is_json_that_others_can_read(http: httpx.AsyncClient
     for path in ("/v1/graphs", "/v1/barriers"):
         text = (await http.get(path)).text
         assert '"20"' in json.dumps(json.loads(text))
+
+
+async def test_u8_a_job_is_called_by_the_name_of_what_it_creates(
+    http: httpx.AsyncClient, stores: PostgresStores
+) -> None:
+    table, view = await table_and_view(stores)
+    for name, job in (("t", table), ("m", view)):
+        assert (await http.get(f"/v1/jobs/{name}")).json()["job"]["id"] == job.id
+        assert (await http.get(f"/v1/jobs/{name}/limit-history")).json() == {"items": [], "next": None}
+    refused(await http.get("/v1/jobs/nowhere"), 404, "not-found")
+    refused(await http.post("/v1/jobs/nowhere/cancel"), 404, "not-found")

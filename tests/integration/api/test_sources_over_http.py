@@ -50,7 +50,7 @@ async def test_a_source_is_made_shown_and_dropped(http: httpx.AsyncClient, exter
     assert (shown["secret"], shown["readable"], shown["tables"], shown["waiting"]) == ("key", True, [], None)
     assert [shown["slot"]] == external.slots()
     assert shown["definition"].endswith("password = secret key)")
-    assert [one["name"] for one in (await http.get("/v1/sources")).json()] == ["pg"]
+    assert [one["name"] for one in (await http.get("/v1/sources")).json()["items"]] == ["pg"]
     refused(await http.post("/v1/sources", json=body), 409, "conflict")
     refused(await http.delete("/v1/secrets/key"), 409, "conflict")
     changed = await http.put("/v1/secrets/key", json={"value": "another"})
@@ -60,12 +60,12 @@ async def test_a_source_is_made_shown_and_dropped(http: httpx.AsyncClient, exter
     assert conninfo_to_dict(told["conninfo"])["password"] == "another"
     assert (await http.delete("/v1/sources/pg")).status_code == 200
     refused(await http.get("/v1/sources/pg"), 404, "not-found")
-    listed = (await http.get("/v1/source-cleanups")).json()
+    listed = (await http.get("/v1/source-cleanups")).json()["items"]
     assert [(one["source"], one["what"]) for one in listed] == [("pg", "slot"), ("pg", "publication")]
     for one in listed:
         assert (await http.delete(f"/v1/source-cleanups/{one['id']}")).status_code == 200
     assert (await http.delete("/v1/secrets/key")).status_code == 200
-    assert (await http.get("/v1/secrets")).json() == []
+    assert (await http.get("/v1/secrets")).json()["items"] == []
 
 
 async def test_a_worker_is_told_how_to_reach_it_and_nobody_else(http: httpx.AsyncClient, external: External) -> None:
@@ -93,7 +93,7 @@ async def test_u10_what_is_missing_is_said_item_by_item_with_the_sql_that_mends_
     body = {"options": external.options, "password": PASSWORD, "tables": tables}
     checked = await http.post("/v1/sources/check", json=body)
     assert checked.status_code == 200, checked.text
-    items = {one["item"]: one for one in checked.json()}
+    items = {one["item"]: one for one in checked.json()["items"]}
     assert [one for one in items if not items[one]["ok"]] == ["table public.loose", "table odd", "table sales.nowhere"]
     assert "key (id), 1 columns; generated ones are left out: total" in items["table orders"]["detail"]
     assert "has no primary key" in items["table public.loose"]["detail"]
@@ -106,13 +106,13 @@ async def test_u10_what_is_missing_is_said_item_by_item_with_the_sql_that_mends_
         f"revoke create on database {external.options['database.name']} from {external.login}",
         superuser=True,
     )
-    items = {one["item"]: one for one in (await http.post("/v1/sources/check", json=body)).json()}
+    items = {one["item"]: one for one in (await http.post("/v1/sources/check", json=body)).json()["items"]}
     assert (items["replication"]["ok"], items["publication"]["ok"]) == (False, False)
     assert "ALTER ROLE ... REPLICATION" in items["replication"]["detail"]
     assert external.slots() == []
     assert external.publications() == []
     _mend(external, items)
-    items = {one["item"]: one for one in (await http.post("/v1/sources/check", json=body)).json()}
+    items = {one["item"]: one for one in (await http.post("/v1/sources/check", json=body)).json()["items"]}
     assert (items["replication"], items["publication"]) == (
         {**items["replication"], "ok": True, "label": "Replication privilege", "sql": None},
         {**items["publication"], "ok": True, "label": "Making a publication", "sql": None},
@@ -134,17 +134,17 @@ async def test_a_server_that_does_not_answer_is_said_without_the_password(
 ) -> None:
     options = {**external.options, "port": "1"}
     checked = await http.post("/v1/sources/check", json={"options": options, "password": PASSWORD})
-    (item,) = checked.json()
+    (item,) = checked.json()["items"]
     assert (item["item"], item["ok"]) == ("reachable", False)
     wrong = {"options": external.options, "password": "not it"}
-    (item,) = (await http.post("/v1/sources/check", json=wrong)).json()
+    (item,) = (await http.post("/v1/sources/check", json=wrong)).json()["items"]
     assert "password authentication failed" in item["detail"]
     away = await http.post("/v1/sources", json={"name": "pg", "options": options, "password": PASSWORD})
     refused(away, 503, "unreachable")
     refused(await http.post("/v1/sources", json={"name": "pg", **wrong}), 422, "invalid")
     for answer in (checked, away):
         assert PASSWORD not in answer.text
-    assert (await http.get("/v1/sources")).json() == []
+    assert (await http.get("/v1/sources")).json()["items"] == []
 
 
 @pytest.mark.parametrize(
