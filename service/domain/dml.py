@@ -29,7 +29,9 @@ _REST: Final = 4
 epochs for a fifth of the time at most.
 """
 _REST_MAX: Final = 60.0
-"""Seconds: longer than any statement's timeout needs by default, and not for ever after an epoch that hung."""
+"""Seconds: more than the default timeout of a statement asks for."""
+_BRIEF: Final = 1.0
+"""Seconds of an epoch that disturb nobody: a single small INSERT has its epoch to itself as well."""
 
 
 _CROWDED: Final = 4
@@ -47,18 +49,16 @@ def epoch_budget_ms(budget_ms: int, *, crowded: bool) -> int:
 class SinglesTurn:
     """When this process, while it leads, may carry a statement alone. Times are of the monotonic clock."""
 
-    began: float | None = None
     due: float = 0.0
 
     def may_begin(self, now: float) -> bool:
-        """Whether the next barrier may carry one. Called before each barrier: the last one has ended by then."""
-        if self.began is not None:
-            self.due, self.began = now + min((now - self.began) * _REST, _REST_MAX), None
+        """Whether the next barrier may carry one."""
         return now >= self.due
 
-    def begin(self, now: float) -> None:
-        """Note that a barrier carries one."""
-        self.began = now
+    def ended(self, seconds: float, *, now: float) -> None:
+        """Take in how long a statement took that had an epoch to itself."""
+        if seconds > _BRIEF:
+            self.due = now + min(seconds * _REST, _REST_MAX)
 
 
 def slices(waiting: Sequence[tuple[Statement, int]]) -> tuple[Statement, ...]:

@@ -49,7 +49,7 @@ from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
 from service.protocol.barrier import Barrier, BarrierKind
-from service.protocol.dml import DmlLimits, Statement
+from service.protocol.dml import NOTHING_UNFINISHED, DmlLimits, Statement
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId, Term
 from service.protocol.mutation import Add, Mutation, Update
 from service.protocol.relation import Relation
@@ -144,6 +144,9 @@ def _notify(world: World, effect: Effect, *, merging: bool = False) -> None:
 def _count(world: World, view: GraphView, effect: Effect, answers: Sequence[Collected], *, seconds: float) -> None:
     if (stage := _STAGES.get(type(effect))) is not None:
         world.metrics.transacted(stage, seconds)
+    for answer in answers:
+        if len(answer.statements) == 1 and answer.unfinished == NOTHING_UNFINISHED:
+            world.singles.ended(answer.timings_ms.get("dml", 0) / 1000, now=world.clock.monotonic())
     if isinstance(effect, Commit) and view.in_flight is not None:
         _count_committed(world.metrics, view, view.in_flight, answers, now=world.clock.now())
 
@@ -193,7 +196,7 @@ async def _inject(
     else:
         mutation, carried = await _mutation(tx, waiting)
         # DML belongs to the database graph: every table does.
-        statements = await _statements(world, tx, singly=singly) if view.decoupled is None else ()
+        statements = await _statements(tx, singly=singly) if view.decoupled is None else ()
     barrier = Barrier(
         graph=view.graph,
         generation=view.generation,
@@ -205,6 +208,7 @@ async def _inject(
         dml=DmlLimits(
             epoch_ms=epoch_budget_ms(parameters.dml_epoch_budget_ms, crowded=not singly),
             statement_ms=parameters.dml_statement_timeout_ms,
+            patient=singly,
         ),
         interval_ms=parameters.barrier_interval_ms,
         overhead_ms=round(world.overhead.seconds * 1000),
@@ -259,14 +263,12 @@ def _together(asked: Sequence[Command]) -> Sequence[Command]:
     return adds or asked[:1]
 
 
-async def _statements(world: World, tx: Transaction, *, singly: bool) -> tuple[Statement, ...]:
+async def _statements(tx: Transaction, *, singly: bool) -> tuple[Statement, ...]:
     """Take a statement that is to have an epoch to itself, if its turn has come (`singly`), else all others that there
     is room for.
     """
     waiting = await tx.statements.waiting(limit=1, singly=True) if singly else ()
-    if waiting:
-        world.singles.begin(world.clock.monotonic())
-    else:
+    if not waiting:
         waiting = await tx.statements.waiting(limit=STATEMENTS_MAX, bytes_max=BYTES_MAX)
     return slices([(one.statement, one.applied_rows) for one in waiting])
 

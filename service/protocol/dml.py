@@ -94,6 +94,8 @@ class DmlLimits(BaseModel):
 
     epoch_ms: int = Field(default=2_000, gt=0)
     statement_ms: int = Field(default=10_000, gt=0)
+    patient: bool = True
+    """Whether a statement may use `statement_ms` now; if not, it has its share of `epoch_ms` though it is alone."""
 
 
 class Unfinished(BaseModel):

@@ -97,7 +97,7 @@ class DmlStore:
         """
         name = application_name(self.graph, self.generation)
         with psycopg_connection(self.url, name, SETUP) as connection, connection.transaction():
-            run = _Run(connection, epoch, limits, self.clock, alone=len(statements) == 1)
+            run = _Run(connection, epoch, limits, self.clock, alone=limits.patient and len(statements) == 1)
             for place, statement in enumerate(statements):
                 if place > 0 and run.left_ms <= 0:
                     run.not_reached += [one.id for one in statements[place:]]

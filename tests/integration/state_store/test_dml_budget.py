@@ -92,3 +92,9 @@ def test_c4_the_statement_in_which_the_connection_was_lost_is_named(store: Store
     with pytest.raises(StatementBrokeError) as lost:
         dml(store).run([inserting(1), inserting(2), setting(3, end), inserting(4)], Epoch(9))
     assert lost.value.statement == 3
+
+
+def test_s7_a_statement_that_is_alone_is_set_aside_while_slow_statements_rest(store: Store) -> None:
+    dml(store).run([inserting(1)], Epoch(8))
+    outcome = dml(store).run([setting(1)], Epoch(9), DmlLimits(epoch_ms=400, patient=False))
+    assert outcome.unfinished == Unfinished(set_aside=ids(1))
