@@ -63,6 +63,7 @@ def follows_unread(scans: Sequence[ScanProgress]) -> bool:
 
 
 _DECIMALS: Final = 10**20
+_UNKNOWN: Final = "Unknown"
 ETA_MAX: Final = timedelta(days=1000)
 """Beyond this the rate is too small to say anything."""
 
@@ -139,7 +140,8 @@ def of_job(
         phase=phase,
         rows=rows,
         total=total,
-        percent=_percent(phase, rows, total),
+        # A job that is gone has no scans: what its text does not know the number does not know either.
+        percent=None if phase is Phase.STOPPED and text == _UNKNOWN else _percent(phase, rows, total),
         rate=rate,
         eta=_eta(left, rate) if phase is Phase.BACKFILLING else None,
         backfill_type=backfill_type(scans),
@@ -193,9 +195,9 @@ def _text(state: JobState, scans: Sequence[ScanProgress], rows: int, total: int 
     if not started:
         return "0.0%"
     if not scans:
-        return "Unknown"
+        return _UNKNOWN
     if total is None:
-        return "Unknown"
+        return _UNKNOWN
     if total == 0:
         return "99.99%"
     # Not 100 % before the checkpoint with the finish has committed (I6); the reference prints 100.00% at exactly 1.

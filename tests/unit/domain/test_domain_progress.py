@@ -208,3 +208,12 @@ def test_rows_never_go_back() -> None:
 def test_time_left(left: int, rate: float, eta: timedelta | None) -> None:
     scan = replace(SCAN, rows=25, total=25 + left, rate=rate)
     assert of_job(CREATING, [scan], started=True).eta == eta
+
+
+@pytest.mark.parametrize("state", [JobState.DROPPED, JobState.CANCELLED, JobState.FAILED])
+@pytest.mark.parametrize(("started", "text", "percent"), [(False, "0.0%", 0.0), (True, "Unknown", None)])
+def test_h6_a_job_whose_scans_are_gone_has_one_progress(
+    state: JobState, started: bool, text: str, percent: float | None
+) -> None:
+    shown = of_job(state, [], started=started)
+    assert (shown.text, shown.rows, shown.percent) == (text, 0, percent)
