@@ -21,7 +21,7 @@ _PLAIN: Final = "cast({0} as {1})"
 _SAME: Final = frozenset(
     {
         *((whole, other) for whole in INTEGERS for other in (*INTEGERS, _T.NUMERIC, *_FLOATS)),
-        *((number, other) for number in (_T.NUMERIC, *_FLOATS) for other in (*_FLOATS, _T.NUMERIC)),
+        *((number, other) for number in (_T.NUMERIC, *_FLOATS) for other in _FLOATS),
         *((_T.TEXT, other) for other in (_T.BOOLEAN, *INTEGERS, _T.NUMERIC, *_FLOATS, *INSTANTS)),
         *((number, _T.TEXT) for number in (_T.BOOLEAN, *INTEGERS, _T.NUMERIC, _T.DATE, _T.TIMESTAMP)),
         *((one, other) for one in INSTANTS for other in INSTANTS),
@@ -32,6 +32,13 @@ _SAME: Final = frozenset(
 _REWRITTEN: Final[Mapping[tuple[TypeName, TypeName], str]] = MappingProxyType(
     {
         **{(number, whole): "cast(rint({0}) as {1})" for number in _FLOATS for whole in INTEGERS},
+        # Spark would answer NULL. Postgres's numeric has a NaN, which Spark's has not.
+        **{
+            (number, _T.NUMERIC): "case when isnan({0}) then raise_error('NaN as numeric is not supported in a view')"
+            " when abs({0}) = cast('Infinity' as double) then"
+            " raise_error('cannot convert infinity to numeric') else cast({0} as {1}) end"
+            for number in _FLOATS
+        },
         **{(_T.NUMERIC, whole): "cast(round({0}, 0) as {1})" for whole in INTEGERS},
         # These travel as their Postgres text.
         **{(kind, _T.TEXT): "{0}" for kind in (_T.TIME, _T.UUID, _T.JSONB, _T.INTERVAL)},
@@ -56,7 +63,7 @@ def cast(value: Typed, to: ColumnType, position: int) -> Typed:
         value = coerced(value, to)
         # The literal has the digits it was written with.
         exact = to.name is TypeName.NUMERIC and not to.array
-        return replace(value, sql=f"cast({value.sql} as {to.spark})") if exact else value
+        return replace(value, sql=f"cast({value.sql} as {to.spark})", type=to) if exact else value
     if value.type == to:
         return value
     if to.array or value.name is None:

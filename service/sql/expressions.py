@@ -16,6 +16,7 @@ from service.protocol.columns import ColumnType, TypeName
 from service.protocol.relation import Relation
 from service.sql import operators
 from service.sql.casts import cast
+from service.sql.comparing import compared, listed
 from service.sql.functions import AGGREGATES, FUNCTIONS, call
 from service.sql.spans import parse_span
 from service.sql.special import SPECIAL, extract
@@ -181,6 +182,7 @@ def _any(scope: Scope, node: exp.Expr, right: exp.Any) -> Typed:
     if not isinstance(node, exp.EQ) or array.type is None or not array.type.array:
         raise Invalid("ANY is supported as = ANY (array) only", position=scope.tree.position(right))
     kind = array.type.element
+    common([replace(array, type=kind), value], "ANY")
     return Typed(f"array_contains({array.sql}, {coerced(value, kind).sql})", BOOLEAN, value.position)
 
 
@@ -207,18 +209,17 @@ def _in(scope: Scope, node: exp.Expr) -> Typed:
         raise scope.refusal(node)
     values = [scope.argument(node), *(scope.bind(item) for item in node.expressions)]
     kind = operators.comparable(values, "IN")
-    first, *others = (operators.compared(value, kind) for value in values)
-    word = "not in" if node.args.get("negate") else "in"
-    return Typed(f"({first} {word} ({', '.join(others)}))", BOOLEAN, values[0].position)
+    shown = f"(not {listed(values, kind)})" if node.args.get("negate") else listed(values, kind)
+    return Typed(shown, BOOLEAN, values[0].position)
 
 
 def _between(scope: Scope, node: exp.Expr) -> Typed:
     scope.reads(node, "this", "low", "high", "negate")
     values = [scope.argument(node), scope.argument(node, "low"), scope.argument(node, "high")]
     kind = operators.comparable(values, "BETWEEN")
-    value, low, high = (operators.compared(one, kind) for one in values)
-    word = "not between" if node.args.get("negate") else "between"
-    return Typed(f"({value} {word} {low} and {high})", BOOLEAN, values[0].position)
+    value, low, high = values
+    shown = f"{compared('>=', value, low, kind)} and {compared('<=', value, high, kind)}"
+    return Typed(f"({'not ' if node.args.get('negate') else ''}({shown}))", BOOLEAN, value.position)
 
 
 def _like(scope: Scope, node: exp.Expr, escape: str = "\\") -> Typed:
@@ -293,6 +294,11 @@ def _substring(scope: Scope, node: exp.Expr) -> Typed:
     start = node.args.get("start")
     first = scope.bind(start) if start is not None else number("1", scope.tree.position(node))
     length = [scope.argument(node, "length")] if node.args.get("length") else []
+    if first.type is None and not length:
+        raise Invalid(
+            "substring(.., a pattern) is a regular expression in Postgres, which a view has not: give a number",
+            position=first.position,
+        )
     return call("substring", [scope.argument(node), first, *length], scope.tree.position(node))
 
 
@@ -315,7 +321,8 @@ def _subscript(scope: Scope, node: exp.Expr) -> Typed:
         raise Invalid(f"cannot subscript type {array.shown}", position=array.position)
     index = coerced(scope.bind(node.expressions[0]), INTEGER)
     # Spark's `get` counts from 0 and answers NULL beyond either end, as Postgres does.
-    return Typed(f"get({array.sql}, {index.sql} - 1)", array.type.element, array.position)
+    got = f"case when {index.sql} > 0 then get({array.sql}, {index.sql} - 1) end"
+    return Typed(f"({got})", array.type.element, array.position)
 
 
 def _array(scope: Scope, node: exp.Expr) -> Typed:
@@ -341,9 +348,12 @@ def _json_text(scope: Scope, node: exp.Expr) -> Typed:
     value = scope.bind(at)
     if value.name is not TypeName.JSONB:
         raise Invalid(f"operator does not exist: {value.shown} ->> unknown", position=value.position)
-    return Typed(
-        f"get_json_object({value.sql}, {path and quoted_text('$' + path, value.position)})", TEXT, value.position
-    )
+    shown = f"get_json_object({value.sql}, {quoted_text('$' + path, value.position)})"
+    if path == "[0]":
+        # A scalar is its own first element.
+        scalar = f"get_json_object({value.sql}, {quoted_text('$', value.position)})"
+        shown = f"(case when left({value.sql}, 1) in ('[', '{{') then {shown} else {scalar} end)"
+    return Typed(shown, TEXT, value.position)
 
 
 def _at_time_zone(scope: Scope, node: exp.Expr) -> Typed:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from service.domain.errors import Invalid
-from service.protocol.columns import ColumnType
+from service.protocol.columns import NUMERIC_PRECISION_MAX, ColumnType, TypeName
 from service.sql.typed import (
     BIGINT,
     BOOLEAN,
@@ -26,7 +26,9 @@ from service.sql.typed import (
     TEXT,
     Typed,
     coerced,
+    digits,
     fits,
+    numeric,
 )
 
 AGGREGATES: Final = frozenset(
@@ -39,7 +41,9 @@ AGGREGATES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """One way to call a function; `{0}`, `{1}`, ... in `spark` are its arguments."""
+    """One way to call a function; `{0}`, `{1}`, ... in `spark` are its arguments. A numeric `result` says how many
+    digits behind the point there are at most.
+    """
 
     arguments: tuple[ColumnType, ...]
     result: ColumnType
@@ -54,8 +58,17 @@ def call(name: str, arguments: Sequence[Typed], position: int) -> Typed:
     if found is None:
         types = ", ".join(argument.shown for argument in arguments)
         raise Invalid(f"function {name}({types}) does not exist", position=position)
-    given = [coerced(value, kind).sql for value, kind in zip(arguments, found.arguments, strict=True)]
-    return Typed(f"({found.spark.format(*given)})", found.result, position)
+    given = [coerced(value, kind) for value, kind in zip(arguments, found.arguments, strict=True)]
+    spark = found.spark.format(*(value.sql for value in given))
+    return Typed(f"({spark})", _result(found, given), position)
+
+
+def _result(found: Overload, given: Sequence[Typed]) -> ColumnType:
+    """A numeric has room for what its arguments hold, and for the digit that rounding may bring."""
+    if found.result.name is not TypeName.NUMERIC:
+        return found.result
+    whole, scale = (max(side) for side in zip(*(digits(value.type) for value in given if value.type), strict=True))
+    return numeric(whole + 1, min(scale, found.result.scale or 0))
 
 
 def _exact(overload: Overload, arguments: Sequence[Typed]) -> bool:
@@ -78,7 +91,9 @@ def _text(count: int, spark: str, result: ColumnType = TEXT) -> tuple[Overload, 
     return (Overload((TEXT,) * count, result, spark),)
 
 
-_NUMBERS: Final = (DOUBLE, SMALLINT, INTEGER, BIGINT, NUMERIC, REAL)
+_NUMBERS: Final = (DOUBLE, SMALLINT, INTEGER, BIGINT, REAL)
+_WHOLE_NUMERIC: Final = numeric(NUMERIC_PRECISION_MAX, 0)
+_EXACT_MAX: Final = ColumnType(TypeName.NUMERIC, NUMERIC_PRECISION_MAX, NUMERIC_PRECISION_MAX)
 _WHOLE: Final = (INTEGER, SMALLINT, BIGINT)
 # Beyond 2^53 a double has no fraction, and Spark's ceil and floor return a bigint, which could not hold it.
 _ROUNDED: Final = "case when abs({{0}}) < 9007199254740992 then cast({0}({{0}}) as double) else {{0}} end"
@@ -86,11 +101,11 @@ _ROUNDED: Final = "case when abs({{0}}) < 9007199254740992 then cast({0}({{0}}) 
 _LENGTH: Final = (Overload((TEXT,), INTEGER, "char_length({0})"), Overload((BYTEA,), INTEGER, "octet_length({0})"))
 _CEIL: Final = (
     Overload((DOUBLE,), DOUBLE, _ROUNDED.format("ceil")),
-    Overload((NUMERIC,), NUMERIC, "ceil({0})"),
+    Overload((NUMERIC,), _WHOLE_NUMERIC, "ceil({0})"),
 )
 _FLOOR: Final = (
     Overload((DOUBLE,), DOUBLE, _ROUNDED.format("floor")),
-    Overload((NUMERIC,), NUMERIC, "floor({0})"),
+    Overload((NUMERIC,), _WHOLE_NUMERIC, "floor({0})"),
 )
 _POWER: Final = (
     Overload(
@@ -123,11 +138,14 @@ def _checked(condition: str, message: str, spark: str) -> tuple[Overload, ...]:
 
 
 _LOG_ZERO: Final = "case when {{0}} = 0 then raise_error('cannot take logarithm of zero') when {{0}} < 0 then raise_error('cannot take logarithm of a negative number') else {0}({{0}}) end"  # noqa: E501 - one expression
-_DIVIDED: Final = tuple(Overload((kind, kind), kind, "{0} % {1}") for kind in (*_WHOLE, NUMERIC))
+_DIVIDED: Final = (
+    *(Overload((kind, kind), kind, "{0} % {1}") for kind in _WHOLE),
+    Overload((NUMERIC, NUMERIC), _EXACT_MAX, "{0} % {1}"),
+)
 
 FUNCTIONS: Final[Mapping[str, tuple[Overload, ...]]] = MappingProxyType(
     {
-        "abs": _each(_NUMBERS, "abs({0})"),
+        "abs": (*_each(_NUMBERS, "abs({0})"), Overload((NUMERIC,), _EXACT_MAX, "abs({0})")),
         "ascii": _text(1, "ascii({0})", INTEGER),
         "bit_length": _text(1, "bit_length({0})", INTEGER),
         "btrim": (*_text(1, "trim(BOTH ' ' FROM {0})"), *_text(2, "trim(BOTH {1} FROM {0})")),
@@ -173,13 +191,13 @@ FUNCTIONS: Final[Mapping[str, tuple[Overload, ...]]] = MappingProxyType(
                 (TEXT, INTEGER),
                 TEXT,
                 "case when {1} > 0 then right({0}, {1})"
-                " when {1} = 0 then left({0}, 0) else substring({0}, 1 - {1}) end",
+                " when {1} = 0 or {1} < -2147483646 then left({0}, 0) else substring({0}, 1 - {1}) end",
             ),
         ),
         "round": (
             # Postgres rounds a double half to even and a numeric half away from zero.
             Overload((DOUBLE,), DOUBLE, "rint({0})"),
-            Overload((NUMERIC,), NUMERIC, "round({0}, 0)"),
+            Overload((NUMERIC,), _WHOLE_NUMERIC, "round({0}, 0)"),
         ),
         "rpad": (
             Overload((TEXT, INTEGER), TEXT, "rpad({0}, {1}, ' ')"),
@@ -188,7 +206,7 @@ FUNCTIONS: Final[Mapping[str, tuple[Overload, ...]]] = MappingProxyType(
         "rtrim": (*_text(1, "trim(TRAILING ' ' FROM {0})"), *_text(2, "trim(TRAILING {1} FROM {0})")),
         "sign": (
             Overload((DOUBLE,), DOUBLE, "sign({0})"),
-            Overload((NUMERIC,), NUMERIC, "cast(sign({0}) as decimal(1,0))"),
+            Overload((NUMERIC,), _WHOLE_NUMERIC, "cast(sign({0}) as decimal(1,0))"),
         ),
         "split_part": (Overload((TEXT, TEXT, INTEGER), TEXT, "split_part({0}, {1}, {2})"),),
         "sqrt": _checked("{0} < 0", "cannot take square root of a negative number", "sqrt({0})"),
@@ -203,7 +221,7 @@ FUNCTIONS: Final[Mapping[str, tuple[Overload, ...]]] = MappingProxyType(
                 DOUBLE,
                 "case when {0} < 0 then " + _ROUNDED.format("ceil") + " else " + _ROUNDED.format("floor") + " end",
             ),
-            Overload((NUMERIC,), NUMERIC, "case when {0} < 0 then ceil({0}) else floor({0}) end"),
+            Overload((NUMERIC,), _WHOLE_NUMERIC, "case when {0} < 0 then ceil({0}) else floor({0}) end"),
         ),
         "upper": _text(1, "upper({0})"),
     }

@@ -6,8 +6,9 @@ from typing import Final
 from sqlglot import exp
 
 from service.domain.errors import Invalid
-from service.protocol.columns import ColumnType, TypeName
+from service.protocol.columns import NUMERIC_PRECISION_MAX, ColumnType, TypeName
 from service.sql.casts import cast
+from service.sql.comparing import compared
 from service.sql.special import require_ordered
 from service.sql.typed import (
     BOOLEAN,
@@ -25,7 +26,10 @@ from service.sql.typed import (
     Typed,
     coerced,
     common,
+    digits,
+    numeric,
     quoted,
+    widest,
 )
 
 Node = type[exp.Expr]
@@ -87,18 +91,11 @@ def truth(value: Typed, what: str) -> str:
 
 def comparable(values: Sequence[Typed], what: str) -> ColumnType:
     """Return the type in which `values` are compared. Raises Invalid where Spark's order is not Postgres's."""
-    kind = common(values, what)
+    kind = widest(values, what)
     if kind.name in _FLOATS and any(value.type is not None and value.type != kind for value in values):
         kind = DOUBLE
     require_ordered(kind, what, values[0].position)
     return kind
-
-
-def compared(value: Typed, kind: ColumnType) -> str:
-    """Return `value` as an operand of a comparison in `kind`; Spark meets exact numbers without losing a digit."""
-    if value.type is None or kind.name in _FLOATS or kind.name in INSTANTS:
-        return coerced(value, kind).sql
-    return value.sql
 
 
 def pattern(value: Typed, escape: str) -> str:
@@ -129,7 +126,7 @@ def _comparison(node: Node, left: Typed, right: Typed) -> Typed:
         if left.type is None or right.type is None or left.type == right.type:
             raise
         raise _no_operator(sign, left, right) from error
-    shown = f"({compared(left, kind)} {sign} {compared(right, kind)})"
+    shown = compared(sign, left, right, kind)
     return Typed(f"(not {shown})" if node is exp.NullSafeNEQ else shown, BOOLEAN, left.position)
 
 
@@ -138,13 +135,36 @@ def _arithmetic(sign: str, left: Typed, right: Typed) -> Typed:
         return _moved(sign, left, right)
     kind = _number_kind(sign, left, right)
     if kind.name is TypeName.NUMERIC:
-        one, other = (coerced(value, kind).sql if value.type is None else value.sql for value in (left, right))
-    else:
-        one, other = coerced(left, kind).sql, coerced(right, kind).sql
+        return _exact(sign, coerced(left, kind), coerced(right, kind))
+    one, other = coerced(left, kind).sql, coerced(right, kind).sql
     if sign == "/" and kind.name in INTEGERS:
         # Postgres cuts off; Spark's `/` is a fraction and its `div` a bigint.
         return Typed(f"cast(({one} div {other}) as {kind.spark})", kind, left.position)
     return Typed(f"({one} {sign} {other})", kind, left.position)
+
+
+def _exact(sign: str, left: Typed, right: Typed) -> Typed:
+    """Numerics: all digits behind the point are kept; Spark fails where those before it have no room."""
+    assert left.type is not None
+    assert right.type is not None
+    (whole, scale), (other_whole, other_scale) = digits(left.type), digits(right.type)
+    if sign == "/":
+        raise Invalid(
+            "numeric / numeric is not supported in a view: Postgres chooses its digits by the values: "
+            "multiply by a fraction, or cast to double precision first",
+            position=left.position,
+        )
+    if sign == "*":
+        if scale + other_scale > NUMERIC_PRECISION_MAX:
+            raise Invalid(
+                f"a product of {scale + other_scale} digits behind the point is not supported in a view: "
+                f"{NUMERIC_PRECISION_MAX} is most: cast the factors to narrower numerics",
+                position=left.position,
+            )
+        kind = numeric(whole + other_whole + 1, scale + other_scale)
+    else:
+        kind = numeric(max(whole, other_whole) + 1, max(scale, other_scale))
+    return Typed(f"({left.sql} {sign} {right.sql})", kind, left.position)
 
 
 def _number_kind(sign: str, left: Typed, right: Typed) -> ColumnType:

@@ -7,6 +7,7 @@ from typing import Final
 from service.domain.errors import Invalid
 from service.protocol.columns import ColumnType, TypeName
 from service.sql.casts import cast
+from service.sql.comparing import compared
 from service.sql.typed import (
     DOUBLE,
     INSTANTS,
@@ -19,6 +20,9 @@ from service.sql.typed import (
     Typed,
     coerced,
     common,
+    digits,
+    numeric,
+    widest,
 )
 
 UNITS_OF_TRUNC: Final = frozenset({"second", "minute", "hour", "day", "week", "month", "quarter", "year"})
@@ -55,7 +59,7 @@ def extract(field: str, value: Typed, position: int) -> Typed:
     if field not in fields:
         raise Invalid(f'unit "{field}" is not supported for type {value.shown} in a view', position=position)
     spark, kind = fields[field]
-    return Typed(f"cast({spark.format(value.sql)} as {kind})", NUMERIC, position)
+    return Typed(f"cast({spark.format(value.sql)} as {kind})", ColumnType.parse(kind), position)
 
 
 def _coalesce(name: str, arguments: Sequence[Typed], position: int) -> Typed:
@@ -73,13 +77,12 @@ def _coalesce(name: str, arguments: Sequence[Typed], position: int) -> Typed:
 
 def _nullif(name: str, arguments: Sequence[Typed], position: int) -> Typed:
     _count(name, arguments, 2, position)
-    kind = common(arguments, "NULLIF")
+    kind = widest(arguments, "NULLIF")
     require_ordered(kind, name, position)
     first = coerced(arguments[0], kind) if arguments[0].type is None else arguments[0]
     second = coerced(arguments[1], kind)
-    return Typed(
-        f"(case when {coerced(first, kind).sql} = {second.sql} then NULL else {first.sql} end)", first.type, position
-    )
+    equal = compared("=", coerced(first, kind), second, kind)
+    return Typed(f"(case when {equal} then NULL else {first.sql} end)", first.type, position)
 
 
 def _concat(_: str, arguments: Sequence[Typed], position: int) -> Typed:
@@ -117,13 +120,18 @@ def _date_trunc(name: str, arguments: Sequence[Typed], position: int) -> Typed:
 
 def _round(name: str, arguments: Sequence[Typed], position: int) -> Typed:
     _count(name, arguments, 2, position)
-    value, digits = arguments
+    value, wanted = arguments
     if value.name not in (*INTEGERS, TypeName.NUMERIC):
         raise Invalid(f"function round({value.shown}, integer) does not exist", position=position)
-    count = digits.sql.strip("()")
-    if digits.type != INTEGER or not count.removeprefix("-").isdigit() or abs(int(count)) > 38:
-        raise Invalid("round takes a literal number of digits in a view", position=digits.position)
-    return Typed(f"round({coerced(value, NUMERIC).sql}, {count})", NUMERIC, position)
+    count = wanted.sql.strip("()")
+    if wanted.type != INTEGER or not count.removeprefix("-").isdigit() or abs(int(count)) > 38:
+        raise Invalid("round takes a literal number of digits in a view", position=wanted.position)
+    exact = coerced(value, NUMERIC)
+    assert exact.type is not None
+    whole, scale = digits(exact.type)
+    # What it rounds away may leave a digit more.
+    kind = numeric(max(whole, -int(count)) + 1, min(scale, max(int(count), 0)))
+    return Typed(f"round({exact.sql}, {count})", kind, position)
 
 
 def _array_length(name: str, arguments: Sequence[Typed], position: int) -> Typed:

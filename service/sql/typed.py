@@ -32,7 +32,7 @@ UUID_TYPE: Final = ColumnType(TypeName.UUID)
 JSONB: Final = ColumnType(TypeName.JSONB)
 INTERVAL: Final = ColumnType(TypeName.INTERVAL)
 NUMERIC: Final = ColumnType(TypeName.NUMERIC, NUMERIC_PRECISION_MAX, 10)
-"""Some numeric: the precision and scale of an expression are Spark's to say."""
+"""Some numeric. That of an expression has room for every value of it, or all digits that Spark has."""
 
 INTEGERS: Final = (TypeName.SMALLINT, TypeName.INTEGER, TypeName.BIGINT)
 NUMBERS: Final = (*INTEGERS, TypeName.NUMERIC, TypeName.REAL, TypeName.DOUBLE)
@@ -108,15 +108,15 @@ def coerced(value: Typed, to: ColumnType) -> Typed:
     """Return `value` as a `to` by Postgres's implicit rules. Raises Invalid where there is none."""
     if value.type is None:
         sql = f"cast(NULL as {to.spark})" if value.literal is None else literal(value.literal, to, value.position)
-        return Typed(sql, to, value.position)
+        return Typed(sql, _as_written(value.literal, to), value.position)
     if not fits(value, to):
         raise Invalid(f"type {value.shown} is not a {to}: write a cast", position=value.position)
     if value.type == to or (value.name is TypeName.NUMERIC and to.name is TypeName.NUMERIC and not to.array):
         return value
     if to.name is TypeName.NUMERIC:
         # As many digits as the integer can have; a scale would cost digits before the point.
-        digits = _INTEGER_DIGITS[value.name or TypeName.BIGINT]
-        return replace(value, sql=f"cast({value.sql} as decimal({digits},0))", type=to, column=None)
+        whole = _INTEGER_DIGITS[value.name or TypeName.BIGINT]
+        return replace(value, sql=f"cast({value.sql} as decimal({whole},0))", type=numeric(whole, 0), column=None)
     return replace(value, sql=f"cast({value.sql} as {to.spark})", type=to, column=None)
 
 
@@ -131,13 +131,25 @@ def common_type(one: ColumnType, other: ColumnType, *, position: int) -> ColumnT
         if names == {TypeName.REAL, TypeName.DOUBLE}:
             return DOUBLE
         if TypeName.NUMERIC in names and names <= {TypeName.NUMERIC, *INTEGERS}:
-            whole, scale = (max(digits) for digits in zip(_digits(one), _digits(other), strict=True))
+            whole, scale = digits_of_both(one, other)
             if whole + scale <= NUMERIC_PRECISION_MAX:
-                return ColumnType(TypeName.NUMERIC, whole + scale, scale)
+                return numeric(whole, scale)
     raise Invalid(f"UNION types {one} and {other} cannot be matched: write a cast", position=position)
 
 
-def _digits(kind: ColumnType) -> tuple[int, int]:
+def numeric(whole: int, scale: int) -> ColumnType:
+    """Return the numeric with so many digits before and behind the point; what Spark has no digits for is cut off
+    before the point, where it fails, and not behind it.
+    """
+    return ColumnType(TypeName.NUMERIC, max(1, min(whole + scale, NUMERIC_PRECISION_MAX)), scale)
+
+
+def digits_of_both(one: ColumnType, other: ColumnType) -> tuple[int, int]:
+    """Return how many digits before and behind the point hold a number of either type."""
+    return max(digits(one)[0], digits(other)[0]), max(digits(one)[1], digits(other)[1])
+
+
+def digits(kind: ColumnType) -> tuple[int, int]:
     """Return how many digits a number has at most before and behind the point."""
     if kind.precision is None or kind.scale is None:
         return _INTEGER_DIGITS[kind.name], 0
@@ -157,23 +169,40 @@ def fits(value: Typed, to: ColumnType) -> bool:
 
 
 def common(values: Sequence[Typed], what: str) -> ColumnType:
-    """Return the type that all `values` can have: that of CASE, COALESCE, IN and comparisons."""
+    """Return the type that all `values` can have: that of CASE, COALESCE and their like. Raises Invalid."""
+    kind = widest(values, what)
+    if kind.name is TypeName.NUMERIC and not kind.array:
+        known = [value.type for value in values if value.type is not None]
+        literals = [_as_written(value.literal, kind) for value in values if value.literal is not None]
+        whole, scale = (max(side) for side in zip(*map(digits, (*known, *literals)), strict=True))
+        if whole + scale > NUMERIC_PRECISION_MAX:
+            raise Invalid(
+                f"{what}: {whole} digits before the point and {scale} behind it are more than the "
+                f"{NUMERIC_PRECISION_MAX} that a view has: cast the values to a narrower numeric",
+                position=values[0].position,
+            )
+        return numeric(whole, scale)
+    return kind
+
+
+def widest(values: Sequence[Typed], what: str) -> ColumnType:
+    """Return the type in which `values` meet; of numerics one of theirs, whatever its digits. Raises Invalid."""
     known = [value for value in values if value.type is not None]
     if not known:
         return TEXT
-    widest = known[0]
+    found = known[0]
     for value in known[1:]:
-        assert widest.type is not None
+        assert found.type is not None
         assert value.type is not None
-        if fits(widest, value.type) and not fits(value, widest.type):
-            widest = value
-        elif not fits(value, widest.type) and not _both_numeric(widest, value):
-            raise Invalid(f"{what} types {widest.shown} and {value.shown} cannot be matched", position=value.position)
-    assert widest.type is not None
-    if widest.name is TypeName.REAL and any(value.name in (*INTEGERS, TypeName.NUMERIC) for value in known):
+        if fits(found, value.type) and not fits(value, found.type):
+            found = value
+        elif not fits(value, found.type) and not _both_numeric(found, value):
+            raise Invalid(f"{what} types {found.shown} and {value.shown} cannot be matched", position=value.position)
+    assert found.type is not None
+    if found.name is TypeName.REAL and any(value.name in (*INTEGERS, TypeName.NUMERIC) for value in known):
         # Postgres meets a real and an exact number as double precision.
         return DOUBLE
-    return widest.type
+    return found.type
 
 
 def number(text: str, position: int) -> Typed:
@@ -189,7 +218,7 @@ def number(text: str, position: int) -> Typed:
             return Typed(str(whole), INTEGER, position)
         if whole < 1 << 63:
             return Typed(f"{whole}L", BIGINT, position)
-    return Typed(_decimal(value, position), NUMERIC, position)
+    return Typed(_decimal(value, position), _as_written(cleaned, NUMERIC), position)
 
 
 def literal(text: str, to: ColumnType, position: int) -> str:
@@ -201,6 +230,14 @@ def literal(text: str, to: ColumnType, position: int) -> str:
         return reader(text, to, position)
     except (ValueError, InvalidOperation):
         raise Invalid(f'invalid input syntax for type {to.name}: "{text}"', position=position) from None
+
+
+def _as_written(text: str | None, to: ColumnType) -> ColumnType:
+    """Return the type of a literal: a numeric has the digits that it was written with."""
+    if text is None or to.array or to.name is not TypeName.NUMERIC:
+        return to
+    whole, _, fraction = format(abs(Decimal(text.strip())), "f").partition(".")
+    return numeric(len(whole.lstrip("0")), len(fraction))
 
 
 def _both_numeric(one: Typed, other: Typed) -> bool:

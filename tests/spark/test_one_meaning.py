@@ -1,6 +1,9 @@
 """A view holds what its text answers as a SELECT in Postgres, whichever engine computes it (I12)."""
 
+from decimal import Decimal
+
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.support.meaning import answers
@@ -35,3 +38,67 @@ def test_d6_columns_that_differ_in_case_only(database_url: str, spark: SparkSess
     query = 'select *, "a" - "A" as d, "A" as "D" from t where "a" > "A"'
     found = answers(database_url, spark, table, "(1, 7, 2, 3), (2, 1, 2, 3)", query)
     assert found.postgres == found.spark == [("1", "7", "2", "3", "5", "2")]
+
+
+NUMERICS = (
+    "create table t (id bigint primary key, m numeric(38,10), w numeric(38,0), p numeric(12,2), f numeric(38,38))"
+)
+WIDE = """(1, 0.0000000001, 0, 0.50, 0.00000000000000000000000000000000000001), (2, 5, 5, 5, 0.5),
+    (3, 2.5, 3, -3, -0.5), (4, -0.5, -1, -0.50, 0), (5, -2.5, -2, -2.5, null), (6, null, 7, 7, 0.1),
+    (7, 9999999999999999999999999999, 99999999999999999999999999999999999999, 9999999999.99, 0.9)"""
+
+
+@pytest.mark.parametrize("sign", ["=", "<>", "<", "<=", ">", ">=", "is distinct from", "is not distinct from"])
+@pytest.mark.parametrize(
+    "sides", [("m", "w"), ("w", "m"), ("m", "p"), ("f", "w"), ("f", "m"), ("f", "id"), ("w", "-0.5")]
+)
+def test_d2_numerics_are_compared_without_rounding(
+    database_url: str, spark: SparkSession, sign: str, sides: tuple[str, str]
+) -> None:
+    found = answers(database_url, spark, NUMERICS, WIDE, f"select id from t where {sides[0]} {sign} {sides[1]}")
+    assert found.postgres == found.spark
+    assert found.pushed in (None, found.postgres)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["m in (w, p)", "m not in (w, 2.5)", "w between m and p", "w not between m and p", "nullif(m, w) is null",
+     "case m when w then true else false end", "f in (0.5, w)"],
+)  # fmt: skip
+def test_d2_nor_in_lists_and_ranges(database_url: str, spark: SparkSession, condition: str) -> None:
+    found = answers(database_url, spark, NUMERICS, WIDE, f"select id from t where {condition}")
+    assert found.postgres == found.spark
+
+
+def test_d3_sums_and_products_keep_every_digit(database_url: str, spark: SparkSession) -> None:
+    query = """select id, m + 1 as a, m - p as b, p + m as c, w + m as d, -m as e, m * p as g, p * p * p as h,
+        m % p as i, abs(m) as j, mod(m, w) as k, coalesce(p, id) as l, greatest(p, id) as n from t
+        where id < 6 and w <> 0"""
+    found = answers(database_url, spark, NUMERICS, WIDE, query)
+    expected = [[Decimal(value) for value in row if value is not None] for row in found.postgres]
+    assert [[Decimal(value) for value in row if value is not None] for row in found.spark] == expected
+
+
+@pytest.mark.parametrize("sum_", ["w + 1", "m * w", "w * 10", "m + w"])
+def test_d3_what_has_no_room_is_an_error(database_url: str, spark: SparkSession, sum_: str) -> None:
+    with pytest.raises(PySparkException, match="NUMERIC_VALUE_OUT_OF_RANGE"):
+        answers(database_url, spark, NUMERICS, WIDE, f"select id, {sum_} as s from t")
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
+@pytest.mark.parametrize("kind", ["real", "double precision"])
+def test_d7_a_float_that_is_no_number_is_no_numeric(
+    database_url: str, spark: SparkSession, value: str, kind: str
+) -> None:
+    table = f"create table t (id bigint primary key, d {kind})"
+    with pytest.raises(PySparkException, match="numeric"):
+        answers(database_url, spark, table, f"(1, '{value}'), (2, 1.5)", "select id, d::numeric(10,2) as n from t")
+
+
+def test_d11_small_ones(database_url: str, spark: SparkSession) -> None:
+    table = "create table t (id bigint primary key, x text, a int[], j jsonb, n int)"
+    query = "select id, right(x, n) as r, a[n] as a, j ->> 0 as j from t"
+    values = """(1, 'abc', '{1}', '"str"', -2147483647), (2, 'abc', '{1}', '[5]', -2147483647), (3, 'a', '{4}', '7', 1),
+        (4, null, null, null, null), (5, '', '{}', '{"a": 1}', 0)"""
+    found = answers(database_url, spark, table, values, query)
+    assert found.postgres == found.spark

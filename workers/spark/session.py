@@ -43,6 +43,8 @@ CONF: Final[Mapping[str, str]] = {
     "spark.sql.ansi.enabled": "true",
     # Names are those of Postgres, where "a" and "A" are two.
     "spark.sql.caseSensitive": "true",
+    # A numeric that has no room for its digits is an error, and never rounded to fit.
+    "spark.sql.decimalOperations.allowPrecisionLoss": "false",
     # A view's text runs in here: no substitution, no files by path.
     "spark.sql.variable.substitute": "false",
     "spark.sql.runSQLOnFiles": "false",
