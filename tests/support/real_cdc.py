@@ -76,6 +76,8 @@ class Followed:
     partition: str = ""
     """What it is partitioned by, and by `parts`, names and bounds."""
     parts: tuple[tuple[str, str], ...] = ()
+    there: tuple[tuple[str, str], ...] = ()
+    """The types that columns have there, where they have others here."""
 
     @property
     def relation(self) -> Relation:
@@ -96,8 +98,9 @@ class Followed:
 
     @property
     def ddl(self) -> str:
+        there = dict(self.there)
         columns = ", ".join(
-            f"{name} {kind}{f' collate {self.collation}' if kind == 'text' and self.collation else ''}"
+            f"{name} {there.get(name, kind)}{f' collate {self.collation}' if kind == 'text' and self.collation else ''}"
             for name, kind in self.columns
         )
         names = ", ".join(name for name, _ in self.columns[: self.key])
@@ -159,12 +162,16 @@ class External:
         return str(found[0])
 
     def _types(self, table: str) -> dict[str, str]:
-        """The full types of a table's columns."""
+        """The full types of a table's columns, as the service asks for them."""
+        self.admin.execute("set search_path = pg_catalog")
         asked = (
             "select attname, format_type(atttypid, atttypmod) from pg_attribute"
             " where attrelid = %s::regclass and attnum > 0"
         )
-        return {str(name): str(kind) for name, kind in self.admin.execute(asked, [table])}
+        try:
+            return {str(name): str(kind) for name, kind in self.admin.execute(asked, [f"public.{table}"])}
+        finally:
+            self.admin.execute("reset search_path")
 
     def lsn(self) -> int:
         found = self.admin.execute("select pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()

@@ -29,6 +29,8 @@ SETUP: Final = (
     "set lock_timeout = '2s'",
     # What a policy hides is refused, not left out.
     "set row_security = off",
+    # A type outside of pg_catalog is printed with its schema, whatever the login's own path: so the plan has it too.
+    "set search_path = pg_catalog",
     "set idle_in_transaction_session_timeout = '60s'",
     # Values travel as texts, which are to mean the same there and here.
     "set datestyle = 'ISO, YMD'",

@@ -53,7 +53,7 @@ async def test_rows_move_between_partitions_of_different_identities(started: Sta
                 "insert into later values (4001, 1, 'x')",
                 "alter table parted attach partition later for values from (4000) to (5000)",
             ),
-            "partition later was attached with rows",
+            "partition public.later was attached with rows",
         ),
     ],
 )
