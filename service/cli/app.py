@@ -323,7 +323,7 @@ def _job_row(job: Mapping[str, Any]) -> list[object]:
         progress["text"],
         output.speed(progress["rows_per_second"]) if moving else "",
         output.span(progress["eta_seconds"]) if moving else "",
-        job["error"] or progress["waiting_for"] or "",
+        job["error"] or (detail.broken_text(job["broken"]) if job.get("broken") else progress["waiting_for"]) or "",
     ]
 
 
@@ -336,6 +336,8 @@ def _acknowledge(answer: dict[str, Any], text: str, *, as_json: bool) -> None:
 
 def _show_verification(job: str, found: dict[str, Any]) -> None:
     output.say(f"{job}: {'equal' if found['equal'] else 'DIFFERENT'} at epoch {found['epoch']}")
+    if found.get("stale"):
+        output.say(f"  NOT CURRENT: {found['stale']}")
     output.say(f"  view   {found['rows']:>12,} rows, digest {found['digest']}")
     output.say(f"  query  {found['expected_rows']:>12,} rows, digest {found['expected_digest']}")
     for vnode in found["differences"]:

@@ -34,6 +34,8 @@ def _lines(detail: Mapping[str, Any]) -> Iterator[str]:
     yield f"{job['name']} (job {job['id']}, {job['kind']}): {job['state']}, {progress['text']}{speed if moving else ''}"
     if job["error"]:
         yield f"  error: {job['error']}"
+    if job.get("broken") and not job["error"]:
+        yield f"  {broken_text(job['broken'])}"
     if job["waiting"]:
         yield f"  waits: {waiting_text(job['waiting'])}"
     if detail["backfill_order"]:
@@ -41,6 +43,12 @@ def _lines(detail: Mapping[str, Any]) -> Iterator[str]:
     for scan in detail["fragments"]:
         if scan["auto"] is not None and scan["auto"]["reason"] is not None:
             yield f"  auto:  {scan['upstream']} {scan['auto']['move']}: {scan['auto']['reason']}"
+
+
+def broken_text(broken: Mapping[str, Any]) -> str:
+    """Return why a relation is not kept current, and since when."""
+    since = "" if broken["since"] is None else f" since {broken['since']}"
+    return f"{broken['state'].upper()}{since}: {broken['reason']}"
 
 
 def waiting_text(waiting: Mapping[str, Any]) -> str:

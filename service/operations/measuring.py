@@ -9,12 +9,15 @@ from service.domain.job import Job, JobState
 from service.domain.parameters import SystemParameters
 from service.domain.progress import ScanProgress, metric_text, scan_backfill_type
 from service.domain.readiness import age
+from service.operations.broken import broken_of
 from service.operations.status import listed
+from service.operations.views import Broken
 from service.operations.world import World
 from service.ports.meta_store import Transaction
+from service.ports.records import CatalogEntry
 from service.ports.source_records import Source
 from service.protocol.epoch import NEVER, instant_of
-from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, JobId
+from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, JobId, RelationId
 from service.protocol.plan import ScanType
 from service.telemetry.metrics import FragmentMeasure, Measures, SnapshotMeasure, SourceMeasure
 
@@ -36,6 +39,7 @@ async def measure(world: World) -> Measures:
         scans = await tx.fragments.scans([entry.job for entry in entries])
         sources = await tx.sources.all()
         snapshots = await _snapshots(tx, unfinished, now=now, lease=world.worker_lease)
+        broken = _broken(entries, await broken_of(tx))
     ids = {entry.relation.name: int(entry.relation.id) for entry in entries}
     return Measures(
         jobs=Counter(str(entry.state) for entry in entries),
@@ -56,15 +60,25 @@ async def measure(world: World) -> Measures:
             for scan in found
             if not scan.external and scan.upstream in ids
         },
-        follower_of={
-            scan.fragment: int(entry.relation.id) for entry in entries for scan in scans[entry.job] if scan.external
-        },
+        follower_of=_followers(entries, scans),
         sources=tuple(_source(one) for one in sources),
         snapshots=snapshots,
+        broken=broken,
         snapshot_scans=frozenset(
             scan.fragment for found in scans.values() for scan in found if scan.scan_type is ScanType.SNAPSHOT_BACKFILL
         ),
     )
+
+
+def _followers(
+    entries: Sequence[CatalogEntry], scans: Mapping[JobId, Sequence[ScanProgress]]
+) -> Mapping[FragmentId, int]:
+    return {scan.fragment: int(entry.relation.id) for entry in entries for scan in scans[entry.job] if scan.external}
+
+
+def _broken(entries: Sequence[CatalogEntry], broken: Mapping[RelationId, Broken]) -> tuple[tuple[str, str, str], ...]:
+    named = ((entry, broken.get(entry.relation.id)) for entry in entries)
+    return tuple((str(entry.job), entry.relation.name, one.state) for entry, one in named if one is not None)
 
 
 def _limits(unfinished: Sequence[Job], scans: Mapping[JobId, Sequence[ScanProgress]]) -> Mapping[FragmentId, int]:

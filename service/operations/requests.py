@@ -6,6 +6,7 @@ from typing import TypeVar
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from service.domain.job import Job, JobState
 from service.operations import comparing
+from service.operations.broken import broken_of, notice
 from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
@@ -61,7 +62,15 @@ async def verify(world: World, job: JobId) -> Verified:
             relation=plan.relation,
             scans=scans,
         )
-        return await _ask(world, request, Verified, limit=VERIFY_WAIT)
+        answer = await _ask(world, request, Verified, limit=VERIFY_WAIT)
+    return await _said_stale(world, found, answer)
+
+
+async def _said_stale(world: World, job: Job, answer: Verified) -> Verified:
+    """What is equal to an upstream that is not kept current is not current either."""
+    async with world.stores.begin() as tx:
+        broken = (await broken_of(tx)).get(job.relation)
+    return answer if broken is None else answer.model_copy(update={"stale": notice(job.name, broken)})
 
 
 async def _verifiable(tx: Transaction, job: JobId) -> Job:

@@ -28,6 +28,7 @@ from service.operations import (
     sources,
 )
 from service.operations.beside import beside, bound_insert, parsed
+from service.operations.broken import notices_of
 from service.operations.leaving import Gone, unless
 from service.operations.naming import named, relation_names
 from service.operations.outcome import Outcome
@@ -103,6 +104,7 @@ class _Call:
                 if found is not None and not found.readable:
                     raise found.unreadable
             known = SystemParameters.of(await tx.parameters.all())
+            notices = await notices_of(tx, statement.relations)
         query = self.world.reader.query(
             statement.sql,
             row_limit=bounded("row_limit", self._variable("row_limit"), known),
@@ -110,7 +112,8 @@ class _Call:
             catalog=_CATALOG.search(statement.sql) is not None,
         )
         result = await unless(self.gone, query)
-        return Outcome(f"SELECT {len(result.rows)}", result.columns, result.rows, truncated=result.truncated)
+        tag = f"SELECT {len(result.rows)}"
+        return Outcome(tag, result.columns, result.rows, notices=notices, truncated=result.truncated)
 
     async def _change(self, statement: s.Insert | s.Update | s.Delete) -> Outcome:
         try:

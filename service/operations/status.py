@@ -11,10 +11,12 @@ from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from service.domain.job import CREATING, Job, JobState
 from service.domain.progress import JobProgress, ScanProgress, fragment_text
 from service.domain.waiting import Waiting
+from service.operations.broken import broken_of
 from service.operations.limits import check_scans
 from service.operations.standing import Standing, progress_of, standing_of
 from service.operations.views import (
     ActorView,
+    Broken,
     ColumnView,
     DdlProgress,
     FragmentProgress,
@@ -60,8 +62,11 @@ async def jobs(world: World, states: Collection[JobState] | None, *, after: int,
         standing = await standing_of(tx, chosen)
         progress = await progress_of(tx, chosen, standing)
         waiting = await waits_of(world, tx, chosen, standing)
+        broken = await broken_of(tx)
     following = str(chosen[-1].id) if len(found) > limit else None
-    return JobPage(tuple(_job(job, progress[job.id], waiting.get(job.id)) for job in chosen), following)
+    return JobPage(
+        tuple(_job(job, progress[job.id], waiting.get(job.id), broken.get(job.relation)) for job in chosen), following
+    )
 
 
 async def job(world: World, wanted: JobId) -> JobDetail:
@@ -73,7 +78,8 @@ async def job(world: World, wanted: JobId) -> JobDetail:
         waiting = await waits_of(world, tx, [found], standing)
         fragments = await _fragments(tx, found, standing.scans[wanted])
         order = await tx.fragments.order(wanted)
-    return JobDetail(_job(found, progress[wanted], waiting.get(wanted)), fragments, tuple(order))
+        broken = (await broken_of(tx)).get(found.relation)
+    return JobDetail(_job(found, progress[wanted], waiting.get(wanted), broken), fragments, tuple(order))
 
 
 async def job_called(world: World, name: str) -> JobId:
@@ -262,7 +268,7 @@ def _counts(actor: ActorPlan, *, scanning: bool) -> PositionCounts:
     return PositionCounts(max(owned - in_progress - completed, 0), in_progress, completed, rows)
 
 
-def _job(found: Job, progress: JobProgress, waiting: Waiting | None) -> JobView:
+def _job(found: Job, progress: JobProgress, waiting: Waiting | None, broken: Broken | None) -> JobView:
     return JobView(
         id=found.id,
         relation=found.relation,
@@ -281,6 +287,7 @@ def _job(found: Job, progress: JobProgress, waiting: Waiting | None) -> JobView:
         recoveries=found.recoveries,
         state_since=found.state_since,
         waiting=waiting,
+        broken=broken,
         progress=ProgressView(
             text=progress.text,
             phase=progress.phase,

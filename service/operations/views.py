@@ -8,6 +8,7 @@ one, of a thousand, would take twice as long.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
 from service.domain.job import JobState
 from service.domain.progress import Phase
@@ -46,6 +47,19 @@ class ProgressView:
 
 
 @dataclass(slots=True)
+class Broken:
+    """Why a relation is not kept current: it follows no more (`broken`), its job `failed`, or it is `stale`, because
+    its source is waited for or, where `because_of` names one, because of another relation that it reads. `since` is
+    null where it is not known.
+    """
+
+    state: Literal["broken", "failed", "stale"]
+    reason: str
+    since: datetime | None
+    because_of: str | None
+
+
+@dataclass(slots=True)
 class JobView:
     """A job and how far it is."""
 
@@ -69,6 +83,8 @@ class JobView:
     state_since: datetime | None
     waiting: Waiting | None
     """Why it does not go on, null while it does."""
+    broken: Broken | None
+    """Why its relation is not kept current, null while it is."""
     progress: ProgressView
 
 

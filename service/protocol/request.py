@@ -96,6 +96,8 @@ class Verified(_Value):
     digest: str
     expected_digest: str
     differences: tuple[VnodeDifference, ...] = ()
+    stale: str | None = None
+    """Why what was compared is not current, although it may be equal; null where it is."""
 
 
 Request = Annotated[Analyze | Verify, Field(discriminator="type")]

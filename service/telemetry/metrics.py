@@ -93,6 +93,8 @@ class Measures:
     """The relation id of the table of each scan of an external table."""
     sources: tuple[SourceMeasure, ...] = ()
     snapshots: tuple[SnapshotMeasure, ...] = ()
+    broken: tuple[tuple[str, str, str], ...] = ()
+    """Job, name and state of what is not kept current."""
     snapshot_scans: frozenset[FragmentId] = frozenset()
     """Those of snapshot jobs, created ones too."""
 
@@ -263,6 +265,14 @@ def _gauges(measures: Measures) -> Iterator[Metric]:
     for state, count in measures.jobs.items():
         jobs.add_metric((state,), count)
     yield jobs
+    broken = GaugeMetricFamily(
+        "tidefill_job_broken",
+        "1 for every job whose relation is not kept current: broken, failed or stale.",
+        labels=("job_id", "name", "state"),
+    )
+    for labels in measures.broken:
+        broken.add_metric(labels, 1)
+    yield broken
     yield from _of_scans(measures)
     yield from _of_snapshots(measures.snapshots)
     yield from _of_sources(measures.sources)

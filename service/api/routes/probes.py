@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from service.api.calling import Here
 from service.operations import measuring
+from service.operations.broken import degraded_of
 from service.telemetry.metrics import CONTENT_TYPE
 
 router = APIRouter(tags=["probes"])
@@ -27,6 +28,8 @@ class Readiness(BaseModel):
 
     status: Literal["ok", "unavailable"]
     checks: dict[str, str]
+    degraded: list[str]
+    """Relations that are not kept current: `GET /v1/jobs` says why. They keep nobody from being served."""
 
 
 @router.get("/livez")
@@ -36,12 +39,13 @@ async def check_liveness() -> Alive:
 
 
 @router.get("/readyz", responses={503: {"model": Readiness, "description": "Some check does not pass"}})
-async def check_readiness(request: Request, response: Response) -> Readiness:
+async def check_readiness(world: Here, request: Request, response: Response) -> Readiness:
     """Check everything that serving a call needs; 503 when something is missing."""
     checks = dict(await cast("Checks", request.app.state.ready)())
     good = all(said == "ok" for said in checks.values())
     response.status_code = 200 if good else 503
-    return Readiness(status="ok" if good else "unavailable", checks=checks)
+    degraded = await degraded_of(world) if good else []
+    return Readiness(status="ok" if good else "unavailable", checks=checks, degraded=degraded)
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})

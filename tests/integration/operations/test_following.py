@@ -10,9 +10,12 @@ import pytest
 from typing_extensions import override
 
 from service.domain.errors import Conflict, Invalid, Refused, Unavailable
+from service.domain.job import JobEvent
 from service.operations import measuring, source_status, source_upkeep, sources, sql, status
 from service.operations.adaptive import adapt
+from service.operations.broken import degraded_of, notices_of
 from service.ports.health import StoreHealth
+from service.ports.records import NewLogicalView
 from service.ports.sources import Address, SourceLoad
 from service.protocol.cdc import CdcTableReport, SourceReport
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, Vnode
@@ -20,6 +23,7 @@ from service.protocol.plan import FragmentKind, FragmentPlan, PositionState, Vno
 from service.protocol.report import ActorReport
 from service.sources.tables import PostgresExternalTables
 from tests.support.external import PASSWORD, External, Following, external_database, following
+from tests.support.meta_store import NOW, add_created, new_view
 
 pytestmark = pytest.mark.postgres
 
@@ -338,6 +342,66 @@ async def test_what_broke_stays_broken_and_is_told_once(here: Following) -> None
     assert kinds == ["source.asked", "source.created", "source.waiting", "source.table_broken"]
     (view,) = (await source_status.source(here.world, "pg")).tables
     assert (view.state, view.reason) == ("broken", "a column was dropped")
+
+
+async def test_u2_a_broken_table_and_all_that_reads_it_are_shown_as_such(here: Following) -> None:
+    """In jobs, metrics, readiness, and to those who read: also through views of views; other tables are not named."""
+    await here.run(here.external.create_source())
+    await here.run("CREATE TABLE t (*) FROM pg TABLE 'orders'")
+    await here.run("CREATE TABLE other (id int PRIMARY KEY)")
+    async with here.world.stores.begin() as tx:
+        entry = await tx.catalog.named("t")
+        assert entry is not None
+        m = await add_created(tx, new_view("m", entry.relation.id))
+        n = await add_created(tx, new_view("n", m.relation))
+        view = await tx.views.add(NewLogicalView("v", "CREATE VIEW v", (("id", "bigint"),), (n.relation,)))
+        await tx.views.show(view)
+        assert await notices_of(tx, ["t", "m", "n", "v"]) == ()
+    assert await degraded_of(here.world) == []
+    fragment = await plan_of(here, "t")
+    assert fragment.cdc is not None
+    told = CdcTableReport(fragment=fragment.id, broken="a column was dropped")
+    here.reports = [SourceReport(source=fragment.cdc.source.id, offset="0/9", tables=(told,))]
+    await here.barrier()
+    page = await status.jobs(here.world, None, after=0, limit=10)
+    shown = {one.name: one.broken and (one.broken.state, one.broken.because_of) for one in page.items}
+    assert shown == {"t": ("broken", None), "other": None, "m": ("stale", "t"), "n": ("stale", "t")}
+    found = (await status.job(here.world, n.id)).job.broken
+    assert found is not None
+    assert found.reason == 'it reads "t": a column was dropped'
+    assert await degraded_of(here.world) == ["t", "m", "n"]
+    measured = await measuring.measure(here.world)
+    assert [(name, state) for _, name, state in measured.broken] == [("t", "broken"), ("m", "stale"), ("n", "stale")]
+    assert 'name="m",state="stale"} 1.0' in (await measuring.scrape(here.world)).decode()
+    async with here.world.stores.begin() as tx:
+        said = await notices_of(tx, ["other", "v", "t", "t"])
+    assert said == (
+        '"v" is stale: it reads "t": a column was dropped; its rows are as of then',
+        '"t" is broken: a column was dropped; its rows are as of then',
+    )
+
+
+async def test_u2_what_reads_a_source_that_is_waited_for_is_stale_until_it_goes_on(here: Following) -> None:
+    await here.run(here.external.create_source())
+    await here.run("CREATE TABLE t (*) FROM pg TABLE 'orders'")
+    fragment = await plan_of(here, "t")
+    assert fragment.cdc is not None
+    for why, names in (("it does not answer", ["t"]), (None, [])):
+        here.reports = [SourceReport(source=fragment.cdc.source.id, offset="0/9", waiting=why)]
+        await here.barrier()
+        assert await degraded_of(here.world) == names
+
+
+async def test_d10_a_view_that_failed_is_told_to_its_readers(here: Following) -> None:
+    await here.run("CREATE TABLE a (id int PRIMARY KEY)")
+    async with here.world.stores.begin() as tx:
+        entry = await tx.catalog.named("a")
+        assert entry is not None
+        bad = await add_created(tx, new_view("bad", entry.relation.id))
+        await tx.jobs.move(bad.id, JobEvent.FAILED, now=NOW, error="division by zero")
+        (said,) = await notices_of(tx, ["a", "bad"])
+    assert said.startswith('"bad" is failed since ')
+    assert "division by zero" in said
 
 
 async def test_no_limit_is_adapted_of_what_follows_no_longer(here: Following) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from service.domain.errors import Conflict, Invalid, MetaError, NotFound, Unavailable
+from service.domain.job import JobEvent
 from service.meta_store.stores import PostgresStores
 from service.operations import recovery, sql
 from service.operations.naming import named
@@ -332,3 +333,19 @@ async def test_what_postgres_says_it_reads_counts(here: Here) -> None:
     with pytest.raises(Invalid, match="could not be told from its text: nothing"):
         await here.world.views.create(RelationId(77), "v", "SELECT 1 AS a", reads=("t",))
     assert await here.in_public() == {"t"}
+
+
+async def test_d10_a_select_from_what_failed_or_reads_it_is_told_so(here: Here) -> None:
+    await here.created(new_table("well"))
+    await here.run(VIEW)
+    assert (await here.run("SELECT * FROM v")).notices == ()
+    async with here.stores.begin() as tx:
+        entry = await tx.catalog.named("t")
+        assert entry is not None
+        await tx.jobs.move(entry.job, JobEvent.FAILED, now=NOW, error="division by zero")
+    (said,) = (await here.run("SELECT * FROM v JOIN well USING (id)")).notices
+    assert said.startswith('"v" is stale since ')
+    assert 'it reads "t": division by zero' in said
+    assert (await here.run("SELECT * FROM well")).notices == ()
+    (said,) = (await here.run("SELECT * FROM t")).notices
+    assert said.startswith('"t" is failed since ')
