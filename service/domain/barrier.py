@@ -5,7 +5,7 @@ looks at what is recorded and names the one next effect, so a missed wake-up cos
 leader that reads the same view continues where the old one stopped (publishing first what was committed).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -141,16 +141,6 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
-class StartJobs:
-    """Start the jobs whose turn it is, and give the others their place in the queue."""
-
-
-@dataclass(frozen=True, slots=True)
-class CleanUp:
-    """Remove from the state store what was dropped or cancelled."""
-
-
-@dataclass(frozen=True, slots=True)
 class Abandon:
     """End the generation: nothing of it that is not committed shall count. `failure` is the worker's own account."""
 
@@ -174,10 +164,6 @@ class Inject:
 
     kind: BarrierKind
     worker: WorkerId
-    cleans_up: bool = False
-    """Remove what was dropped while the worker computes: where epochs take their whole interval or more there is no
-    other time for it.
-    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,20 +200,7 @@ class Retire:
 
 STOPPED: Final = "the job is no longer to be created"
 
-Effect = (
-    Publish
-    | StartJobs
-    | CleanUp
-    | Abandon
-    | RollBack
-    | ApplyStops
-    | Inject
-    | Attach
-    | Commit
-    | Wait
-    | BuildIndex
-    | Retire
-)
+Effect = Publish | Abandon | RollBack | ApplyStops | Inject | Attach | Commit | Wait | BuildIndex | Retire
 
 
 def decide(view: GraphView, *, now: datetime, pace: Pace) -> Effect:
@@ -236,25 +209,27 @@ def decide(view: GraphView, *, now: datetime, pace: Pace) -> Effect:
         return _decoupled(view, view.decoupled) or _next(view, now, pace)
     if view.published < view.committed:
         return Publish(view.committed)
-    if may_start(view.line, pace.permits) and not view.cleanups_waiting:
-        # A name may have been taken over before its last owner's views are gone: cleaning up comes first.
-        return StartJobs()
-    effect = _next(view, now, pace)
-    return _cleaning_up(effect) if view.cleanups_waiting else effect
+    return _next(view, now, pace)
 
 
-def _cleaning_up(effect: Effect) -> Effect:
-    """Clean up only where nothing else is due: a drop may wait long for the lock of a reader or of a worker that hangs,
-    and what ends such a worker, or keeps the others going, must not wait for it. Before the roll back it would not be
-    fenced.
+class Chore(StrEnum):
+    """Work of the leader beside the barriers. Each chore has a loop of its own, because one item of it may wait long
+    for a lock or fail again and again, and no barrier waits for that (I13).
     """
-    match effect:
-        case Wait():
-            return CleanUp()
-        case Inject():
-            return replace(effect, cleans_up=True)
-        case _:
-            return effect
+
+    START_JOBS = "start_jobs"
+    """Start the jobs whose turn it is, and give the others their place in the queue."""
+    CLEAN_UP = "clean_up"
+    """Remove from the state store what was dropped, cancelled or failed."""
+
+
+def chores(view: GraphView, pace: Pace) -> tuple[Chore, ...]:
+    """Return the chores that are due. Before the roll back a clean-up would not be fenced."""
+    due = {
+        Chore.START_JOBS: may_start(view.line, pace.permits),
+        Chore.CLEAN_UP: view.cleanups_waiting and view.status is not GraphStatus.RECOVERING,
+    }
+    return tuple(chore for chore, is_due in due.items() if is_due)
 
 
 def may_start(line: Line, permits: int) -> bool:

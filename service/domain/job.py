@@ -135,6 +135,8 @@ class Job:
     """Its graph has a worker of its own until the job merges."""
     published: bool = True
     """Whether what it creates can be read: the epoch that finished it is published a moment after it is committed."""
+    held_back: str | None = None
+    """Why what it created cannot be shown, for example because its name was taken in schema public."""
 
     @property
     def shown(self) -> "Job":

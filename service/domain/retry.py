@@ -1,14 +1,10 @@
-"""How long a graph waits before it starts again, and when a job is given up."""
+"""How long a graph waits before it starts again."""
 
 from datetime import timedelta
 from typing import Final
 
 BACKOFF_FIRST: Final = timedelta(milliseconds=20)
 BACKOFF_MAX: Final = timedelta(seconds=5)
-FAILURES_MAX: Final = 3
-"""A deterministic failure fails the same way every time; three tries tell it from a blip without holding the graph
-long.
-"""
 
 
 def backoff(attempts: int) -> timedelta:
@@ -17,8 +13,3 @@ def backoff(attempts: int) -> timedelta:
         return timedelta(0)
     # Beyond 2^8 the ceiling holds anyway; the cap keeps the power small.
     return min(BACKOFF_FIRST * 2 ** min(attempts - 1, 8), BACKOFF_MAX)
-
-
-def gives_up(failures: int, *, deterministic: bool) -> bool:
-    """Whether a job that was blamed `failures` times in a row is failed."""
-    return deterministic and failures >= FAILURES_MAX

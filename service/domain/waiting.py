@@ -36,6 +36,7 @@ class Reason(StrEnum):
     INDEX = "index"
     STOP = "stop"
     SOURCE = "source"
+    NAME = "name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ def why(
             return Waiting(Reason.QUEUE, text, job.state_since or job.initialized_at)
         case JobState.CANCELLING | JobState.DROPPING:
             return Waiting(Reason.STOP, "a barrier has yet to stop its actors", job.state_since)
+        case JobState.CREATED if not job.published and job.held_back is not None:
+            return Waiting(Reason.NAME, f"its view cannot be made: {job.held_back}", job.state_since)
         case JobState.CREATED if not follows_unread(scans):
             return None
         case JobState.CREATING | JobState.CREATED:

@@ -5,21 +5,36 @@ Next: `service.operations.barriers`.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
-from service.domain.barrier import Effect, Inject, Publish, Retire, StartJobs, Wait
+from service.domain.barrier import Chore, Effect, Inject, Publish, Retire, Wait
 from service.domain.errors import Deposed, NotFound
 from service.domain.leadership import RENEW_EVERY, Leadership
+from service.domain.set_aside import SetAside
 from service.loops.periodic import Pauses, run_periodically
-from service.operations import adaptive, barriers, idempotency, launching, leadership, maintenance, source_upkeep
+from service.operations import (
+    adaptive,
+    barriers,
+    idempotency,
+    launching,
+    leadership,
+    maintenance,
+    queue,
+    recovery,
+    source_upkeep,
+)
 from service.operations.world import World
 from service.ports.launcher import Launcher
-from service.protocol.ids import DATABASE_GRAPH, GraphId, Term
+from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, RelationId, Term
 
 _IDLE_SECONDS = 0.5
 """The longest wait between two looks at the graph when nothing is due; a signal ends it."""
+_CHORE_AT_LEAST = timedelta(seconds=5)
+"""The longest wait between two looks at a chore; every look at the database graph wakes one that is due."""
 ATTEND_EVERY = timedelta(milliseconds=500)
 """How soon the graphs are found that another leader has begun."""
 _ADAPT_EVERY = timedelta(milliseconds=100)
@@ -40,6 +55,8 @@ class Schedule:
     attended: dict[GraphId, asyncio.Event] = field(default_factory=dict[GraphId, asyncio.Event])
     """The graphs of snapshot jobs that have a loop here, each with what ends it."""
     attending: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    jobs_aside: SetAside[JobId] = field(default_factory=SetAside[JobId])
+    relations_aside: SetAside[RelationId] = field(default_factory=SetAside[RelationId])
     published: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a barrier was published that limits have not been adapted to."""
 
@@ -48,6 +65,8 @@ class Schedule:
         loops = [
             run_periodically(self.elect, Pauses(RENEW_EVERY), self.stop, name="elector"),
             run_periodically(self.pulse, Pauses(timedelta(0)), self.stop, name="barriers"),
+            run_periodically(self.start_jobs, Pauses(timedelta(0)), self.stop, name="queue"),
+            run_periodically(self.clean_up, Pauses(timedelta(0)), self.stop, name="cleanup"),
             run_periodically(self.attend, Pauses(ATTEND_EVERY), self.stop, name="graphs"),
             run_periodically(self.adapt, Pauses(_ADAPT_EVERY), self.stop, name="adaptive"),
             run_periodically(self.renew, Pauses(idempotency.RENEW_EVERY), self.stop, name="claims"),
@@ -81,6 +100,31 @@ class Schedule:
             await self.world.signals.wait(_IDLE_SECONDS, topic=DATABASE_GRAPH)
             return
         await self.look(DATABASE_GRAPH, term=term)
+
+    async def start_jobs(self) -> None:
+        """Start the jobs whose turn it is, and wait for the next ones."""
+        await self._chore(Chore.START_JOBS, self.jobs_aside, self._start_jobs)
+
+    async def _start_jobs(self, term: Term) -> None:
+        if await queue.start_jobs(self.world, term=term, aside=self.jobs_aside):
+            self.world.signals.notify()
+            await self.attend()
+
+    async def clean_up(self) -> None:
+        """Remove what was dropped, and wait for the next drop."""
+        await self._chore(Chore.CLEAN_UP, self.relations_aside, self._clean_up)
+
+    async def _clean_up(self, term: Term) -> None:
+        await recovery.clean_up(self.world, term=term, aside=self.relations_aside)
+        self.world.signals.notify(None)
+
+    async def _chore(self, chore: Chore, aside: SetAside[Any], work: Callable[[Term], Awaitable[None]]) -> None:
+        """Do a chore, then wait until a look at the database graph finds it due, or an item set aside is."""
+        heard = self.world.signals.heard(chore)
+        if (term := self._term()) is not None:
+            await work(term)
+        wait = aside.wait(now=self.world.clock.now(), longest=_CHORE_AT_LEAST)
+        await self.world.signals.wait(wait.total_seconds(), topic=chore, since=heard)
 
     async def attend(self) -> None:
         """Give every graph besides the database graph a loop of its own: none waits for another (I10). Called where one
@@ -124,8 +168,6 @@ class Schedule:
             match effect:
                 case Publish():
                     self.published.set()
-                case StartJobs():
-                    await self.attend()
                 case Wait() | Inject():
                     await self._wait(graph, effect, since=heard)
                     break
@@ -160,7 +202,7 @@ class Schedule:
         if term is not None:
             await maintenance.vacuum(self.world, term=term)
             await maintenance.unstage(self.world, term=term)
-            await maintenance.forget_questions(self.world, term=term)
+            await maintenance.forget_past(self.world, term=term)
 
     async def mind_sources(self) -> None:
         """See to external databases. Beside everything else: one that is away takes its time to say so."""

@@ -3,11 +3,12 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Text, any_, cast, delete, exists, func, literal, or_, select, update
+from sqlalchemy import ColumnElement, Row, Text, and_, any_, cast, delete, exists, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.job import JobState
+from service.meta_store.documents import printable
 from service.meta_store.following import unfollow
 from service.meta_store.models import TAKEN, UNSHOWN, cleanup, fragment, job, relation_column, view_reference
 from service.meta_store.models import relation as relations
@@ -75,6 +76,11 @@ class PostgresCatalog:
             .order_by(relations.c.id)
         )
         return [relation_of(row) for row in rows]
+
+    async def hold_back(self, relation: RelationId, reason: str) -> None:
+        text = printable(reason)
+        changed = and_(relations.c.id == relation, UNSHOWN, relations.c.held_back.is_distinct_from(text))
+        await self._connection.execute(update(relations).where(changed).values(held_back=text))
 
     async def cleanups(self) -> Sequence[Cleanup]:
         """Newest first: what reads goes before what is read."""

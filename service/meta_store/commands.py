@@ -57,7 +57,9 @@ class PostgresCommands:
             return
         text = None if error is None else printable(error)
         done = update(command_table).where(among(command_table.c.id, commands), UNFINISHED)
-        await self._connection.execute(done.values(done=True, epoch=epoch, error=text))
+        # The epoch of the barrier that carried it, where one did: a later checkpoint commits it (I4).
+        own = func.coalesce(command_table.c.epoch, epoch)
+        await self._connection.execute(done.values(done=True, epoch=own, error=text))
         old = delete(command_table).where(command_table.c.id <= max(commands) - KEPT, command_table.c.done)
         await self._connection.execute(old)
 

@@ -117,7 +117,9 @@ class PostgresGraphs:
         rows = await self._connection.execute(select(graphs).where(among(graphs.c.id, wanted)))
         return {GraphId(row.id): _state(row) for row in rows}
 
-    async def set_published(self, graph: GraphId, epoch: Epoch, *, now: datetime) -> None:
+    async def set_published(
+        self, graph: GraphId, epoch: Epoch, *, now: datetime, held_back: Collection[RelationId] = ()
+    ) -> None:
         await self._connection.execute(
             update(graphs).where(graphs.c.id == graph, graphs.c.published < epoch).values(published=epoch)
         )
@@ -127,7 +129,8 @@ class PostgresGraphs:
             .values(published_at=now)
         )
         created = exists().where(job.c.relation == relation.c.id, job.c.graph == graph, job.c.state == "Created")
-        await self._connection.execute(update(relation).where(UNSHOWN, created).values(shown=True))
+        shown = update(relation).where(UNSHOWN, created, not_(among(relation.c.id, held_back)))
+        await self._connection.execute(shown.values(shown=True, held_back=None))
 
     async def ask_recovery(self, graph: GraphId, reason: str | None) -> None:
         asked = update(graphs).where(graphs.c.id == graph)

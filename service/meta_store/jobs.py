@@ -200,6 +200,7 @@ JOBS: Final[Select[*tuple[Any, ...]]] = select(
     job_table.c.state_since,
     job_table.c.serverless,
     relations.c.shown,
+    relations.c.held_back,
 ).join(relations, relations.c.id == job_table.c.relation)
 _WIDTH: Final = len(JOBS.selected_columns)
 

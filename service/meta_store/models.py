@@ -151,6 +151,7 @@ relation = Table(
     Column("key_count", BigInteger, nullable=False, server_default=_ZERO),
     Column("shown", Boolean, nullable=False, server_default=_FALSE),
     Column("dropped", Boolean, nullable=False, server_default=_FALSE),
+    Column("held_back", Text),
 )
 TAKEN: Final = not_(relation.c.dropped)
 UNSHOWN: Final = and_(not_(relation.c.shown), TAKEN)

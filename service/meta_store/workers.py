@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Final
 
-from sqlalchemy import and_, exists, func, literal_column, not_, select, update
+from sqlalchemy import and_, delete, exists, func, literal_column, not_, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -11,11 +12,15 @@ from service.domain.barrier import OwnWorker
 from service.domain.errors import Stale
 from service.meta_store.documents import printable
 from service.meta_store.models import graph as graphs
-from service.meta_store.models import job, snapshot_backfill
+from service.meta_store.models import job, request, snapshot_backfill
 from service.meta_store.models import worker as workers
 from service.ports.records import WorkerRecord
+from service.ports.workers import FORGOTTEN_AFTER
 from service.protocol.api import Registration
 from service.protocol.ids import GraphId, WorkerId
+
+LISTED: Final = 50
+"""How many of the newest workers are listed besides those that were not given up."""
 
 
 class PostgresWorkers:
@@ -55,7 +60,11 @@ class PostgresWorkers:
 
     async def all(self, *, now: datetime, lease: timedelta) -> Sequence[WorkerRecord]:
         """Newest first."""
-        rows = await self._connection.execute(select(workers).order_by(workers.c.registered_at.desc(), workers.c.id))
+        newest_first = (workers.c.registered_at.desc(), workers.c.id)
+        newest = select(workers.c.id).order_by(*newest_first).limit(LISTED)
+        present = and_(not_(workers.c.given_up), workers.c.seen_at > now - FORGOTTEN_AFTER)
+        wanted = or_(present, workers.c.id.in_(newest))
+        rows = await self._connection.execute(select(workers).where(wanted).order_by(*newest_first))
         return [
             WorkerRecord(
                 worker=WorkerId(row.id),
@@ -69,6 +78,15 @@ class PostgresWorkers:
             )
             for row in rows
         ]
+
+    async def forget(self, *, now: datetime) -> int:
+        used = or_(
+            exists().where(graphs.c.worker == workers.c.id),
+            exists().where(request.c.worker == workers.c.id),
+        )
+        old = and_(workers.c.seen_at < now - FORGOTTEN_AFTER, not_(used))
+        gone = await self._connection.execute(delete(workers).where(old).returning(workers.c.id))
+        return len(gone.all())
 
     async def wanted(self) -> Sequence[GraphId]:
         rows = snapshot_backfill.join(job, job.c.id == snapshot_backfill.c.job)

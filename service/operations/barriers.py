@@ -16,7 +16,6 @@ from service.domain.barrier import (
     ApplyStops,
     Attach,
     BuildIndex,
-    CleanUp,
     Commit,
     Effect,
     GraphStatus,
@@ -27,14 +26,14 @@ from service.domain.barrier import (
     Publish,
     Retire,
     RollBack,
-    StartJobs,
     Wait,
+    chores,
     decide,
 )
 from service.domain.dml import BYTES_MAX, STATEMENTS_MAX, epoch_budget_ms, slices
 from service.domain.job import IN_GRAPH
 from service.domain.parameters import SystemParameters
-from service.operations import queue, recovery, snapshots
+from service.operations import recovery, snapshots
 from service.operations.effects import (
     apply_commands,
     finish_jobs,
@@ -88,33 +87,24 @@ async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
         # A worker is lost that was silent while this process could have heard it.
         world.attention.missed(began, world.clock.monotonic())
         view = await tx.graphs.view(graph, now=now, lease=world.patience())
-        effect = decide(view, now=now, pace=pace_of(world, graph, parameters))
+        pace = pace_of(world, graph, parameters)
+        effect = decide(view, now=now, pace=pace)
         recorded = await _record(world, tx, view, effect, parameters, now=now)
         created = await tx.catalog.unshown() if isinstance(effect, Publish) else ()
+    if graph == DATABASE_GRAPH and (due := chores(view, pace)):
+        world.signals.notify(*due)
     # Counted only once the commit is certain.
     _count(world, view, effect, recorded.answers, seconds=world.clock.monotonic() - began)
-    effect = await _carry_out(world, view, effect, created, term=term)
+    await _carry_out(world, view, effect, created, term=term)
     _notify(world, effect, merging=recorded.merging)
     return effect
 
 
-async def _carry_out(
-    world: World, view: GraphView, effect: Effect, created: Sequence[Relation], *, term: Term
-) -> Effect:
-    """Do what lies outside the meta store; return what became of it."""
+async def _carry_out(world: World, view: GraphView, effect: Effect, created: Sequence[Relation], *, term: Term) -> None:
+    """Do what lies outside the meta store."""
     match effect:
         case Publish(epoch):
             await _publish(world, view.graph, epoch, created, term=term)
-        case Inject(cleans_up=True):
-            # The worker need not wait for it.
-            _notify(world, effect)
-            await recovery.clean_up(world, term=term)
-        case StartJobs():
-            await queue.start_jobs(world, term=term)
-        case CleanUp():
-            complete = await recovery.clean_up(world, term=term)
-            # What is left is to be tried again at the next look, but not at once.
-            return effect if complete else Wait(None, "something dropped is still in use")
         case RollBack():
             await recovery.roll_back(world, view, term=term)
         case BuildIndex():
@@ -123,7 +113,6 @@ async def _carry_out(
             await snapshots.retire(world, view, term=term)
         case _:
             pass
-    return effect
 
 
 def _notify(world: World, effect: Effect, *, merging: bool = False) -> None:
@@ -179,7 +168,7 @@ async def _record(
             await recovery.abandon(tx, view, effect, now=now)
         case ApplyStops():
             await recovery.apply_stops(tx, view, now=now)
-        case Publish() | StartJobs() | CleanUp() | RollBack() | Wait() | BuildIndex() | Retire():
+        case Publish() | RollBack() | Wait() | BuildIndex() | Retire():
             pass
     return _Recorded()
 
@@ -188,6 +177,7 @@ async def _inject(
     world: World, tx: Transaction, view: GraphView, effect: Inject, parameters: SystemParameters, *, now: datetime
 ) -> None:
     waiting = await tx.commands.waiting(view.graph)
+    kind = effect.kind
     singly = view.decoupled is None and world.singles.may_begin(world.clock.monotonic())
     if effect.kind is BarrierKind.INITIAL:
         mutation, carried = await _initial(tx, view, waiting, parameters, now=now)
@@ -195,6 +185,9 @@ async def _inject(
         statements: tuple[Statement, ...] = ()
     else:
         mutation, carried = await _mutation(tx, waiting)
+        if any(command.hurried and command.id in carried for command in waiting):
+            # Decided by what is carried: a command may have come after the view was read.
+            kind = BarrierKind.CHECKPOINT
         # DML belongs to the database graph: every table does.
         statements = await _statements(tx, singly=singly) if view.decoupled is None else ()
     barrier = Barrier(
@@ -202,7 +195,7 @@ async def _inject(
         generation=view.generation,
         prev=view.committed if view.attached is None else view.attached,
         curr=world.epochs.next(view.newest, now=now),
-        kind=effect.kind,
+        kind=kind,
         mutation=mutation,
         statements=statements,
         dml=DmlLimits(
@@ -310,11 +303,13 @@ async def _commit(
 
 
 async def _publish(world: World, graph: GraphId, epoch: Epoch, created: Sequence[Relation], *, term: Term) -> None:
-    await world.tables.publish(graph, epoch, term=term, created=created)
+    refused = await world.tables.publish(graph, epoch, term=term, created=created)
     with world.timed("publish"):
         async with world.stores.begin(term) as tx:
             now = world.clock.now()
-            await tx.graphs.set_published(graph, epoch, now=now)
+            for relation, reason in refused.items():
+                await tx.catalog.hold_back(relation, reason)
+            await tx.graphs.set_published(graph, epoch, now=now, held_back=refused)
             newest = await tx.barriers.history(graph, limit=1)
     for record in newest:
         seconds = (now - record.injected_at).total_seconds()

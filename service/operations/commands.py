@@ -7,6 +7,7 @@ from service.domain.errors import Conflict, Invalid, NotFound, Unavailable, Unde
 from service.domain.job import JobState
 from service.operations.asking import ask
 from service.operations.limits import check_scans, scans_of
+from service.operations.routing import unfinished
 from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
@@ -131,6 +132,13 @@ async def _check_stopping(tx: Transaction, jobs: Collection[JobId]) -> None:
             raise NotFound(f"job {job} not found", kind="job")
         if found.state not in {JobState.CANCELLING, JobState.DROPPING}:
             raise Conflict(f"job {job} is {found.state}: cancel or drop it, which injects the Stop")
+    stopping = {job for command in await unfinished(tx) for job in _stopped(command.mutation)}
+    if again := stopping & set(jobs):
+        raise Conflict(f"a Stop of job {min(again)} is already queued")
+
+
+def _stopped(mutation: Mutation | None) -> Collection[JobId]:
+    return mutation.jobs if isinstance(mutation, Stop) else ()
 
 
 async def generation_of(tx: Transaction) -> Generation:

@@ -5,7 +5,8 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
-from service.domain.job import HOLDS_PERMIT, JobEvent, JobState
+from service.domain.errors import NotFound
+from service.domain.job import HOLDS_PERMIT, IllegalTransition, JobEvent, JobState
 from service.domain.progress import JobProgress
 from service.operations.routing import share_of
 from service.operations.standing import progress_of
@@ -24,6 +25,7 @@ async def apply_commands(
     """Record what each command that the epoch carried has changed, and answer it with the epoch (I4)."""
     done: list[CommandId] = []
     for command in commands:
+        acted = epoch if command.epoch is None else command.epoch
         await _take_effect(tx, graph, await share_of(tx, command), epoch=epoch, now=now)
         done.append(command.id)
         if command.mutation is not None:
@@ -31,7 +33,7 @@ async def apply_commands(
                 "mutation.applied",
                 {
                     "type": command.mutation.type,
-                    "epoch": str(epoch),
+                    "epoch": str(acted),
                     "asked_by": command.asked_by,
                     "command": command.id,
                 },
@@ -60,7 +62,10 @@ async def _take_effect(
 async def stop_jobs(tx: Transaction, jobs: Collection[JobId], *, epoch: Epoch, now: datetime) -> None:
     """The jobs' actors run no more: free their names and queue the removal of what they stored (I9)."""
     for job in jobs:
-        stopped = await tx.jobs.move(job, JobEvent.STOPPED, now=now)
+        try:
+            stopped = await tx.jobs.move(job, JobEvent.STOPPED, now=now)
+        except (IllegalTransition, NotFound):
+            continue  # another Stop has ended it: doing it twice is doing it once
         await tx.catalog.remove(stopped.relation)
         facts = {"job": job, "name": stopped.name, "epoch": str(epoch)}
         await tx.events.append(f"job.{stopped.state.lower()}", facts, now=now)

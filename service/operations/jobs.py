@@ -152,21 +152,31 @@ async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: str) -> list[
 async def drop(world: World, name: str, kind: RelationKind, *, cascade: bool, asked_by: str) -> None:
     """Drop a relation, created or still being created, and with CASCADE what reads it. Raises NotFound, Conflict."""
     async with world.stores.begin() as tx:
-        first = await named(tx, name)
-        if first is None:
-            raise NotFound(f'{kind} "{name}" does not exist', kind="relation")
-        if first.kind is not kind:
-            raise Conflict(f'"{name}" is not a {kind}; use DROP {str(first.kind).upper()}')
-        doomed = [first, *await _readers(tx, first.id)]
-        if len(doomed) > 1 and not cascade:
-            names = ", ".join(f"{reader.kind} {reader.name}" for reader in doomed[1:])
+        doomed = await _doomed(tx, name, kind, cascade=cascade)
+        # Asked before anything is held: the state store may take its time.
+        if foreign := await world.tables.foreign_readers([victim.name for victim in doomed]):
             raise Conflict(
-                f"cannot drop {kind} {name} because other objects depend on it: {names}. Use DROP .. CASCADE"
+                f"cannot drop {kind} {name} because objects that tidefill did not make depend on it:"
+                f" {', '.join(foreign)}. Drop those first"
             )
         stopping = [job for victim in doomed if (job := await _doom(world, tx, victim, asked_by)) is not None]
         graphs = await _stop(world, tx, stopping, asked_by=asked_by)
     world.signals.notify()
     await _gone(world, [victim.id for victim in doomed], graphs)
+
+
+async def _doomed(tx: Transaction, name: str, kind: RelationKind, *, cascade: bool) -> list[Named]:
+    """Return what a DROP removes, the named relation first. Raises NotFound, Conflict."""
+    first = await named(tx, name)
+    if first is None:
+        raise NotFound(f'{kind} "{name}" does not exist', kind="relation")
+    if first.kind is not kind:
+        raise Conflict(f'"{name}" is not a {kind}; use DROP {str(first.kind).upper()}')
+    doomed = [first, *await _readers(tx, first.id)]
+    if len(doomed) > 1 and not cascade:
+        names = ", ".join(f"{reader.kind} {reader.name}" for reader in doomed[1:])
+        raise Conflict(f"cannot drop {kind} {name} because other objects depend on it: {names}. Use DROP .. CASCADE")
+    return doomed
 
 
 async def _stop(world: World, tx: Transaction, jobs: Collection[JobId], *, asked_by: str) -> Collection[GraphId]:
@@ -259,6 +269,11 @@ async def _settled(world: World, job: JobId) -> Job | None:
         _raise_if_ended(found)
         if found.state is not JobState.CREATED:
             return None
+        if found.held_back is not None:
+            raise Conflict(
+                f"{found.kind} {found.name} is built and kept current, but its view cannot be made: {found.held_back}."
+                " It appears once that is mended"
+            )
         entry = await tx.catalog.get(found.relation)
         return found if entry is not None and entry.shown else None
 

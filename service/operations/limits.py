@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from service.domain.adaptive import AUTO, Asked, started
-from service.domain.errors import Invalid, NotFound
+from service.domain.errors import Conflict, Invalid, NotFound
+from service.domain.job import TERMINAL
 from service.domain.parameters import SystemParameters
 from service.operations.asking import ask
 from service.operations.routing import unfinished
@@ -99,9 +100,14 @@ async def throttled(tx: Transaction) -> set[FragmentId]:
 
 
 async def scans_of(tx: Transaction, job: JobId) -> tuple[FragmentId, ...]:
-    """Return the scans of a job. Raises NotFound; Invalid where it has none."""
-    if await tx.jobs.get(job) is None:
+    """Return the scans of a job, which is held. Raises NotFound; Conflict where it is over; Invalid without a scan."""
+    # A drop holds the job before it removes its fragments: whoever holds both does so in this order.
+    await tx.snapshots.graphs_of([job])
+    found = await tx.jobs.get(job)
+    if found is None:
         raise NotFound(f"job {job} not found", kind="job")
+    if found.state in TERMINAL:
+        raise Conflict(f"job {job} is {found.state}")
     scans = tuple(scan.fragment for scan in (await tx.fragments.scans([job]))[job])
     if not scans:
         raise Invalid("stream scan node or source node not found")
@@ -111,6 +117,7 @@ async def scans_of(tx: Transaction, job: JobId) -> tuple[FragmentId, ...]:
 async def check_scans(tx: Transaction, fragments: Collection[FragmentId]) -> None:
     """Raise NotFound for a fragment that does not exist and Invalid for one that is no scan."""
     known = await tx.fragments.job_of(fragments)
+    await tx.snapshots.graphs_of({job for job, _ in known.values()})
     for fragment in fragments:
         if fragment not in known:
             raise NotFound(f"fragment {fragment} not found", kind="fragment")

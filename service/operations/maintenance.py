@@ -1,5 +1,5 @@
 """Chores of the leader that no epoch waits for: vacuum old versions, drop staging tables that are done with, forget
-questions whose service was killed.
+questions whose service was killed, and workers that ended long ago.
 """
 
 from service.domain.job import IN_GRAPH
@@ -39,7 +39,8 @@ async def unstage(world: World, *, term: Term) -> int:
     return len(done) + len(orphans)
 
 
-async def forget_questions(world: World, *, term: Term) -> None:
-    """Forget the questions that nobody can wait for any more."""
+async def forget_past(world: World, *, term: Term) -> None:
+    """Forget the questions that nobody can wait for any more, and the workers that ended long ago."""
     async with world.stores.begin(term) as tx:
         await tx.requests.forget_older(world.clock.now() - VERIFY_WAIT)
+        await tx.workers.forget(now=world.clock.now())

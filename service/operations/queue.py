@@ -2,31 +2,57 @@
 
 from collections.abc import Sequence
 
-from service.domain.errors import Refused
+from service.domain.errors import Deposed, Refused, Unavailable
 from service.domain.job import Job, JobEvent, JobState
 from service.domain.parameters import SystemParameters
+from service.domain.set_aside import SetAside
 from service.operations.routing import follow
 from service.operations.snapshots import is_snapshot, many_rows
 from service.operations.world import World
-from service.protocol.ids import DATABASE_GRAPH, Term
+from service.protocol.ids import DATABASE_GRAPH, JobId, Term
 from service.protocol.mutation import Add
 from service.protocol.relation import RelationKind
+from service.telemetry.log import logger
+
+log = logger("queue")
 
 
-async def start_jobs(world: World, *, term: Term) -> int:
-    """Start every waiting job that may start; return how many did. Raises Deposed, Unavailable."""
+async def start_jobs(world: World, *, term: Term, aside: SetAside[JobId] | None = None) -> int:
+    """Start every waiting job that may start; return how many did. A job that cannot be started now is set aside while
+    the others go on; one that the state store refuses fails. Raises Deposed, Unavailable.
+    """
+    aside = SetAside() if aside is None else aside
     async with world.stores.begin(term) as tx:
         limit = SystemParameters.of(await tx.parameters.all()).max_concurrent_creating_streaming_jobs
         line = await tx.jobs.line()
         full = 0 < limit <= line.held
         waiting = await tx.jobs.where({JobState.INITIAL} if full else {JobState.INITIAL, JobState.QUEUED})
-        starting = _choose(waiting, held=line.held, limit=limit)
-        for job in waiting:
+        # The views of a dropped relation go before its name is taken over.
+        taken = {cleanup.name for cleanup in await tx.catalog.cleanups()}
+        free = [job for job in waiting if job.name not in taken]
+        aside.keep({job.id for job in waiting})
+        starting = _choose(free, held=line.held, limit=limit)
+        for job in free:
             if job.state is JobState.INITIAL and job not in starting:
                 await tx.jobs.move(job.id, JobEvent.QUEUED, now=world.clock.now())
+    due = aside.due([job.id for job in starting], now=world.clock.now())
     for job in starting:
+        if job.id in due:
+            await _try(world, job, aside, term=term)
+    return len(due)
+
+
+async def _try(world: World, job: Job, aside: SetAside[JobId], *, term: Term) -> None:
+    try:
         await _start(world, job, term=term)
-    return len(starting)
+    except Deposed:
+        raise
+    except Exception as error:
+        failures = aside.failed(job.id, now=world.clock.now())
+        if not isinstance(error, Unavailable):
+            log.exception("job.not_started", job=job.id, name=job.name, failures=failures)
+        else:
+            log.warning("job.not_started", job=job.id, name=job.name, failures=failures, error=str(error))
 
 
 def _choose(waiting: Sequence[Job], *, held: int, limit: int) -> list[Job]:

@@ -12,13 +12,14 @@ from service.domain.barrier import STOPPED, Abandon, GraphStatus, GraphView
 from service.domain.dml import failed
 from service.domain.errors import Refused, Unavailable
 from service.domain.job import IN_GRAPH, JobEvent, JobState
-from service.domain.retry import gives_up
+from service.domain.set_aside import SetAside
 from service.operations.effects import apply_commands
 from service.operations.world import World
 from service.ports.meta_store import Transaction
+from service.ports.records import Cleanup
 from service.protocol.dml import StatementResult
 from service.protocol.epoch import NEVER
-from service.protocol.ids import JobId, Term
+from service.protocol.ids import JobId, RelationId, Term
 from service.protocol.mutation import Stop
 from service.telemetry.log import logger
 
@@ -28,16 +29,13 @@ log = logger("recovery")
 async def abandon(tx: Transaction, view: GraphView, effect: Abandon, *, now: datetime) -> None:
     """End the generation, and give up the job that keeps failing, or the worker that is gone."""
     blamed = None if effect.failure is None else effect.failure.job
-    failures = await tx.jobs.blame(blamed, graph=view.graph)
+    await tx.jobs.blame(blamed, graph=view.graph)
     await _blame_statements(tx, view, effect, now=now)
     generation = await tx.graphs.set_status(view.graph, GraphStatus.RECOVERING, now=now, reason=effect.reason)
     if view.worker is not None and (view.worker not in view.alive or (_hung(view, effect) and _alone(view))):
         await tx.workers.give_up(view.worker)
-    if (
-        blamed is not None
-        and effect.failure is not None
-        and gives_up(failures, deterministic=effect.failure.deterministic)
-    ):
+    if blamed is not None and effect.failure is not None and effect.failure.deterministic:
+        # It would fail in the same way every time, and everybody else would recover with it.
         await _fail(tx, blamed, effect.reason, now=now)
     await tx.graphs.ask_recovery(view.graph, None)
     facts = {"graph": view.graph, "generation": generation, "reason": effect.reason, "job": blamed}
@@ -112,21 +110,33 @@ async def apply_stops(tx: Transaction, view: GraphView, *, now: datetime) -> Non
     await apply_commands(tx, view.graph, stops, epoch=view.committed, now=now)
 
 
-async def clean_up(world: World, *, term: Term) -> bool:
+async def clean_up(world: World, *, term: Term, aside: SetAside[RelationId] | None = None) -> bool:
     """Remove from the state store what was dropped, cancelled or failed (I9); return whether nothing is left.
 
-    What somebody still reads, or built a view of his own upon, stays for another try; it holds up nothing else.
+    A relation that somebody still reads is set aside for another try; it holds up nothing else.
     """
+    aside = SetAside() if aside is None else aside
     async with world.stores.begin(term) as tx:
-        left = await tx.catalog.cleanups()
-    complete = True
-    for cleanup in left:
+        left = {cleanup.relation: cleanup for cleanup in await tx.catalog.cleanups()}
+    aside.keep(left)
+    for relation in aside.due(left, now=world.clock.now()):
+        cleanup = left[relation]
         try:
-            await world.tables.drop(cleanup.relation, cleanup.name, term=term)
+            await world.tables.drop(relation, cleanup.name, term=term)
         except (Refused, Unavailable) as error:
-            complete = False
-            log.warning("relation.not_removed", relation=cleanup.relation, name=cleanup.name, error=str(error))
+            await _not_removed(world, cleanup, str(error), aside, term=term)
             continue
         async with world.stores.begin(term) as tx:
-            await tx.catalog.cleaned(cleanup.relation)
-    return complete
+            await tx.catalog.cleaned(relation)
+        del left[relation]
+    return not left
+
+
+async def _not_removed(world: World, cleanup: Cleanup, error: str, aside: SetAside[RelationId], *, term: Term) -> None:
+    now = world.clock.now()
+    if aside.failed(cleanup.relation, now=now) > 1:
+        return
+    facts = {"relation": cleanup.relation, "name": cleanup.name, "error": error}
+    log.warning("relation.not_removed", **facts)
+    async with world.stores.begin(term) as tx:
+        await tx.events.append("relation.not_removed", facts, now=now)

@@ -38,6 +38,7 @@ from service.protocol.ids import (
     Generation,
     GraphId,
     JobId,
+    RelationId,
     RequestId,
     Term,
     WorkerId,
@@ -102,9 +103,11 @@ class Graphs(Protocol):
         """Return the same of several graphs; those that are gone are left out."""
         ...
 
-    async def set_published(self, graph: GraphId, epoch: Epoch, *, now: datetime) -> None:
+    async def set_published(
+        self, graph: GraphId, epoch: Epoch, *, now: datetime, held_back: Collection[RelationId] = ()
+    ) -> None:
         """Record that the state store shows `epoch`: on the graph, on the barriers up to it, and on the relations
-        that were created and not yet shown.
+        that were created and not yet shown, but for those that are held back.
         """
         ...
 
@@ -174,7 +177,9 @@ class Commands(Protocol):
         """Return what no barrier carries yet, oldest first."""
         ...
 
-    async def finish(self, commands: Collection[CommandId], *, epoch: Epoch, error: str | None = None) -> None: ...
+    async def finish(self, commands: Collection[CommandId], *, epoch: Epoch, error: str | None = None) -> None:
+        """Answer commands with the epoch of the barrier that carried them, or with `epoch` where none did."""
+        ...
 
     async def carried(self, graph: GraphId, upto: Epoch) -> Sequence[Command]:
         """Return the unfinished commands that barriers up to `upto` carried."""

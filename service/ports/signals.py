@@ -4,10 +4,11 @@ correctness.
 
 from typing import Protocol
 
+from service.domain.barrier import Chore
 from service.protocol.ids import GraphId
 
-Topic = GraphId | None
-"""A graph's: something is at hand in it. None: something changed that others than its loop may wait for."""
+Topic = GraphId | Chore | None
+"""A graph's: something is at hand in it. A chore's: it is due. None: something changed that others may wait for."""
 
 
 class Signals(Protocol):

@@ -7,7 +7,7 @@ a leader that died half-way leaves a state from which the next call continues. T
 the way: a relation of that name in schema public, a view of theirs over ours.
 """
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -34,9 +34,12 @@ class VersionedTables(Protocol):
         """Build the index of storage order where it is missing."""
         ...
 
-    async def publish(self, graph: GraphId, epoch: Epoch, *, term: Term, created: Sequence[Relation]) -> None:
+    async def publish(
+        self, graph: GraphId, epoch: Epoch, *, term: Term, created: Sequence[Relation]
+    ) -> Mapping[RelationId, str]:
         """Show `epoch` (never an older one than shown) and the public views of relations that have become readable,
-        in one transaction (I2).
+        in one transaction (I2). Return the relations whose view could not be made, each with the reason: they hold up
+        no epoch (I13).
         """
         ...
 
@@ -56,6 +59,10 @@ class VersionedTables(Protocol):
 
     async def vacuum(self, relations: Collection[RelationId], graph: GraphId, epoch: Epoch, *, term: Term) -> int:
         """Delete versions that ended at or before min(epoch, published, every pin); return how many."""
+        ...
+
+    async def foreign_readers(self, names: Collection[str]) -> Sequence[str]:
+        """Return the objects, as schema.name, that somebody else built upon the public views of these names."""
         ...
 
     async def drop(self, relation: RelationId, name: str, *, term: Term) -> None:

@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Final, Protocol
 
 from service.domain.barrier import OwnWorker
 from service.ports.records import WorkerRecord
 from service.protocol.api import Registration
 from service.protocol.ids import GraphId, WorkerId
+
+FORGOTTEN_AFTER: Final = timedelta(days=1)
+"""How long a worker is kept after its last sign of life."""
 
 
 class Workers(Protocol):
@@ -27,7 +30,15 @@ class Workers(Protocol):
         """The worker is dead or hung: nothing it says counts any more."""
         ...
 
-    async def all(self, *, now: datetime, lease: timedelta) -> Sequence[WorkerRecord]: ...
+    async def all(self, *, now: datetime, lease: timedelta) -> Sequence[WorkerRecord]:
+        """Return every worker that may be alive and the newest of the others, newest first."""
+        ...
+
+    async def forget(self, *, now: datetime) -> int:
+        """Delete workers that were last seen `FORGOTTEN_AFTER` ago; return how many. One that comes back registers
+        again.
+        """
+        ...
 
     async def wanted(self) -> Sequence[GraphId]:
         """Return the graphs that shall have a worker of their own: those of serverless jobs that are being created and

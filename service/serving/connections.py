@@ -135,6 +135,11 @@ def is_away(error: psycopg.Error) -> bool:
     return error.sqlstate.startswith(_AWAY) and error.sqlstate != _TEMPORARY_FILES_LIMIT
 
 
+def is_locked(error: psycopg.Error) -> bool:
+    """Whether a statement waited longer for a lock than it may."""
+    return isinstance(error, errors.LockNotAvailable)
+
+
 def said(error: psycopg.Error) -> str:
     """Return an error's own words: the message, and the detail where there is one."""
     if error.diag.message_primary is None:

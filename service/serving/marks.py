@@ -3,6 +3,7 @@
 So a clean-up that comes late removes nothing of a successor, and nothing of a user's own.
 """
 
+from collections.abc import Collection
 from typing import Final
 
 from psycopg import sql
@@ -26,6 +27,18 @@ join pg_class c on c.oid = d.refobjid
 where d.classid = 'pg_rewrite'::regclass and d.refclassid = 'pg_class'::regclass and v.oid <> c.oid
   and v.relnamespace = 'public'::regnamespace and c.relnamespace = %s::regnamespace and c.relname = %s
 """
+_FOREIGN: Final = """
+select distinct quote_ident(n.nspname) || '.' || quote_ident(v.relname)
+from pg_depend d
+join pg_rewrite r on r.oid = d.objid
+join pg_class v on v.oid = r.ev_class
+join pg_namespace n on n.oid = v.relnamespace
+join pg_class c on c.oid = d.refobjid
+where d.classid = 'pg_rewrite'::regclass and d.refclassid = 'pg_class'::regclass and v.oid <> c.oid
+  and c.relnamespace = 'public'::regnamespace and c.relname = any (%s)
+  and coalesce(obj_description(v.oid, 'pg_class'), '') not like %s
+order by 1
+"""
 
 
 def view_mark(relation: RelationId) -> str:
@@ -37,6 +50,12 @@ async def owner(conn: Connection, schema: str, name: str) -> str | None:
     """Return the mark of what has a name, None where nothing has it."""
     row = await (await conn.execute(_OWNER, [schema, name])).fetchone()
     return None if row is None else str(row[0])
+
+
+async def foreign_readers(conn: Connection, names: Collection[str]) -> list[str]:
+    """Return what users built upon public views of these names, as schema.name."""
+    cursor = await conn.execute(_FOREIGN, [list(names), f"{MARK}%"])
+    return [str(name) for (name,) in await cursor.fetchall()]
 
 
 async def mark(conn: Connection, kind: str, name: sql.Identifier, text: str) -> None:

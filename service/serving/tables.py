@@ -4,16 +4,17 @@ Next: `relation_ddl.py` for what a table looks like, `fencing.py` for what makes
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+import psycopg
 from psycopg import sql
 
-from service.domain.errors import Conflict
+from service.domain.errors import Conflict, Invalid
 from service.protocol.ids import Epoch, Generation, GraphId, RelationId, Term
 from service.protocol.relation import ALIVE, Relation
 from service.serving import fencing, marks, relation_ddl
-from service.serving.connections import Connection, Pool, translated
+from service.serving.connections import Connection, Pool, is_away, is_locked, said, translated
 from service.serving.fencing import writing
 from service.serving.horizon import advance
 from service.serving.roles import role_names
@@ -49,40 +50,37 @@ class PostgresTables:
                 await conn.execute(forget.format(sql.Identifier("state", table), graph))
 
     async def create(self, relation: Relation, *, term: Term, loading: bool = False) -> None:
-        async with writing(self._pool, term) as conn:
-            await marks.refuse_foreign(conn, relation.name)
-            if not await _exists(conn, relation):
-                await conn.execute(relation_ddl.create_table(relation))
-                for statement in relation_ddl.create_indexes(relation):
-                    await conn.execute(statement)
-                await marks.mark(conn, "table", relation_ddl.table(relation.id), _layout_mark(relation))
-            if not loading:
-                await conn.execute(relation_ddl.create_storage_index(relation))
-            writer = sql.Identifier((await role_names(conn)).writer)
-            grant = sql.SQL("grant select, insert, update, delete on {} to {}")
-            await conn.execute(grant.format(relation_ddl.table(relation.id), writer))
-            if await _make_view(conn, "live", relation, relation_ddl.create_live_view(relation)):
-                view = sql.Identifier("live", relation.name)
-                await conn.execute(sql.SQL("grant select on {} to {}").format(view, writer))
+        try:
+            async with writing(self._pool, term) as conn:
+                await _create(conn, relation, loading=loading)
+        except psycopg.Error as error:
+            # Postgres answered, and refuses this relation: nobody else waits for it to change its mind.
+            raise Invalid(said(error)) from error
 
     async def index(self, relation: Relation, *, term: Term) -> None:
         async with self._building, writing(self._pool, term) as conn:
             await conn.execute(sql.SQL("set local maintenance_work_mem = {}").format(INDEX_MEMORY))
             await conn.execute(relation_ddl.create_storage_index(relation))
 
-    async def publish(self, graph: GraphId, epoch: Epoch, *, term: Term, created: Sequence[Relation]) -> None:
+    async def publish(
+        self, graph: GraphId, epoch: Epoch, *, term: Term, created: Sequence[Relation]
+    ) -> Mapping[RelationId, str]:
+        refused: dict[RelationId, str] = {}
         async with writing(self._pool, term) as conn:
             for relation in created:
-                await marks.refuse_foreign(conn, relation.name)
-                if await _make_view(conn, "public", relation, relation_ddl.create_public_view(relation, graph)):
-                    reader = sql.Identifier((await role_names(conn)).reader)
-                    view = sql.Identifier("public", relation.name)
-                    await conn.execute(sql.SQL("grant select on {} to {}").format(view, reader))
+                try:
+                    async with conn.transaction():
+                        await _show(conn, relation, graph)
+                except (Conflict, psycopg.Error) as error:
+                    if isinstance(error, psycopg.Error) and is_away(error) and not is_locked(error):
+                        raise
+                    refused[relation.id] = error.message if isinstance(error, Conflict) else said(error)
             await conn.execute(
                 "insert into state.published as p values (%s, %s, %s) on conflict (graph) do update"
                 " set epoch = excluded.epoch, term = excluded.term where p.epoch < excluded.epoch",
                 [graph, epoch, term],
             )
+        return refused
 
     async def roll_back(self, relations: Collection[RelationId], epoch: Epoch, *, term: Term) -> None:
         for relation in await self._stored(relations):
@@ -106,6 +104,11 @@ class PostgresTables:
                 if await marks.owner(conn, schema, name) == marks.view_mark(relation):
                     await marks.drop_view(conn, schema, name)
             await conn.execute(sql.SQL("drop table if exists {}").format(relation_ddl.table(relation)))
+
+    async def foreign_readers(self, names: Collection[str]) -> Sequence[str]:
+        with translated():
+            async with self._pool.connection() as conn:
+                return await marks.foreign_readers(conn, names)
 
     async def _stored(self, relations: Collection[RelationId]) -> list[RelationId]:
         """Return those that have a table, in order of id: a relation may be gone, or not yet be made."""
@@ -150,6 +153,33 @@ async def _roll_back(conn: Connection, relation: RelationId, epoch: Epoch) -> No
     table = relation_ddl.table(relation)
     await conn.execute(sql.SQL("delete from {} where _from > {}").format(table, epoch))
     await conn.execute(sql.SQL("update {0} set _to = {1} where _to > {2} and _to <> {1}").format(table, ALIVE, epoch))
+
+
+async def _create(conn: Connection, relation: Relation, *, loading: bool) -> None:
+    await marks.refuse_foreign(conn, relation.name)
+    if not await _exists(conn, relation):
+        await conn.execute(relation_ddl.create_table(relation))
+        for statement in relation_ddl.create_indexes(relation):
+            await conn.execute(statement)
+        await marks.mark(conn, "table", relation_ddl.table(relation.id), _layout_mark(relation))
+    if not loading:
+        await conn.execute(relation_ddl.create_storage_index(relation))
+    writer = sql.Identifier((await role_names(conn)).writer)
+    grant = sql.SQL("grant select, insert, update, delete on {} to {}")
+    await conn.execute(grant.format(relation_ddl.table(relation.id), writer))
+    if await _make_view(conn, "live", relation, relation_ddl.create_live_view(relation)):
+        view = sql.Identifier("live", relation.name)
+        await conn.execute(sql.SQL("grant select on {} to {}").format(view, writer))
+
+
+async def _show(conn: Connection, relation: Relation, graph: GraphId) -> None:
+    # A reader of what is replaced must not hold up the epoch.
+    await conn.execute("set local lock_timeout = '200ms'")
+    await marks.refuse_foreign(conn, relation.name)
+    if await _make_view(conn, "public", relation, relation_ddl.create_public_view(relation, graph)):
+        reader = sql.Identifier((await role_names(conn)).reader)
+        view = sql.Identifier("public", relation.name)
+        await conn.execute(sql.SQL("grant select on {} to {}").format(view, reader))
 
 
 async def _exists(conn: Connection, relation: Relation) -> bool:

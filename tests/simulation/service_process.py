@@ -255,6 +255,8 @@ class ServiceProcess:
         for name, tick, pauses in (
             ("elector", schedule.elect, Pauses(RENEW_EVERY)),
             ("barriers", schedule.pulse, Pauses(timedelta(0))),
+            ("queue", schedule.start_jobs, Pauses(timedelta(0))),
+            ("cleanup", schedule.clean_up, Pauses(timedelta(0))),
             ("graphs", schedule.attend, Pauses(ATTEND_EVERY)),
             ("claims", schedule.renew, Pauses(idempotency.RENEW_EVERY)),
             ("maintenance", schedule.tidy, Pauses(timedelta(seconds=random.choice((0.5, 5))))),

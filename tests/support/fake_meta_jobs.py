@@ -80,6 +80,12 @@ class FakeCatalog:
             if not row.shown and self.tables.jobs[row.job].job.state is JobState.CREATED
         ]
 
+    async def hold_back(self, relation: RelationId, reason: str) -> None:
+        row = self.tables.relations.get(relation)
+        if row is not None and not (row.shown or row.dropped):
+            stored = self.tables.jobs[row.job]
+            self.tables.jobs.put(row.job, replace(stored, job=replace(stored.job, held_back=reason)))
+
     async def cleanups(self) -> Sequence[Cleanup]:
         return [cleanup for _, cleanup in sorted(self.tables.cleanups.items(), reverse=True)]
 

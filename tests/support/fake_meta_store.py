@@ -12,10 +12,11 @@ from service.domain.errors import Deposed, NotFound, Stale
 from service.domain.job import JobState
 from service.ports.meta_store import Transaction
 from service.ports.records import BarrierRecord, Command, Event, Json, WorkerRecord
+from service.ports.workers import FORGOTTEN_AFTER
 from service.protocol.api import Registration
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.dml import InsertStaged
-from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, Generation, GraphId, Term, WorkerId
+from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, Generation, GraphId, RelationId, Term, WorkerId
 from service.protocol.mutation import Add, Mutation, Resume, Stop
 from service.protocol.report import Collected, Failed
 from tests.support.fake_meta_jobs import FakeActors, FakeCatalog, FakeFragments, FakeJobs
@@ -145,7 +146,9 @@ class FakeGraphs:
     async def states(self, wanted: Collection[GraphId]) -> Mapping[GraphId, Json]:
         return {one: await self.state(one) for one in wanted if one in self.tables.graphs}
 
-    async def set_published(self, graph: GraphId, epoch: Epoch, *, now: datetime) -> None:
+    async def set_published(
+        self, graph: GraphId, epoch: Epoch, *, now: datetime, held_back: Collection[RelationId] = ()
+    ) -> None:
         row = self._row(graph)
         if row.published < epoch:
             self.tables.graphs.put(graph, replace(row, published=epoch))
@@ -154,9 +157,14 @@ class FakeGraphs:
                 self.tables.history.put(key, replace(one, published_at=now))
         for relation, found in list(self.tables.relations.items()):
             job = self.tables.jobs[found.job]
-            if not (found.shown or found.dropped) and job.job.graph == graph and job.job.state is JobState.CREATED:
+            if (
+                relation not in held_back
+                and not (found.shown or found.dropped)
+                and job.job.graph == graph
+                and job.job.state is JobState.CREATED
+            ):
                 self.tables.relations.put(relation, replace(found, shown=True))
-                self.tables.jobs.put(found.job, replace(job, job=replace(job.job, published=True)))
+                self.tables.jobs.put(found.job, replace(job, job=replace(job.job, published=True, held_back=None)))
 
     async def ask_recovery(self, graph: GraphId, reason: str | None) -> None:
         row = self._row(graph)
@@ -386,7 +394,9 @@ class FakeCommands:
             found = self.tables.commands.take(command)
             if found is not None:
                 text = None if error is None else printable(error)
-                self.tables.finished_commands.put(command, replace(found, done=True, epoch=epoch, error=text))
+                self.tables.finished_commands.put(
+                    command, replace(found, done=True, epoch=found.epoch or epoch, error=text)
+                )
 
     async def carried(self, graph: GraphId, upto: Epoch) -> Sequence[Command]:
         return [
@@ -435,6 +445,17 @@ class FakeWorkers:
         row = self.tables.workers.get(worker)
         if row is not None:
             self.tables.workers.put(worker, replace(row, given_up=True))
+
+    async def forget(self, *, now: datetime) -> int:
+        running = {graph.worker for graph in self.tables.graphs.values()}
+        old = [
+            worker
+            for worker, row in self.tables.workers.items()
+            if row.seen_at < now - FORGOTTEN_AFTER and worker not in running
+        ]
+        for worker in old:
+            self.tables.workers.take(worker)
+        return len(old)
 
     async def all(self, *, now: datetime, lease: timedelta) -> Sequence[WorkerRecord]:
         newest = sorted(self.tables.workers.values(), key=lambda row: row.registered_at, reverse=True)

@@ -5,7 +5,7 @@ that buffers what it writes and is fenced when it commits, as the last statement
 numbers and NULL, ascending: the orders of keys have tests of their own.
 """
 
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -256,13 +256,16 @@ class FakeTables:
             table.indexed = True
         self.passing("after index")
 
-    async def publish(self, graph: GraphId, epoch: Epoch, *, term: Term, created: Sequence[Relation]) -> None:
+    async def publish(
+        self, graph: GraphId, epoch: Epoch, *, term: Term, created: Sequence[Relation]
+    ) -> Mapping[RelationId, str]:
         self.passing("before publish")
         self._assert_term(term)
         for relation in created:
             self.store.public[relation.name] = (relation.id, graph)
         self.store.published[graph] = max(epoch, self.store.published.get(graph, epoch))
         self.passing("after publish")
+        return {}
 
     async def fence(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
         self.passing("before fence")
@@ -301,6 +304,9 @@ class FakeTables:
                 deleted += table.vacuum(horizon)
         self.passing("after vacuum")
         return deleted
+
+    async def foreign_readers(self, _names: Collection[str]) -> Sequence[str]:
+        return ()
 
     async def drop(self, relation: RelationId, name: str, *, term: Term) -> None:
         self.passing("before drop")

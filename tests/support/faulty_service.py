@@ -45,10 +45,13 @@ class FaultyBarriers(PostgresBarriers):
 class FaultyTables(PostgresTables):
     """Meets its fault between commit and publish, after it, between fence and roll back, and after that."""
 
-    async def publish(self, graph: GraphId, epoch: Epoch, *, term: Term, created: Sequence[Relation]) -> None:
+    async def publish(
+        self, graph: GraphId, epoch: Epoch, *, term: Term, created: Sequence[Relation]
+    ) -> Mapping[RelationId, str]:
         pass_point("before_publish")
-        await super().publish(graph, epoch, term=term, created=created)
+        refused = await super().publish(graph, epoch, term=term, created=created)
         pass_point("after_publish")
+        return refused
 
     async def roll_back(self, relations: Collection[RelationId], epoch: Epoch, *, term: Term) -> None:
         pass_point("before_roll_back")

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
-from service.domain.barrier import Abandon, Commit, GraphStatus, Inject, Publish, RollBack, StartJobs
+from service.domain.barrier import Abandon, Commit, GraphStatus, Inject, Publish, RollBack
 from service.domain.leadership import LEASE
 from service.meta_store.stores import PostgresStores
 from service.operations.barriers import advance
@@ -46,6 +46,9 @@ class Shown:
 
     async def drop(self, *_: object, **__: object) -> None:
         return
+
+    async def foreign_readers(self, *_: object) -> Sequence[str]:
+        return ()
 
 
 class Leader:
@@ -125,10 +128,8 @@ class Leader:
         return barrier
 
     async def look(self) -> object:
-        """Do the one next thing in the database graph, besides starting jobs."""
-        while isinstance(effect := await advance(self.world, DATABASE_GRAPH, term=self.term), StartJobs):
-            pass
-        return effect
+        """Do the one next thing in the database graph."""
+        return await advance(self.world, DATABASE_GRAPH, term=self.term)
 
 
 @asynccontextmanager

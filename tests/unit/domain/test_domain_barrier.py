@@ -14,7 +14,7 @@ from service.domain.barrier import (
     ApplyStops,
     Attach,
     BuildIndex,
-    CleanUp,
+    Chore,
     Commit,
     Decoupled,
     Effect,
@@ -27,8 +27,8 @@ from service.domain.barrier import (
     Publish,
     Retire,
     RollBack,
-    StartJobs,
     Wait,
+    chores,
     decide,
     may_start,
 )
@@ -60,15 +60,6 @@ SOON = NOW + timedelta(milliseconds=50)
 
 TABLE: list[tuple[str, GraphView, timedelta, Effect]] = [
     ("publishes what is committed", replace(RUNNING, published=Epoch(4)), SECOND, Publish(Epoch(5))),
-    ("starts jobs", replace(RUNNING, line=Line(new=True)), SECOND, StartJobs()),
-    ("publishes before that", replace(RUNNING, published=Epoch(4), line=Line(new=True)), SECOND, Publish(Epoch(5))),
-    (
-        "cleans up before that",
-        replace(RUNNING, line=Line(new=True), cleanups_waiting=True),
-        timedelta(0),
-        CleanUp(),
-    ),
-    ("starts jobs without a worker", replace(WAITING, alive=frozenset(), line=Line(new=True)), SECOND, StartJobs()),
     ("rolls back", replace(RUNNING, status=GraphStatus.RECOVERING), SECOND, RollBack()),
     ("starts", WAITING, SECOND, Inject(BarrierKind.INITIAL, W1)),
     (
@@ -153,32 +144,6 @@ TABLE: list[tuple[str, GraphView, timedelta, Effect]] = [
         SECOND,
         Attach(Epoch(9)),
     ),
-    ("cleans up where it would wait", replace(RUNNING, cleanups_waiting=True), SECOND / 2, CleanUp()),
-    ("cleans up without a worker", replace(WAITING, alive=frozenset(), cleanups_waiting=True), SECOND, CleanUp()),
-    (
-        "fences before it cleans up",
-        replace(RUNNING, status=GraphStatus.RECOVERING, cleanups_waiting=True),
-        SECOND,
-        RollBack(),
-    ),
-    (
-        "ends a lost worker before it cleans up",
-        replace(RUNNING, alive=frozenset(), cleanups_waiting=True),
-        SECOND,
-        Abandon("worker lost"),
-    ),
-    (
-        "makes barriers before it cleans up",
-        replace(RUNNING, cleanups_waiting=True),
-        SECOND,
-        Inject(BarrierKind.CHECKPOINT, W1, cleans_up=True),
-    ),
-    (
-        "cleans up beside its first epoch",
-        replace(WAITING, cleanups_waiting=True),
-        SECOND,
-        Inject(BarrierKind.INITIAL, W1, cleans_up=True),
-    ),
     ("goes on when the clock went back", RUNNING, -3600 * SECOND, Inject(BarrierKind.CHECKPOINT, W1)),
     (
         "recovers when the clock went back",
@@ -247,7 +212,6 @@ def test_what_holds_for_every_view(view: GraphView) -> None:
     if shown and running and view.worker not in view.alive:
         assert isinstance(effect, Abandon)
     if isinstance(effect, Inject):
-        assert effect.cleans_up == view.cleanups_waiting
         assert effect.worker in view.alive
         assert not (running and view.in_flight is not None), "one barrier at a time"
         assert (effect.kind is BarrierKind.INITIAL) is (view.status is GraphStatus.WAITING)
@@ -260,7 +224,6 @@ def test_what_holds_for_every_view(view: GraphView) -> None:
     if isinstance(effect, Wait):
         assert effect.until is None or effect.until > NOW, "a wait that is over would spin"
         assert effect.until is not None or not view.alive
-        assert not view.cleanups_waiting
 
 
 @pytest.mark.parametrize(
@@ -279,6 +242,27 @@ def test_what_holds_for_every_view(view: GraphView) -> None:
 def test_a_job_starts_while_permits_last(line: Line, permits: int, *, starts: bool) -> None:
     """A new one is looked at in any case: it starts, or has to be told that there is a queue."""
     assert may_start(line, permits) == starts
+
+
+@pytest.mark.parametrize(
+    ("view", "due"),
+    [
+        (RUNNING, ()),
+        (replace(RUNNING, line=Line(new=True)), (Chore.START_JOBS,)),
+        (replace(WAITING, alive=frozenset[WorkerId](), line=Line(new=True)), (Chore.START_JOBS,)),
+        (replace(RUNNING, published=Epoch(4), line=Line(new=True)), (Chore.START_JOBS,)),
+        (replace(RUNNING, cleanups_waiting=True), (Chore.CLEAN_UP,)),
+        (replace(WAITING, cleanups_waiting=True), (Chore.CLEAN_UP,)),
+        # Not fenced yet.
+        (replace(RUNNING, status=GraphStatus.RECOVERING, cleanups_waiting=True), ()),
+        (replace(RUNNING, cleanups_waiting=True, line=Line(new=True)), (Chore.START_JOBS, Chore.CLEAN_UP)),
+    ],
+)
+def test_chores_are_due_whatever_the_barriers_do(view: GraphView, due: tuple[Chore, ...]) -> None:
+    """I13: no chore is a step of the barriers, and none waits for them."""
+    assert chores(view, PACE) == due
+    effect = decide(view, now=NOW, pace=PACE)
+    assert effect == decide(replace(view, line=Line(), cleanups_waiting=False), now=NOW, pace=PACE)
 
 
 @dataclass
@@ -326,8 +310,7 @@ class Environment:
             case ApplyStops():
                 return {"stops_waiting": False, "cleanups_waiting": True}
             case _:
-                assert effect == CleanUp()
-                return {"cleanups_waiting": False}
+                raise AssertionError(effect)
 
     def _abandoned(self) -> GraphView:
         view = self.view
@@ -345,7 +328,6 @@ class Environment:
         return replace(
             view, status=GraphStatus.RUNNING, worker=effect.worker, newest=epoch, last_injected_at=self.now,
             in_flight=InFlight(epoch, effect.kind, self.now), commands_waiting=False, statements_waiting=False,
-            cleanups_waiting=False,
         )  # fmt: skip
 
     def _waited(self, until: datetime | None) -> GraphView:

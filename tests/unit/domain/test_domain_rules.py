@@ -21,7 +21,7 @@ from service.domain.parameters import (
     parse_system_parameter,
 )
 from service.domain.placement import blocks
-from service.domain.retry import BACKOFF_FIRST, BACKOFF_MAX, FAILURES_MAX, backoff, gives_up
+from service.domain.retry import BACKOFF_FIRST, BACKOFF_MAX, backoff
 from service.protocol.ids import Term
 from service.protocol.vnodes import vnodes_of
 
@@ -32,12 +32,6 @@ def test_backoff_doubles_from_20_ms_to_5_s() -> None:
     assert all(later in {2 * sooner, BACKOFF_MAX} for sooner, later in pairwise(waits[1:]))
     assert waits[-1] == backoff(10**9) == BACKOFF_MAX
     assert backoff(-1) == timedelta(0)
-
-
-@pytest.mark.parametrize(("failures", "given_up"), [(FAILURES_MAX - 1, False), (FAILURES_MAX, True), (99, True)])
-def test_only_deterministic_failures_give_a_job_up(failures: int, given_up: bool) -> None:
-    assert gives_up(failures, deterministic=True) is given_up
-    assert not gives_up(failures, deterministic=False)
 
 
 @settings(max_examples=300, derandomize=True)

@@ -12,6 +12,7 @@ from service.protocol.ids import DATABASE_GRAPH, JobId, Term
 from service.protocol.mutation import Stop
 from service.protocol.relation import RelationKind
 from tests.support.fake_meta_store import FakeBegin, FakeStores
+from tests.support.fake_state_store import FakeTables, StateStore
 from tests.support.http import world_of
 from tests.support.meta_store import NOW, table_and_view
 
@@ -43,7 +44,7 @@ async def test_a_job_that_waits_for_its_stop_has_one(ask: Callable[[World, JobId
     _, view = await table_and_view(stores)
     dying = OneTransaction(lambda: NOW, tables=stores.tables)
     with pytest.raises(Unavailable):
-        await ask(world_of(dying), view.id)
+        await ask(world_of(dying, tables=FakeTables(StateStore())), view.id)
     async with stores.begin() as tx:
         waiting = {job.id for job in await tx.jobs.where({JobState.CANCELLING, JobState.DROPPING})}
         stopped = {

@@ -12,7 +12,7 @@ import pytest
 from service.domain.barrier import Abandon, Inject, Retire, RollBack
 from service.domain.errors import NotFound, Stale
 from service.domain.job import JobEvent, JobState
-from service.operations import jobs, queue
+from service.operations import jobs, queue, recovery
 from service.operations.asking import ask
 from service.operations.barriers import advance
 from service.operations.launching import supervise
@@ -283,6 +283,7 @@ class Driven(UnheardSignals):
         del topic, since
         self.cluster.clock.seconds += timeout_seconds
         await self.cluster.step(DATABASE_GRAPH)
+        await recovery.clean_up(self.cluster.world, term=self.cluster.term)
         try:
             await self.cluster.step(self.graph)
         except NotFound:

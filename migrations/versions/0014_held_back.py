@@ -1,0 +1,22 @@
+"""Why a created relation cannot be shown, such as a name that somebody took in schema public (expand).
+
+A service of the previous release does not read the column.
+
+Revision ID: 0014
+Revises: 0013
+"""
+
+from alembic import op
+
+revision = "0014"
+down_revision = "0013"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.execute("alter table tidefill.relation add column held_back text")
+
+
+def downgrade() -> None:
+    op.execute("alter table tidefill.relation drop column held_back")

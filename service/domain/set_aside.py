@@ -1,0 +1,35 @@
+"""Items of a chore that could not be done now: each waits for a back-off of its own while the others go on (I13)."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, Generic, TypeVar
+
+K = TypeVar("K")
+FIRST: Final = timedelta(milliseconds=200)
+LONGEST: Final = timedelta(seconds=10)
+
+
+@dataclass(slots=True)
+class SetAside(Generic[K]):
+    """Failures in a row of each item, and when it is due again. A new leader tries all at once."""
+
+    items: dict[K, tuple[int, datetime]] = field(default_factory=dict[K, tuple[int, datetime]])
+
+    def due(self, items: Iterable[K], *, now: datetime) -> list[K]:
+        """Return the items that may be tried now, in their order."""
+        return [item for item in items if item not in self.items or self.items[item][1] <= now]
+
+    def failed(self, item: K, *, now: datetime) -> int:
+        """Set an item aside: 0.2 s, doubling to 10 s. Return its failures in a row."""
+        failures = self.items.get(item, (0, now))[0] + 1
+        self.items[item] = failures, now + min(FIRST * 2 ** min(failures - 1, 10), LONGEST)
+        return failures
+
+    def keep(self, items: Collection[K]) -> None:
+        """Forget all other items: they are done, or gone."""
+        self.items = {item: state for item, state in self.items.items() if item in items}
+
+    def wait(self, *, now: datetime, longest: timedelta) -> timedelta:
+        """Return the time until the next item is due, at most `longest`."""
+        return max(min([due - now for _, due in self.items.values()], default=longest), timedelta(0))
