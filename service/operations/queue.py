@@ -29,17 +29,16 @@ async def start_jobs(world: World, *, term: Term, aside: SetAside[JobId] | None 
         waiting = await tx.jobs.where({JobState.INITIAL} if full else {JobState.INITIAL, JobState.QUEUED})
         # The views of a dropped relation go before its name is taken over.
         taken = {cleanup.name for cleanup in await tx.catalog.cleanups()}
-        free = [job for job in waiting if job.name not in taken]
         aside.keep({job.id for job in waiting})
+        due = aside.due([job.id for job in waiting], now=world.clock.now())
+        free = [job for job in waiting if job.name not in taken and job.id in due]
         starting = _choose(free, held=line.held, limit=limit)
         for job in free:
             if job.state is JobState.INITIAL and job not in starting:
                 await tx.jobs.move(job.id, JobEvent.QUEUED, now=world.clock.now())
-    due = aside.due([job.id for job in starting], now=world.clock.now())
     for job in starting:
-        if job.id in due:
-            await _try(world, job, aside, term=term)
-    return len(due)
+        await _try(world, job, aside, term=term)
+    return len(starting)
 
 
 async def _try(world: World, job: Job, aside: SetAside[JobId], *, term: Term) -> None:

@@ -18,7 +18,7 @@ from service.protocol.relation import Relation, RelationKind
 from tests.support.fake_meta_store import FakeStores
 from tests.support.fake_state_store import FakeTables, StateStore
 from tests.support.http import StillClock, world_of
-from tests.support.meta_store import LEASE, NOW, new_table, running, table_and_view
+from tests.support.meta_store import LEASE, NOW, add_created, new_table, new_view, running, table_and_view
 
 
 @dataclass
@@ -94,6 +94,17 @@ async def test_c1_a_job_that_cannot_be_started_now_is_set_aside(here: Here, erro
     here.clock.wall += timedelta(minutes=1)
     await queue.start_jobs(here.world, term=here.term, aside=aside)
     assert await here.state(bad) is JobState.FAILED
+
+
+async def test_c1_a_view_that_is_set_aside_takes_no_permit(here: Here) -> None:
+    here.tables.error = Unavailable("a lock")
+    async with here.stores.begin() as tx:
+        table = (await add_created(tx, new_table("t"))).relation
+        bad, good = [(await tx.jobs.add(new_view(name, table), now=NOW)).id for name in ("bad", "good")]
+    aside = SetAside[JobId]()
+    for _ in range(2):
+        await queue.start_jobs(here.world, term=here.term, aside=aside)
+    assert [await here.state(bad), await here.state(good)] == [JobState.INITIAL, JobState.CREATING]
 
 
 async def dropped(here: Here, *names: str) -> list[RelationId]:
