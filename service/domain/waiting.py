@@ -66,6 +66,8 @@ def why(
     job: Job, scans: Sequence[ScanProgress], around: Around, *, now: datetime, place: int | None = None
 ) -> Waiting | None:
     """Return why the job does not go on, None where it does or is not under way. `place` is its place in the queue."""
+    if job.held_back is not None and not job.published:
+        return Waiting(Reason.NAME, f"its view cannot be made: {job.held_back}", job.state_since)
     match job.state:
         case JobState.INITIAL:
             return Waiting(Reason.START, "the leader has yet to start it", job.initialized_at)
@@ -74,8 +76,6 @@ def why(
             return Waiting(Reason.QUEUE, text, job.state_since or job.initialized_at)
         case JobState.CANCELLING | JobState.DROPPING:
             return Waiting(Reason.STOP, "a barrier has yet to stop its actors", job.state_since)
-        case JobState.CREATED if not job.published and job.held_back is not None:
-            return Waiting(Reason.NAME, f"its view cannot be made: {job.held_back}", job.state_since)
         case JobState.CREATED if not follows_unread(scans):
             return None
         case JobState.CREATING | JobState.CREATED:

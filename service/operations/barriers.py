@@ -208,13 +208,8 @@ async def _inject(
         replay_upto=None if view.decoupled is None else await snapshots.replay_upto(tx, view.graph),
     )
     await tx.barriers.record(barrier, worker=effect.worker, now=now, commands=carried)
-    log.debug(
-        "barrier.injected",
-        epoch=barrier.curr,
-        kind=barrier.kind,
-        mutation=None if mutation is None else mutation.type,
-        statements=len(statements),
-    )
+    mutating = None if mutation is None else mutation.type
+    log.debug("barrier.injected", epoch=barrier.curr, kind=kind, mutation=mutating, statements=len(statements))
 
 
 async def _initial(

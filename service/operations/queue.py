@@ -42,6 +42,7 @@ async def start_jobs(world: World, *, term: Term, aside: SetAside[JobId] | None 
 
 
 async def _try(world: World, job: Job, aside: SetAside[JobId], *, term: Term) -> None:
+    world.starting.add(job.relation)
     try:
         await _start(world, job, term=term)
     except Deposed:
@@ -52,6 +53,8 @@ async def _try(world: World, job: Job, aside: SetAside[JobId], *, term: Term) ->
             log.exception("job.not_started", job=job.id, name=job.name, failures=failures)
         else:
             log.warning("job.not_started", job=job.id, name=job.name, failures=failures, error=str(error))
+    finally:
+        world.starting.discard(job.relation)
 
 
 def _choose(waiting: Sequence[Job], *, held: int, limit: int) -> list[Job]:

@@ -119,7 +119,8 @@ async def clean_up(world: World, *, term: Term, aside: SetAside[RelationId] | No
     async with world.stores.begin(term) as tx:
         left = {cleanup.relation: cleanup for cleanup in await tx.catalog.cleanups()}
     aside.keep(left)
-    for relation in aside.due(left, now=world.clock.now()):
+    free = [relation for relation in left if relation not in world.starting]
+    for relation in aside.due(free, now=world.clock.now()):
         cleanup = left[relation]
         try:
             await world.tables.drop(relation, cleanup.name, term=term)

@@ -21,6 +21,7 @@ from service.ports.records import Claim
 from service.ports.signals import Signals
 from service.ports.sources import ExternalTables, Replication
 from service.ports.state_store import Pins, PublicViews, Reader, Staging, VersionedTables
+from service.protocol.ids import RelationId
 from service.telemetry.metrics import Metrics, Stage
 
 
@@ -63,6 +64,8 @@ class World:
     """How long a question to a worker may take before the caller is told that none answered."""
     claims: set[Claim] = field(default_factory=set[Claim], repr=False)
     """Idempotency keys whose calls this process is carrying out."""
+    starting: set[RelationId] = field(default_factory=set[RelationId], repr=False)
+    """Relations whose tables this process is creating: a clean-up that came first would leave the table."""
     metrics: Metrics = field(default_factory=Metrics)
     """Counts what this process commits and publishes while it leads."""
     epochs: Epochs = field(default_factory=Epochs)

@@ -1,7 +1,7 @@
 """An external Postgres that is followed: a database of the server that the tests have, and a world that reaches it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -10,12 +10,13 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from service.domain.barrier import Inject
-from service.operations import source_upkeep, sql
+from service.operations import queue, recovery, source_upkeep, sql
 from service.operations.outcome import Outcome
 from service.operations.world import World
 from service.ports.sources import Address
 from service.protocol.barrier import Barrier
 from service.protocol.cdc import SourceReport
+from service.protocol.ids import RelationId
 from service.protocol.report import ActorReport
 from service.sources.replication import PostgresReplication
 from service.sources.tables import PostgresExternalTables
@@ -117,10 +118,10 @@ def external_database(server_url: str) -> Generator[External]:
 class Tables:
     """A state store that takes whatever it is told: what is written there is the worker's."""
 
-    async def _nothing(self, *_: object, **__: object) -> None:
-        return
+    async def _nothing(self, *_: object, **__: object) -> Mapping[RelationId, str]:
+        return {}
 
-    create = publish = fence = roll_back = drop = _nothing
+    create = publish = fence = roll_back = drop = foreign_readers = _nothing
 
 
 @dataclass
@@ -149,6 +150,8 @@ class Following:
     async def turn(self) -> object:
         """Do what a leader's loops do, once."""
         await source_upkeep.clean_up(self.world, term=self.leader.term)
+        await queue.start_jobs(self.world, term=self.leader.term)
+        await recovery.clean_up(self.world, term=self.leader.term)
         effect = await self.leader.look()
         if isinstance(effect, Inject):
             await self._answer()

@@ -1,6 +1,6 @@
 """A leader's looks at the database graph, one by one, and a worker that says what a test tells it to."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -11,7 +11,7 @@ from service.meta_store.stores import PostgresStores
 from service.operations.barriers import advance
 from service.operations.world import World
 from service.protocol.barrier import Barrier
-from service.protocol.ids import DATABASE_GRAPH, CommandId, JobId, Term, WorkerId
+from service.protocol.ids import DATABASE_GRAPH, CommandId, JobId, RelationId, Term, WorkerId
 from service.protocol.mutation import Add, Mutation
 from service.protocol.report import ActorReport
 from tests.support.http import world_of
@@ -32,8 +32,8 @@ from tests.support.meta_store import (
 class Shown:
     """A state store that shows whatever it is told to: the barriers under test write nothing."""
 
-    async def publish(self, *_: object, **__: object) -> None:
-        return
+    async def publish(self, *_: object, **__: object) -> Mapping[RelationId, str]:
+        return {}
 
     async def fence(self, *_: object, **__: object) -> None:
         return

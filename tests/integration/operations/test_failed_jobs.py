@@ -4,8 +4,9 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
+from service.domain.barrier import Inject
 from service.domain.job import JobEvent, JobState
-from service.operations import jobs
+from service.operations import jobs, recovery
 from service.protocol.barrier import BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, JobId
 from service.protocol.mutation import Add, Stop
@@ -66,7 +67,7 @@ async def test_no_generation_starts_it_again(leader: Leader) -> None:
     assert failed not in added
 
 
-async def test_what_was_dropped_is_removed_though_barriers_leave_no_time_between_them(leader: Leader) -> None:
+async def test_what_was_dropped_is_removed_while_a_barrier_is_in_flight(leader: Leader) -> None:
     """I9."""
     await failed_and_reader(leader)
     await drop(leader)
@@ -74,6 +75,7 @@ async def test_what_was_dropped_is_removed_though_barriers_leave_no_time_between
     async with leader.stores.begin() as tx:
         assert len(await tx.catalog.cleanups()) == 2
     await leader.queue(None)
-    await leader.injected()
+    assert isinstance(await leader.look(), Inject)
+    assert await recovery.clean_up(leader.world, term=leader.term)
     async with leader.stores.begin() as tx:
         assert await tx.catalog.cleanups() == []
