@@ -1,0 +1,36 @@
+"""A view holds what its text answers as a `SELECT` in Postgres, at every epoch and by every strategy (I12)."""
+
+import asyncio
+import logging
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.differential.examine import KNOWN, examine, shown, totals
+from tests.differential.worlds import Strategy, draw
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(600)]
+
+SEEDS = (21, 22, 23)
+
+
+def test_views_hold_what_their_texts_answer(postgres_url: str, spark: SparkSession) -> None:
+    logging.getLogger("SQLQueryContextLogger").disabled = True
+    told: list[str] = []
+    found = []
+    for seed in SEEDS:
+        world = draw(seed, KNOWN, cases=100)
+        one = asyncio.run(examine(world, postgres_url, spark))
+        found.append(one)
+        told += [shown(difference, world) for difference in one.differences]
+    total = totals(found)
+    mix = "\n".join(total.lines())
+    assert not told, "\n".join(told)
+    assert total.cases >= 300, mix
+    # A generator whose texts are refused, or whose rows are left out, proves nothing.
+    assert total.refused.total() < total.cases / 10, mix
+    assert total.compared - total.empty > total.cases * 0.7, mix
+    assert total.failing > 0, mix
+    assert total.live > 0, mix
+    assert total.pushed > 0, mix
+    assert set(total.strategies) == set(Strategy), mix
