@@ -214,7 +214,7 @@ async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str) -
         tables=PostgresTables(pools.leader),
         pins=PostgresPins(owner),
         reader=PostgresReader(pools.reader, pools.catalog, _reader_limits(settings)),
-        staging=PostgresStaging(owner, pools.reader),
+        staging=PostgresStaging(pools.staging, owner, pools.reader),
         gauge=PostgresGauge(owner),
         http_probe=HttpxProbe(hosts=hosts),
         views=PostgresViews(owner),
@@ -229,6 +229,8 @@ async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str) -
         request_signals=LocalSignals(),
         dml_url=pools.writer_url,
         hosts=hosts,
+        load_idle=timedelta(seconds=settings.load_idle_seconds),
+        load_within=timedelta(seconds=settings.load_seconds_max),
         own_workers=settings.launcher != "none",
         backlog=Backlog(settings.dml_waiting_max, settings.dml_waiting_bytes_max),
     )
@@ -255,6 +257,7 @@ class _Pools:
     read_url: str
     owner: Pool
     leader: Pool
+    staging: Pool
     reader: Pool
     probe: Pool
     catalog: Pool | None
@@ -280,6 +283,7 @@ async def _pools(stack: AsyncExitStack, settings: Settings, database_url: str, e
         read_url=logins.read_url,
         owner=await stack.enter_async_context(open_pool(url, name="owner")),
         leader=await stack.enter_async_context(open_pool(url, name="leader")),
+        staging=await stack.enter_async_context(open_pool(url, name="staging", size=settings.loads_max)),
         reader=await stack.enter_async_context(open_reader_pool(logins.reader_url, size=settings.queries_max)),
         probe=await stack.enter_async_context(open_reader_pool(logins.reader_url, size=1, name="probe")),
         catalog=await stack.enter_async_context(open_reader_pool(catalog_url, name="catalog")) if elsewhere else None,

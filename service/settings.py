@@ -72,6 +72,14 @@ class Settings(BaseSettings):
     """How many queries of users run at the same time; each has a connection to the state store."""
     queries_waiting_max: int = Field(default=100, ge=0)
     """How many more may wait, up to 10 s, until one of them ends."""
+    loads_max: int = Field(default=4, gt=0, le=100)
+    """How many bulk loads and INSERT .. SELECT may be received at the same time; each has a connection to the state
+    store. One more waits up to 10 s for its turn.
+    """
+    load_idle_seconds: float = Field(default=30.0, gt=0)
+    """How long the body of a bulk load may bring nothing."""
+    load_seconds_max: float = Field(default=3600.0, gt=0)
+    """How long the body of a bulk load may take as a whole."""
 
 
 def read_settings() -> Settings:

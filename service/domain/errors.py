@@ -4,6 +4,7 @@
     ├─ Refused        you asked for something impossible: never retry as it is
     │  ├─ Invalid           the request itself is wrong (syntax, type, option, value)
     │  ├─ NotFound          the thing named does not exist
+    │  ├─ TimedOut          the caller took too long to send it
     │  └─ Conflict          it exists already, is in use, or is in a state that does not allow it
     ├─ Fenced         you are no longer who you were: stop now
     │  ├─ Deposed           a newer leader term exists
@@ -49,6 +50,10 @@ class NotFound(Refused):
 
     kind: str = "object"
     position: int | None = None
+
+
+class TimedOut(Refused):
+    """The caller took too long to send the request."""
 
 
 class Conflict(Refused):

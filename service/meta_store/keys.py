@@ -57,7 +57,12 @@ class PostgresKeys:
         await self._connection.execute(answered)
 
     async def release(self, claim: Claim, *, now: datetime) -> None:
-        failed = exists().where(statements.c.id == idempotency_key.c.statement, statements.c.error.is_not(None))
+        failed = exists().where(
+            statements.c.id == idempotency_key.c.statement,
+            statements.c.error.is_not(None),
+            statements.c.applied_rows == 0,
+        )
+        # A staged statement that failed late has changed something: its repetition is told what.
         without_effect = or_(idempotency_key.c.statement.is_(None), failed)
         await self._connection.execute(delete(idempotency_key).where(_held(claim), without_effect))
         await self._connection.execute(update(idempotency_key).where(_held(claim)).values(held_until=now))

@@ -16,6 +16,7 @@ from service.meta_store.documents import among, printable, recordset, stored_tex
 from service.meta_store.models import KEY_UNANSWERED, STATEMENT_ID, WAITING, idempotency_key
 from service.meta_store.models import statement as statements
 from service.ports.records import StoredStatement
+from service.ports.statements import APPLIED_PARTLY
 from service.protocol.dml import NOTHING_UNFINISHED, STATEMENT, Statement, StatementResult, Unfinished
 from service.protocol.ids import Epoch, StatementId
 
@@ -124,6 +125,7 @@ def _finish(results: Sequence[StatementResult], epoch: Epoch, now: datetime) -> 
     new = recordset(rows, statements.c.id, statements.c.affected, statements.c.error, statements.c.sqlstate)
     applied = func.coalesce(statements.c.carried_to, statements.c.applied_rows)
     last = or_(statements.c.staged_rows.is_(None), new.c.error.is_not(None), applied >= statements.c.staged_rows)
+    late = and_(new.c.error.is_not(None), statements.c.applied_rows > 0)
     return (
         update(statements)
         .where(statements.c.id == new.c.id, among(statements.c.id, (one.id for one in results)))
@@ -131,7 +133,7 @@ def _finish(results: Sequence[StatementResult], epoch: Epoch, now: datetime) -> 
         .values(
             applied_rows=case((new.c.error.is_(None), applied), else_=statements.c.applied_rows),
             affected=case((new.c.error.is_(None), statements.c.affected + new.c.affected), else_=0),
-            error=new.c.error,
+            error=case((late, func.concat(new.c.error, APPLIED_PARTLY, statements.c.applied_rows)), else_=new.c.error),
             sqlstate=new.c.sqlstate,
             carried_by=None,
             carried_to=None,

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
+from service.domain.errors import Conflict, Invalid, NotFound, TimedOut, Unavailable
 from service.operations import dml, rows_arrow, rows_csv, rows_json
 from service.operations.world import World
 from service.ports.records import Claim
@@ -54,6 +54,26 @@ class Body:
                 yield chunk
 
 
+async def paced(world: World, stream: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+    """Yield the chunks of a body. A load holds a connection for as long as they come: raises TimedOut when nothing
+    comes for `World.load_idle`, or the whole takes longer than `World.load_within`.
+    """
+    iterator = aiter(stream)
+    ends = world.clock.monotonic() + world.load_within.total_seconds()
+    while True:
+        patience = min(world.load_idle.total_seconds(), ends - world.clock.monotonic())
+        try:
+            chunk = await asyncio.wait_for(anext(iterator), patience)
+        except StopAsyncIteration:
+            return
+        except TimeoutError as error:
+            raise TimedOut(
+                f"the body brought nothing for {world.load_idle.total_seconds():.0f} s (TIDEFILL_LOAD_IDLE_SECONDS), or"
+                f" took longer than {world.load_within.total_seconds():.0f} s (TIDEFILL_LOAD_SECONDS_MAX)"
+            ) from error
+        yield chunk
+
+
 @asynccontextmanager
 async def received(stream: AsyncIterator[bytes], form: Form, *, keep: bool) -> AsyncGenerator[Body]:
     """Have the rows ready to be read; `keep` asks for their digest, hence for all of them, beforehand."""
@@ -77,7 +97,7 @@ async def load(world: World, name: str, names: Sequence[str] | None, body: Body,
 
     Raises NotFound, Conflict where `name` is no table that can take rows, Invalid naming the row and column.
     """
-    relation = await _table(world, name)
+    relation = await table_called(world, name)
     columns, chunks = await opened(body, chosen(relation, names))
     async with aclosing(chunks) as closing:
         return await dml.bulk_load(world, relation, columns, closing, claim=claim)
@@ -125,7 +145,8 @@ def _refuse(why: str, names: Iterable[str]) -> None:
         raise Invalid(f"columns {why}: {listed}", pointer="columns")
 
 
-async def _table(world: World, name: str) -> Relation:
+async def table_called(world: World, name: str) -> Relation:
+    """Return a table that takes rows. Raises NotFound; Conflict where it takes none."""
     async with world.stores.begin() as tx:
         entry = await tx.catalog.named(name)
     if entry is None:

@@ -75,7 +75,7 @@ async def insert_query(
     if claim is not None and claim.statement is not None:
         return await _outcome(world, claim.statement)
     statement = await reserve(world)
-    staging = world.staging.from_query(statement, columns, query, timeout_ms=STAGING_TIMEOUT_MS)
+    staging = world.staging.from_query(statement, columns, query, timeout_ms=STAGING_TIMEOUT_MS, key=_key(relation))
     return await _insert_staged(world, statement, relation, columns, staging, claim=claim)
 
 
@@ -91,8 +91,12 @@ async def bulk_load(
     if claim is not None and claim.statement is not None:
         return await _outcome(world, claim.statement)
     statement = await reserve(world)
-    staging = world.staging.from_csv(statement, columns, chunks)
+    staging = world.staging.from_csv(statement, columns, chunks, key=_key(relation))
     return await _insert_staged(world, statement, relation, columns, staging, claim=claim)
+
+
+def _key(relation: Relation) -> tuple[str, ...]:
+    return tuple(part.name for part in relation.key)
 
 
 async def _insert_staged(

@@ -4,6 +4,7 @@ CSV bodies pass through untouched but for their header row: Postgres itself read
 """
 
 import csv
+import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
@@ -27,10 +28,11 @@ def array_literal(elements: Sequence[str | None]) -> str:
 async def opened(chunks: AsyncIterator[bytes]) -> tuple[list[str], AsyncIterator[bytes]]:
     """Read the header row; return its names and what follows it. Raises Invalid."""
     head = bytearray()
-    end = -1
+    end, quoted = -1, False
     async for chunk in chunks:
+        end, quoted = _line_end(chunk, quoted=quoted)
+        end = end if end < 0 else len(head) + end
         head += chunk
-        end = _line_end(head)
         if end >= 0:
             break
         if len(head) > HEADER_BYTES_MAX:
@@ -45,12 +47,19 @@ def _element(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _line_end(head: bytearray) -> int:
-    """Return where the first line ends, -1 if it goes on: a line break within quotes does not end it."""
-    end = head.find(b"\n")
-    while end >= 0 and head.count(b'"', 0, end) % 2:
-        end = head.find(b"\n", end + 1)
-    return end
+_STOPS: Final = re.compile(rb'["\n]')
+
+
+def _line_end(chunk: bytes, *, quoted: bool) -> tuple[int, bool]:
+    """Return where the first line ends, -1 if it goes on, and whether it goes on within quotes: a line break there
+    does not end it. Every byte is looked at once.
+    """
+    for stop in _STOPS.finditer(chunk):
+        if stop[0] == b'"':
+            quoted = not quoted
+        elif not quoted:
+            return stop.start(), False
+    return -1, quoted
 
 
 def _names(line: bytes) -> list[str]:

@@ -4,7 +4,9 @@ Numbers keep the digits that were sent: they never pass through a binary float. 
 value as it is; in an array column a list; everywhere else a string is taken as Postgres's text of the value.
 """
 
+import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Final, Never
 
@@ -27,15 +29,17 @@ class _Number(str):
 async def csv_of(chunks: AsyncIterator[bytes], columns: Sequence[Column]) -> AsyncIterator[bytes]:
     """Yield the rows as CSV in the order of `columns`. Raises Invalid naming the row, from 1, and the column."""
     rows = _Rows(columns)
-    rest = b""
+    rest = bytearray()
     async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
+        first, *others = chunk.split(b"\n")
+        rest += first
         if len(rest) > LINE_BYTES_MAX:
             raise Invalid(f"row {rows.read + 1}: the line is longer than {LINE_BYTES_MAX} bytes")
-        if text := "".join(rows.printed(lines)):
-            yield text.encode()
-    if text := "".join(rows.printed([rest])):
-        yield text.encode()
+        if others:
+            # Beside the event loop: a chunk may hold thousands of rows.
+            yield await asyncio.to_thread(rows.csv, [bytes(rest), *others[:-1]])
+            rest = bytearray(others[-1])
+    yield await asyncio.to_thread(rows.csv, [bytes(rest)])
 
 
 class _Rows:
@@ -46,8 +50,11 @@ class _Rows:
         self._names = {column.name for column in columns}
         self.read = 0
 
-    def printed(self, lines: Sequence[bytes]) -> Iterator[str]:
-        """Yield a CSV line for each row; blank lines are none."""
+    def csv(self, lines: Sequence[bytes]) -> bytes:
+        """Return a CSV line for each row; blank lines are none."""
+        return "".join(self._printed(lines)).encode()
+
+    def _printed(self, lines: Sequence[bytes]) -> Iterator[str]:
         for line in lines:
             if line and not line.isspace():
                 self.read += 1
@@ -136,8 +143,7 @@ def _named(value: object) -> str:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
         msg = f'"{twice}" is given twice'
         raise ValueError(msg)
     return members

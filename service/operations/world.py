@@ -53,6 +53,10 @@ class World:
     """Where workers run users' DML; handed to them when they register."""
     hosts: HostRules = ANY
     """Which hosts sources may be at."""
+    load_idle: timedelta = timedelta(seconds=30)
+    """How long the body of a bulk load may bring nothing."""
+    load_within: timedelta = timedelta(hours=1)
+    """How long it may take as a whole."""
     own_workers: bool = False
     """Whether a worker can be started for one job alone."""
     worker_lease: timedelta = timedelta(seconds=10)

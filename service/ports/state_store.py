@@ -123,15 +123,20 @@ class Staging(Protocol):
     """
 
     def from_query(
-        self, statement: StatementId, columns: Sequence[Column], sql: str, *, timeout_ms: int
+        self, statement: StatementId, columns: Sequence[Column], sql: str, *, timeout_ms: int, key: Sequence[str] = ()
     ) -> AbstractAsyncContextManager[int]:
         """Stage what a query gives, in its order, run under the reader's login; return the number of rows. Values are
-        assigned as INSERT does and checked as the target's are. Raises Invalid.
+        assigned as INSERT does and checked as the target's are, the size of its `key` included. Raises Invalid.
         """
         ...
 
     def from_csv(
-        self, statement: StatementId, columns: Sequence[Column], chunks: AsyncIterator[bytes]
+        self,
+        statement: StatementId,
+        columns: Sequence[Column],
+        chunks: AsyncIterator[bytes],
+        *,
+        key: Sequence[str] = (),
     ) -> AbstractAsyncContextManager[int]:
         """Stage Postgres CSV text (the bulk load's normal form). Raises Invalid naming the first bad row by number
         (1-based).

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Final, Protocol
 
 from service.ports.records import StoredStatement
 from service.protocol.dml import NOTHING_UNFINISHED, Statement, StatementResult, Unfinished
 from service.protocol.ids import Epoch, StatementId
+
+APPLIED_PARTLY: Final = ". It failed after other slices of its rows were applied; rows in the table: "
+"""Between the error of a staged statement and the number of its rows that stay applied."""
 
 
 class Statements(Protocol):

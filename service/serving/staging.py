@@ -16,9 +16,10 @@ from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn
 from psycopg.waiting import Wait
+from psycopg_pool import PoolTimeout
 
-from service.domain.errors import Invalid
-from service.protocol.columns import Column
+from service.domain.errors import Invalid, Unavailable
+from service.protocol.columns import Column, TypeName
 from service.protocol.dml import staging_table
 from service.protocol.ids import StatementId
 from service.serving import relation_ddl
@@ -27,6 +28,10 @@ from service.serving.roles import role_names
 from service.serving.user_query import one_statement, reading, refused_as_said
 
 CHUNK_BYTES: Final = 256 << 10
+KEY_BYTES: Final = 2_000
+"""Shorter keys fit into any index (2,704 bytes), so that they need no look."""
+_LONG: Final = frozenset({TypeName.TEXT, TypeName.BYTEA, TypeName.NUMERIC})
+"""Types of keys whose values may be of any length."""
 
 _LOCKS: Final = 1953719656
 """Seed of the advisory locks' numbers, so that nobody else's are the same."""
@@ -43,15 +48,18 @@ _ENDED_BY_A_CHECK: Final = "23"
 
 
 class PostgresStaging:
-    """`Staging` over the owner's pool, and the reader's for users' queries."""
+    """`Staging` over a pool of its own, which bounds the loads at once; `owner` cleans up, and users' queries have the
+    reader's. A load takes as long as its caller, so that it must hold no connection that the leader needs (I13).
+    """
 
-    def __init__(self, pool: Pool, reader: Pool) -> None:
-        self._pool = pool
+    def __init__(self, loads: Pool, owner: Pool, reader: Pool) -> None:
+        self._loads = loads
+        self._pool = owner
         self._reader = reader
 
     @asynccontextmanager
     async def from_query(
-        self, statement: StatementId, columns: Sequence[Column], sql: str, *, timeout_ms: int
+        self, statement: StatementId, columns: Sequence[Column], sql: str, *, timeout_ms: int, key: Sequence[str] = ()
     ) -> AsyncGenerator[int]:
         async with self._holding(statement) as conn:
             async with (
@@ -61,15 +69,22 @@ class PostgresStaging:
                 await _check_assignable(conn, statement, columns, sql)
                 async with aclosing(_copied_out(source, columns, sql, timeout_ms=timeout_ms)) as chunks:
                     rows = await _copied_in(conn, statement, columns, chunks, form="binary")
+                await _check_keys(conn, statement, columns, key)
             yield rows
 
     @asynccontextmanager
     async def from_csv(
-        self, statement: StatementId, columns: Sequence[Column], chunks: AsyncIterator[bytes]
+        self,
+        statement: StatementId,
+        columns: Sequence[Column],
+        chunks: AsyncIterator[bytes],
+        *,
+        key: Sequence[str] = (),
     ) -> AsyncGenerator[int]:
         async with self._holding(statement) as conn:
             async with _loading(conn, statement, columns):
                 rows = await _copied_in(conn, statement, columns, chunks, form="csv")
+                await _check_keys(conn, statement, columns, key)
             yield rows
 
     async def unheld(self) -> Sequence[StatementId]:
@@ -89,14 +104,23 @@ class PostgresStaging:
     async def _holding(self, statement: StatementId) -> AsyncGenerator[Connection]:
         """A session that holds the statement's table: a process that dies holds nothing any more."""
         with translated():
-            async with self._pool.connection() as conn:
+            conn = await self._connection()
+            try:
                 await conn.execute(_HOLD, (f"s_{statement}",))
-                try:
-                    yield conn
-                finally:
-                    # A session that has gone meanwhile holds nothing.
-                    with suppress(psycopg.OperationalError):
-                        await conn.execute("select pg_advisory_unlock_all()")
+                yield conn
+            finally:
+                # A session that has gone meanwhile holds nothing.
+                with suppress(psycopg.OperationalError):
+                    await conn.execute("select pg_advisory_unlock_all()")
+                await self._loads.putconn(conn)
+
+    async def _connection(self) -> Connection:
+        try:
+            return await self._loads.getconn()
+        except PoolTimeout as error:
+            raise Unavailable(
+                f"{self._loads.max_size} loads are being received (TIDEFILL_LOADS_MAX): try again later"
+            ) from error
 
 
 @asynccontextmanager
@@ -186,6 +210,33 @@ async def _copied_in(
             async for chunk in chunks:
                 await copy.write(chunk)
         return cursor.rowcount
+
+
+async def _check_keys(conn: Connection, statement: StatementId, columns: Sequence[Column], key: Sequence[str]) -> None:
+    """Refuse keys that the target's index would refuse, while nothing of the load is applied. Only long keys can be:
+    an index of the target's shape is built over these alone.
+    """
+    given = {column.name: column.type.name in _LONG for column in columns}
+    long = [name for name in key if given.get(name)]
+    if not long:
+        return
+    length = sql.SQL("coalesce(octet_length({}::text), 0)")
+    check = sql.SQL(
+        "create index {index} on {table} ((0::smallint), {key}, (0::bigint)) where {size} > {least}"
+    ).format(
+        index=sql.Identifier(f"s_{statement}_key"),
+        table=_table(statement),
+        key=sql.SQL(", ").join(sql.Identifier(name) for name in key if name in given),
+        size=sql.SQL(" + ").join(length.format(sql.Identifier(name)) for name in long),
+        least=KEY_BYTES,
+    )
+    try:
+        await conn.execute(check)
+    except psycopg.Error as error:
+        if is_away(error):
+            raise
+        raise Invalid(f"a key is too long: {error.diag.message_primary or said(error)}", pointer=long[0]) from error
+    await conn.execute(sql.SQL("drop index {}").format(sql.Identifier("stage", f"s_{statement}_key")))
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ from service.domain.barrier import GraphStatus
 from service.domain.errors import Conflict
 from service.ports.meta_store import Stores, Transaction
 from service.ports.records import Claim
+from service.ports.statements import APPLIED_PARTLY
 from service.protocol.dml import Delete, InsertStaged, InsertValues, Statement, StatementResult, Update
 from service.protocol.ids import DATABASE_GRAPH, Epoch, RequestId, StatementId, WorkerId
 from service.protocol.request import Analyze, Analyzed, Rejected
@@ -328,3 +329,28 @@ async def test_of_two_first_calls_with_one_key_one_runs(stores: Stores) -> None:
 
     results = await asyncio.gather(claim(), claim(), return_exceptions=True)
     assert sorted(type(result).__name__ for result in results) == ["Conflict", "bool"]
+
+
+async def test_c3_a_staged_statement_that_fails_late_says_what_it_applied_and_keeps_its_key(stores: Stores) -> None:
+    """I13: "changed nothing" would invite a repetition."""
+    await running(stores)
+    one = await store(stores, staged_rows=30)
+    async with stores.begin() as tx:
+        claim = await tx.keys.claim("k", "f", now=NOW, hold=timedelta(seconds=10))
+        assert isinstance(claim, Claim)
+        await tx.keys.accepted(claim, one.id)
+    await carry(stores, 10, one.model_copy(update={"last": 20}))
+    await finish(stores, 10, StatementResult(id=one.id, affected=20))
+    async with stores.begin() as tx:
+        await tx.graphs.set_status(DATABASE_GRAPH, GraphStatus.RECOVERING, now=NOW, reason="x")
+    await carry(stores, 20, one.model_copy(update={"first": 20}), generation=1)
+    await finish(stores, 20, StatementResult(id=one.id, affected=0, error="no", sqlstate="54000"))
+    async with stores.begin() as tx:
+        found = await tx.statements.get(one.id)
+        assert found is not None
+        assert found.result is not None
+        assert found.result.error == f"no{APPLIED_PARTLY}20"
+        await tx.keys.release(claim, now=NOW)
+        again = await tx.keys.claim("k", "f", now=NOW, hold=timedelta(seconds=10))
+    assert isinstance(again, Claim)
+    assert again.statement == one.id

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from service.domain.dml import SINGLY
 from service.domain.errors import Conflict
 from service.ports.records import Claim, Json, StoredStatement
+from service.ports.statements import APPLIED_PARTLY
 from service.protocol.dml import NOTHING_UNFINISHED, Statement, StatementResult, Unfinished
 from service.protocol.ids import Epoch, GraphId, RelationId, RequestId, StatementId, WorkerId
 from service.protocol.request import Analyzed, Rejected, Request, Verified
@@ -116,6 +117,8 @@ class FakeStatements:
             self.tables.statements.put(stored.id, row)
             return
         error = None if result.error is None else printable(result.error)
+        if error is not None and stored.applied_rows > 0:
+            error = f"{error}{APPLIED_PARTLY}{stored.applied_rows}"
         told = StatementResult(id=stored.id, affected=affected, error=error, sqlstate=result.sqlstate)
         self.tables.statements.take(stored.id)
         ended = replace(row, stored=replace(kept, epoch=epoch, result=told), finished_at=now)
@@ -199,7 +202,10 @@ class FakeKeys:
         statement = row.claim.statement
         finished = None if statement is None else self.tables.finished_statements.get(statement)
         failed = (
-            finished is not None and finished.stored.result is not None and finished.stored.result.error is not None
+            finished is not None
+            and finished.stored.result is not None
+            and finished.stored.result.error is not None
+            and finished.stored.applied_rows == 0
         )
         if statement is None or failed:
             self.tables.keys.take(claim.key)

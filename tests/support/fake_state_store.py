@@ -305,7 +305,8 @@ class FakeTables:
         self.passing("after vacuum")
         return deleted
 
-    async def foreign_readers(self, _names: Collection[str]) -> Sequence[str]:
+    async def foreign_readers(self, names: Collection[str]) -> Sequence[str]:
+        del names
         return ()
 
     async def drop(self, relation: RelationId, name: str, *, term: Term) -> None:

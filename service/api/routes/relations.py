@@ -1,6 +1,7 @@
 """`/v1/relations`: the catalog, and the bulk load of a table."""
 
 from collections.abc import Mapping
+from contextlib import aclosing
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path, Query, Request
@@ -72,7 +73,10 @@ async def load_rows(
         forms = ", ".join(bulk.Form)
         return answer(MEDIA, f'rows come as {forms}, text in UTF-8; not as "{media}"')
     names = None if columns is None else [part.strip() for part in columns.split(",")]
-    async with bulk.received(request.stream(), form, keep=call.key is not None) as body:
+    # A table that does not exist is no reason to receive rows.
+    await bulk.table_called(call.world, name)
+    stream = bulk.paced(call.world, request.stream())
+    async with aclosing(stream), bulk.received(stream, form, keep=call.key is not None) as body:
 
         async def act(claim: Claim | None) -> Loaded:
             return Loaded(rows=await bulk.load(call.world, name, names, body, claim=claim))

@@ -32,7 +32,7 @@ async def staging(stores: PostgresStores, database_url: str) -> AsyncGenerator[P
     async with prepared_store(database_url) as store:
         await store.tables.claim(Term(1))
         async with open_reader_pool(store.logins.reader_url, size=1) as reader:
-            yield PostgresStaging(store.pool, reader)
+            yield PostgresStaging(store.pool, store.pool, reader)
 
 
 @pytest.fixture

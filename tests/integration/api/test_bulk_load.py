@@ -1,8 +1,11 @@
 """A bulk load is refused as a whole, by row or column, before anything of it is applied."""
 
+import asyncio
+import hashlib
 import io
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,12 +13,14 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from service.domain.errors import Invalid, TimedOut, Unavailable
 from service.meta_store.stores import PostgresStores
 from service.operations import bulk, maintenance
 from service.operations.bulk import Form
 from service.protocol.columns import Column, ColumnType
 from service.protocol.dml import StatementResult, staging_table
 from service.protocol.ids import DATABASE_GRAPH, Epoch, StatementId
+from service.serving.connections import open_pool
 from service.serving.staging import PostgresStaging
 from tests.support.http import refused, world_of
 from tests.support.meta_store import NOW, add_created, barrier, inject, new_table, new_view, relation
@@ -224,3 +229,56 @@ def arrow(**columns: list[Any]) -> bytes:
 
 def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
+
+async def test_c3_a_key_that_the_table_would_refuse_is_refused_before_anything_is_applied(
+    staging: PostgresStaging,
+) -> None:
+    """I13: it was found by the index of the table, when earlier slices had been applied and published."""
+    columns = (Column(name="k", type=ColumnType.parse("text"), nullable=False),)
+    long = "".join(hashlib.sha256(str(number).encode()).hexdigest() for number in range(125))
+
+    async def rows(last: str) -> AsyncIterator[bytes]:
+        yield f"short\n{'x' * 3000}\n{last}\n".encode()
+
+    # A long key that the index compresses is taken.
+    assert await filled(staging.from_csv(StatementId(1), columns, rows("other"), key=("k",))) == 3
+    with pytest.raises(Invalid, match="a key is too long"):
+        await filled(staging.from_csv(StatementId(2), columns, rows(long), key=("k",)))
+
+
+async def test_c6_a_load_waits_for_a_place_of_its_own_and_takes_nobody_elses(
+    database_url: str, staging: PostgresStaging
+) -> None:
+    """I13: the connections of the leader are no loader's."""
+    del staging  # the store is prepared
+    stalled = asyncio.Event()
+
+    async def rows() -> AsyncIterator[bytes]:
+        yield b"1\n"
+        await stalled.wait()
+
+    async with open_pool(database_url, name="loads", size=1) as loads, open_pool(database_url, name="owner") as owner:
+        loads.timeout = 0.2
+        places = PostgresStaging(loads, owner, owner)
+        columns = (Column(name="k", type=ColumnType.parse("text")),)
+        first = asyncio.ensure_future(filled(places.from_csv(StatementId(1), columns, rows())))
+        await asyncio.sleep(0)  # noqa: TID251 - lets the load take its place
+        while not loads.get_stats().get("requests_num"):
+            await asyncio.sleep(0)  # noqa: TID251 - as above
+        with pytest.raises(Unavailable, match="TIDEFILL_LOADS_MAX"):
+            await filled(places.from_csv(StatementId(2), columns, rows()))
+        assert await places.unheld() == []
+        stalled.set()
+        assert await first == 1
+
+
+async def test_s5_a_body_that_brings_nothing_is_given_up(stores: PostgresStores) -> None:
+    world = replace(world_of(stores), load_idle=timedelta(milliseconds=50))
+
+    async def rows() -> AsyncIterator[bytes]:
+        yield b"1\n"
+        await asyncio.Event().wait()
+
+    with pytest.raises(TimedOut, match="TIDEFILL_LOAD_IDLE_SECONDS"):
+        assert [chunk async for chunk in bulk.paced(world, rows())] == [b"1\n"]

@@ -35,4 +35,4 @@ def reader(reader_pool: Pool) -> PostgresReader:
 
 @pytest.fixture
 def staging(store: Store, reader_pool: Pool) -> PostgresStaging:
-    return PostgresStaging(store.pool, reader_pool)
+    return PostgresStaging(store.pool, store.pool, reader_pool)

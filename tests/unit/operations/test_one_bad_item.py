@@ -1,6 +1,6 @@
 """One job, relation or command that goes wrong holds up no other (I13)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
@@ -41,7 +41,8 @@ class Refusing(FakeTables):
             raise self.error
         await super().drop(relation, name, term=term)
 
-    async def foreign_readers(self, _names: object) -> Sequence[str]:
+    async def foreign_readers(self, names: Collection[str]) -> Sequence[str]:
+        del names
         return self.foreign
 
 

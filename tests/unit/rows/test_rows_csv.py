@@ -59,3 +59,10 @@ def test_null_and_the_empty_text_differ() -> None:
 
 def test_array_elements_are_quoted() -> None:
     assert array_literal([None, "", "NULL", 'a"\\', "{,}"]) == '{NULL,"","NULL","a\\"\\\\","{,}"}'
+
+
+@pytest.mark.timeout(60)
+async def test_s3_every_byte_of_a_header_is_looked_at_once() -> None:
+    """A quote and 400,000 line breaks: every line break was compared with all that stood before it, for minutes."""
+    with pytest.raises(Invalid, match="the header row cannot be read"):
+        await opened(in_pieces(b'"' + b"\n" * 400_000, 65_536))
