@@ -322,6 +322,8 @@ def _uvicorn(settings: Settings, wired: _Wired, ready: Readiness, worker_token: 
         settings.body_size_max,
         allowed_origins=allowed_origins(settings.allowed_origins),
         read_login=wired.read_login,
+        calls_max=settings.calls_max,
+        streams_max=settings.streams_max,
     )
 
     return uvicorn.Config(

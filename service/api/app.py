@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
 from service.api import errors, openapi
+from service.api.crowd import Crowd, Streams
 from service.api.middleware import Bodies, Net, Origins, Tokens
 from service.api.routes import (
     docs,
@@ -55,6 +56,7 @@ def create_app(
     app.state.world = world
     app.state.reserved = reserved
     app.state.ready = ready
+    app.state.streams = Streams(settings.streams_max)
     app.state.read_login = settings.read_login
     for route in (*_PUBLIC, probes, internal, docs):
         app.include_router(route.router)
@@ -67,6 +69,7 @@ def create_app(
 def _guard(app: FastAPI, settings: ApiSettings) -> None:
     """Put in front of the routes what every request passes. The last one added is the outermost."""
     app.add_middleware(Bodies, size_max=settings.body_size_max)
+    app.add_middleware(Crowd, calls_max=settings.calls_max)
     app.add_middleware(Tokens, api_token=settings.api_token, worker_token=settings.worker_token)
     if settings.allowed_origins:
         app.add_middleware(

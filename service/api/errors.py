@@ -65,9 +65,11 @@ UNAUTHORIZED: Final = Kind("unauthorized", 401, "A bearer token is needed")
 FOREIGN: Final = Kind("foreign-origin", 403, "A web page of another origin sent the call")
 NO_ROUTE: Final = Kind("no-such-route", 404, "There is nothing at this path")
 METHOD: Final = Kind("method-not-allowed", 405, "The path does not take this method")
+TOO_SLOW: Final = Kind("too-slow", 408, "The body did not arrive in time")
 TOO_LARGE: Final = Kind("too-large", 413, "The body is too large")
 MEDIA: Final = Kind("unsupported-media-type", 415, "The body's media type is not supported")
 MISDIRECTED: Final = Kind("misdirected", 421, "The service is not known by this host name")
+UNAVAILABLE: Final = Kind("unavailable", 503, "The world did not answer in time")
 BROKEN: Final = Kind("internal", 500, "The service failed")
 
 KINDS: Final[Mapping[type[MetaError], Kind]] = MappingProxyType(
@@ -82,7 +84,7 @@ KINDS: Final[Mapping[type[MetaError], Kind]] = MappingProxyType(
         Fenced: Kind("fenced", 410, "You are no longer who you were"),
         UnderRecovery: Kind("under-recovery", 503, "The graph is recovering"),
         Unreachable: Kind("unreachable", 503, "A host that the request names does not answer"),
-        Unavailable: Kind("unavailable", 503, "The world did not answer in time"),
+        Unavailable: UNAVAILABLE,
     }
 )
 """An error without an entry of its own takes that of the nearest class above it."""

@@ -5,6 +5,7 @@ The body of a JSON call is read here, whole and bounded, so that a body that is 
 what Postgres's text cannot is refused before anything happens. Bulk loads stream past it.
 """
 
+import asyncio
 import hmac
 import json
 import re
@@ -26,6 +27,7 @@ from service.api.errors import (
     MEDIA,
     MISDIRECTED,
     TOO_LARGE,
+    TOO_SLOW,
     UNAUTHORIZED,
     Kind,
     answer,
@@ -35,6 +37,8 @@ from service.telemetry.log import logger
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/docs", "/openapi.json"})
 STREAMED: Final = re.compile(r"^/v1/relations/[^/]+/rows$")
+BODY_SECONDS: Final = 60
+"""A megabyte at 17 kB/s. A body is held in memory until it is whole."""
 WORKER_BODY_MAX: Final = 64 << 20
 """An answer holds the changed positions of every vnode of every scan; a worker is trusted with more than a client."""
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
@@ -165,7 +169,11 @@ class Bodies:
             await self.app(scope, receive, send)
             return
         else:
-            body = await self._read(scope, receive)
+            try:
+                async with asyncio.timeout(BODY_SECONDS):
+                    body = await self._read(scope, receive)
+            except TimeoutError:
+                body = answer(TOO_SLOW, f"a JSON body arrives within {BODY_SECONDS} s", headers={"Connection": "close"})
             if body is None:
                 return  # the client is gone
             refusal = body if isinstance(body, JSONResponse) else _refused(scope, body)

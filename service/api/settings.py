@@ -29,3 +29,5 @@ class ApiSettings:
     body_size_max: int = 1 << 20
     allowed_origins: tuple[str, ...] = ()
     read_login: ReadLogin | None = None
+    calls_max: int = 1_000
+    streams_max: int = 100

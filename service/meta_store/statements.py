@@ -4,7 +4,7 @@ A staged statement is stored whole; barriers carry slices of it. `applied_rows` 
 of the last slice whose epoch has committed, so that a recovery repeats only the slice that was under way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -51,6 +51,16 @@ class PostgresStatements:
     async def get(self, statement: StatementId) -> StoredStatement | None:
         row = (await self._connection.execute(_STATEMENTS.where(statements.c.id == statement))).first()
         return None if row is None else _statement(row)
+
+    async def outcomes(
+        self, wanted: Collection[StatementId]
+    ) -> Mapping[StatementId, tuple[Epoch, StatementResult] | None]:
+        of = statements.c
+        columns = (of.id, of.epoch, of.affected, of.error, of.sqlstate, of.finished_at)
+        rows = await self._connection.execute(select(*columns).where(among(of.id, wanted)))
+        return {
+            StatementId(row.id): None if row.finished_at is None else (Epoch(row.epoch), _result(row)) for row in rows
+        }
 
     async def waiting(
         self, *, limit: int, bytes_max: int | None = None, singly: bool = False

@@ -136,14 +136,15 @@ async def _bound(world: World, statement: CreateMaterializedView) -> Bound:
 async def _plan(
     world: World, statement: CreateMaterializedView, session: Mapping[str, str], *, background: bool
 ) -> Planned:
-    found = await _bound(world, statement)
-    bound, relations = found.view, found.relations
-    columns = [await requests.analyze(world, scan.upstream, scan.query, bound.names) for scan in bound.scans]
-    relation = view_relation(bound, columns, statement.name)
+    # What can be refused without a worker is refused before one is asked.
     strategy = chosen(session)
     serverless = _serverless(statement, session)
     if serverless:
         check_serverless(strategy, own_workers=world.own_workers)
+    found = await _bound(world, statement)
+    bound, relations = found.view, found.relations
+    columns = [await requests.analyze(world, scan.upstream, scan.query, bound.names) for scan in bound.scans]
+    relation = view_relation(bound, columns, statement.name)
     tied = strategy.scan_type is ScanType.BACKFILL
     parallelism, backfill = normal(session, relation.kind), for_backfill(session)
     async with world.stores.begin() as tx:

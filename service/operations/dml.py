@@ -1,8 +1,10 @@
 """DML: accepted durably, run by the worker inside an epoch, answered after that epoch is published."""
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
+from functools import partial
+from typing import Final
 
 from service.domain.errors import Invalid, Unavailable
 from service.operations.waiting import until
@@ -16,6 +18,8 @@ from service.protocol.relation import Relation
 STAGING_TIMEOUT_MS = 600_000
 ANSWER_WAIT: timedelta = timedelta(minutes=30)
 """A statement stays queued through any recovery; its client is kept this long before it is told to look again."""
+
+GONE: Final = "the statement is no longer known"
 
 
 async def readable(world: World, names: Collection[str], target: str, *, position: int) -> dict[str, Relation]:
@@ -63,6 +67,8 @@ async def _accept(world: World, statement: Statement, *, claim: Claim | None, st
 
 async def _outcome(world: World, statement: StatementId) -> int:
     result = await _answered(world, statement)
+    if result.error == GONE:
+        raise Unavailable(f"statement {statement} is no longer known")
     if result.error is not None:
         raise Invalid(result.error)
     return result.affected
@@ -121,16 +127,19 @@ async def _insert_staged(
 
 async def _answered(world: World, statement: StatementId) -> StatementResult:
     async def look() -> StatementResult | None:
-        async with world.stores.begin() as tx:
-            found = await tx.statements.get(statement)
-            if found is None:
-                raise Unavailable(f"statement {statement} is no longer known")
-            if found.result is None or found.epoch is None:
-                return None
-            state = await tx.graphs.state(DATABASE_GRAPH)
-            return found.result if int(state["published"]) >= found.epoch else None
+        return await world.answers.get(statement, partial(_answers, world))
 
     result = await until(world, look, limit=ANSWER_WAIT)
     if result is None:
         raise Unavailable("no epoch has run the statement yet; it stays queued")
     return result
+
+
+async def _answers(world: World, wanted: Collection[StatementId]) -> Mapping[StatementId, StatementResult]:
+    """Return the results of those of `wanted` whose epochs are published."""
+    async with world.stores.begin() as tx:
+        outcomes = await tx.statements.outcomes(wanted)
+        published = int((await tx.graphs.state(DATABASE_GRAPH))["published"])
+    gone = {one: StatementResult(id=one, affected=0, error=GONE) for one in wanted if one not in outcomes}
+    answered = {one: found[1] for one, found in outcomes.items() if found is not None and published >= found[0]}
+    return gone | answered

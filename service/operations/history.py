@@ -1,7 +1,8 @@
 """What has happened: barriers, commands, events; and where graphs and workers stand. Nothing here changes anything."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 
 from service.domain.errors import NotFound
 from service.operations.views import BarrierPage, BarrierView, CommandView, GraphDetail
@@ -69,9 +70,15 @@ async def next_events(world: World, *, after: int, limit: int, patience: timedel
     """Return the oldest events after `after`, once there are any; none when `patience` is over."""
 
     async def look() -> Sequence[Event] | None:
-        return await events(world, after=after, limit=limit) or None
+        return await world.arrivals.get((after, limit), partial(_arrivals, world)) or None
 
     return await until(world, look, limit=patience) or []
+
+
+async def _arrivals(world: World, wanted: Collection[tuple[int, int]]) -> Mapping[tuple[int, int], Sequence[Event]]:
+    """Return the events after each (event, limit). Streams that are up to date all ask for the same."""
+    async with world.stores.begin() as tx:
+        return {(after, limit): await tx.events.since(after, limit=limit) for after, limit in wanted}
 
 
 def _barrier(record: BarrierRecord) -> BarrierView:

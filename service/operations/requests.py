@@ -1,7 +1,7 @@
 """Questions to a worker: what does a query give, is a view equal to its query."""
 
 from datetime import timedelta
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from service.domain.job import Job, JobState
@@ -16,6 +16,7 @@ from service.protocol.plan import FragmentPlan, Stateless
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.request import Analyze, Analyzed, Rejected, Request, Verified, Verify, VerifyScan
 
+NO_WORKER: Final = "no worker is alive"
 VERIFY_WAIT: timedelta = timedelta(minutes=30)
 _UNASSIGNED = RequestId(0)
 """The store assigns the real one."""
@@ -103,8 +104,15 @@ def _scan(fragment: FragmentPlan, *, whole: bool) -> VerifyScan:
     return VerifyScan(upstream=fragment.upstream, query=fragment.query, positions=None if whole else positions)
 
 
+async def _served(world: World, tx: Transaction) -> bool:
+    known = await tx.workers.all(now=world.clock.now(), lease=world.worker_lease)
+    return any(worker.alive and worker.graph == DATABASE_GRAPH for worker in known)
+
+
 async def _ask(world: World, request: Request, expected: type[Answer], *, limit: timedelta) -> Answer:
     async with world.stores.begin() as tx:
+        if not world.own_workers and not await _served(world, tx):
+            raise Unavailable(f"{NO_WORKER}, and this service starts none (TIDEFILL_LAUNCHER): start one and try again")
         asked = await tx.requests.add(request, DATABASE_GRAPH, now=world.clock.now())
     world.request_signals.notify()
 
@@ -117,8 +125,9 @@ async def _ask(world: World, request: Request, expected: type[Answer], *, limit:
     finally:
         async with world.stores.begin() as tx:
             await tx.requests.forget(asked)
+            served = await _served(world, tx)
     if response is None:
-        raise Unavailable("no worker answered in time")
+        raise Unavailable("no worker answered in time" if served else f"{NO_WORKER}: try again when one is")
     if isinstance(response, Rejected):
         raise Invalid(response.error)
     assert isinstance(response, expected), response

@@ -1,6 +1,6 @@
 """What operations act on, handed in by bootstrap: ports and the pace. No operation reaches for anything else."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -12,16 +12,18 @@ from service.domain.dml import SinglesTurn
 from service.domain.epochs import Epochs
 from service.domain.overhead import Overhead
 from service.domain.reach import ANY, HostRules
+from service.operations.together import Together
 from service.ports.clock import Clock
 from service.ports.comparing import ExternalRows, FollowedRows
 from service.ports.health import HttpProbe, StoreGauge
 from service.ports.meta_store import Stores
 from service.ports.parsing import Parsers
-from service.ports.records import Claim
+from service.ports.records import Claim, Event
 from service.ports.signals import Signals
 from service.ports.sources import ExternalTables, Replication
 from service.ports.state_store import Pins, PublicViews, Reader, Staging, VersionedTables
-from service.protocol.ids import RelationId
+from service.protocol.dml import StatementResult
+from service.protocol.ids import RelationId, StatementId
 from service.telemetry.metrics import Metrics, Stage
 
 
@@ -76,6 +78,12 @@ class World:
     """Given to the barriers that this process makes while it leads."""
     overhead: Overhead = field(default_factory=Overhead)
     """What barriers take outside the worker, as this process sees it while it leads."""
+    answers: Together[StatementId, StatementResult] = field(default_factory=Together[StatementId, StatementResult])
+    """What callers wait for whose statements were accepted."""
+    arrivals: Together[tuple[int, int], Sequence[Event]] = field(
+        default_factory=Together[tuple[int, int], Sequence[Event]]
+    )
+    """Events after one, at most so many: what streams wait for."""
     attention: Attention = field(default_factory=Attention)
     """When this process could not have noticed a worker's sign of life."""
     backlog: Backlog = field(default_factory=Backlog)

@@ -1,6 +1,6 @@
 """The port of the meta store's queue of DML."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Protocol
 
@@ -19,6 +19,14 @@ class Statements(Protocol):
 
     async def add(self, statement: Statement, *, now: datetime, staged_rows: int | None = None) -> int:
         """Store a statement; return how many bytes its text has."""
+        ...
+
+    async def outcomes(
+        self, wanted: Collection[StatementId]
+    ) -> Mapping[StatementId, tuple[Epoch, StatementResult] | None]:
+        """Return the last epoch and the result of those of `wanted` that are known, None where they are not finished.
+        What the statements say is not read.
+        """
         ...
 
     async def get(self, statement: StatementId) -> StoredStatement | None: ...

@@ -12,6 +12,7 @@ from service.domain.leadership import RENEW_EVERY
 from service.loops.periodic import Pauses
 from service.loops.schedule import ATTEND_EVERY, Schedule
 from service.operations import idempotency, leadership
+from service.operations.together import Read, Together
 from service.operations.world import World
 from service.ports.launcher import Launcher
 from service.ports.meta_store import Transaction
@@ -26,6 +27,15 @@ from tests.support.fake_state_store import FakePins, FakeTables, StateStore
 from tests.support.meta_store import NOW
 
 T = TypeVar("T")
+
+
+class Alone(Together[Any, Any]):
+    """Each caller reads for itself: there is no event loop here on which they could join."""
+
+    async def get(self, key: Any, read: Read[Any, Any]) -> Any:
+        return (await read([key])).get(key)
+
+
 BARRIER_DEADLINE = timedelta(seconds=4)
 WORKER_LEASE = timedelta(seconds=3)
 _METRICS = Metrics()
@@ -238,6 +248,7 @@ class ServiceProcess:
             "external_rows": None,
             "followed_rows": None,
             "parsers": None,
+            "answers": Alone(),
             "staging": SimulatedStaging(staged, place),
             "clock": Clock(place.kernel, skew),
             "signals": SimulatedSignals(place.kernel, place.faults),

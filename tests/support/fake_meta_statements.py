@@ -1,7 +1,7 @@
 """Statements, questions to workers and idempotency keys of the meta store in memory; part of `fake_meta_store`."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -38,6 +38,15 @@ class FakeStatements:
     async def get(self, statement: StatementId) -> StoredStatement | None:
         row = self._row(statement)
         return None if row is None else row.stored
+
+    async def outcomes(
+        self, wanted: Collection[StatementId]
+    ) -> Mapping[StatementId, tuple[Epoch, StatementResult] | None]:
+        known = {one: row.stored for one in wanted if (row := self._row(one)) is not None}
+        return {
+            one: None if stored.epoch is None or stored.result is None else (stored.epoch, stored.result)
+            for one, stored in known.items()
+        }
 
     async def waiting(
         self, *, limit: int, bytes_max: int | None = None, singly: bool = False

@@ -62,10 +62,13 @@ async def list_events(
         found = await history.events(world, after=cursor or 0, limit=limit)
         following = str(found[-1].id) if len(found) == limit else None
         return JSONResponse({"items": [_json(event) for event in found], "next": following})
+    request.app.state.streams.check()
     if cursor is None:
         cursor = await history.newest_event(world)
     return StreamingResponse(
-        stream(world, cursor), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        request.app.state.streams.held(stream(world, cursor)),
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store"},
     )
 
 

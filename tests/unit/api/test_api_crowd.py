@@ -1,0 +1,53 @@
+"""How many calls and streams there may be (C12)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from service.api.crowd import Crowd, Streams
+from service.domain.errors import Unavailable
+
+
+async def test_c12_calls_beyond_the_bound_are_refused_but_not_those_of_workers_and_probes() -> None:
+    entered, leave = asyncio.Semaphore(0), asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, receive
+        entered.release()
+        await leave.wait()
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
+
+    transport = httpx.ASGITransport(Crowd(app, calls_max=2))
+    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+        held = [asyncio.create_task(client.get("/v1/jobs")) for _ in range(2)]
+        for _ in held:
+            await entered.acquire()
+        refused = await client.get("/v1/jobs")
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+        assert "TIDEFILL_CALLS_MAX" in refused.json()["detail"]
+        others = [asyncio.create_task(client.get(path)) for path in ("/livez", "/internal/v1/workers/a/barrier")]
+        for _ in others:
+            await entered.acquire()
+        leave.set()
+        assert [answer.status_code for answer in await asyncio.gather(*held, *others)] == [204] * 4
+        assert (await client.get("/v1/jobs")).status_code == 204
+
+
+async def test_c12_streams_beyond_the_bound_are_refused() -> None:
+    streams = Streams(streams_max=1)
+
+    async def endless() -> AsyncIterator[str]:
+        while True:
+            yield "."
+
+    held = streams.held(endless())
+    assert await anext(held) == "."
+    with pytest.raises(Unavailable, match="TIDEFILL_STREAMS_MAX"):
+        streams.check()
+    assert isinstance(held, AsyncIterator)
+    await held.aclose()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - a generator
+    streams.check()

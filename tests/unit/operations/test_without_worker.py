@@ -1,0 +1,36 @@
+"""What is said of a statement that needs a worker where none is alive (H4)."""
+
+import pytest
+
+from service.domain.errors import Invalid, Unavailable
+from service.operations import ddl, requests
+from service.sql.parse import parse
+from service.sql.statements import CreateMaterializedView
+from tests.support.fake_meta_store import FakeStores
+from tests.support.http import StillClock, world_of
+from tests.support.meta_store import QUERY, add_created, new_table
+
+
+async def test_h4_without_a_worker_and_a_launcher_it_is_refused_at_once() -> None:
+    stores = FakeStores(StillClock().now)
+    async with stores.begin() as tx:
+        table = await add_created(tx, new_table("t"))
+        plan = (await tx.jobs.plans([table.id]))[0].relation
+    with pytest.raises(Unavailable, match="no worker is alive, and this service starts none"):
+        await requests.analyze(alone := world_of(stores), plan, QUERY, ("id",))
+    assert alone.clock.monotonic() == 0
+    with pytest.raises(Unavailable, match="no worker is alive: try again when one is"):
+        await requests.analyze(launching := world_of(stores, own_workers=True), plan, QUERY, ("id",))
+    assert launching.clock.monotonic() == launching.request_deadline.total_seconds()
+
+
+async def test_h4_what_needs_no_worker_is_refused_before_one_is_asked() -> None:
+    stores = FakeStores(StillClock().now)
+    async with stores.begin() as tx:
+        await add_created(tx, new_table("t"))
+    text = "create materialized view m with (cloud.serverless_backfill_enabled = true) as select * from t"
+    statement = parse(text)
+    assert isinstance(statement, CreateMaterializedView)
+    with pytest.raises(Invalid, match="Serverless Backfill is disabled"):
+        await ddl.create_view(alone := world_of(stores), statement, {}, asked_by="a test")
+    assert alone.clock.monotonic() == 0
