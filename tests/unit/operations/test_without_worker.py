@@ -16,11 +16,12 @@ async def test_h4_without_a_worker_and_a_launcher_it_is_refused_at_once() -> Non
     async with stores.begin() as tx:
         table = await add_created(tx, new_table("t"))
         plan = (await tx.jobs.plans([table.id]))[0].relation
+    alone, launching = world_of(stores), world_of(stores, own_workers=True)
     with pytest.raises(Unavailable, match="no worker is alive, and this service starts none"):
-        await requests.analyze(alone := world_of(stores), plan, QUERY, ("id",))
+        await requests.analyze(alone, plan, QUERY, ("id",))
     assert alone.clock.monotonic() == 0
     with pytest.raises(Unavailable, match="no worker is alive: try again when one is"):
-        await requests.analyze(launching := world_of(stores, own_workers=True), plan, QUERY, ("id",))
+        await requests.analyze(launching, plan, QUERY, ("id",))
     assert launching.clock.monotonic() == launching.request_deadline.total_seconds()
 
 
@@ -31,6 +32,7 @@ async def test_h4_what_needs_no_worker_is_refused_before_one_is_asked() -> None:
     text = "create materialized view m with (cloud.serverless_backfill_enabled = true) as select * from t"
     statement = parse(text)
     assert isinstance(statement, CreateMaterializedView)
+    alone = world_of(stores)
     with pytest.raises(Invalid, match="Serverless Backfill is disabled"):
-        await ddl.create_view(alone := world_of(stores), statement, {}, asked_by="a test")
+        await ddl.create_view(alone, statement, {}, asked_by="a test")
     assert alone.clock.monotonic() == 0
