@@ -7,8 +7,8 @@ from tests.support.bystander import Bystander
 from tests.support.service import ProblemError, Service
 from tests.support.waiting import until
 
-LONG = "select count(*) from generate_series(1, 9000000000) g"
-"""Postgres first writes the series to a file, so that its own limit of temporary files may end the query."""
+LONG = "select count(*) from generate_series(1, 1000000) a, generate_series(1, 1000000) b"
+"""Takes a day, and no more memory or disk than a second of it: only its timeout or a cancel ends it."""
 
 
 def test_s2_statements_nested_for_exponential_parsing_delay_nobody(service: Service, bystander: Bystander) -> None:
@@ -33,10 +33,10 @@ def test_s6_queries_of_clients_that_left_are_cancelled(service: Service, bystand
     with bystander.unharmed():
         for _ in range(16):
             with httpx.Client(base_url=service.url, headers=service.headers, timeout=0.5) as client:
-                body = {"sql": LONG, "session": {"statement_timeout": "60000"}}
+                body = {"sql": LONG, "session": {"statement_timeout": "600000"}}
                 with pytest.raises(httpx.ReadTimeout):
                     client.post("/v1/sql", json=body)
-        until(lambda: _running(service) == 0, what="no abandoned query runs")
+        until(lambda: _running(service) == 0, what="no abandoned query runs", seconds=60)
         assert service.value("SELECT 1") == 1
         assert service.http.get("/readyz").status_code == 200
     refusal = service.refused("SELECT 1", statement_timeout="2147483647")
