@@ -154,7 +154,8 @@ async def drop(world: World, name: str, kind: RelationKind, *, cascade: bool, as
     async with world.stores.begin() as tx:
         doomed = await _doomed(tx, name, kind, cascade=cascade)
         # Asked before anything is held: the state store may take its time.
-        if foreign := await world.tables.foreign_readers([victim.name for victim in doomed]):
+        shown = [victim.name for victim in doomed if victim.kind is not RelationKind.SOURCE]
+        if shown and (foreign := await world.tables.foreign_readers(shown)):
             raise Conflict(
                 f"cannot drop {kind} {name} because objects that tidefill did not make depend on it:"
                 f" {', '.join(foreign)}. Drop those first"

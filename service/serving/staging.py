@@ -6,7 +6,7 @@ nothing. Rows pass through as the bytes Postgres sent, a bounded number at a tim
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from typing import Final
 
 import psycopg
@@ -104,23 +104,19 @@ class PostgresStaging:
     async def _holding(self, statement: StatementId) -> AsyncGenerator[Connection]:
         """A session that holds the statement's table: a process that dies holds nothing any more."""
         with translated():
-            conn = await self._connection()
-            try:
+            async with AsyncExitStack() as stack:
+                try:
+                    conn = await stack.enter_async_context(self._loads.connection())
+                except PoolTimeout as error:
+                    most = self._loads.max_size
+                    raise Unavailable(f"{most} loads are in progress (TIDEFILL_LOADS_MAX): try again later") from error
                 await conn.execute(_HOLD, (f"s_{statement}",))
-                yield conn
-            finally:
-                # A session that has gone meanwhile holds nothing.
-                with suppress(psycopg.OperationalError):
-                    await conn.execute("select pg_advisory_unlock_all()")
-                await self._loads.putconn(conn)
-
-    async def _connection(self) -> Connection:
-        try:
-            return await self._loads.getconn()
-        except PoolTimeout as error:
-            raise Unavailable(
-                f"{self._loads.max_size} loads are being received (TIDEFILL_LOADS_MAX): try again later"
-            ) from error
+                try:
+                    yield conn
+                finally:
+                    # A session that has gone meanwhile holds nothing.
+                    with suppress(psycopg.OperationalError):
+                        await conn.execute("select pg_advisory_unlock_all()")
 
 
 @asynccontextmanager
@@ -232,9 +228,7 @@ async def _check_keys(conn: Connection, statement: StatementId, columns: Sequenc
     )
     try:
         await conn.execute(check)
-    except psycopg.Error as error:
-        if is_away(error):
-            raise
+    except psycopg.errors.ProgramLimitExceeded as error:
         raise Invalid(f"a key is too long: {error.diag.message_primary or said(error)}", pointer=long[0]) from error
     await conn.execute(sql.SQL("drop index {}").format(sql.Identifier("stage", f"s_{statement}_key")))
 

@@ -252,9 +252,10 @@ async def test_c6_a_load_waits_for_a_place_of_its_own_and_takes_nobody_elses(
 ) -> None:
     """I13: the connections of the leader are no loader's."""
     del staging  # the store is prepared
-    stalled = asyncio.Event()
+    begun, stalled = asyncio.Event(), asyncio.Event()
 
     async def rows() -> AsyncIterator[bytes]:
+        begun.set()
         yield b"1\n"
         await stalled.wait()
 
@@ -263,9 +264,7 @@ async def test_c6_a_load_waits_for_a_place_of_its_own_and_takes_nobody_elses(
         places = PostgresStaging(loads, owner, owner)
         columns = (Column(name="k", type=ColumnType.parse("text")),)
         first = asyncio.ensure_future(filled(places.from_csv(StatementId(1), columns, rows())))
-        await asyncio.sleep(0)  # noqa: TID251 - lets the load take its place
-        while not loads.get_stats().get("requests_num"):
-            await asyncio.sleep(0)  # noqa: TID251 - as above
+        await begun.wait()
         with pytest.raises(Unavailable, match="TIDEFILL_LOADS_MAX"):
             await filled(places.from_csv(StatementId(2), columns, rows()))
         assert await places.unheld() == []

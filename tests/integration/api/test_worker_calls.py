@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from service.domain.barrier import Abandon
+from service.domain.job import JobState
 from service.meta_store.stores import PostgresStores
 from service.operations import barriers
 from service.protocol.barrier import Barrier
@@ -90,8 +91,9 @@ async def test_an_answer_that_takes_rows_back_ends_the_generation(
         state = await tx.graphs.state(DATABASE_GRAPH)
         assert (state["status"], state["last_error"]) == ("RECOVERING", said)
         assert state["generation"] == injected.generation + 1
-        (progress,) = (await tx.fragments.scans([view.id]))[view.id]
-        assert progress.rows == 69
+        failed = await tx.jobs.get(view.id)
+    assert failed is not None
+    assert (failed.state, failed.error) == (JobState.FAILED, said)
 
 
 async def test_who_is_of_the_past_is_told_to_stop(worker: httpx.AsyncClient, stores: PostgresStores) -> None:
