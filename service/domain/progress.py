@@ -150,15 +150,15 @@ def of_job(
 
 
 def fragment_text(rows: int, total: int | None) -> str:
-    """Return `rw_fragment_backfill_progress.progress`: twenty decimals and not capped; an empty or unknown upstream is
-    whole. The view in `rw_catalog` prints the same.
+    """Return `rw_fragment_backfill_progress.progress`: two to twenty decimals and not capped; an empty or unknown
+    upstream is whole. The view in `rw_catalog` prints the same.
     """
     if not total:
         return f"100% ({rows}/{total or 0})"
     # In whole numbers, rounded half up: a float's text turns into 1e-05 where little has been read of much.
     whole, parts = divmod((2 * rows * 100 * _DECIMALS + total) // (2 * total), _DECIMALS)
-    text = f"{whole}.{parts:020}"
-    return f"{text.rstrip('0').rstrip('.')}% ({rows}/{total})"
+    decimals = f"{parts:020}".rstrip("0").ljust(2, "0")
+    return f"{whole}.{decimals}% ({rows}/{total})"
 
 
 def backfill_type(scans: Sequence[ScanProgress]) -> str:

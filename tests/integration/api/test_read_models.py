@@ -102,7 +102,7 @@ async def test_progress_has_the_string_and_the_numbers(http: httpx.AsyncClient, 
     assert shown["waiting_for"] is None
     (fragment,) = (await http.get("/v1/fragment-backfill-progress")).json()["items"]
     assert (fragment["job_name"], fragment["upstream_table_name"]) == ("public.m", "public.t")
-    assert fragment["progress"] == "30% (60/200)"
+    assert fragment["progress"] == "30.00% (60/200)"
     async with stores.begin() as tx:
         await tx.graphs.set_paused(DATABASE_GRAPH, paused=True, now=NOW)
     assert (await http.get("/v1/ddl-progress")).json()["items"][0]["waiting_for"] == "paused"

@@ -244,7 +244,7 @@ async def test_progress_is_told_until_the_history_is_read(here: Following) -> No
     )
     assert here.stored("select progress from rw_catalog.rw_ddl_progress") == [("50.00% (50/100)",)]
     listed = "select upstream_table_name, progress from rw_catalog.rw_fragment_backfill_progress"
-    assert here.stored(listed) == [("public.orders", "50% (50/100)")]
+    assert here.stored(listed) == [("public.orders", "50.00% (50/100)")]
     assert here.stored("select backfill_type from rw_catalog.rw_backfill_info") == [("SOURCE",)]
     counts = "select split_total_count, split_backfilled_count, split_completed_count from rw_catalog.rw_cdc_progress"
     assert here.stored(counts) == [(1, 0, 0)]

@@ -77,15 +77,16 @@ def test_several_scans_add_up_and_one_unknown_total_makes_the_sum_unknown() -> N
     [
         (0, None, "100% (0/0)"),
         (0, 0, "100% (0/0)"),
-        (0, 7, "0% (0/7)"),
-        (1, 8, "12.5% (1/8)"),
-        (8, 8, "100% (8/8)"),
-        (9, 8, "112.5% (9/8)"),
+        (0, 7, "0.00% (0/7)"),
+        (1, 8, "12.50% (1/8)"),
+        (8, 8, "100.00% (8/8)"),
+        (9, 8, "112.50% (9/8)"),
+        (30, 1000, "3.00% (30/1000)"),
         (1, 100_000_000, "0.000001% (1/100000000)"),
-        (10**15, 1, "100000000000000000% (1000000000000000/1)"),
+        (10**15, 1, "100000000000000000.00% (1000000000000000/1)"),
     ],
 )
-def test_fragment_text(rows: int, total: int | None, text: str) -> None:
+def test_h3_fragment_text_has_two_decimals_at_least(rows: int, total: int | None, text: str) -> None:
     assert fragment_text(rows, total) == text
 
 
