@@ -140,3 +140,49 @@ def test_a_comparison_names_the_keys_that_truly_differ(service: Service, externa
         kind: [key for one in found["differences"] for key in one[kind]] for kind in ("missing", "extra", "unequal")
     }
     assert named == {"missing": [["50077"]], "extra": [["700077"]], "unequal": [["77"]]}
+
+
+def test_d1_types_of_the_owners_own_follow_through_views(service: Service, external: External) -> None:
+    """Enums on and beside the login's path, a domain, arrays: history, changes, and what is computed of them."""
+    external.run(
+        "create type mood as enum ('sad', 'glad')",
+        "drop schema if exists apart cascade",
+        "create schema apart",
+        "create type apart.mood as enum ('far')",
+        "create domain pos as int check (value > 0)",
+        "create table moods (id int primary key, m mood, o apart.mood, p pos, ms mood[])",
+        "insert into moods select g, case when g % 2 = 0 then 'sad' else 'glad' end::mood, 'far', g, '{sad,glad}'"
+        " from generate_series(1, 200) g",
+    )
+    service.run(source(external))
+    service.run("CREATE TABLE moods (*) FROM pg TABLE 'public.moods'")
+    query = "SELECT id, m = 'glad' AS happy, m || '/' || o AS both, p + 1 AS next, ms FROM moods WHERE m <> 'none'"
+    service.run(f"CREATE MATERIALIZED VIEW happy AS {query}")
+    until_backfilled(service, "moods")
+    until_equal(service, external, "moods")
+    for change in (
+        "insert into moods values (201, 'glad', 'far', 7, array['glad']::mood[]), (202, null, null, null, null)",
+        "update moods set m = 'glad', ms = null where id % 10 = 0",
+        "update moods set p = p + 1 where id = 5",
+        "delete from moods where id < 4",
+        "alter type mood add value 'fair'",
+        "insert into moods values (203, 'fair', 'far', 1, '{fair,NULL}')",
+    ):
+        external.run(change)
+        until_equal(service, external, "moods")
+    service.assert_equal("happy", query)
+    for name in ("moods", "happy"):
+        assert service.post(f"/v1/jobs/{name}/verify")["equal"]
+        assert service.get(f"/v1/jobs/{name}")["job"]["broken"] is None
+    # A type of the same name in another schema is another type.
+    external.run(
+        "alter table moods alter m type apart.mood using 'far'",
+        "insert into moods values (204, 'far', 'far', 1, null)",
+    )
+    until(lambda: service.get("/v1/jobs/moods")["job"]["broken"], what="the table breaks")
+    broken = service.get("/v1/jobs/moods")["job"]["broken"]
+    assert (broken["state"], broken["because_of"]) == ("broken", None)
+    assert 'column "m" is now of type apart.mood, not public.mood' in broken["reason"]
+    stale = service.get("/v1/jobs/happy")["job"]["broken"]
+    assert (stale["state"], stale["because_of"]) == ("stale", "moods")
+    external.run("drop schema apart cascade")
