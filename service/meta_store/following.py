@@ -61,7 +61,11 @@ class PostgresFollowing:
                 await self._store(report, now=now)
         return [
             *(Told(row.name, None, newest[SourceId(row.relation)].waiting) for row in told),
-            *[one for fragment, why in broken.items() if (one := await self._break(fragment, why)) is not None],
+            *[
+                one
+                for fragment, why in broken.items()
+                if (one := await self._break(fragment, why, now=now)) is not None
+            ],
         ]
 
     async def measured(self, source: SourceId, measured: Measured, *, now: datetime) -> None:
@@ -92,10 +96,10 @@ class PostgresFollowing:
         values = {"offset": offset, "undecided": [], "readable_after": readable_after}
         await self._connection.execute(update(sources).where(sources.c.relation == source).values(values))
 
-    async def broke(self, source: SourceId, reason: str) -> Sequence[str]:
+    async def broke(self, source: SourceId, reason: str, *, now: datetime) -> Sequence[str]:
         mine = select(fragment.c.id).where(fragment.c.source == source, fragment.c.broken.is_(None))
         found = (await self._connection.execute(mine.order_by(fragment.c.id))).scalars().all()
-        told = [await self._break(FragmentId(one), reason) for one in found]
+        told = [await self._break(FragmentId(one), reason, now=now) for one in found]
         return [one.table for one in told if one is not None and one.table is not None]
 
     async def _held(self, wanted: Collection[SourceId]) -> Mapping[SourceId, Row[*tuple[Any, ...]]]:
@@ -142,12 +146,12 @@ class PostgresFollowing:
         )
         await self._connection.execute(update(fragment).where(changed).values(source_waiting=new.c.source_waiting))
 
-    async def _break(self, one: FragmentId, why: str) -> Told | None:
+    async def _break(self, one: FragmentId, why: str, *, now: datetime) -> Told | None:
         """The first reason stays: what comes after it follows from it."""
         columns = fragment.c
         whole = and_(columns.id == one, columns.source.is_not(None), columns.broken.is_(None))
-        changed = update(fragment).where(whole).values(broken=printable(why)).returning(columns.source, columns.job)
-        row = (await self._connection.execute(changed)).first()
+        changed = update(fragment).where(whole).values(broken=printable(why), broken_since=now)
+        row = (await self._connection.execute(changed.returning(columns.source, columns.job))).first()
         if row is None:
             return None
         of_table = select(relations.c.name).join(job, job.c.relation == relations.c.id).where(job.c.id == row.job)
@@ -257,6 +261,7 @@ _TABLES: Final[Select[*tuple[Any, ...]]] = (
         _COMPLETED.label("completed"),
         scan_progress.c.finished,
         fragment.c.broken,
+        fragment.c.broken_since,
         fragment.c.source_waiting,
     )
     .join(job, job.c.id == fragment.c.job)
@@ -281,6 +286,7 @@ def _followed(row: Row[*tuple[Any, ...]]) -> FollowedTable:
         splits_completed=row.completed,
         finished=row.finished,
         broken=row.broken,
+        broken_since=row.broken_since,
         waiting=row.source_waiting,
     )
 

@@ -252,6 +252,7 @@ fragment = Table(
     Column("cdc", JSONB(none_as_null=True)),
     Column("added", Boolean, nullable=False, server_default=_FALSE),
     Column("broken", Text),
+    Column("broken_since", _INSTANT),
     Column("source_waiting", Text),
     Column("held_limit", BigInteger),
 )

@@ -60,15 +60,15 @@ def notice(name: str, one: Broken) -> str:
     return f'"{name}" is {one.state}{since}: {one.reason}; its rows are as of then'
 
 
-async def degraded_of(world: World) -> list[str]:
-    """Return the names of tables and materialized views that are not kept current; none where nobody can say."""
+async def degraded_of(world: World) -> dict[str, str]:
+    """Return how tables and materialized views are that are not kept current, by name; none where nobody can say."""
     try:
         async with world.stores.begin() as tx:
             found = await broken_of(tx)
             entries = await tx.catalog.all() if found else ()
     except MetaError:
-        return []
-    return [entry.relation.name for entry in entries if entry.relation.id in found]
+        return {}
+    return {e.relation.name: found[e.relation.id].state for e in entries if e.relation.id in found}
 
 
 async def _own(tx: Transaction) -> Mapping[RelationId, Broken]:
@@ -77,7 +77,7 @@ async def _own(tx: Transaction) -> Mapping[RelationId, Broken]:
     waiting = {one.id: one.standing.waiting for one in await tx.sources.all()} if tables else {}
     for table in tables:
         if table.broken is not None:
-            found[table.relation] = Broken("broken", table.broken, None, None)
+            found[table.relation] = Broken("broken", table.broken, table.broken_since, None)
         elif held := table.waiting or waiting.get(table.source):
             found[table.relation] = Broken("stale", held, None, None)
     for job in await tx.jobs.where({JobState.FAILED}):

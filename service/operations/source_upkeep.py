@@ -165,7 +165,7 @@ async def _retained(world: World, source: Source, now: Retention | None, *, term
             except (Refused, Unavailable) as error:
                 log.warning("source.slot_not_dropped", source=source.name, error=error.message)
                 return
-            facts["tables"] = list(await tx.following.broke(source.id, _REBUILD))
+            facts["tables"] = list(await tx.following.broke(source.id, _REBUILD, now=world.clock.now()))
         await tx.following.retained(source.id, now)
         await tx.events.append("source.retention", facts, now=world.clock.now())
     log.warning("source.retention", **facts)

@@ -89,7 +89,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class FollowedTable:
-    """A table that follows a source's. `added` says that it was published for it. `finished`: its history is read."""
+    """A table that follows a source's. `added` says that it was published for it. `finished`: its history is read.
+    `broken_since` is None also where it is not known.
+    """
 
     source: SourceId
     relation: RelationId
@@ -103,6 +105,7 @@ class FollowedTable:
     splits_completed: int
     finished: bool
     broken: str | None = None
+    broken_since: datetime | None = None
     waiting: str | None = None
 
     @property
@@ -212,7 +215,7 @@ class Following(Protocol):
         """
         ...
 
-    async def broke(self, source: SourceId, reason: str) -> Sequence[str]:
+    async def broke(self, source: SourceId, reason: str, *, now: datetime) -> Sequence[str]:
         """None of a source's tables follow it any more; return the names of those that did."""
         ...
 

@@ -202,8 +202,9 @@ async def test_what_is_new_is_told_once(stores: Stores) -> None:
         found = await tx.following.record([told(report.model_copy(update={"tables": (broken,)}))], now=NOW)
         assert [(one.table, one.text) for one in found] == [("t", "a column is gone\N{REPLACEMENT CHARACTER}")]
         later = broken.model_copy(update={"broken": "something else"})
-        assert await tx.following.record([told(report.model_copy(update={"tables": (later,)}))], now=NOW) == []
-        assert await tx.following.broke(source.id, "all of them") == []
+        assert await tx.following.record([told(report.model_copy(update={"tables": (later,)}))], now=NOW + LEASE) == []
+        assert await tx.following.broke(source.id, "all of them", now=NOW + LEASE) == []
+        assert [one.broken_since for one in await tx.following.tables()] == [NOW]
         (scan,) = (await tx.fragments.scans([job.id]))[job.id]
         assert (scan.stopped, scan.source_waiting) == ("a column is gone\N{REPLACEMENT CHARACTER}", None)
         unknown = SourceReport(source=source.id.__class__(10**6), offset="0/1")
@@ -217,7 +218,7 @@ async def test_what_follows_no_longer_hurries_no_barrier(stores: Stores) -> None
         await add_created(tx, new_follower(source, "t"))
         view = await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)
         assert (view.backfilling, view.hurries) == (True, True)
-        assert await tx.following.broke(source.id, "the slot is gone") == ["t"]
+        assert await tx.following.broke(source.id, "the slot is gone", now=NOW) == ["t"]
         view = await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)
         assert (view.backfilling, view.hurries) == (False, False)
 
@@ -253,7 +254,7 @@ async def test_a_source_is_idle_until_something_follows(stores: Stores) -> None:
         found = await tx.sources.get(source.id)
         assert found is not None
         assert found.standing == replace(expected, reported_at=NOW + LATER)
-        assert await tx.following.broke(source.id, "the slot is gone") == ["t"]
+        assert await tx.following.broke(source.id, "the slot is gone", now=NOW) == ["t"]
         (scan_now,) = (await tx.fragments.scans([job.id]))[job.id]
         await tx.jobs.move(job.id, JobEvent.FAILED, now=NOW, error="a row")
         assert await tx.following.idle(source.id)

@@ -185,4 +185,9 @@ def test_d1_types_of_the_owners_own_follow_through_views(service: Service, exter
     assert 'column "m" is now of type apart.mood, not public.mood' in broken["reason"]
     stale = service.get("/v1/jobs/happy")["job"]["broken"]
     assert (stale["state"], stale["because_of"]) == ("stale", "moods")
+    assert stale["since"] == broken["since"] is not None
+    ready = service.get("/readyz")
+    assert (ready["status"], ready["degraded"]) == ("ok", {"moods": "broken", "happy": "stale"})
+    (notice,) = service.run("SELECT count(*) FROM happy")["notices"]
+    assert 'it reads "moods"' in notice
     external.run("drop schema apart cascade")

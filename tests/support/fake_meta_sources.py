@@ -200,7 +200,8 @@ class FakeFollowing:
             if row.source.standing.waiting != report.waiting:
                 told.append(Told(row.source.name, None, report.waiting))
             self._store(row, report, now)
-        return [*told, *[one for fragment, why in broken.items() if (one := self._break(fragment, why)) is not None]]
+        breaks = (self._break(fragment, why, now) for fragment, why in broken.items())
+        return [*told, *[one for one in breaks if one is not None]]
 
     async def measured(self, source: SourceId, measured: Measured, *, now: datetime) -> None:
         row = self.tables_.sources[source]
@@ -228,8 +229,8 @@ class FakeFollowing:
         row = replace(self.tables_.sources[source], undecided=(), readable_after=readable_after)
         self._stand(row, replace(row.source.standing, offset=offset, undecided=0))
 
-    async def broke(self, source: SourceId, reason: str) -> Sequence[str]:
-        told = [self._break(row.id, reason) for row, _ in self._rows(source) if row.broken is None]
+    async def broke(self, source: SourceId, reason: str, *, now: datetime) -> Sequence[str]:
+        told = [self._break(row.id, reason, now) for row, _ in self._rows(source) if row.broken is None]
         return [one.table for one in told if one is not None and one.table is not None]
 
     def _state(self, row: FragmentRow) -> JobState:
@@ -260,6 +261,7 @@ class FakeFollowing:
             splits_completed=sum(one.state is PositionState.COMPLETED for one in stored),
             finished=self.tables_.scans[row.id].finished,
             broken=row.broken,
+            broken_since=row.broken_since,
             waiting=row.source_waiting,
         )
 
@@ -286,11 +288,11 @@ class FakeFollowing:
     def _stand(self, row: SourceRow, standing: Standing) -> None:
         self.tables_.sources.put(row.source.id, replace(row, source=replace(row.source, standing=standing)))
 
-    def _break(self, fragment: FragmentId, why: str) -> Told | None:
+    def _break(self, fragment: FragmentId, why: str, now: datetime) -> Told | None:
         row = self.tables_.fragments.get(fragment)
         if row is None or row.cdc is None or row.broken is not None:
             return None
-        self.tables_.fragments.put(fragment, replace(row, broken=printable(why)))
+        self.tables_.fragments.put(fragment, replace(row, broken=printable(why), broken_since=now))
         source = self.tables_.sources[row.cdc.source.id].source
         return Told(source.name, self._followed(row, row.cdc).name, printable(why))
 

@@ -167,6 +167,7 @@ class FragmentRow:
     cdc: CdcScan | None = None
     added: bool = False
     broken: str | None = None
+    broken_since: datetime | None = None
     source_waiting: str | None = None
 
 

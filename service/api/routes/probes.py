@@ -28,8 +28,10 @@ class Readiness(BaseModel):
 
     status: Literal["ok", "unavailable"]
     checks: dict[str, str]
-    degraded: list[str]
-    """Relations that are not kept current: `GET /v1/jobs` says why. They keep nobody from being served."""
+    degraded: dict[str, str]
+    """Relations that are not kept current, by name: `broken`, `failed` or `stale`. `GET /v1/jobs` says why. They keep
+    nobody from being served.
+    """
 
 
 @router.get("/livez")
@@ -44,7 +46,7 @@ async def check_readiness(world: Here, request: Request, response: Response) -> 
     checks = dict(await cast("Checks", request.app.state.ready)())
     good = all(said == "ok" for said in checks.values())
     response.status_code = 200 if good else 503
-    degraded = await degraded_of(world) if good else []
+    degraded = await degraded_of(world) if good else {}
     return Readiness(status="ok" if good else "unavailable", checks=checks, degraded=degraded)
 
 

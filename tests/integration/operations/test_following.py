@@ -357,27 +357,30 @@ async def test_u2_a_broken_table_and_all_that_reads_it_are_shown_as_such(here: F
         view = await tx.views.add(NewLogicalView("v", "CREATE VIEW v", (("id", "bigint"),), (n.relation,)))
         await tx.views.show(view)
         assert await notices_of(tx, ["t", "m", "n", "v"]) == ()
-    assert await degraded_of(here.world) == []
+    assert await degraded_of(here.world) == {}
     fragment = await plan_of(here, "t")
     assert fragment.cdc is not None
     told = CdcTableReport(fragment=fragment.id, broken="a column was dropped")
     here.reports = [SourceReport(source=fragment.cdc.source.id, offset="0/9", tables=(told,))]
     await here.barrier()
+    (since,) = here.stored("select broken_since from tidefill.fragment where broken is not null")[0]
+    assert since == here.world.clock.now()
     page = await status.jobs(here.world, None, after=0, limit=10)
     shown = {one.name: one.broken and (one.broken.state, one.broken.because_of) for one in page.items}
     assert shown == {"t": ("broken", None), "other": None, "m": ("stale", "t"), "n": ("stale", "t")}
     found = (await status.job(here.world, n.id)).job.broken
     assert found is not None
-    assert found.reason == 'it reads "t": a column was dropped'
-    assert await degraded_of(here.world) == ["t", "m", "n"]
+    assert (found.reason, found.since) == ('it reads "t": a column was dropped', since)
+    assert await degraded_of(here.world) == {"t": "broken", "m": "stale", "n": "stale"}
     measured = await measuring.measure(here.world)
     assert [(name, state) for _, name, state in measured.broken] == [("t", "broken"), ("m", "stale"), ("n", "stale")]
     assert 'name="m",state="stale"} 1.0' in (await measuring.scrape(here.world)).decode()
     async with here.world.stores.begin() as tx:
         said = await notices_of(tx, ["other", "v", "t", "t"])
+    then = f"since {since:%Y-%m-%d %H:%M:%S}Z"
     assert said == (
-        '"v" is stale: it reads "t": a column was dropped; its rows are as of then',
-        '"t" is broken: a column was dropped; its rows are as of then',
+        f'"v" is stale {then}: it reads "t": a column was dropped; its rows are as of then',
+        f'"t" is broken {then}: a column was dropped; its rows are as of then',
     )
 
 
@@ -386,7 +389,7 @@ async def test_u2_what_reads_a_source_that_is_waited_for_is_stale_until_it_goes_
     await here.run("CREATE TABLE t (*) FROM pg TABLE 'orders'")
     fragment = await plan_of(here, "t")
     assert fragment.cdc is not None
-    for why, names in (("it does not answer", ["t"]), (None, [])):
+    for why, names in (("it does not answer", {"t": "stale"}), (None, {})):
         here.reports = [SourceReport(source=fragment.cdc.source.id, offset="0/9", waiting=why)]
         await here.barrier()
         assert await degraded_of(here.world) == names

@@ -68,6 +68,6 @@ async def test_readiness_names_what_is_missing() -> None:
     async with doors(STORES, checks=checks) as http:
         response = await http.get("/readyz")
         assert response.status_code == 503
-        assert response.json() == {"status": "unavailable", "checks": checks.found, "degraded": []}
+        assert response.json() == {"status": "unavailable", "checks": checks.found, "degraded": {}}
         checks.found["worker"] = "ok"
         assert (await http.get("/readyz")).status_code == 200
