@@ -47,9 +47,9 @@ def _show(session: Mapping[str, str], name: str | None) -> Outcome:
 
 async def _alter_system(world: World, name: str, text: str, *, asked_by: str) -> tuple[str, ...]:
     after = await parameters.alter(world, {name: text}, asked_by=asked_by)
-    if name == "barrier_interval_ms" and int(after[name]) > 300_000:
+    if name == "barrier_interval_ms" and after.barrier_interval_ms > 300_000:
         return ("barrier_interval_ms is above 5 minutes: changes will be seen late",)
-    if name == "checkpoint_frequency" and int(after[name]) > 60:
+    if name == "checkpoint_frequency" and after.checkpoint_frequency > 60:
         return ("checkpoint_frequency is above 60: changes will be seen late",)
     return ()
 

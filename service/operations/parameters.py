@@ -19,18 +19,13 @@ SQL_PROBE: Final = "backfill_auto_probe_sql"
 Value = int | bool | str
 
 
-async def current(world: World) -> Mapping[str, Value]:
-    """Return every parameter with its value, as it may be shown."""
-    return asdict(await known(world))
-
-
 async def known(world: World) -> SystemParameters:
-    """Return every parameter."""
+    """Return every parameter, as it may be shown."""
     async with world.stores.begin() as tx:
         return SystemParameters.of(await tx.parameters.all())
 
 
-async def alter(world: World, texts: Mapping[str, str], *, asked_by: str) -> Mapping[str, Value]:
+async def alter(world: World, texts: Mapping[str, str], *, asked_by: str) -> SystemParameters:
     """Set parameters given as texts, `default` for the built-in value; return all of them. Raises NotFound, Invalid."""
     defaults = asdict(SystemParameters())
     wanted = {
@@ -56,7 +51,7 @@ async def alter(world: World, texts: Mapping[str, str], *, asked_by: str) -> Map
             )
         await tx.events.append("parameters.altered", {**wanted, "asked_by": asked_by}, now=world.clock.now())
     world.signals.notify()
-    return asdict(after)
+    return after
 
 
 async def _checked(world: World, name: str, value: Value) -> Value:

@@ -59,7 +59,7 @@ def test_u8_a_background_create_names_its_job(service: Service) -> None:
     service.run("INSERT INTO t SELECT g FROM generate_series(1, 1000) g")
     create = "CREATE MATERIALIZED VIEW v WITH (backfill_rate_limit = 0) AS SELECT id FROM t"
     body = {"sql": create, "session": {"background_ddl": "true"}}
-    with httpx.Client(base_url=service.url, headers={**service.headers, "Idempotency-Key": "once"}) as client:
+    with httpx.Client(base_url=service.url, headers={**service.headers, "Idempotency-Key": "u8"}) as client:
         first = client.post("/v1/sql", json=body, timeout=60)
         answer = client.post("/v1/sql", json=body, timeout=60)
         assert answer.json() == first.json()

@@ -10,7 +10,7 @@ from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-KEY = {"Idempotency-Key": "once"}
+KEY = {"Idempotency-Key": "ledger"}
 INSERT = {"sql": "INSERT INTO ledger VALUES (1), (2)"}
 WAITING = "select from tidefill.statement where finished_at is null"
 

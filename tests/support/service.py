@@ -391,6 +391,9 @@ class Service:
             self.run(f'DROP {kind} IF EXISTS "{relations[0]["name"]}" CASCADE')
         for source in self.items("/v1/sources"):
             self.run(f'DROP SOURCE IF EXISTS "{source["name"]}" CASCADE')
+        for secret in self.items("/v1/secrets"):
+            name = secret["name"].replace('"', '""')
+            self.run(f'DROP SECRET IF EXISTS "{name}"')
         self.patch("/v1/system-parameters", defaults)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from sqlalchemy import text
 from service.api.routes.events import stream
 from service.domain.adaptive import START, Adaptation, Move
 from service.domain.job import JobEvent
+from service.domain.parameters import SystemParameters
 from service.meta_store.stores import PostgresStores
 from service.operations import idempotency
 from service.ports.limits import Look
@@ -352,6 +354,7 @@ async def test_waiting_for_a_job_ends_with_its_end(http: httpx.AsyncClient, stor
 
 async def test_parameters_are_set_all_or_none(http: httpx.AsyncClient) -> None:
     before = (await http.get("/v1/system-parameters")).json()
+    assert before == asdict(SystemParameters())
     bad = {"barrier_interval_ms": 500, "checkpoint_frequency": 0}
     assert (
         refused(await http.patch("/v1/system-parameters", json=bad), 422, "invalid")["pointer"]
@@ -409,6 +412,7 @@ async def test_what_is_secret_in_a_probe_is_shown_nowhere(
 )
 async def test_a_probe_or_bound_that_is_none_is_refused(http: httpx.AsyncClient, name: str, value: str) -> None:
     before = (await http.get("/v1/system-parameters")).json()
+    assert before == asdict(SystemParameters())
     problem = refused(await http.patch("/v1/system-parameters", json={name: value}), 422, "invalid")
     assert name in problem["pointer"]
     quoted = value.replace("'", "''")

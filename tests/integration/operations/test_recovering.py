@@ -13,7 +13,7 @@ from service.domain.errors import UnderRecovery
 from service.operations import commands, jobs, measuring, sql
 from service.operations.commands import RECOVERED_WAIT
 from service.operations.outcome import Outcome
-from service.operations.parameters import alter, current
+from service.operations.parameters import alter, known
 from service.ports.signals import Topic
 from service.protocol.mutation import Add, Resume
 from tests.support.http import StillClock, UnheardSignals
@@ -121,7 +121,7 @@ async def test_the_next_generation_begins_paused_where_it_shall(leader: Leader) 
         first = await leader.barrier()
         assert isinstance(first.mutation, Add)
         assert (first.generation, first.mutation.paused) == (generation, True)
-        assert (await current(leader.world))["pause_on_next_bootstrap"] is False
+        assert (await known(leader.world)).pause_on_next_bootstrap is False
         await leader.queue(None)
         await leader.barrier()
         await leader.recover()
