@@ -21,35 +21,39 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="TIDEFILL_", extra="ignore", frozen=True)
 
     database_url: SecretStr | None = None
-    """The meta store, `postgresql://user:password@host:port/database`; None starts an embedded server."""
+    """The meta store, `postgresql://user:password@host:port/database`; unset, it starts an embedded server."""
     state_store_url: SecretStr | None = None
-    """The state store; None is the same database as the meta store."""
+    """The state store; unset, it is the same database as the meta store."""
     data_dir: Path = Path(".tidefill")
     """Where the embedded Postgres, the worker's logs and its secrets live."""
 
     host: str = "127.0.0.1"
+    """The address to listen on."""
     port: int = Field(default=8700, ge=0, le=65535)
+    """The port to listen on; 0 takes a free one."""
     api_token: SecretStr | None = None
     """Needed to bind to anything but loopback; then every call but the probes carries it as a bearer token."""
     allowed_origins: list[str] = []
     """Origins whose web pages may call the service, as JSON (`["https://grafana.example"]`)."""
     source_hosts: list[str] | None = None
     """The hosts that sources and health probes may be at, as JSON: names (`*.db.example`), addresses and networks
-    (`["10.0.0.0/8"]`). None permits all but link-local, metadata and multicast addresses. `docs/access.md`.
+    (`["10.0.0.0/8"]`). Unset permits all but link-local, metadata and multicast addresses. `docs/access.md`.
     """
     worker_token: SecretStr | None = None
-    """The worker API's own token; None makes one up for the worker that the service starts itself."""
+    """The worker API's own token; unset, it makes one up for the worker that the service starts itself."""
     public_url: str | None = None
-    """How workers reach the service; None is derived from `host` and `port`."""
+    """How workers reach the service; unset, it is derived from `host` and `port`."""
 
     launcher: Literal["subprocess", "none"] = "subprocess"
     """`none`: workers are started by somebody else (Kubernetes)."""
     spark_master: str = "local[*]"
+    """The Spark master of the worker that the service starts."""
     serverless_spark_master: str | None = None
-    """The Spark master, hence the task slots, of the worker of a serverless job; None is that of the others."""
+    """The Spark master, hence the task slots, of the worker of a serverless job; unset, it is that of the others."""
     serverless_spark_conf: dict[str, str] | None = None
     """Spark settings of such a worker, as JSON (`{"spark.driver.memory": "2g"}`), instead of TIDEFILL_SPARK_CONF."""
     log_format: Literal["console", "json"] = "console"
+    """How the service logs."""
     log_level: LogLevel = "info"
     """Of the service, and of the workers that it starts."""
     dml_waiting_max: int = Field(default=20_000, gt=0)

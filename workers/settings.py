@@ -21,16 +21,23 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="TIDEFILL_", extra="ignore", frozen=True)
 
     service_url: str = "http://127.0.0.1:8700"
+    """Where the service is."""
     worker_id: str | None = None
+    """Its name, unlike that of any other worker there ever was; unset, it makes one up."""
     graph: int = 1
+    """The graph that it serves: 1 is the database graph, another one that of a serverless job."""
     worker_token: SecretStr
+    """The worker API's token, as the service has it."""
     state_store_url: SecretStr
     """The login that owns the versioned tables."""
     spark_master: str = "local[*]"
+    """The Spark master: local threads, or a cluster (`spark://..`, `k8s://..`)."""
     spark_conf: dict[str, str] = Field(default_factory=dict)
     """More Spark settings, as JSON; they win over the worker's own."""
     log_format: Literal["console", "json"] = "json"
+    """How the worker logs."""
     log_level: LogLevel = "info"
+    """From which level on."""
 
 
 def read_settings() -> Settings:

@@ -22,27 +22,39 @@ class SystemParameters:
     """Settings of the whole service, stored in the meta store and read by the leader at every tick."""
 
     barrier_interval_ms: int = 1000
+    """How often a barrier ends an epoch, whose changes readers then see."""
     checkpoint_frequency: int = 1
+    """Every how many barriers one is a checkpoint, which commits; readers see nothing before."""
     max_concurrent_creating_streaming_jobs: int = 1
+    """How many jobs are created at the same time; the others queue. 0 is any number."""
     pause_on_next_bootstrap: bool = False
+    """Whether the next recovery begins paused. It is false again after that."""
     backfill_auto_floor: int = 100
+    """The lowest limit to which `backfill_rate_limit = 'auto'` goes, in rows a second and actor."""
     backfill_auto_ceiling: int = 1_000_000
+    """The highest."""
     backfill_auto_latency_target_ms: int = 0
-    """0 is the barrier interval."""
+    """How long a barrier may take before the limit is lowered. 0 is the barrier interval."""
     backfill_auto_replication_lag_mb: int = 64
-    """0 does not look at it; so with the next one and the probes."""
+    """How far a replica of the state store may lag. 0 does not look at it."""
     backfill_auto_connections_percent: int = 90
+    """How many of the store's connections may be taken. 0 does not look at it."""
     backfill_auto_probe_http: str = ""
-    """As it is shown: what is secret in it is kept apart."""
+    """A URL that is asked how things are, shown without what is secret in it. Empty asks none."""
     backfill_auto_probe_http_status: int = 200
+    """The status with which it says that all is well."""
     backfill_auto_probe_http_timeout_ms: int = 1_000
+    """How long it may take; longer is unhealthy."""
     backfill_auto_probe_sql: str = ""
+    """A SELECT of one number that says how things are. Empty asks none."""
     backfill_auto_probe_sql_max: int = 0
     """The largest number that is healthy."""
     backfill_auto_probe_sql_timeout_ms: int = 1_000
+    """How long it may take; longer is unhealthy."""
     backfill_auto_source_replication_lag_mb: int = 64
-    """Of the external database that a table follows. 0 does not look at it; so with the next one."""
+    """How far a replica of an external database that a table follows may lag. 0 does not look at it."""
     backfill_auto_source_active_queries: int = 50
+    """How many queries may be active in such a database. 0 does not look at it."""
     dml_epoch_budget_ms: int = 2_000
     """How long the INSERTs, UPDATEs and DELETEs of one epoch may take together; the rest waits for the next epoch."""
     dml_statement_timeout_ms: int = 10_000
@@ -69,27 +81,30 @@ class SystemParameters:
 SYSTEM: Final[Mapping[str, type]] = MappingProxyType(
     {field.name: type(field.default) for field in fields(SystemParameters)}
 )
-_RANGES: Final = {
-    "barrier_interval_ms": (50, 3_600_000),
-    "checkpoint_frequency": (1, 10_000),
-    "max_concurrent_creating_streaming_jobs": (0, 100_000),
-    "backfill_auto_floor": (1, INTEGER_MAX),
-    "backfill_auto_ceiling": (1, INTEGER_MAX),
-    "backfill_auto_latency_target_ms": (0, 3_600_000),
-    "backfill_auto_replication_lag_mb": (0, INTEGER_MAX),
-    "backfill_auto_connections_percent": (0, 100),
-    "backfill_auto_probe_http_status": (100, 599),
-    "backfill_auto_probe_http_timeout_ms": (1, 10_000),
-    "backfill_auto_probe_sql_max": (-INTEGER_MAX, INTEGER_MAX),
-    "backfill_auto_probe_sql_timeout_ms": (1, 10_000),
-    "backfill_auto_source_replication_lag_mb": (0, INTEGER_MAX),
-    "backfill_auto_source_active_queries": (0, INTEGER_MAX),
-    "dml_epoch_budget_ms": (100, 60_000),
-    # Less than the five minutes after which a barrier is given up.
-    "dml_statement_timeout_ms": (100, 240_000),
-    "row_limit_max": (1, 10_000_000),
-    "statement_timeout_max_ms": (1_000, INTEGER_MAX),
-}
+RANGES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
+    {
+        "barrier_interval_ms": (50, 3_600_000),
+        "checkpoint_frequency": (1, 10_000),
+        "max_concurrent_creating_streaming_jobs": (0, 100_000),
+        "backfill_auto_floor": (1, INTEGER_MAX),
+        "backfill_auto_ceiling": (1, INTEGER_MAX),
+        "backfill_auto_latency_target_ms": (0, 3_600_000),
+        "backfill_auto_replication_lag_mb": (0, INTEGER_MAX),
+        "backfill_auto_connections_percent": (0, 100),
+        "backfill_auto_probe_http_status": (100, 599),
+        "backfill_auto_probe_http_timeout_ms": (1, 10_000),
+        "backfill_auto_probe_sql_max": (-INTEGER_MAX, INTEGER_MAX),
+        "backfill_auto_probe_sql_timeout_ms": (1, 10_000),
+        "backfill_auto_source_replication_lag_mb": (0, INTEGER_MAX),
+        "backfill_auto_source_active_queries": (0, INTEGER_MAX),
+        "dml_epoch_budget_ms": (100, 60_000),
+        # Less than the five minutes after which a barrier is given up.
+        "dml_statement_timeout_ms": (100, 240_000),
+        "row_limit_max": (1, 10_000_000),
+        "statement_timeout_max_ms": (1_000, INTEGER_MAX),
+    }
+)
+"""The smallest and the largest value of each number."""
 BOUNDED: Final = {"row_limit": "row_limit_max", "statement_timeout": "statement_timeout_max_ms"}
 """Session variables, each with the system parameter that says how large it may be."""
 
@@ -123,7 +138,7 @@ def parse_system_parameter(name: str, text: str) -> int | bool | str:
         return parse_bool(name, text)
     if SYSTEM[name] is str:
         return text.strip()
-    low, high = _RANGES[name]
+    low, high = RANGES[name]
     value = _parse_int(name, text)
     if not low <= value <= high:
         raise Invalid(f'"{name}" takes a value from {low} to {high}, not {value}', pointer=name)

@@ -1,0 +1,112 @@
+"""`docs/settings.md`, made from the classes with the settings: `python -m tests.support.settings_page` writes it."""
+
+import ast
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import SecretStr
+from pydantic_core import PydanticUndefined
+
+import service.settings
+import workers.settings
+from service.domain.parameters import RANGES, SESSION_DEFAULTS, SystemParameters
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "settings.md"
+_HEAD: Final = """\
+# Settings
+
+Made from the source by `python -m tests.support.settings_page`; `make test` fails where the two differ.
+
+**A secret from a file.** `TIDEFILL_SECRETS_DIR` names a directory with files called as the variables in lower case
+(`tidefill_database_url`, `tidefill_api_token`, ..). A variable that is set wins over its file.
+"""
+_SERVICE: Final = """
+## Environment of the service
+
+Read once when the service starts. All are optional: with none set, `tidefill serve` runs everything by itself.
+"""
+_WORKER: Final = """
+## Environment of a worker
+
+A worker that the service starts gets these from the service; set them for workers that you start, as the chart does.
+`TIDEFILL_SPARK_CONF` of the service's environment is handed on.
+"""
+_SYSTEM: Final = """
+## System parameters
+
+Of the whole service, at run time: `ALTER SYSTEM SET name = value`, or `PATCH /v1/system-parameters`; `DEFAULT` sets the
+built-in value, `SHOW PARAMETERS` lists all. A change holds from the next barrier on.
+"""
+_SESSION: Final = """
+## Session variables
+
+Of one session: `SET name = value`, or the `session` map of `POST /v1/sql`. `docs/sql.md` says what they do.
+"""
+
+
+def page() -> str:
+    """Return the page's text."""
+    parameters, texts = SystemParameters(), _texts(SystemParameters)
+    system = (
+        (name, str(value).lower(), "{} to {}".format(*RANGES[name]) if name in RANGES else "", texts[name])
+        for name, value in asdict(parameters).items()
+    )
+    return "".join(
+        (
+            _HEAD,
+            *(_SERVICE, _environment(service.settings.Settings)),
+            *(_WORKER, _environment(workers.settings.Settings)),
+            *(_SYSTEM, _table(("parameter", "default", "values", "meaning"), system)),
+            *(_SESSION, _table(("variable", "default"), sorted(SESSION_DEFAULTS.items()))),
+        )
+    )
+
+
+def _environment(settings: Any) -> str:
+    texts = _texts(settings)
+    fields = settings.model_fields.items()
+    return _table(
+        ("variable", "default", "meaning"),
+        ((f"TIDEFILL_{name.upper()}", _default(field), texts[name]) for name, field in fields),
+    )
+
+
+def _default(field: Any) -> str:
+    if field.is_required():
+        return "must be given"
+    value = field.get_default(call_default_factory=True)
+    assert value is not PydanticUndefined
+    assert not isinstance(value, SecretStr), "a secret has no default"
+    return "" if value is None or value in ({}, []) else str(value)
+
+
+def _texts(kind: type) -> Mapping[str, str]:
+    """Return the text below each annotated name of a class, which Python itself does not keep."""
+    (body,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(body, ast.ClassDef)
+    found: dict[str, str] = {}
+    last = ""
+    for node in body.body:
+        match node:
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                last, found[name] = name, ""
+            case ast.Expr(value=ast.Constant(value=str(text))) if last:
+                found[last] = " ".join(inspect.cleandoc(text).split())
+            case _:
+                last = ""
+    return found
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = (
+        [f"`{name}`", f"`{default}`" if default else "", *(text.replace("|", "\\|") for text in rest)]
+        for name, default, *rest in rows
+    )
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *lines)).join("\n\n")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
