@@ -19,4 +19,8 @@ The invariants, cited by number in code and tests:
 - **I9 clean cancel.** After a cancel or drop nothing is left.
 - **I10 decoupled.** A creating snapshot job never delays the database graph's commit.
 - **I11 rescale.** Changing an actor count mid-backfill keeps all positions and row counts.
+- **I12 one meaning.** A view at epoch E holds what its text would answer as a SELECT over its inputs at E, in the
+  meaning of Postgres, whichever engine computed it. A text that no engine computes so is refused with the reason.
+- **I13 one bad thing stops one thing.** What one caller, statement, row, job, relation, worker or source does wrong or
+  slowly ends or delays that one. Nothing is retried for ever.
 """

@@ -1,0 +1,73 @@
+"""The examples of README and tour do what is said there, in the order in which they are read."""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.service import Service
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+ROOT: Final = Path(__file__).parents[2]
+PAGES: Final = ("README.md", "docs/tour.md")
+_CONSOLE: Final = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_ANYTHING: Final = ".."
+
+
+def test_the_examples_run_in_their_order(service: Service, tmp_path: Path) -> None:
+    service.run("ALTER SYSTEM SET barrier_interval_ms = DEFAULT")
+    tools = str(Path(sys.executable).parent)
+    environment = {
+        "PATH": f"{tools}:/usr/local/bin:/usr/bin:/bin",
+        "TIDEFILL_URL": service.url,
+        **({} if service.token is None else {"TIDEFILL_API_TOKEN": service.token}),
+        "HOME": str(tmp_path),
+    }
+    # A reader's service has no token; this one has, and curl takes it from there.
+    (tmp_path / ".curlrc").write_text(
+        "".join(f'header = "{name}: {value}"\n' for name, value in service.headers.items())
+    )
+    ran = 0
+    for page in PAGES:
+        for command, shown in examples((ROOT / page).read_text()):
+            if command.startswith(". .venv"):
+                continue
+            done = subprocess.run(
+                ["/bin/bash", "-c", command.replace("localhost:8700", service.url.removeprefix("http://"))],
+                env=environment,
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=240,
+                check=False,
+            )
+            said = f"{page}: $ {command}\n{done.stdout}{done.stderr}"
+            assert done.returncode == 0, said
+            assert "urn:tidefill:problem" not in done.stdout, said
+            if shown:
+                pattern = re.escape(shown).replace(re.escape(_ANYTHING), ".*")
+                assert re.fullmatch(pattern, "\n".join(map(str.rstrip, done.stdout.strip("\n").split("\n")))), said
+            ran += 1
+    assert ran > 20
+
+
+def examples(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each command, which may go over several lines in quotes, and what is shown below it."""
+    for block in _CONSOLE.findall(text):
+        for example in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            lines = example.rstrip("\n").split("\n")
+            length = next(n for n in range(1, len(lines) + 1) if whole("\n".join(lines[:n])))
+            yield "\n".join(lines[:length]), "\n".join(lines[length:])
+
+
+def whole(command: str) -> bool:
+    try:
+        shlex.split(command)
+    except ValueError:
+        return False
+    return True
