@@ -35,9 +35,11 @@ def listed(values: Sequence[Typed], kind: ColumnType) -> str:
 
 
 def _operand(value: Typed, kind: ColumnType) -> Typed:
-    """Spark meets exact numbers by itself."""
-    converted = value.type is None or kind.name in _FLOATS or kind.name in INSTANTS
-    return coerced(value, kind) if converted else value
+    """Spark meets integers by themselves and numerics by themselves. An integer beside a literal with a point it takes
+    for decided where the literal is out of the integer's range, and forgets NULL.
+    """
+    met = value.type is not None and kind.name not in (TypeName.NUMERIC, *_FLOATS, *INSTANTS)
+    return value if met else coerced(value, kind)
 
 
 def _too_wide(*values: Typed) -> bool:

@@ -294,7 +294,7 @@ def _substring(scope: Scope, node: exp.Expr) -> Typed:
     start = node.args.get("start")
     first = scope.bind(start) if start is not None else number("1", scope.tree.position(node))
     length = [scope.argument(node, "length")] if node.args.get("length") else []
-    if first.type is None and not length:
+    if first.type is None and all(one.type is None for one in length):
         raise Invalid(
             "substring(.., a pattern) is a regular expression in Postgres, which a view has not: give a number",
             position=first.position,

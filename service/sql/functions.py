@@ -96,7 +96,11 @@ _WHOLE_NUMERIC: Final = numeric(NUMERIC_PRECISION_MAX, 0)
 _EXACT_MAX: Final = ColumnType(TypeName.NUMERIC, NUMERIC_PRECISION_MAX, NUMERIC_PRECISION_MAX)
 _WHOLE: Final = (INTEGER, SMALLINT, BIGINT)
 # Beyond 2^53 a double has no fraction, and Spark's ceil and floor return a bigint, which could not hold it.
-_ROUNDED: Final = "case when abs({{0}}) < 9007199254740992 then cast({0}({{0}}) as double) else {{0}} end"
+# They lose the sign of a zero besides.
+_ROUNDED: Final = (
+    "case when abs({{0}}) >= 9007199254740992 then {{0}} when {0}({{0}}) = 0 then {{0}} * 0"
+    " else cast({0}({{0}}) as double) end"
+)
 
 _LENGTH: Final = (Overload((TEXT,), INTEGER, "char_length({0})"), Overload((BYTEA,), INTEGER, "octet_length({0})"))
 _CEIL: Final = (
@@ -123,7 +127,8 @@ _SUBSTRING: Final = (
         (TEXT, INTEGER, INTEGER),
         TEXT,
         # Postgres counts from before the beginning, too: substring('abc', -1, 3) is 'a'.
-        "case when {2} < 0 then raise_error('negative substring length not allowed')"
+        "case when {2} < 0 and {0} is not null and {1} is not null then"
+        " raise_error('negative substring length not allowed')"
         " else substring({0}, case when {1} < 1 then 1 else {1} end,"
         " cast(case when {1} < 1 then"
         " case when cast({1} as bigint) + {2} < 1 then 0 else cast({1} as bigint) + {2} - 1 end"
@@ -191,7 +196,8 @@ FUNCTIONS: Final[Mapping[str, tuple[Overload, ...]]] = MappingProxyType(
                 (TEXT, INTEGER),
                 TEXT,
                 "case when {1} > 0 then right({0}, {1})"
-                " when {1} = 0 or {1} < -2147483646 then left({0}, 0) else substring({0}, 1 - {1}) end",
+                " when {1} < -2147483647 then {0} when {1} = 0 or {1} = -2147483647 then left({0}, 0)"
+                " else substring({0}, 1 - {1}) end",
             ),
         ),
         "round": (
@@ -205,7 +211,7 @@ FUNCTIONS: Final[Mapping[str, tuple[Overload, ...]]] = MappingProxyType(
         ),
         "rtrim": (*_text(1, "trim(TRAILING ' ' FROM {0})"), *_text(2, "trim(TRAILING {1} FROM {0})")),
         "sign": (
-            Overload((DOUBLE,), DOUBLE, "sign({0})"),
+            Overload((DOUBLE,), DOUBLE, "case when isnan({0}) or {0} = 0 then double(0) else sign({0}) end"),
             Overload((NUMERIC,), _WHOLE_NUMERIC, "cast(sign({0}) as decimal(1,0))"),
         ),
         "split_part": (Overload((TEXT, TEXT, INTEGER), TEXT, "split_part({0}, {1}, {2})"),),

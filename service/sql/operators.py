@@ -1,6 +1,7 @@
 """Operators of a view's expressions: which operands they take in Postgres, and what they are in Spark SQL."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from sqlglot import exp
@@ -11,6 +12,7 @@ from service.sql.casts import cast
 from service.sql.comparing import compared
 from service.sql.special import require_ordered
 from service.sql.typed import (
+    BIGINT,
     BOOLEAN,
     DATE,
     DOUBLE,
@@ -68,6 +70,12 @@ def binary(node: Node, left: Typed, right: Typed, position: int) -> Typed:
     return _arithmetic(_ARITHMETIC[node], left, right)
 
 
+_LEAST: Final[Mapping[str, tuple[str, ColumnType]]] = MappingProxyType(
+    {"2147483648L": ("(-2147483648)", INTEGER), "9223372036854775808BD": ("(-9223372036854775808L)", BIGINT)}
+)
+"""Literals that have no positive counterpart of their type. In Postgres the sign belongs to the number."""
+
+
 def unary(node: Node, value: Typed, position: int) -> Typed:
     """Return `<operator> value`."""
     if node is exp.Not:
@@ -79,6 +87,8 @@ def unary(node: Node, value: Typed, position: int) -> Typed:
         return Typed(value.sql, value.type, position, span=span)
     if value.name not in allowed:
         raise Invalid(f"operator does not exist: {sign} {value.shown}", position=position)
+    if node is exp.Neg and value.sql in _LEAST:
+        return Typed(*_LEAST[value.sql], position)
     return Typed(f"({sign}{value.sql})", value.type, position)
 
 
@@ -140,6 +150,9 @@ def _arithmetic(sign: str, left: Typed, right: Typed) -> Typed:
     if sign == "/" and kind.name in INTEGERS:
         # Postgres cuts off; Spark's `/` is a fraction and its `div` a bigint.
         return Typed(f"cast(({one} div {other}) as {kind.spark})", kind, left.position)
+    if sign == "/" and kind.name is TypeName.REAL:
+        # Spark's quotient of two floats is a double, which has digits enough to be rounded once more.
+        return Typed(f"cast(({one} / {other}) as float)", kind, left.position)
     return Typed(f"({one} {sign} {other})", kind, left.position)
 
 

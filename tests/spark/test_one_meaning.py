@@ -102,3 +102,36 @@ def test_d11_small_ones(database_url: str, spark: SparkSession) -> None:
         (4, null, null, null, null), (5, '', '{}', '{"a": 1}', 0)"""
     found = answers(database_url, spark, table, values, query)
     assert found.postgres == found.spark
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        *("ceil(d)", "floor(d)", "trunc(d)", "trunc(-d)", "ceiling(d / 10)", "-2147483648", "sign(d)"),
+        *(
+            "n >= 12345678901234567890.123",
+            "n < 99999999999.5",
+            "id in (12345678901234567890.5, 3)",
+            "n <> 2147483648.5",
+        ),
+        *("(r / q)::double precision", "(q / r)::double precision", "-9223372036854775808", "-(2147483648::bigint)"),
+        *("right(x, n)", "left(x, n)", "x || right(x, n + 1)"),
+    ],
+)
+def test_signs_of_zeros_quotients_of_reals_and_the_least_integer(
+    database_url: str, spark: SparkSession, expression: str
+) -> None:
+    table = "create table t (id bigint primary key, d double precision, r real, q real, x text, n int)"
+    values = """(1, -0.5, 7, 3, 'abc', -2147483648), (2, '-0', 1e10, -3, 'ž', -2147483647), (3, 0, -7, 0.1, '', 0),
+        (4, 0.5, 'NaN', 2, null, 1), (5, '-Infinity', 1, 'Infinity', 'abc', null), (6, -9e15, null, 1, 'abc', 2),
+        (7, 'NaN', 5, 3, 'abc', -1), (8, 1.5, 1, 3, 'abc', 2147483646), (9, null, 2, 3, 'abc', -2147483648)"""
+    query = f"select id, {expression} as e from t"
+    found = answers(database_url, spark, table, values, query)
+    assert found.postgres == found.spark
+
+
+def test_a_negative_length_is_no_matter_of_a_text_that_is_not_there(database_url: str, spark: SparkSession) -> None:
+    table = "create table t (id bigint primary key, x text, n int)"
+    query = "select id, substring(x for -2) as a, substring('abc', n, -1) as b from t"
+    found = answers(database_url, spark, table, "(1, null, null), (2, null, null)", query)
+    assert found.postgres == found.spark == [("1", None, None), ("2", None, None)]

@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from psycopg import errors
+
 from service.protocol.ids import JobId
 from service.protocol.relation import Relation
 
@@ -13,7 +15,10 @@ _ADVICE: Final = re.compile(r' (Use `try_[^.]*\.|If necessary set "[^"]*" to "[^
 """What Spark tells those who call it, which nobody can follow here."""
 
 # Classes of SQLSTATE that say that the values or the query are wrong: running it again would give the same.
-_OWN_FAULT: Final = ("21", "22", "23", "42")
+_OWN_FAULT: Final = ("21", "22", "23", "42", "P0001")
+# A value that Postgres refused, told by the Python process of an executor that wrote it.
+_REFUSED: Final = re.compile(r"psycopg\.errors\.(?P<name>\w+): (?P<said>[^\n]*)")
+_DATA_EXCEPTION: Final = "22"
 
 
 class JobFailedError(Exception):
@@ -46,5 +51,13 @@ def explain(error: BaseException) -> tuple[bool, str]:
     condition = _CONDITION.search(text)
     if own is not None and condition is not None:
         return True, _ADVICE.sub("", condition.group(0))[:500]
+    refused = _REFUSED.search(text)
+    if refused is not None and _class_of(refused["name"]) == _DATA_EXCEPTION:
+        return True, f"the state store refused a value: {refused['said']}"[:500]
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     return False, f"{type(error).__name__}: {first}"[:500]
+
+
+def _class_of(name: str) -> str:
+    """Return the class of the SQLSTATE that an exception of psycopg stands for."""
+    return str(getattr(getattr(errors, name, None), "sqlstate", None) or "")[:2]

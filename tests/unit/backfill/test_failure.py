@@ -17,6 +17,21 @@ SPARK = (
     ("text", "deterministic", "said"),
     [
         (SPARK, True, "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"),
+        (
+            "[USER_RAISED_EXCEPTION] negative substring length not allowed SQLSTATE: P0001",
+            True,
+            "[USER_RAISED_EXCEPTION] negative substring length not allowed SQLSTATE: P0001",
+        ),
+        (
+            "Traceback\npsycopg.errors.DatetimeFieldOverflow: date out of range\nCONTEXT: COPY",
+            True,
+            "the state store refused a value: date out of range",
+        ),
+        (
+            "Traceback\npsycopg.errors.UndefinedTable: gone",
+            False,
+            "ValueError: Traceback",
+        ),
         ("\nthe connection broke", False, "ValueError: the connection broke"),
     ],
 )

@@ -183,6 +183,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("select ^b::uuid from t", "Invalid", "Spark keeps it as text and could not check it"),
     ("select ^n / 2 from t", "Invalid", "numeric / numeric is not supported in a view: Postgres chooses its digits"),
     ("select substring(k, ^'1') from t", "Invalid", "is a regular expression in Postgres"),
+    ("select substring(k, ^'1', '2') from t", "Invalid", "is a regular expression in Postgres"),
     (
         "select coalesce(^n, 1e-30) from t",
         "Invalid",
