@@ -6,6 +6,7 @@ from enum import StrEnum
 from random import Random
 from typing import Final
 
+from service.protocol.relation import why_reserved
 from tests.differential.excluded import Wild
 from tests.differential.grammar import Writer
 from tests.differential.values import TYPES, Values, quoted
@@ -29,7 +30,11 @@ ODD_NAMES: Final = (
     "_vnode_",
     "OUTCOME",
     "_VNODE",
+    "_tidefill_op",
+    "_tidefill_report",
+    "_tidefill_position",
 )
+"""Of these only the ones that a user may have are drawn."""
 
 
 class Strategy(StrEnum):
@@ -202,7 +207,7 @@ def draw(seed: int, language: Language, *, cases: int, live: bool = True) -> Wor
     """Draw a world whose views have so many expressions in all."""
     random, values = Random(seed), Values(language.tamed)
     columns = _columns(random, values)
-    if Wild.NAMES not in language.tamed and not random.randrange(3):
+    if not random.randrange(3):
         columns = _renamed(random, columns)
     keys = random.sample([column.name for column in columns if column.kind in KEY_KINDS], random.choice((1, 1, 2, 3)))
     if not random.randrange(3):
@@ -227,7 +232,7 @@ def draw(seed: int, language: Language, *, cases: int, live: bool = True) -> Wor
 
 
 def _renamed(random: Random, columns: Sequence[Column]) -> list[Column]:
-    odd = random.sample(ODD_NAMES, 3)
+    odd = random.sample([name for name in ODD_NAMES if why_reserved(name) is None], 3)
     odd += ["a"] if "A" in odd else []
     names = dict(
         zip(random.sample([column.name for column in columns if column.name != "id"], len(odd)), odd, strict=True)

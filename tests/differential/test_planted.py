@@ -1,0 +1,146 @@
+"""The generator finds what once was wrong: each mend is taken out, and a world that is clean with it is not any more.
+
+The language is that of `test_differential`, cut down to the templates that a mend is about, so that few cases will do.
+D8 is documented and not mended.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import pytest
+from pyspark.sql import SparkSession
+from sqlglot import exp
+
+from service.protocol.columns import TypeName
+from service.sql import casts, comparing, expressions, operators, special, typed
+from service.sql.functions import call
+from service.sql.typed import number
+from tests.differential import worlds
+from tests.differential.examine import KNOWN, examine, shown
+from tests.differential.worlds import Language, draw
+from workers.queries import stateless
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(300)]
+
+Undo = Callable[[pytest.MonkeyPatch, SparkSession], None]
+CASES: Final = 18
+PRECISION_LOSS: Final = "spark.sql.decimalOperations.allowPrecisionLoss"
+CASE_SENSITIVE: Final = "spark.sql.caseSensitive"
+SETTINGS: Final = (PRECISION_LOSS, CASE_SENSITIVE)
+
+
+def _d2(patch: pytest.MonkeyPatch, _: SparkSession) -> None:
+    def fits(*_: typed.Typed) -> bool:
+        return False
+
+    patch.setattr(comparing, "_too_wide", fits)
+
+
+def _d3_sums(_: pytest.MonkeyPatch, spark: SparkSession) -> None:
+    spark.conf.set(PRECISION_LOSS, "true")
+
+
+def _d3_choices(patch: pytest.MonkeyPatch, _: SparkSession) -> None:
+    for module in (special, expressions, operators):
+        patch.setattr(module, "common", typed.widest)
+
+
+def _d4(patch: pytest.MonkeyPatch, _: SparkSession) -> None:
+    def asked(expression: str) -> str:
+        return expression
+
+    patch.setattr(stateless, "_past_control", asked)
+
+
+def _d5(patch: pytest.MonkeyPatch, _: SparkSession) -> None:
+    # What travels keeps its names, and they are not reserved.
+    patch.setattr("service.protocol.relation.TRAVEL_PREFIX", "\0")
+    patch.setattr(worlds, "ODD_NAMES", [name for name in worlds.ODD_NAMES if name.startswith("_tidefill_")])
+
+
+def _d6(patch: pytest.MonkeyPatch, spark: SparkSession) -> None:
+    patch.setattr(worlds, "ODD_NAMES", ("A", "_VNODE", "OUTCOME"))
+    spark.conf.set(CASE_SENSITIVE, "false")
+
+
+def _d7(patch: pytest.MonkeyPatch, _: SparkSession) -> None:
+    floats = {(kind, TypeName.NUMERIC) for kind in (TypeName.REAL, TypeName.DOUBLE)}
+    patch.setattr(casts, "_SAME", casts._SAME | floats)  # pyright: ignore[reportPrivateUsage]
+
+
+def _d9(patch: pytest.MonkeyPatch, _: SparkSession) -> None:
+    def position(scope: Any, node: exp.Expr) -> typed.Typed:
+        start, place = node.args.get("start"), scope.tree.position(node)
+        first = scope.bind(start) if start is not None else number("1", place)
+        length = [scope.argument(node, "length")] if node.args.get("length") else []
+        return call("substring", [scope.argument(node), first, *length], place)
+
+    binders: Any = expressions._BINDERS  # pyright: ignore[reportPrivateUsage]
+    patch.setitem(binders, exp.Substring, position)
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A mend that can be taken out, and the part of the language that it is about: words of its templates."""
+
+    undo: Undo
+    words: tuple[str, ...]
+    what: tuple[str, ...]
+    """How the differences that it makes begin."""
+    seed: int = 1
+    """Of a world that shows it."""
+
+
+PLANTED: Final = MappingProxyType(
+    {
+        "d2": Planted(_d2, ("<n> = ", "<n> < <n>", "<n> <> ", "<E> >= <n>", "<E> in", "<n> between"), ("value",)),
+        "d3_sums": Planted(_d3_sums, ("<n> + <E>", "<E> + <n>", "<n> - <E>", "<E> - <n>"), ("value",)),
+        "d3_choices": Planted(
+            _d3_choices, ("coalesce(<n>, <E>)", "coalesce(<E>, <n>)", "greatest(<n>, <E>)"), ("value", "fails"), seed=3
+        ),
+        "d4": Planted(_d4, ("7 / coalesce(id, 0)", "<s> + <s>"), ("fails", "not created")),
+        "d5": Planted(_d5, ("<x> || <x>", "<i> + <s>"), ("fails", "not created")),
+        "d6": Planted(_d6, ("<x> || <x>", "<i> + <s>"), ("fails", "not created")),
+        "d7": Planted(_d7, ("<d>::numeric",), ("value", "does not fail")),
+        "d9": Planted(_d9, ("substring(<x>, '<'i>')", "substring(<x>, 'a')"), ("value", "does not fail")),
+    }
+)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_generator_finds_what_a_mend_mends(
+    postgres_url: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    logging.getLogger("SQLQueryContextLogger").disabled = True
+    planted = PLANTED[name]
+    with monkeypatch.context() as patch, settings_restored(spark):
+        planted.undo(patch, spark)
+        told = _told(planted, postgres_url, spark)
+    assert any(f": {what}" in told for what in planted.what), told or "nothing was found"
+    told = _told(planted, postgres_url, spark)
+    assert not told, told
+
+
+@contextmanager
+def settings_restored(spark: SparkSession) -> Generator[None]:
+    """Take back what is set within."""
+    before = {key: spark.conf.get(key) for key in SETTINGS}
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            spark.conf.set(key, str(value))
+
+
+def _told(planted: Planted, url: str, spark: SparkSession) -> str:
+    chosen = {
+        kind: [one for one in templates if one.startswith(planted.words)] for kind, templates in KNOWN.templates.items()
+    }
+    world = draw(planted.seed, Language(chosen, KNOWN.tamed), cases=CASES, live=False)
+    found = asyncio.run(examine(world, url, spark))
+    return "\n".join(shown(difference, world) for difference in found.differences)
