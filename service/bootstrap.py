@@ -14,6 +14,7 @@ import signal
 import socket
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -112,7 +113,7 @@ async def _serve(settings: Settings) -> None:
         sockets = [_prompt(server.config.bind_socket())]
         port = sockets[0].getsockname()[1]
         url = settings.public_url or f"http://{reachable(settings.host)}:{port}"
-        schedule.launcher = _launcher(settings, url, worker_token, wired.state_store_url)
+        schedule.launcher = _launcher(settings, url, worker_token, wired.state_store_url, schedule.worker_ended)
         if schedule.launcher is not None:
             stack.push_async_callback(schedule.launcher.stop)
         # What is there by now stays: looking through all of it again held every call up for a tenth of a second.
@@ -340,7 +341,13 @@ def _uvicorn(settings: Settings, wired: _Wired, ready: Readiness, worker_token: 
     )
 
 
-def _launcher(settings: Settings, url: str, worker_token: SecretStr, state_store_url: SecretStr) -> Launcher | None:
+def _launcher(
+    settings: Settings,
+    url: str,
+    worker_token: SecretStr,
+    state_store_url: SecretStr,
+    on_end: Callable[[], None],
+) -> Launcher | None:
     if settings.launcher == "none":
         return None
     own_conf = settings.serverless_spark_conf
@@ -356,7 +363,7 @@ def _launcher(settings: Settings, url: str, worker_token: SecretStr, state_store
         serverless_spark_conf=None if own_conf is None else json.dumps(own_conf),
     )
     Path(worker.data_dir).mkdir(parents=True, exist_ok=True)
-    return SubprocessLauncher(worker, clock=SystemClock(), new_worker_id=_new_worker_id)
+    return SubprocessLauncher(worker, clock=SystemClock(), new_worker_id=_new_worker_id, on_end=on_end)
 
 
 def _new_worker_id() -> WorkerId:

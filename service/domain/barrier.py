@@ -221,6 +221,10 @@ class Chore(StrEnum):
     """Start the jobs whose turn it is, and give the others their place in the queue."""
     CLEAN_UP = "clean_up"
     """Remove from the state store what was dropped, cancelled or failed."""
+    SUPERVISE = "supervise"
+    """Start and end worker processes. It is every service's, not the leader's alone."""
+    MIND_SOURCES = "mind_sources"
+    """See to external databases."""
 
 
 def chores(view: GraphView, pace: Pace) -> tuple[Chore, ...]:

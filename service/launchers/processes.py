@@ -5,10 +5,11 @@ All inherit `TIDEFILL_WORKER_ID`. Either proves membership: the session while th
 identity also when it is long gone.
 """
 
+import asyncio
 import os
 import select
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +48,23 @@ def wait_for_end(pid: int, seconds: float) -> bool:
         return _ends(handle, seconds)
     finally:
         os.close(handle)
+
+
+def when_ended(pid: int, then: Callable[[], None]) -> None:
+    """Have the running event loop call `then` once a process has ended. It is not reaped."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        then()
+        return
+    loop = asyncio.get_running_loop()
+
+    def ended() -> None:
+        loop.remove_reader(handle)
+        os.close(handle)
+        then()
+
+    loop.add_reader(handle, ended)
 
 
 def _processes() -> Iterator[Path]:

@@ -20,7 +20,7 @@ from typing import Final
 
 import structlog
 
-from service.launchers.processes import wait_for_end
+from service.launchers.processes import wait_for_end, when_ended
 from service.launchers.restarts import Restarts
 from service.launchers.worker_environment import WorkerSettings, worker_environment, worker_secrets
 from service.launchers.worker_home import WorkerHome, abandoned_homes, make_home
@@ -72,12 +72,15 @@ class SubprocessLauncher:
         new_worker_id: Callable[[], WorkerId],
         command: Sequence[str] = WORKER_COMMAND,
         stop_after: timedelta = timedelta(seconds=10),
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_end` is called when a worker has ended, so that the next look need not be long after."""
         self._settings = settings
         self._clock = clock
         self._new_worker_id = new_worker_id
         self._command = command
         self._stop_after = stop_after
+        self._on_end = on_end
         self._running: dict[GraphId, _Running] = {}
         self._restarts: dict[GraphId, Restarts] = {}
         self._looked_for_leftovers = False
@@ -94,7 +97,11 @@ class SubprocessLauncher:
         self, given_up: Collection[WorkerId], *, kept: Collection[GraphId], missing: Collection[GraphId]
     ) -> Sequence[Ended]:
         """See the port."""
-        return await asyncio.to_thread(self._look, given_up, kept, missing)
+        before = set(self._running)
+        ended = await asyncio.to_thread(self._look, given_up, kept, missing)
+        for graph in self._running.keys() - before:
+            when_ended(self._running[graph].process.pid, self._on_end)
+        return ended
 
     async def stop(self) -> None:
         """Ask the workers to end, then end them; nothing is started afterwards."""

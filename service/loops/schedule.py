@@ -31,12 +31,16 @@ from service.operations.world import World
 from service.ports.launcher import Launcher
 from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, RelationId, Term
 
-_IDLE_SECONDS = 0.5
+_IDLE_SECONDS = 1.0
 """The longest wait between two looks at the graph when nothing is due; a signal ends it."""
 _CHORE_AT_LEAST = timedelta(seconds=5)
 """The longest wait between two looks at a chore; every look at the database graph wakes one that is due."""
-ATTEND_EVERY = timedelta(milliseconds=500)
-"""How soon the graphs are found that another leader has begun."""
+ATTEND_EVERY = timedelta(seconds=5)
+"""How often is looked for graphs that have no loop yet, besides the moments at which some may have been begun."""
+_SUPERVISE_AT_MOST, _SUPERVISE_AT_LEAST = timedelta(milliseconds=200), timedelta(seconds=1)
+"""The shortest and the longest wait between two looks at the workers. One that ends wakes its launcher."""
+_NO_SOURCES_AT_LEAST = timedelta(seconds=10)
+"""The longest wait until it is looked for external databases again, where there are none."""
 _ADAPT_EVERY = timedelta(milliseconds=100)
 """How soon after a publication limits are adapted: before the next barrier, which could carry a change, but not oftener
 than probes should be asked.
@@ -74,9 +78,7 @@ class Schedule:
             run_periodically(self.mind_sources, Pauses(timedelta(seconds=1)), self.stop, name="sources"),
         ]
         if self.launcher is not None:
-            loops.append(
-                run_periodically(self.supervise, Pauses(timedelta(milliseconds=200)), self.stop, name="launcher")
-            )
+            loops.append(run_periodically(self.supervise, Pauses(_SUPERVISE_AT_MOST), self.stop, name="launcher"))
         try:
             await asyncio.gather(*loops)
         finally:
@@ -92,6 +94,7 @@ class Schedule:
         self.leading = await leadership.lead(self.world, self.holder, leading=before)
         if before is None:
             self.world.signals.notify()
+            await self.attend()
 
     async def pulse(self) -> None:
         """Do what is at hand in the database graph, and wait for what is due."""
@@ -206,15 +209,25 @@ class Schedule:
 
     async def mind_sources(self) -> None:
         """See to external databases. Beside everything else: one that is away takes its time to say so."""
+        heard = self.world.signals.heard(Chore.MIND_SOURCES)
         term = self._term()
-        if term is not None:
+        if term is not None and await source_upkeep.there_are_some(self.world):
             await source_upkeep.clean_up(self.world, term=term)
             await source_upkeep.watch(self.world, term=term)
+            return
+        wait = _NO_SOURCES_AT_LEAST.total_seconds()
+        await self.world.signals.wait(wait, topic=Chore.MIND_SOURCES, since=heard)
 
     async def supervise(self) -> None:
-        """Keep the worker processes running."""
+        """Keep the worker processes running, and wait until one ends or others may be wanted."""
         assert self.launcher is not None
+        heard = self.world.signals.heard(Chore.SUPERVISE)
         await launching.supervise(self.world, self.launcher, leading=self._term() is not None)
+        await self.world.signals.wait(_SUPERVISE_AT_LEAST.total_seconds(), topic=Chore.SUPERVISE, since=heard)
+
+    def worker_ended(self) -> None:
+        """A worker process that the launcher keeps has ended."""
+        self.world.signals.notify(Chore.SUPERVISE)
 
     def _term(self) -> Term | None:
         """Return the term while it may be believed."""

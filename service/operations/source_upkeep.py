@@ -29,6 +29,12 @@ RETRY_MOST: Final = timedelta(minutes=1)
 MEASURED_EVERY: Final = timedelta(seconds=5)
 
 
+async def there_are_some(world: World) -> bool:
+    """Whether there is a source, or something left of one."""
+    async with world.stores.begin() as tx:
+        return bool(await tx.sources.all() or await tx.source_cleanups.all())
+
+
 async def clean_up(world: World, *, term: Term) -> int:
     """Remove what is due outside; return how much was removed. Raises Deposed, Unavailable of the meta store."""
     async with world.stores.begin(term) as tx:

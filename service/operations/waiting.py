@@ -2,14 +2,14 @@
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from service.operations.world import World
 from service.ports.signals import Signals
 
 T = TypeVar("T")
 
-_REREAD_SECONDS = 0.5
+REREAD: Final = timedelta(milliseconds=500)
 """Another service process may have changed what this one waits for; its signal does not reach us."""
 
 
@@ -19,9 +19,10 @@ async def until(
     *,
     limit: timedelta | None = None,
     signals: Signals | None = None,
+    reread: timedelta = REREAD,
 ) -> T | None:
     """Return what `look` gives once it is not None, or None when `limit` has passed. `signals` say when to look; None:
-    those of every change.
+    those of every change. `reread` is the longest time between two looks.
     """
     signals = signals or world.signals
     deadline = None if limit is None else world.clock.monotonic() + limit.total_seconds()
@@ -30,7 +31,9 @@ async def until(
         found = await look()
         if found is not None:
             return found
-        left = _REREAD_SECONDS if deadline is None else min(_REREAD_SECONDS, deadline - world.clock.monotonic())
+        left = reread.total_seconds()
+        if deadline is not None:
+            left = min(left, deadline - world.clock.monotonic())
         if left <= 0:
             return None
         await signals.wait(left, since=heard)

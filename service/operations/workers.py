@@ -3,7 +3,8 @@ heartbeat.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from datetime import timedelta
+from typing import Final, TypeVar
 
 from service.domain.errors import Conflict
 from service.operations.waiting import until
@@ -17,6 +18,9 @@ from service.protocol.report import Collected, Failed
 from service.protocol.request import Analyzed, Rejected, Request, Verified
 
 T = TypeVar("T")
+
+_REREAD: Final = timedelta(milliseconds=1500)
+"""What another service process has for a worker that polls here comes so late at most."""
 
 
 async def register(world: World, registration: Registration) -> Registered:
@@ -103,4 +107,4 @@ async def _poll(
         seen = True
         return found
 
-    return await until(world, look, limit=world.poll_wait, signals=signals)
+    return await until(world, look, limit=world.poll_wait, signals=signals, reread=_REREAD)

@@ -63,7 +63,7 @@ class World:
     """Whether a worker can be started for one job alone."""
     worker_lease: timedelta = timedelta(seconds=10)
     """A worker that is silent for this long is given up. Its calls come at least every `poll_wait`."""
-    poll_wait: timedelta = timedelta(seconds=2)
+    poll_wait: timedelta = timedelta(seconds=3)
     """How long a worker's long poll is held open."""
     barrier_deadline: timedelta = Pace().deadline
     request_deadline: timedelta = timedelta(minutes=2)

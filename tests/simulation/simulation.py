@@ -474,7 +474,7 @@ def _simulated(kernel: Kernel, sizes: tuple[tuple[Any, str, Any], ...]) -> Gener
         *sizes,
         (dml, "SLICE_ROWS", 3),
         # Whoever waits looks again at every signal; without one, a second more or less only costs time.
-        (waiting, "_REREAD_SECONDS", LOOKS_EVERY),
+        (waiting, "REREAD", timedelta(seconds=LOOKS_EVERY)),
         (schedule, "_IDLE_SECONDS", LOOKS_EVERY),
     )
     before = [getattr(module, name) for module, name, _ in places]

@@ -1,6 +1,7 @@
 """Who looks and then waits is woken by what happened while it looked: a barrier's life has many such moments."""
 
 import asyncio
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -50,7 +51,7 @@ async def _nothing() -> None:
 
 
 async def test_what_comes_true_in_the_middle_of_a_look_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "_REREAD_SECONDS", FOR_EVER)
+    monkeypatch.setattr(waiting, "REREAD", timedelta(seconds=FOR_EVER))
     signals, looks = LocalSignals(), 0
 
     async def look() -> int | None:
