@@ -5,7 +5,7 @@ looks at what is recorded and names the one next effect, so a missed wake-up cos
 leader that reads the same view continues where the old one stopped (publishing first what was committed).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -100,7 +100,11 @@ class GraphView:
     commands_waiting: bool = False
     """A mutation or a flush is queued that does not wait for an ordinary barrier."""
     stops_waiting: bool = False
+    commands_open: bool = False
+    """Some command is queued, or carried by a barrier that is not committed."""
     statements_waiting: bool = False
+    statements_queued: bool = False
+    """The same, with those that wait for an epoch to themselves."""
     backfilling: bool = False
     """Some scan still reads history: then statements wait for the interval, to leave the scans long slices."""
     hurries: bool = False
@@ -210,6 +214,27 @@ def decide(view: GraphView, *, now: datetime, pace: Pace) -> Effect:
     if view.published < view.committed:
         return Publish(view.committed)
     return _next(view, now, pace)
+
+
+def after_commit(view: GraphView, epoch: Epoch, *, now: datetime, pace: Pace) -> Effect | None:
+    """Return what follows once the epoch, the one in flight in `view`, is published; None: that takes another look.
+
+    Only of a graph at rest is it known beforehand: nobody waits for anything in it, so that nothing but time makes the
+    next barrier due.
+    """
+    stirred = (
+        view.commands_open,
+        view.statements_queued,
+        view.backfilling,
+        view.cleanups_waiting,
+        view.line.new,
+        view.line.queued,
+        view.recover_asked is not None,
+    )
+    if view.decoupled is not None or any(stirred):
+        return None
+    published = replace(view, committed=epoch, published=epoch, in_flight=None, uncommitted=0, attached=None)
+    return decide(published, now=now, pace=pace)
 
 
 class Chore(StrEnum):

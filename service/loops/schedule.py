@@ -164,13 +164,13 @@ class Schedule:
         while True:
             heard = self.world.signals.heard(graph)
             try:
-                effect = await barriers.advance(self.world, graph, term=term)
+                effects = await barriers.proceed(self.world, graph, term=term)
             except Deposed:
                 self.leading = None
                 raise
-            match effect:
-                case Publish():
-                    self.published.set()
+            if any(isinstance(one, Publish) for one in effects):
+                self.published.set()
+            match effect := effects[-1]:
                 case Wait() | Inject():
                     await self._wait(graph, effect, since=heard)
                     break

@@ -118,7 +118,13 @@ class PostgresGraphs:
         return {GraphId(row.id): _state(row) for row in rows}
 
     async def set_published(
-        self, graph: GraphId, epoch: Epoch, *, now: datetime, held_back: Collection[RelationId] = ()
+        self,
+        graph: GraphId,
+        epoch: Epoch,
+        *,
+        now: datetime,
+        created: bool = True,
+        held_back: Collection[RelationId] = (),
     ) -> None:
         await self._connection.execute(
             update(graphs).where(graphs.c.id == graph, graphs.c.published < epoch).values(published=epoch)
@@ -128,8 +134,10 @@ class PostgresGraphs:
             .where(barrier.c.graph == graph, barrier.c.epoch <= epoch, UNPUBLISHED)
             .values(published_at=now)
         )
-        created = exists().where(job.c.relation == relation.c.id, job.c.graph == graph, job.c.state == "Created")
-        shown = update(relation).where(UNSHOWN, created, not_(among(relation.c.id, held_back)))
+        if not created:
+            return
+        its_job = exists().where(job.c.relation == relation.c.id, job.c.graph == graph, job.c.state == "Created")
+        shown = update(relation).where(UNSHOWN, its_job, not_(among(relation.c.id, held_back)))
         await self._connection.execute(shown.values(shown=True, held_back=None))
 
     async def ask_recovery(self, graph: GraphId, reason: str | None) -> None:
@@ -203,9 +211,11 @@ def _views() -> Select[*tuple[Any, ...]]:
             _attached(func.max(barrier.c.epoch)).label("attached"),
             exists().where(waiting, command.c.hurried).label("commands_waiting"),
             exists().where(waiting, command.c.stops).label("stops_waiting"),
+            exists().where(command.c.graph == graphs.c.id, UNFINISHED).label("commands_open"),
             # DML belongs to the database graph; a job graph of its own runs none. What has an epoch to itself waits for
             # the interval: nobody else's statement is answered sooner for it.
             and_(database, exists().where(WAITING, statement.c.tries < SINGLY)).label("statements_waiting"),
+            and_(database, exists().where(WAITING)).label("statements_queued"),
             _backfilling(moving).label("backfilling"),
             and_(not_(graphs.c.paused), _backfilling(fragment.c.rate_limit.is_(None))).label("hurries"),
             and_(database, exists().select_from(cleanup)).label("cleanups_waiting"),
@@ -302,7 +312,9 @@ def _graph_view(row: Row[*tuple[Any, ...]]) -> GraphView:
         recovering_since=row.recovering_since,
         commands_waiting=row.commands_waiting,
         stops_waiting=row.stops_waiting,
+        commands_open=row.commands_open,
         statements_waiting=row.statements_waiting,
+        statements_queued=row.statements_queued,
         backfilling=row.backfilling,
         hurries=row.hurries,
         recover_asked=row.recover_asked,

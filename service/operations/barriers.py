@@ -27,6 +27,7 @@ from service.domain.barrier import (
     Retire,
     RollBack,
     Wait,
+    after_commit,
     chores,
     decide,
 )
@@ -34,15 +35,7 @@ from service.domain.dml import BYTES_MAX, STATEMENTS_MAX, epoch_budget_ms, slice
 from service.domain.job import IN_GRAPH
 from service.domain.parameters import SystemParameters
 from service.operations import recovery, snapshots
-from service.operations.effects import (
-    apply_commands,
-    finish_jobs,
-    hasten_finish,
-    release_scans,
-    store_progress,
-    store_sources,
-)
-from service.operations.rescaling import settle
+from service.operations.committing import Recorded, commit
 from service.operations.routing import share_of
 from service.operations.world import World
 from service.ports.meta_store import Transaction
@@ -50,7 +43,7 @@ from service.ports.records import Command
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.dml import NOTHING_UNFINISHED, DmlLimits, Statement
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId, Term
-from service.protocol.mutation import Add, Mutation, Update
+from service.protocol.mutation import Add, Mutation
 from service.protocol.relation import Relation
 from service.protocol.report import Collected
 from service.telemetry.log import logger
@@ -71,16 +64,38 @@ log = logger("barriers")
 
 
 @dataclass(frozen=True, slots=True)
-class _Recorded:
-    """What the transaction of an effect has settled."""
+class _Look:
+    """What one look at a graph came to."""
 
-    answers: Sequence[Collected] = ()
-    merging: bool = False
-    """The graph's job goes on in the database graph, which was asked to add it."""
+    view: GraphView
+    pace: Pace
+    effect: Effect
+    recorded: Recorded
 
 
 async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
     """Look at the graph once and do the one next thing. Raises Deposed if a newer term exists, Unavailable."""
+    return (await _advance(world, graph, term=term)).effect
+
+
+async def proceed(world: World, graph: GraphId, *, term: Term) -> Sequence[Effect]:
+    """Advance, and publish at once what was committed: the next look would do so. Where nothing but time makes the next
+    barrier due, the last effect is the wait for it. Raises Deposed, Unavailable.
+    """
+    look = await _advance(world, graph, term=term)
+    committed, recorded = look.effect, look.recorded
+    if not isinstance(committed, Commit) or look.view.decoupled is not None or look.view.in_flight is None:
+        return [look.effect]
+    passed = _Passed(look.view.in_flight.injected_at, recorded.answers[-1].timings_ms)
+    await _publish(world, graph, committed.epoch, recorded.created, passed, term=term)
+    publish = Publish(committed.epoch)
+    _notify(world, publish)
+    now = world.clock.now()
+    following = after_commit(look.view, committed.epoch, now=now, pace=look.pace) if recorded.idle else None
+    return [committed, publish, following] if isinstance(following, Wait) else [committed, publish]
+
+
+async def _advance(world: World, graph: GraphId, *, term: Term) -> _Look:
     now, began = world.clock.now(), world.clock.monotonic()
     async with world.stores.begin(term) as tx:
         parameters = SystemParameters.of(await tx.parameters.all())
@@ -90,21 +105,20 @@ async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
         pace = pace_of(world, graph, parameters)
         effect = decide(view, now=now, pace=pace)
         recorded = await _record(world, tx, view, effect, parameters, now=now)
-        created = await tx.catalog.unshown() if isinstance(effect, Publish) else ()
     if graph == DATABASE_GRAPH and (due := chores(view, pace)):
         world.signals.notify(*due)
     # Counted only once the commit is certain.
     _count(world, view, effect, recorded.answers, seconds=world.clock.monotonic() - began)
-    await _carry_out(world, view, effect, created, term=term)
+    await _carry_out(world, view, effect, recorded, term=term)
     _notify(world, effect, merging=recorded.merging)
-    return effect
+    return _Look(view, pace, effect, recorded)
 
 
-async def _carry_out(world: World, view: GraphView, effect: Effect, created: Sequence[Relation], *, term: Term) -> None:
+async def _carry_out(world: World, view: GraphView, effect: Effect, recorded: Recorded, *, term: Term) -> None:
     """Do what lies outside the meta store."""
     match effect:
         case Publish(epoch):
-            await _publish(world, view.graph, epoch, created, term=term)
+            await _publish(world, view.graph, epoch, recorded.created, term=term)
         case RollBack():
             await recovery.roll_back(world, view, term=term)
         case BuildIndex():
@@ -155,7 +169,7 @@ def _count_committed(
 
 async def _record(
     world: World, tx: Transaction, view: GraphView, effect: Effect, parameters: SystemParameters, *, now: datetime
-) -> _Recorded:
+) -> Recorded:
     """Record the effect."""
     match effect:
         case Inject():
@@ -163,23 +177,27 @@ async def _record(
         case Attach(epoch):
             await tx.barriers.attach(view.graph, epoch)
         case Commit(epoch):
-            return await _commit(tx, view.graph, epoch, parameters, lease=world.worker_lease, now=now)
+            return await commit(tx, view, epoch, parameters, lease=world.worker_lease, now=now)
+        case Publish():
+            return Recorded(created=await tx.catalog.unshown())
         case Abandon():
             await recovery.abandon(tx, view, effect, now=now)
         case ApplyStops():
             await recovery.apply_stops(tx, view, now=now)
-        case Publish() | RollBack() | Wait() | BuildIndex() | Retire():
+        case RollBack() | Wait() | BuildIndex() | Retire():
             pass
-    return _Recorded()
+    return Recorded()
 
 
 async def _inject(
     world: World, tx: Transaction, view: GraphView, effect: Inject, parameters: SystemParameters, *, now: datetime
 ) -> None:
-    waiting = await tx.commands.waiting(view.graph)
+    # What came after the view was read waits for the next look, which it has asked for.
+    starting = effect.kind is BarrierKind.INITIAL
+    waiting = await tx.commands.waiting(view.graph) if view.commands_open or starting else ()
     kind = effect.kind
     singly = view.decoupled is None and world.singles.may_begin(world.clock.monotonic())
-    if effect.kind is BarrierKind.INITIAL:
+    if starting:
         mutation, carried = await _initial(tx, view, waiting, parameters, now=now)
         await tx.graphs.set_status(view.graph, GraphStatus.RUNNING, now=now, worker=effect.worker)
         statements: tuple[Statement, ...] = ()
@@ -189,7 +207,7 @@ async def _inject(
             # Decided by what is carried: a command may have come after the view was read.
             kind = BarrierKind.CHECKPOINT
         # DML belongs to the database graph: every table does.
-        statements = await _statements(tx, singly=singly) if view.decoupled is None else ()
+        statements = await _statements(tx, singly=singly) if view.statements_queued else ()
     barrier = Barrier(
         graph=view.graph,
         generation=view.generation,
@@ -261,55 +279,37 @@ async def _statements(tx: Transaction, *, singly: bool) -> tuple[Statement, ...]
     return slices([(one.statement, one.applied_rows) for one in waiting])
 
 
-async def _commit(
-    tx: Transaction, graph: GraphId, epoch: Epoch, parameters: SystemParameters, *, lease: timedelta, now: datetime
-) -> _Recorded:
-    collected = await tx.barriers.collected(graph, epoch)
-    answers = [answer for _, answer in collected]
-    for barrier, _ in collected:
-        # First, for what they report is of the actors that an Update brought.
-        if isinstance(barrier.mutation, Update):
-            await tx.actors.replace(barrier.mutation.fragments)
-    await tx.fragments.record(answers, now=now)
-    await store_sources(tx, answers, now=now)
-    for barrier, answer in collected:
-        if barrier.statements:
-            await tx.statements.finish(answer.statements, epoch=barrier.curr, now=now, unfinished=answer.unfinished)
-    await apply_commands(tx, graph, await tx.commands.carried(graph, epoch), epoch=epoch, now=now)
-    await release_scans(tx, graph, now=now)
-    await hasten_finish(tx, graph, collected, now=now)
-    await tx.barriers.commit(graph, epoch, now=now)
-    merging = False
-    if graph == DATABASE_GRAPH:
-        await finish_jobs(tx, collected, now=now)
-        if any(barrier.kind is BarrierKind.INITIAL for barrier, _ in collected):
-            await tx.actors.all_due(graph)
-            generation = collected[0][0].generation
-            facts = {"graph": graph, "generation": generation, "epoch": str(epoch)}
-            await tx.events.append("graph.recovered", facts, now=now)
-        await settle(tx, graph, now=now, lease=lease)
-    else:
-        # Nobody reads it before it is created: what is committed is all there is to show.
-        await tx.graphs.set_published(graph, epoch, now=now)
-        merging = await snapshots.follow(tx, graph, answers, lag_max=snapshots.lag_max(parameters), now=now)
-    await store_progress(tx, graph)
-    log.debug("barrier.committed", epoch=epoch, barriers=len(collected))
-    return _Recorded(answers, merging)
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """When the newest barrier of a publication was injected, and how long its epoch took."""
+
+    injected_at: datetime
+    timings_ms: Mapping[str, float]
 
 
-async def _publish(world: World, graph: GraphId, epoch: Epoch, created: Sequence[Relation], *, term: Term) -> None:
+async def _publish(
+    world: World,
+    graph: GraphId,
+    epoch: Epoch,
+    created: Sequence[Relation],
+    passed: _Passed | None = None,
+    *,
+    term: Term,
+) -> None:
     refused = await world.tables.publish(graph, epoch, term=term, created=created)
     with world.timed("publish"):
         async with world.stores.begin(term) as tx:
             now = world.clock.now()
             for relation, reason in refused.items():
                 await tx.catalog.hold_back(relation, reason)
-            await tx.graphs.set_published(graph, epoch, now=now, held_back=refused)
-            newest = await tx.barriers.history(graph, limit=1)
-    for record in newest:
-        seconds = (now - record.injected_at).total_seconds()
+            await tx.graphs.set_published(graph, epoch, now=now, created=bool(created), held_back=refused)
+            if passed is None:
+                newest = await tx.barriers.history(graph, limit=1)
+                passed = _Passed(newest[0].injected_at, newest[0].timings_ms) if newest else None
+    if passed is not None:
+        seconds = (now - passed.injected_at).total_seconds()
         world.metrics.published(seconds=seconds)
-        world.overhead.measured(latency_seconds=seconds, epoch_seconds=record.timings_ms.get("epoch", 0) / 1000)
+        world.overhead.measured(latency_seconds=seconds, epoch_seconds=passed.timings_ms.get("epoch", 0) / 1000)
 
 
 def pace_of(world: World, graph: GraphId, parameters: SystemParameters) -> Pace:

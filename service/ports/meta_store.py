@@ -104,10 +104,16 @@ class Graphs(Protocol):
         ...
 
     async def set_published(
-        self, graph: GraphId, epoch: Epoch, *, now: datetime, held_back: Collection[RelationId] = ()
+        self,
+        graph: GraphId,
+        epoch: Epoch,
+        *,
+        now: datetime,
+        created: bool = True,
+        held_back: Collection[RelationId] = (),
     ) -> None:
-        """Record that the state store shows `epoch`: on the graph, on the barriers up to it, and on the relations
-        that were created and not yet shown, but for those that are held back.
+        """Record that the state store shows `epoch`: on the graph, on the barriers up to it, and, if something was
+        `created`, on the relations that were created and not yet shown, but for those that are held back.
         """
         ...
 
@@ -259,9 +265,9 @@ class Fragments(Protocol):
         """Return the first of these reports whose rows are fewer than those that its actor has committed (I6)."""
         ...
 
-    async def record(self, answers: Iterable[Collected], *, now: datetime) -> None:
+    async def record(self, answers: Iterable[Collected], *, now: datetime) -> bool:
         """Store positions, key counts and progress (with `service.domain.progress.advanced`) of these answers, oldest
-        first.
+        first. Return whether a scan of their graphs had history left.
         """
         ...
 

@@ -89,7 +89,10 @@ class FakeGraphs:
             recovering_since=row.recovering_since,
             commands_waiting=any(one.hurried for one in waiting),
             stops_waiting=any(isinstance(one.mutation, Stop) for one in waiting),
+            commands_open=any(one.graph == graph and not one.done for one in tables.commands.values()),
             statements_waiting=database and any(one.waits(singly=False) for one in tables.statements.values()),
+            statements_queued=database
+            and any(one.waits(singly=alone) for one in tables.statements.values() for alone in (False, True)),
             backfilling=self._backfilling(graph, lambda limit: limit != 0),
             hurries=not row.paused and self._backfilling(graph, lambda limit: limit is None),
             recover_asked=row.recover_asked,
@@ -147,7 +150,13 @@ class FakeGraphs:
         return {one: await self.state(one) for one in wanted if one in self.tables.graphs}
 
     async def set_published(
-        self, graph: GraphId, epoch: Epoch, *, now: datetime, held_back: Collection[RelationId] = ()
+        self,
+        graph: GraphId,
+        epoch: Epoch,
+        *,
+        now: datetime,
+        created: bool = True,
+        held_back: Collection[RelationId] = (),
     ) -> None:
         row = self._row(graph)
         if row.published < epoch:
@@ -158,7 +167,8 @@ class FakeGraphs:
         for relation, found in list(self.tables.relations.items()):
             job = self.tables.jobs[found.job]
             if (
-                relation not in held_back
+                created
+                and relation not in held_back
                 and not (found.shown or found.dropped)
                 and job.job.graph == graph
                 and job.job.state is JobState.CREATED

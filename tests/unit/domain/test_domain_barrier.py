@@ -28,6 +28,7 @@ from service.domain.barrier import (
     Retire,
     RollBack,
     Wait,
+    after_commit,
     chores,
     decide,
     may_start,
@@ -423,3 +424,25 @@ OWN = replace(RUNNING, graph=GraphId(2), published=Epoch(0), decoupled=Decoupled
 def test_the_graph_of_a_snapshot_job(view: GraphView, effect: Effect) -> None:
     """I9, I10."""
     assert decide(view, now=NOW, pace=PACE) == effect
+
+
+IN_FLIGHT = replace(RUNNING, in_flight=replace(FLYING, collected=True))
+STIRRED: dict[str, GraphView] = {
+    "a command": replace(IN_FLIGHT, commands_open=True),
+    "a statement": replace(IN_FLIGHT, statements_queued=True),
+    "a backfill": replace(IN_FLIGHT, backfilling=True),
+    "a clean-up": replace(IN_FLIGHT, cleanups_waiting=True),
+    "a new job": replace(IN_FLIGHT, line=Line(new=True)),
+    "a queued job": replace(IN_FLIGHT, line=Line(queued=True)),
+    "an operator's recovery": replace(IN_FLIGHT, recover_asked="by hand"),
+    "a snapshot job's graph": replace(IN_FLIGHT, decoupled=Decoupled()),
+}
+
+
+def test_a_graph_at_rest_waits_for_the_interval_after_its_commit() -> None:
+    assert after_commit(IN_FLIGHT, Epoch(9), now=SOON, pace=PACE) == Wait(NOW + SECOND, "barrier interval")
+
+
+@pytest.mark.parametrize("stirred", STIRRED)
+def test_a_graph_that_somebody_waits_for_is_looked_at_again_after_its_commit(stirred: str) -> None:
+    assert after_commit(STIRRED[stirred], Epoch(9), now=SOON, pace=PACE) is None
