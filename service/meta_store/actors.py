@@ -1,8 +1,9 @@
 """The actors of scans, and the parallelism that their jobs ask for."""
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
-from sqlalchemy import and_, delete, func, insert, not_, select, union, update
+from sqlalchemy import and_, bindparam, delete, func, insert, not_, select, union, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.job import CREATING, Job, JobState
@@ -38,8 +39,7 @@ class PostgresActors:
 
     async def due(self, graph: GraphId) -> Sequence[Job]:
         """What somebody alters just now is passed over, and seen by the next look."""
-        found = JOBS.where(job_table.c.graph == graph, RESCALE_DUE).order_by(job_table.c.id)
-        rows = await self._connection.execute(found.with_for_update(of=job_table, skip_locked=True))
+        rows = await self._connection.execute(_DUE, {"of_graph": graph})
         return [job_of_row(row) for row in rows]
 
     async def settled(self, jobs: Collection[JobId]) -> None:
@@ -116,3 +116,11 @@ class PostgresActors:
         columns = backfill_position.c
         found = select(columns.fragment, columns.vnode, columns.rows).where(among(columns.fragment, fragments))
         return {(row.fragment, row.vnode): row.rows for row in await self._connection.execute(found)}
+
+
+_DUE: Final = (
+    JOBS.where(job_table.c.graph == bindparam("of_graph"), RESCALE_DUE)
+    .order_by(job_table.c.id)
+    .with_for_update(of=job_table, skip_locked=True)
+)
+"""Put together once, because every commit asks it."""

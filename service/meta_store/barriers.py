@@ -4,16 +4,16 @@ State: INJECTED -> COLLECTED | FAILED; COLLECTED -> COMMITTED, or -> ATTACHED ->
 Next: `workers.agent`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, and_, delete, exists, insert, not_, select, update
+from sqlalchemy import Row, and_, bindparam, delete, exists, func, insert, null, select, update
 from sqlalchemy import case as case_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.errors import Stale
-from service.meta_store.documents import among, printable, stored, text_of
+from service.meta_store.documents import Ids, among, printable, stored, text_of
 from service.meta_store.models import IN_FLIGHT, UNCOMMITTED, command, graph, statement, worker
 from service.meta_store.models import barrier as barriers
 from service.ports.records import BarrierRecord
@@ -29,6 +29,53 @@ KEPT: Final = 1_000
 
 _NONE: Final[Mapping[GraphId, Epoch]] = {}
 
+# Statements of every barrier are put together once: to do so costs more than to run them.
+_OF_GRAPH: Final = barriers.c.graph == bindparam("of_graph")
+_TAKEN: Final = (
+    func.unnest(bindparam("graphs", type_=Ids()), bindparam("epochs", type_=Ids()))
+    .table_valued("graph", "epoch")
+    .render_derived("taken")
+)
+_FOR_WORKER: Final = (
+    select(text_of(barriers.c.payload))
+    .where(barriers.c.worker == bindparam("by"), barriers.c.state == "INJECTED", IN_FLIGHT)
+    .where(~exists().where(_TAKEN.c.graph == barriers.c.graph, _TAKEN.c.epoch == barriers.c.epoch))
+    .order_by(barriers.c.epoch)
+    .limit(1)
+)
+_ASKED: Final = (
+    select(barriers.c.state)
+    .where(_OF_GRAPH, barriers.c.epoch == bindparam("of_epoch"), barriers.c.state != "ABANDONED")
+    .where(barriers.c.worker == bindparam("by"), barriers.c.generation == bindparam("in"))
+    .where(~exists().where(worker.c.id == bindparam("by"), worker.c.given_up))
+    .with_for_update()
+)
+_COVERED: Final = and_(
+    _OF_GRAPH, barriers.c.epoch <= bindparam("upto"), UNCOMMITTED, barriers.c.state.in_(("COLLECTED", "ATTACHED"))
+)
+_COLLECTED: Final = (
+    select(text_of(barriers.c.payload), text_of(barriers.c.answer)).where(_COVERED).order_by(barriers.c.epoch)
+)
+_COMMIT: Final = (
+    update(barriers)
+    .where(_COVERED)
+    .values(state="COMMITTED", committed_at=bindparam("now"), payload=null(), answer=null())
+    .returning(barriers.c.epoch, barriers.c.kind)
+)
+_INJECT: Final = (
+    update(graph)
+    .where(graph.c.id == bindparam("of_graph"), graph.c.generation == bindparam("in"))
+    .where(graph.c.newest < bindparam("curr"))
+    .values(newest=bindparam("curr"), last_injected_at=bindparam("now"))
+    .returning(graph.c.id)
+)
+_STARTED: Final = update(graph).where(graph.c.id == bindparam("of_graph")).values(committed=bindparam("upto"))
+_ADVANCE: Final = _STARTED.values(attempts=0, recovering_since=null())
+_OLDEST_KEPT: Final = (
+    select(barriers.c.epoch).where(_OF_GRAPH).order_by(barriers.c.epoch.desc()).offset(KEPT - 1).limit(1)
+)
+_TRIM: Final = delete(barriers).where(_OF_GRAPH, barriers.c.epoch < _OLDEST_KEPT.correlate(None).scalar_subquery())
+
 
 class PostgresBarriers:
     """See `service.ports.meta_store.Barriers`."""
@@ -38,10 +85,8 @@ class PostgresBarriers:
 
     async def record(self, barrier: Barrier, *, worker: WorkerId, now: datetime, commands: Sequence[CommandId]) -> None:
         """Raises Stale where the graph is not in the barrier's generation. Epochs only grow."""
-        present = and_(graph.c.id == barrier.graph, graph.c.generation == barrier.generation)
-        newest = update(graph).where(present, graph.c.newest < barrier.curr)
-        injected = newest.values(newest=barrier.curr, last_injected_at=now).returning(graph.c.id)
-        if (await self._connection.execute(injected)).first() is None:
+        injected = {"of_graph": barrier.graph, "in": barrier.generation, "curr": barrier.curr, "now": now}
+        if (await self._connection.execute(_INJECT, injected)).first() is None:
             raise Stale(barrier.generation)
         await self._connection.execute(_row(barrier, worker, now))
         if commands:
@@ -50,23 +95,14 @@ class PostgresBarriers:
         await self._carry(barrier)
 
     async def for_worker(self, worker: WorkerId, taken: Mapping[GraphId, Epoch] = _NONE) -> Barrier | None:
-        mine = and_(barriers.c.worker == worker, barriers.c.state == "INJECTED", IN_FLIGHT)
-        known = [not_(and_(barriers.c.graph == one, barriers.c.epoch == epoch)) for one, epoch in taken.items()]
-        oldest = select(text_of(barriers.c.payload)).where(mine, *known).order_by(barriers.c.epoch).limit(1)
-        payload = (await self._connection.execute(oldest)).scalar()
+        values = {"by": worker, "graphs": _array(taken), "epochs": _array(taken.values())}
+        payload = (await self._connection.execute(_FOR_WORKER, values)).scalar()
         return None if payload is None else Barrier.model_validate_json(payload)
 
     async def answer(self, answer: Collected | Failed, *, now: datetime) -> bool:
         """The row lock decides between an answer and a recovery that abandons the barrier: whoever comes first."""
-        asked = and_(barriers.c.graph == answer.graph, barriers.c.epoch == answer.epoch)
-        fenced = and_(
-            asked,
-            barriers.c.worker == answer.worker,
-            barriers.c.generation == answer.generation,
-            barriers.c.state != "ABANDONED",
-            ~exists().where(worker.c.id == answer.worker, worker.c.given_up),
-        )
-        state = (await self._connection.execute(select(barriers.c.state).where(fenced).with_for_update())).scalar()
+        of = {"of_graph": answer.graph, "of_epoch": answer.epoch, "by": answer.worker, "in": answer.generation}
+        state = (await self._connection.execute(_ASKED, of)).scalar()
         if state is None:
             raise Stale(answer.generation)
         if state != "INJECTED":
@@ -77,16 +113,12 @@ class PostgresBarriers:
                 values |= {"state": "COLLECTED", "timings": answer.timings_ms}
             case Failed():
                 values |= {"state": "FAILED", "failure": printable(answer.error)}
+        asked = and_(barriers.c.graph == answer.graph, barriers.c.epoch == answer.epoch)
         await self._connection.execute(update(barriers).where(asked).values(values))
         return True
 
     async def collected(self, graph: GraphId, upto: Epoch) -> Sequence[tuple[Barrier, Collected]]:
-        rows = await self._connection.execute(
-            select(text_of(barriers.c.payload), text_of(barriers.c.answer))
-            .where(barriers.c.graph == graph, barriers.c.epoch <= upto, UNCOMMITTED)
-            .where(barriers.c.state.in_(("COLLECTED", "ATTACHED")))
-            .order_by(barriers.c.epoch)
-        )
+        rows = await self._connection.execute(_COLLECTED, {"of_graph": graph, "upto": upto})
         return [(Barrier.model_validate_json(one), Collected.model_validate_json(other)) for one, other in rows]
 
     async def attach(self, graph: GraphId, epoch: Epoch) -> None:
@@ -94,13 +126,7 @@ class PostgresBarriers:
         await self._connection.execute(update(barriers).where(collected).values(state="ATTACHED"))
 
     async def commit(self, graph: GraphId, epoch: Epoch, *, now: datetime) -> None:
-        covered = and_(barriers.c.graph == graph, barriers.c.epoch <= epoch, UNCOMMITTED)
-        collected = and_(covered, barriers.c.state.in_(("COLLECTED", "ATTACHED")))
-        committed = update(barriers).where(collected)
-        values = {"state": "COMMITTED", "committed_at": now, "payload": None, "answer": None}
-        rows = (
-            await self._connection.execute(committed.values(values).returning(barriers.c.epoch, barriers.c.kind))
-        ).all()
+        rows = (await self._connection.execute(_COMMIT, {"of_graph": graph, "upto": epoch, "now": now})).all()
         assert epoch in {row.epoch for row in rows}, (graph, epoch, rows)
         await self._advance(graph, epoch, started=all(row.kind == BarrierKind.INITIAL for row in rows))
         await self._trim(graph)
@@ -128,16 +154,16 @@ class PostgresBarriers:
         """`started`: nothing but the start was committed, which may have had nothing to do. It ends no row of failed
         attempts, or a generation that always fails at its second barrier would follow the last without a pause.
         """
-        values: dict[str, Any] = {"committed": epoch}
-        if not started:
-            values |= {"attempts": 0, "recovering_since": None}
-        await self._connection.execute(update(graph).where(graph.c.id == graph_id).values(values))
+        advance = _STARTED if started else _ADVANCE
+        await self._connection.execute(advance, {"of_graph": graph_id, "upto": epoch})
 
     async def _trim(self, graph_id: GraphId) -> None:
-        mine = select(barriers.c.epoch).where(barriers.c.graph == graph_id)
-        oldest_kept = mine.order_by(barriers.c.epoch.desc()).offset(KEPT - 1).limit(1).scalar_subquery()
-        old = and_(barriers.c.graph == graph_id, barriers.c.epoch < oldest_kept)
-        await self._connection.execute(delete(barriers).where(old))
+        await self._connection.execute(_TRIM, {"of_graph": graph_id})
+
+
+def _array(numbers: Iterable[int]) -> str:
+    """Return the text of an array, in this order."""
+    return f"{{{','.join(map(str, numbers))}}}"
 
 
 def _row(barrier: Barrier, worker_id: WorkerId, now: datetime) -> Any:

@@ -1,7 +1,7 @@
 """Relations whose names are taken."""
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Row, Text, and_, any_, cast, delete, exists, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by, insert
@@ -69,13 +69,7 @@ class PostgresCatalog:
         await self._connection.execute(new.on_conflict_do_nothing(index_elements=["relation"]))
 
     async def unshown(self) -> Sequence[Relation]:
-        rows = await self._connection.execute(
-            select(relations.c.id, relations.c.name, relations.c.kind, relations.c.vnode_count, COLUMNS)
-            .join(job, job.c.relation == relations.c.id)
-            .where(UNSHOWN, job.c.state == JobState.CREATED)
-            .order_by(relations.c.id)
-        )
-        return [relation_of(row) for row in rows]
+        return [relation_of(row) for row in await self._connection.execute(_UNSHOWN)]
 
     async def hold_back(self, relation: RelationId, reason: str) -> None:
         text = printable(reason)
@@ -131,3 +125,12 @@ def _entry(row: Row[*tuple[Any, ...]]) -> CatalogEntry:
         shown=row.shown,
         follows=row.follows,
     )
+
+
+_UNSHOWN: Final = (
+    select(relations.c.id, relations.c.name, relations.c.kind, relations.c.vnode_count, COLUMNS)
+    .join(job, job.c.relation == relations.c.id)
+    .where(UNSHOWN, job.c.state == JobState.CREATED)
+    .order_by(relations.c.id)
+)
+"""Put together once, because every commit asks it."""

@@ -1,6 +1,6 @@
 """Graphs: status, generation, committed and published epochs, pause flag."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -8,6 +8,7 @@ from sqlalchemy import (
     ColumnElement,
     DateTime,
     Join,
+    Label,
     Row,
     ScalarSelect,
     Select,
@@ -126,14 +127,8 @@ class PostgresGraphs:
         created: bool = True,
         held_back: Collection[RelationId] = (),
     ) -> None:
-        await self._connection.execute(
-            update(graphs).where(graphs.c.id == graph, graphs.c.published < epoch).values(published=epoch)
-        )
-        await self._connection.execute(
-            update(barrier)
-            .where(barrier.c.graph == graph, barrier.c.epoch <= epoch, UNPUBLISHED)
-            .values(published_at=now)
-        )
+        await self._connection.execute(_PUBLISHED, {"of_graph": graph, "upto": epoch})
+        await self._connection.execute(_PUBLISHED_AT, {"of_graph": graph, "upto": epoch, "now": now})
         if not created:
             return
         its_job = exists().where(job.c.relation == relation.c.id, job.c.graph == graph, job.c.state == "Created")
@@ -199,7 +194,6 @@ def _state(row: Row[*tuple[Any, ...]]) -> Json:
 def _views() -> Select[*tuple[Any, ...]]:
     wanted = any_(bindparam("wanted", type_=Ids()))
     in_flight = and_(barrier.c.graph == graphs.c.id, IN_FLIGHT)
-    waiting = and_(command.c.graph == graphs.c.id, UNFINISHED, command.c.epoch.is_(None))
     database = graphs.c.id == DATABASE_GRAPH
     moving = or_(fragment.c.rate_limit.is_(None), fragment.c.rate_limit > 0)
     return (
@@ -209,13 +203,7 @@ def _views() -> Select[*tuple[Any, ...]]:
             _alive().label("alive"),
             _attached(func.count()).label("uncommitted"),
             _attached(func.max(barrier.c.epoch)).label("attached"),
-            exists().where(waiting, command.c.hurried).label("commands_waiting"),
-            exists().where(waiting, command.c.stops).label("stops_waiting"),
-            exists().where(command.c.graph == graphs.c.id, UNFINISHED).label("commands_open"),
-            # DML belongs to the database graph; a job graph of its own runs none. What has an epoch to itself waits for
-            # the interval: nobody else's statement is answered sooner for it.
-            and_(database, exists().where(WAITING, statement.c.tries < SINGLY)).label("statements_waiting"),
-            and_(database, exists().where(WAITING)).label("statements_queued"),
+            *_asked(database),
             _backfilling(moving).label("backfilling"),
             and_(not_(graphs.c.paused), _backfilling(fragment.c.rate_limit.is_(None))).label("hurries"),
             and_(database, exists().select_from(cleanup)).label("cleanups_waiting"),
@@ -237,6 +225,21 @@ def _views() -> Select[*tuple[Any, ...]]:
         )
         .select_from(_with_its_job(graphs.outerjoin(barrier, in_flight)))
         .where(graphs.c.id == wanted)
+    )
+
+
+def _asked(database: ColumnElement[bool]) -> Sequence[Label[bool]]:
+    """What waits for a barrier of the graph."""
+    mine = and_(command.c.graph == graphs.c.id, UNFINISHED)
+    waiting = and_(mine, command.c.epoch.is_(None))
+    return (
+        exists().where(waiting, command.c.hurried).label("commands_waiting"),
+        exists().where(waiting, command.c.stops).label("stops_waiting"),
+        exists().where(mine).label("commands_open"),
+        # DML belongs to the database graph; a job graph of its own runs none. A statement that has an epoch to itself
+        # waits for the interval: nobody else's is answered sooner for it.
+        and_(database, exists().where(WAITING, statement.c.tries < SINGLY)).label("statements_waiting"),
+        and_(database, exists().where(WAITING)).label("statements_queued"),
     )
 
 
@@ -290,6 +293,16 @@ def _backfilling(how: ColumnElement[bool]) -> ColumnElement[bool]:
     return func.coalesce(reading.limit(1).scalar_subquery(), false())
 
 
+_PUBLISHED: Final = (
+    update(graphs)
+    .where(graphs.c.id == bindparam("of_graph"), graphs.c.published < bindparam("upto"))
+    .values(published=bindparam("upto"))
+)
+_PUBLISHED_AT: Final = (
+    update(barrier)
+    .where(barrier.c.graph == bindparam("of_graph"), barrier.c.epoch <= bindparam("upto"), UNPUBLISHED)
+    .values(published_at=bindparam("now"))
+)
 _VIEWS: Final = _views()
 """Put together once: of all statements it is asked most, and the longest."""
 

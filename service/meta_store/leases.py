@@ -1,13 +1,20 @@
 """The leader lease: one row with a growing term, on the database's own clock (I7)."""
 
 from datetime import timedelta
+from typing import Final
 
-from sqlalchemy import and_, case, func, literal, or_, select, update
+from sqlalchemy import and_, bindparam, case, func, literal, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.errors import Deposed
 from service.meta_store.models import leader_lease
 from service.protocol.ids import Term
+
+_HELD: Final = (
+    select(leader_lease.c.term)
+    .where(leader_lease.c.term == bindparam("term"))
+    .with_for_update(read=True, key_share=True)
+)
 
 
 async def assert_term(connection: AsyncConnection, term: Term) -> None:
@@ -16,8 +23,7 @@ async def assert_term(connection: AsyncConnection, term: Term) -> None:
     KEY SHARE conflicts only with an update that changes `term`, a unique key: a take-over waits for this transaction or
     wins against it, while a renewal passes beside it: a slow transaction never costs a healthy leader its lease.
     """
-    held = select(leader_lease.c.term).where(leader_lease.c.term == term).with_for_update(read=True, key_share=True)
-    if (await connection.execute(held)).first() is None:
+    if (await connection.execute(_HELD, {"term": term})).first() is None:
         raise Deposed(term)
 
 

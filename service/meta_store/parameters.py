@@ -1,12 +1,15 @@
 """System parameters that were set."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.meta_store.models import secret, system_parameter
+
+_ALL: Final = select(system_parameter.c.name, system_parameter.c.value)
 
 
 class PostgresParameters:
@@ -16,7 +19,7 @@ class PostgresParameters:
         self._connection = connection
 
     async def all(self) -> Mapping[str, str]:
-        rows = await self._connection.execute(select(system_parameter.c.name, system_parameter.c.value))
+        rows = await self._connection.execute(_ALL)
         return dict(rows.all())
 
     async def set(self, name: str, text: str) -> None:

@@ -1,8 +1,9 @@
 """Questions to workers outside the barrier sequence."""
 
 from datetime import datetime
+from typing import Final
 
-from sqlalchemy import delete, exists, or_, select, update
+from sqlalchemy import bindparam, delete, exists, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -25,22 +26,8 @@ class PostgresRequests:
         return RequestId((await self._connection.execute(new)).scalar_one())
 
     async def claim(self, graph: GraphId, worker: WorkerId, *, now: datetime) -> Request | None:
-        given_up = exists().where(workers.c.id == requests.c.worker, workers.c.given_up)
-        free = or_(requests.c.worker.is_(None), given_up)
-        oldest = (
-            select(requests.c.id)
-            .where(requests.c.graph == graph, UNANSWERED, free)
-            .order_by(requests.c.id)
-            .limit(1)
-            .with_for_update(skip_locked=True, of=requests)
-        )
-        claimed = (
-            update(requests)
-            .where(requests.c.id == oldest.scalar_subquery())
-            .values(worker=worker, claimed_at=now)
-            .returning(requests.c.id, text_of(requests.c.body).label("body"))
-        )
-        row = (await self._connection.execute(claimed)).first()
+        values = {"of_graph": graph, "by": worker, "now": now}
+        row = (await self._connection.execute(_CLAIM, values)).first()
         return None if row is None else REQUEST.validate_json(row.body).model_copy(update={"id": RequestId(row.id)})
 
     async def answer(self, response: Analyzed | Verified | Rejected) -> None:
@@ -58,3 +45,20 @@ class PostgresRequests:
 
     async def forget_older(self, than: datetime) -> None:
         await self._connection.execute(delete(requests).where(requests.c.asked_at < than))
+
+
+_GIVEN_UP: Final = exists().where(workers.c.id == requests.c.worker, workers.c.given_up)
+_OLDEST: Final = (
+    select(requests.c.id)
+    .where(requests.c.graph == bindparam("of_graph"), UNANSWERED, or_(requests.c.worker.is_(None), _GIVEN_UP))
+    .order_by(requests.c.id)
+    .limit(1)
+    .with_for_update(skip_locked=True, of=requests)
+)
+_CLAIM: Final = (
+    update(requests)
+    .where(requests.c.id == _OLDEST.scalar_subquery())
+    .values(worker=bindparam("by"), claimed_at=bindparam("now"))
+    .returning(requests.c.id, text_of(requests.c.body).label("body"))
+)
+"""Put together once, because every poll of a worker asks it."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import and_, delete, exists, func, literal_column, not_, or_, select, update
+from sqlalchemy import and_, bindparam, delete, exists, func, literal_column, not_, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -49,10 +49,7 @@ class PostgresWorkers:
             raise Stale
 
     async def seen(self, worker: WorkerId, *, now: datetime) -> None:
-        present = exists().where(graphs.c.id == workers.c.graph)
-        known = and_(workers.c.id == worker, not_(workers.c.given_up), present)
-        sign = update(workers).where(known).values(seen_at=func.greatest(workers.c.seen_at, now))
-        if (await self._connection.execute(sign.returning(workers.c.id))).first() is None:
+        if (await self._connection.execute(_SIGN_OF_LIFE, {"worker": worker, "now": now})).first() is None:
             raise Stale
 
     async def give_up(self, worker: WorkerId) -> None:
@@ -100,3 +97,13 @@ class PostgresWorkers:
         await self._connection.execute(
             told.values(start_failures=failed.failures, start_error=error, start_due=failed.due)
         )
+
+
+# Statements of every barrier are put together once: to do so costs more than to run them.
+_SIGN_OF_LIFE: Final = (
+    update(workers)
+    .where(workers.c.id == bindparam("worker"), not_(workers.c.given_up))
+    .where(exists().where(graphs.c.id == workers.c.graph))
+    .values(seen_at=func.greatest(workers.c.seen_at, bindparam("now", type_=workers.c.seen_at.type)))
+    .returning(workers.c.id)
+)
