@@ -30,6 +30,7 @@ from service.api.address import allowed_origins, check_bind, reachable
 from service.api.app import create_app
 from service.api.connections import HEAD_BYTES_MAX, ConnectionLimits, protocol
 from service.api.settings import ApiSettings, ReadLogin
+from service.columnar.process import ColumnarProcesses
 from service.domain.backlog import Backlog
 from service.domain.reach import parse_host_rules
 from service.embedded.java import find_java
@@ -224,6 +225,7 @@ async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str) -
         external_rows=PostgresExternalRows(),
         followed_rows=PostgresFollowedRows(owner),
         parsers=parsers,
+        columnar=ColumnarProcesses(),
         clock=SystemClock(),
         signals=LocalSignals(),
         barrier_signals=LocalSignals(),

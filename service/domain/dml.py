@@ -83,6 +83,14 @@ def slices(waiting: Sequence[tuple[Statement, int]]) -> tuple[Statement, ...]:
     return tuple(taken)
 
 
+def sliced(rows: int) -> tuple[str, ...]:
+    """Say that so many staged rows were not published by one epoch, if they were not."""
+    if rows <= SLICE_ROWS:
+        return ()
+    epochs = -(-rows // SLICE_ROWS)
+    return (f"the rows were published by {epochs} epochs, {SLICE_ROWS} rows by each",)
+
+
 def failed(carried: Sequence[tuple[StatementId, int]], *, culprit: StatementId | None, hung: bool) -> list[StatementId]:
     """Return the statements that fail with their epoch. `carried` has each with its tries, this one included; `culprit`
     is the statement in which the connection was lost, and `hung` says that the epoch had no answer at its deadline.

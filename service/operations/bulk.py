@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import tempfile
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from service.domain.errors import Conflict, Invalid, NotFound, TimedOut, Unavailable
-from service.operations import dml, rows_arrow, rows_csv, rows_json
+from service.operations import dml, rows_csv, rows_json
 from service.operations.world import World
+from service.ports.columnar import ColumnarBodies
 from service.ports.records import Claim
 from service.protocol.columns import Column
 from service.protocol.relation import Relation, RelationKind
@@ -98,25 +99,26 @@ async def load(world: World, name: str, names: Sequence[str] | None, body: Body,
     Raises NotFound, Conflict where `name` is no table that can take rows, Invalid naming the row and column.
     """
     relation = await table_called(world, name)
-    columns, chunks = await opened(body, chosen(relation, names))
-    async with aclosing(chunks) as closing:
+    async with opened(world.columnar, body, chosen(relation, names)) as (columns, chunks), aclosing(chunks) as closing:
         return await dml.bulk_load(world, relation, columns, closing, claim=claim)
 
 
-async def opened(body: Body, wanted: Sequence[Column]) -> tuple[Sequence[Column], AsyncGenerator[bytes]]:
-    """Return the columns in the order in which the rows give them, and the rows as CSV. Raises Invalid."""
+@asynccontextmanager
+async def opened(
+    columnar: ColumnarBodies, body: Body, wanted: Sequence[Column]
+) -> AsyncGenerator[tuple[Sequence[Column], AsyncGenerator[bytes]]]:
+    """Yield the columns in the order in which the rows give them, and the rows as CSV. Raises Invalid."""
     match body.form:
         case Form.CSV:
             names, rest = await rows_csv.opened(body.chunks())
-            return matched(wanted, names), _closable(rest)
+            yield matched(wanted, names), _closable(rest)
         case Form.NDJSON:
-            return wanted, _closable(rows_json.csv_of(body.chunks(), wanted))
+            yield wanted, _closable(rows_json.csv_of(body.chunks(), wanted))
         case Form.ARROW | Form.PARQUET:
             assert body.path is not None
-            read = rows_arrow.opened_stream if body.form is Form.ARROW else rows_arrow.opened_parquet
-            rows = await asyncio.to_thread(read, body.path)
-            columns = matched(wanted, rows.names)
-            return columns, _threaded(rows.csv_of(columns))
+            async with columnar.opened(body.path, parquet=body.form is Form.PARQUET) as rows:
+                columns = matched(wanted, rows.names)
+                yield columns, rows.csv_of(columns)
 
 
 def chosen(relation: Relation, names: Sequence[str] | None) -> tuple[Column, ...]:
@@ -158,12 +160,6 @@ async def table_called(world: World, name: str) -> Relation:
     if not entry.shown:
         raise Conflict(f'table "{name}" is {entry.state} and takes no rows')
     return entry.relation
-
-
-async def _threaded(chunks: Iterator[bytes]) -> AsyncGenerator[bytes]:
-    """Yield what a blocking iterator gives, off the event loop."""
-    while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
-        yield chunk
 
 
 async def _closable(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:

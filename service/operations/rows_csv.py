@@ -5,7 +5,7 @@ CSV bodies pass through untouched but for their header row: Postgres itself read
 
 import csv
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Final
 
 from service.domain.errors import Invalid
@@ -18,11 +18,6 @@ _BOM: Final = b"\xef\xbb\xbf"
 def field(text: str | None) -> str:
     """Return a field: empty for NULL, else quoted, so that an empty text stays one."""
     return "" if text is None else '"' + text.replace('"', '""') + '"'
-
-
-def array_literal(elements: Sequence[str | None]) -> str:
-    """Return a Postgres array of these texts."""
-    return "{" + ",".join("NULL" if text is None else _element(text) for text in elements) + "}"
 
 
 async def opened(chunks: AsyncIterator[bytes]) -> tuple[list[str], AsyncIterator[bytes]]:
@@ -41,10 +36,6 @@ async def opened(chunks: AsyncIterator[bytes]) -> tuple[list[str], AsyncIterator
         raise Invalid("the body is empty: CSV begins with a header row")
     line, rest = (bytes(head[:end]), bytes(head[end + 1 :])) if end >= 0 else (bytes(head), b"")
     return _names(line), _following(rest, chunks)
-
-
-def _element(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 _STOPS: Final = re.compile(rb'["\n]')

@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Final, Never
 
 from service.domain.errors import Invalid
-from service.operations.rows_csv import array_literal, field
+from service.operations.rows_csv import field
 from service.protocol.columns import Column, ColumnType, TypeName
+from service.protocol.quoting import array_literal
 
 LINE_BYTES_MAX: Final = 16 << 20
 _NUMBERS: Final = frozenset(

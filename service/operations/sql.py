@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, assert_never
 
+from service.domain.dml import sliced
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from service.domain.job import CREATING
 from service.domain.parallelism import DEFAULT
@@ -128,7 +129,8 @@ class _Call:
         match statement:
             case s.Insert():
                 insert = await bound_insert(self.world.parsers, self.text, statement, relations)
-                return Outcome(f"INSERT 0 {await self._insert(insert)}")
+                rows = await self._insert(insert)
+                return Outcome(f"INSERT 0 {rows}", notices=sliced(rows) if insert.source is None else ())
             case s.Update():
                 bound = await beside(self.world.parsers, self.text, bind_update, statement, relations)
                 update = Update(

@@ -14,6 +14,7 @@ from service.domain.overhead import Overhead
 from service.domain.reach import ANY, HostRules
 from service.operations.together import Together
 from service.ports.clock import Clock
+from service.ports.columnar import ColumnarBodies
 from service.ports.comparing import ExternalRows, FollowedRows
 from service.ports.health import HttpProbe, StoreGauge
 from service.ports.meta_store import Stores
@@ -44,6 +45,7 @@ class World:
     external_rows: ExternalRows
     followed_rows: FollowedRows
     parsers: Parsers
+    columnar: ColumnarBodies
     clock: Clock
     signals: Signals
     """Something changed in the meta store."""

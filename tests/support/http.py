@@ -13,6 +13,7 @@ from pydantic import SecretStr
 
 from service.api.app import create_app
 from service.api.settings import ApiSettings
+from service.columnar.process import ColumnarProcesses
 from service.operations.world import World
 from service.ports.meta_store import Stores
 from service.ports.signals import Topic
@@ -119,6 +120,7 @@ def world_of(stores: Stores, **ports: object) -> World:
         "request_signals": PatientSignals(clock),
         "dml_url": "postgresql://writer@db/state",
         "parsers": ParsedHere(),
+        "columnar": ColumnarProcesses(),
         **ports,
     }
     return World(stores=stores, **given)

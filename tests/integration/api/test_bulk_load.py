@@ -13,6 +13,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from service.columnar.process import ColumnarProcesses
 from service.domain.errors import Invalid, TimedOut, Unavailable
 from service.meta_store.stores import PostgresStores
 from service.operations import bulk, maintenance
@@ -213,8 +214,10 @@ async def staged(
         for start in range(0, len(body), 10):
             yield body[start : start + 10]
 
-    async with bulk.received(stream(), form, keep=False) as received:
-        given, chunks = await bulk.opened(received, columns)
+    async with (
+        bulk.received(stream(), form, keep=False) as received,
+        bulk.opened(ColumnarProcesses(), received, columns) as (given, chunks),
+    ):
         assert await filled(staging.from_csv(number, given, chunks)) == 2
     return await store.rows(f"select n, a::text from {staging_table(number)} order by n")
 

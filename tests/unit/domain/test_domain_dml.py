@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.domain.dml import SINGLY, SLICE_ROWS, TRIES_MAX, SinglesTurn, failed, slices
+from service.domain.dml import SINGLY, SLICE_ROWS, TRIES_MAX, SinglesTurn, failed, sliced, slices
 from service.protocol.dml import Delete, InsertStaged, Statement
 from service.protocol.ids import RelationId, StatementId
 from tests.support.meta_store import relation
@@ -62,3 +62,11 @@ def test_epochs_of_one_statement_take_a_fifth_of_the_time_at_most() -> None:
     turn.ended(10.0, now=110.0)
     assert not turn.may_begin(149.9)
     assert turn.may_begin(150.0)
+
+
+@pytest.mark.parametrize(("rows", "epochs"), [(SLICE_ROWS, None), (SLICE_ROWS + 1, 2), (3 * SLICE_ROWS, 3)])
+def test_h2_rows_that_one_epoch_does_not_publish_are_told_of(rows: int, epochs: int | None) -> None:
+    told = sliced(rows)
+    assert told == (
+        () if epochs is None else (f"the rows were published by {epochs} epochs, {SLICE_ROWS} rows by each",)
+    )

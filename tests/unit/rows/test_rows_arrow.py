@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 import pytest
 
+from service.columnar.reading import SLICE_BYTES, SLICE_ROWS, ArrowRows, opened_parquet, opened_stream
 from service.domain.errors import Invalid
-from service.operations.rows_arrow import SLICE_ROWS, ArrowRows, opened_parquet, opened_stream
 from service.protocol.columns import Column, ColumnType
 
 
@@ -151,3 +151,28 @@ def test_offsets_that_point_outside_are_refused(tmp_path: Path) -> None:
     path.write_bytes(sink.getvalue().replace(good, bad))
     with pytest.raises(Invalid, match="cannot be read"):
         list(opened_stream(path).csv_of([column("text")]))
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int8()), pa.array(["x" * (1 << 20)])), "text"),
+        (pa.RunEndEncodedArray.from_arrays(pa.array([64], pa.int32()), pa.array(["x" * (1 << 20)])), "text"),
+        (
+            pa.ListArray.from_arrays(
+                pa.array(range(65), pa.int32()),
+                pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int8()), pa.array(["x" * (1 << 20)])),
+            ),
+            "text[]",
+        ),
+        (pa.array(["x" * (1 << 20)] * 64, pa.string_view()), "text"),
+    ],
+    ids=["dictionary", "run ends", "lists of a dictionary", "views"],
+)
+def test_s9_fewer_rows_are_converted_at_a_time_where_they_stand_for_much(
+    values: "pa.Array[Any]", kind: str, tmp_path: Path
+) -> None:
+    rows = stream_of(pa.table({"a": values}), tmp_path)
+    chunks = [len(chunk) for chunk in rows.csv_of([column(kind)])]
+    assert sum(chunks) >= 64 << 20
+    assert max(chunks) <= SLICE_BYTES + (1 << 20)

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from service.domain.errors import Invalid
-from service.operations.rows_csv import HEADER_BYTES_MAX, array_literal, field, opened
+from service.operations.rows_csv import HEADER_BYTES_MAX, field, opened
+from service.protocol.quoting import array_literal
 
 
 async def in_pieces(body: bytes, size: int) -> AsyncIterator[bytes]:

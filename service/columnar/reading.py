@@ -19,15 +19,21 @@ import pyarrow.csv as pa_csv
 import pyarrow.ipc as pa_ipc
 import pyarrow.parquet as pa_parquet
 
+from service.columnar.child import TOO_MUCH
 from service.domain.errors import Invalid
-from service.operations.rows_csv import array_literal
 from service.protocol.columns import Column, ColumnType, TypeName
+from service.protocol.quoting import array_literal
 
 _Array: TypeAlias = "pa.Array[Any]"
 _Convert: TypeAlias = "Callable[[_Array, ColumnType], _Array | None]"
 
 SLICE_ROWS: Final = 8_192
 """Rows converted at a time: bounds memory (I8) and the search for a bad row."""
+
+SLICE_BYTES: Final = 8 << 20
+"""What the values of such rows may take once they are decoded: a few bytes of a body may stand for as many values as
+there are rows. Where they take more, fewer rows are converted at a time.
+"""
 
 _UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, TypeError, KeyError)
 """What pyarrow raises for a file that is not what it claims to be."""
@@ -65,11 +71,18 @@ def opened_stream(path: Path) -> ArrowRows:
 def opened_parquet(path: Path) -> ArrowRows:
     """Open a Parquet file. Raises Invalid."""
     try:
-        source = pa_parquet.ParquetFile(pa.memory_map(str(path)))
+        source = _mapped(path)
         names = tuple(source.schema_arrow.names)
     except _UNREADABLE as error:
         raise _unreadable(error) from error
     return ArrowRows(names, source.iter_batches(batch_size=SLICE_ROWS))
+
+
+def _mapped(path: Path) -> pa_parquet.ParquetFile:
+    """Open a file so that a value that many rows have is held once."""
+    schema = pa_parquet.read_schema(pa.memory_map(str(path)))
+    once = [field.name for field in schema if _is_text(field.type) or _is_binary(field.type)]
+    return pa_parquet.ParquetFile(pa.memory_map(str(path)), read_dictionary=once)
 
 
 def _slices(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -77,7 +90,45 @@ def _slices(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Before anything else touches it: offsets that point outside would be followed.
         batch.validate(full=True)
         for start in range(0, batch.num_rows, SLICE_ROWS):
-            yield batch.slice(start, SLICE_ROWS)
+            yield from _small(batch.slice(start, SLICE_ROWS))
+
+
+def _small(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Halve rows until what they stand for is small."""
+    if rows.num_rows <= 1 or sum(_total(_sizes(column)) for column in rows.columns) <= SLICE_BYTES:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from _small(rows.slice(0, half))
+    yield from _small(rows.slice(half))
+
+
+def _sizes(array: Any) -> Any:
+    """Return how many bytes each row takes once it is decoded, or more."""
+    kind = array.type
+    if isinstance(array, pa.ExtensionArray):
+        return _sizes(array.storage)
+    if pa.types.is_dictionary(kind):
+        return _sizes(array.dictionary).take(array.indices)
+    if pa.types.is_run_end_encoded(kind):
+        whole = pa.RunEndEncodedArray.from_arrays(array.run_ends, _sizes(array.values))
+        return pc.call_function("run_end_decode", [whole.slice(array.offset, len(array))])
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        # Many may be of the same bytes. A view is four words, and the first is its length.
+        end = array.offset + len(array)
+        words = pa.Array.from_buffers(pa.int32(), 4 * end, [None, array.buffers()[1]])
+        lengths = words.take(pa.array(range(4 * array.offset, 4 * end, 4), pa.int64()))
+        return pc.if_else(array.is_valid(), lengths, 0).cast(pa.int64())
+    if _is_text(kind) or _is_binary(kind):
+        return pc.binary_length(array).cast(pa.int64())
+    if _is_list(kind):
+        largest = pc.max(_sizes(pc.list_flatten(array))).as_py() or 0
+        return pc.multiply(pc.list_value_length(array).cast(pa.int64()), largest)
+    return pa.repeat(pa.scalar(array.nbytes // max(len(array), 1), pa.int64()), len(array))
+
+
+def _total(sizes: Any) -> int:
+    return pc.sum(sizes).as_py() or 0
 
 
 def _readable(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -88,6 +139,8 @@ def _readable(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _unreadable(error: Exception) -> Invalid:
+    if isinstance(error, MemoryError):
+        return Invalid(TOO_MUCH)
     return Invalid(f"the body cannot be read as what it is said to be: {error}")
 
 
@@ -127,7 +180,7 @@ def _as(array: _Array, kind: ColumnType) -> _Array:
     if pa.types.is_null(source) or _is_text(source):
         return array.cast(pa.string())
     if kind.array:
-        if not (pa.types.is_list(source) or pa.types.is_large_list(source) or pa.types.is_fixed_size_list(source)):
+        if not _is_list(source):
             raise _Misfit(f"{kind} is expected, not {source}")
         return _array_literals(array, kind.element)
     convert = _CONVERT.get(kind.name)
@@ -150,6 +203,14 @@ def _plain(array: _Array) -> _Array:
 
 def _is_text(source: pa.DataType) -> bool:
     return pa.types.is_string(source) or pa.types.is_large_string(source) or pa.types.is_string_view(source)
+
+
+def _is_binary(source: pa.DataType) -> bool:
+    return pa.types.is_binary(source) or pa.types.is_large_binary(source) or pa.types.is_binary_view(source)
+
+
+def _is_list(source: pa.DataType) -> bool:
+    return pa.types.is_list(source) or pa.types.is_large_list(source) or pa.types.is_fixed_size_list(source)
 
 
 def _array_literals(array: _Array, element: ColumnType) -> _Array:
@@ -178,12 +239,7 @@ def _numeric(array: _Array, kind: ColumnType) -> "_Array | None":
 
 def _bytea(array: _Array, _kind: ColumnType) -> "_Array | None":
     source = array.type
-    if not (
-        pa.types.is_binary(source)
-        or pa.types.is_large_binary(source)
-        or pa.types.is_binary_view(source)
-        or pa.types.is_fixed_size_binary(source)
-    ):
+    if not (_is_binary(source) or pa.types.is_fixed_size_binary(source)):
         return None
     values: list[bytes | None] = array.to_pylist()
     return pa.array([None if value is None else "\\x" + value.hex() for value in values], pa.string())

@@ -1,0 +1,1 @@
+"""Arrow and Parquet bodies, read in a process of their own."""

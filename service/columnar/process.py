@@ -1,0 +1,80 @@
+"""Implements `service.ports.columnar.ColumnarBodies` with a process for each body. Next: `service.columnar.child`."""
+
+import asyncio
+import os
+import pickle
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from service.columnar.child import HEAD, framed
+from service.domain.errors import Invalid
+from service.protocol.columns import Column
+
+SLICE_SECONDS: Final = 60.0
+"""How long the next few thousand rows may take: a hundred times what they take on a busy machine."""
+MEMORY_MAX: Final = 1 << 30
+"""Bytes that reading a body may take: some ten times what a row group takes as it is usually written."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRows:
+    """See `service.ports.columnar.ColumnarRows`."""
+
+    process: Process
+    names: tuple[str, ...]
+
+    async def csv_of(self, columns: Sequence[Column]) -> AsyncGenerator[bytes]:
+        """See the port."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(framed(tuple(columns)))
+        while (chunk := await _next(self.process)) is not None:
+            yield chunk
+
+
+class ColumnarProcesses:
+    """A process reads a body, and ends with it or with the caller. `memory` is in bytes."""
+
+    def __init__(self, *, memory: int = MEMORY_MAX) -> None:
+        self._memory = memory
+
+    @asynccontextmanager
+    async def opened(self, path: Path, *, parquet: bool) -> AsyncGenerator[ProcessRows]:
+        """See the port."""
+        form = "parquet" if parquet else "arrow"
+        environment = {
+            # Nothing of the service's environment: it may hold secrets.
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            "PATH": os.defpath,
+            # Others set memory aside that is not used, and counts.
+            "ARROW_DEFAULT_MEMORY_POOL": "system",
+            "MALLOC_ARENA_MAX": "2",
+        }
+        command = (sys.executable, "-m", "service.columnar.child", form, str(path), str(self._memory))
+        process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, env=environment)
+        try:
+            yield ProcessRows(process, await _next(process))
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+async def _next(process: Process) -> Any:
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(SLICE_SECONDS):
+            size = int.from_bytes(await process.stdout.readexactly(HEAD), "big")
+            content = await process.stdout.readexactly(size)
+    except TimeoutError:
+        raise Invalid(f"the body takes more than {SLICE_SECONDS:.0f} s for a few thousand rows") from None
+    except asyncio.IncompleteReadError:
+        raise Invalid("the body cannot be read as what it is said to be: its reader ended") from None
+    succeeded, value = pickle.loads(content)  # noqa: S301 - from the process that this one started
+    if not succeeded:
+        raise value
+    return value

@@ -1,0 +1,66 @@
+"""Arrow and Parquet bodies are read apart, whatever they unfold to (I8, I13)."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pa_parquet
+import pytest
+
+from service.columnar.process import ColumnarProcesses
+from service.domain.errors import Invalid
+from service.protocol.columns import Column, ColumnType
+
+MEMORY = 512 << 20
+
+
+def column(kind: str) -> Column:
+    return Column(name="a", type=ColumnType.parse(kind))
+
+
+async def printed(path: Path, kind: str, *, parquet: bool, memory: int = MEMORY) -> int:
+    """Return how many bytes of CSV a body is."""
+    async with ColumnarProcesses(memory=memory).opened(path, parquet=parquet) as rows:
+        assert rows.names == ("a",)
+        return sum([len(chunk) async for chunk in rows.csv_of([column(kind)])])
+
+
+def arrow(table: "pa.Table", path: Path) -> Path:
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return path
+
+
+@pytest.mark.parametrize("parquet", [True, False])
+async def test_s9_a_value_that_many_rows_have_takes_its_memory_once(tmp_path: Path, *, parquet: bool) -> None:
+    """One text of 512 KiB in 8,192 rows: 4 GiB, and a few kilobytes of a body."""
+    path = tmp_path / "body"
+    one = pa.array(["x" * (512 << 10)])
+    table = pa.table({"a": pa.DictionaryArray.from_arrays(pa.array([0] * 8_192, pa.int32()), one)})
+    if parquet:
+        pa_parquet.write_table(table, path, compression="zstd")
+    else:
+        arrow(table, path)
+    assert path.stat().st_size < 64 << 10
+    assert await printed(path, "text", parquet=parquet) == 8_192 * ((512 << 10) + 3)
+
+
+async def test_s9_a_batch_that_unfolds_to_too_much_is_refused(tmp_path: Path) -> None:
+    """640 MiB of nothing."""
+    path = arrow(pa.table({"a": pa.nulls(80 << 20, pa.int64())}), tmp_path / "body")
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(Invalid, match="too much memory"):
+        await printed(path, "bigint", parquet=False)
+
+
+async def test_a_body_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "body").write_bytes(b"PAR1 and nothing more")
+    with pytest.raises(Invalid, match="cannot be read"):
+        await printed(tmp_path / "body", "text", parquet=True)
+
+
+async def test_what_is_not_read_to_its_end_ends_with_its_reader(tmp_path: Path) -> None:
+    path = arrow(pa.table({"a": list(range(100_000))}), tmp_path / "body")
+    async with ColumnarProcesses().opened(path, parquet=False) as rows:
+        assert await anext(rows.csv_of([column("bigint")]))
+    assert rows.process.returncode is not None
