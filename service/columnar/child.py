@@ -1,27 +1,44 @@
 """The process of one Arrow or Parquet body: `python -m service.columnar.child arrow|parquet PATH MEMORY`.
 
 It writes the names of the columns, reads the table's columns in their order, and writes rows as CSV until there are no
-more: each a pickled (whether it succeeded, the value or the error) behind its length. The kernel gives it MEMORY bytes
+more: each a letter that says what comes, and the bytes of it, behind their length. Nothing of it is code: who sent the
+body may have got hold of this process. The kernel gives it MEMORY bytes
 and no more, whatever a body of a few bytes unfolds to. Next: `service.columnar.process`, which is at the other end.
 """
 
-import pickle
+import json
 import resource
 import signal
 import sys
+from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from service.domain.errors import Invalid, MetaError
+from pydantic import TypeAdapter
+
+from service.domain.errors import MetaError
+from service.protocol.columns import Column
 
 HEAD: Final = 8
+COLUMNS: Final = TypeAdapter(tuple[Column, ...])
 TOO_MUCH: Final = "the body takes too much memory to be read: write smaller row groups, batches or values"
 
 
-def framed(value: object) -> bytes:
-    """Return a value as the bytes of one message."""
-    content = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-    return len(content).to_bytes(HEAD, "big") + content
+class Kind(bytes, Enum):
+    """What comes: the names as JSON, the columns as JSON, rows, the end of them, or why the body is refused."""
+
+    NAMES = b"n"
+    COLUMNS = b"c"
+    ROWS = b"r"
+    END = b"e"
+    REFUSED = b"x"
+
+
+def framed(kind: Kind, content: bytes = b"") -> Iterator[bytes]:
+    """Yield the parts of one message."""
+    yield len(content).to_bytes(HEAD, "big") + kind.value
+    yield content
 
 
 def main(form: str, path: Path, memory: int) -> None:
@@ -33,9 +50,9 @@ def main(form: str, path: Path, memory: int) -> None:
     try:
         _print(form, path)
     except MetaError as error:
-        _write(False, error)
+        _write(Kind.REFUSED, error.message.encode())
     except MemoryError:
-        _write(False, Invalid(TOO_MUCH))
+        _write(Kind.REFUSED, TOO_MUCH.encode())
 
 
 def _print(form: str, path: Path) -> None:
@@ -43,18 +60,18 @@ def _print(form: str, path: Path) -> None:
     from service.columnar.reading import opened_parquet, opened_stream  # noqa: PLC0415
 
     rows = opened_parquet(path) if form == "parquet" else opened_stream(path)
-    _write(True, rows.names)
-    head = sys.stdin.buffer.read(HEAD)
-    if len(head) < HEAD:
+    _write(Kind.NAMES, json.dumps(rows.names).encode())
+    head = sys.stdin.buffer.read(HEAD + 1)
+    if len(head) < HEAD + 1:
         return
-    columns = pickle.loads(sys.stdin.buffer.read(int.from_bytes(head, "big")))  # noqa: S301 - from the service
+    columns = COLUMNS.validate_json(sys.stdin.buffer.read(int.from_bytes(head[:HEAD], "big")))
     for chunk in rows.csv_of(columns):
-        _write(True, chunk)
-    _write(True, None)
+        _write(Kind.ROWS, chunk)
+    _write(Kind.END)
 
 
-def _write(succeeded: bool, value: Any) -> None:  # noqa: FBT001 - as it is read
-    sys.stdout.buffer.write(framed((succeeded, value)))
+def _write(kind: Kind, content: bytes = b"") -> None:
+    sys.stdout.buffer.writelines(framed(kind, content))
     sys.stdout.buffer.flush()
 
 

@@ -2,16 +2,17 @@
 
 import asyncio
 import os
-import pickle
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from service.columnar.child import HEAD, framed
+from pydantic import TypeAdapter
+
+from service.columnar.child import COLUMNS, HEAD, Kind, framed
 from service.domain.errors import Invalid
 from service.protocol.columns import Column
 
@@ -19,6 +20,11 @@ SLICE_SECONDS: Final = 60.0
 """How long the next few thousand rows may take: a hundred times what they take on a busy machine."""
 MEMORY_MAX: Final = 1 << 30
 """Bytes that reading a body may take: some ten times what a row group takes as it is usually written."""
+
+
+MESSAGE_MAX: Final = 256 << 20
+"""Bytes of rows that the service holds at once: a slice takes a tenth of it, unless one row takes more."""
+_NAMES: Final = TypeAdapter(tuple[str, ...])
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +37,12 @@ class ProcessRows:
     async def csv_of(self, columns: Sequence[Column]) -> AsyncGenerator[bytes]:
         """See the port."""
         assert self.process.stdin is not None
-        self.process.stdin.write(framed(tuple(columns)))
-        while (chunk := await _next(self.process)) is not None:
-            yield chunk
+        self.process.stdin.writelines(framed(Kind.COLUMNS, COLUMNS.dump_json(tuple(columns))))
+        while True:
+            kind, content = await _next(self.process)
+            if kind is not Kind.ROWS:
+                break
+            yield content
 
 
 class ColumnarProcesses:
@@ -57,24 +66,27 @@ class ColumnarProcesses:
         command = (sys.executable, "-m", "service.columnar.child", form, str(path), str(self._memory))
         process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, env=environment)
         try:
-            yield ProcessRows(process, await _next(process))
+            _, names = await _next(process)
+            yield ProcessRows(process, _NAMES.validate_json(names))
         finally:
             if process.returncode is None:
                 process.kill()
             await process.wait()
 
 
-async def _next(process: Process) -> Any:
+async def _next(process: Process) -> tuple[Kind, bytes]:
     assert process.stdout is not None
     try:
         async with asyncio.timeout(SLICE_SECONDS):
-            size = int.from_bytes(await process.stdout.readexactly(HEAD), "big")
+            head = await process.stdout.readexactly(HEAD + 1)
+            size, kind = int.from_bytes(head[:HEAD], "big"), Kind(head[HEAD:])
+            if size > MESSAGE_MAX:
+                raise Invalid(f"a row takes more than {MESSAGE_MAX >> 20} MiB")
             content = await process.stdout.readexactly(size)
     except TimeoutError:
         raise Invalid(f"the body takes more than {SLICE_SECONDS:.0f} s for a few thousand rows") from None
     except asyncio.IncompleteReadError:
         raise Invalid("the body cannot be read as what it is said to be: its reader ended") from None
-    succeeded, value = pickle.loads(content)  # noqa: S301 - from the process that this one started
-    if not succeeded:
-        raise value
-    return value
+    if kind is Kind.REFUSED:
+        raise Invalid(content.decode())
+    return kind, content
