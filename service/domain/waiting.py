@@ -30,6 +30,7 @@ class Reason(StrEnum):
     WORKER = "worker"
     LEADER = "leader"
     BARRIER = "barrier"
+    SERVICE = "service"
     PAUSE = "pause"
     ORDER = "backfill_order"
     LIMIT = "backfill_rate_limit"
@@ -58,6 +59,8 @@ class Around:
     last_error: str | None
     paused: bool
     paused_since: datetime | None
+    led: bool = True
+    """Whether some service has the leader lease."""
     own_workers: bool = True
     """Whether somebody starts workers for one graph alone."""
 
@@ -121,9 +124,20 @@ def _overdue(around: Around, now: datetime) -> Waiting | None:
     if since is None or now - since <= max(around.pace.interval * OVERDUE_INTERVALS, OVERDUE_LEAST):
         return None
     if graph.in_flight is None or graph.in_flight.collected:
-        return Waiting(Reason.LEADER, "no service leads: no barrier was made or committed", since)
+        return _behind(around, since)
     text = f"worker {graph.worker} has not collected barrier {graph.in_flight.epoch}"
     return Waiting(Reason.BARRIER, text, since, since + around.pace.deadline)
+
+
+def _behind(around: Around, since: datetime) -> Waiting:
+    """No service leads, or the one that does has much to do or waits for its stores."""
+    if not around.led:
+        return Waiting(Reason.LEADER, "no service leads: no barrier was made or committed", since)
+    flying = around.graph.in_flight
+    if flying is None:
+        return Waiting(Reason.SERVICE, "the service is behind: the next barrier is overdue", since)
+    text = f"the service is behind: barrier {flying.epoch} is collected and not yet committed"
+    return Waiting(Reason.SERVICE, text, since)
 
 
 def _of_job(job: Job, scans: Sequence[ScanProgress], around: Around) -> Waiting | None:

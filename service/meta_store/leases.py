@@ -56,3 +56,8 @@ class PostgresLeases:
         """Let it expire now."""
         ended = update(leader_lease).where(leader_lease.c.holder == holder).values(expires_at=func.clock_timestamp())
         await self._connection.execute(ended)
+
+    async def held(self) -> bool:
+        """Return whether somebody has it."""
+        running = select(leader_lease.c.term).where(leader_lease.c.expires_at > func.clock_timestamp())
+        return (await self._connection.execute(running)).first() is not None

@@ -59,6 +59,14 @@ async def relation_names(world: World, kind: RelationKind) -> list[str]:
                 return [entry.relation.name for entry in entries if entry.relation.kind is kind]
 
 
+async def internal_tables(tx: Transaction) -> list[str]:
+    """Return the names of the tables in which scans keep their positions, as rw_internal_table_info has them."""
+    jobs = {entry.job: entry.relation.name for entry in await tx.catalog.all()}
+    scans = await tx.fragments.scans(list(jobs))
+    found = sorted((scan.fragment, jobs[job], scan.external) for job, of_job in scans.items() for scan in of_job)
+    return [f"__internal_{name}_{id_}_{'cdcscan' if external else 'streamscan'}_{id_}" for id_, name, external in found]
+
+
 def as_named(found: CatalogEntry | LogicalView | Source) -> Named:
     """Return any of them in the same shape."""
     if isinstance(found, Source):

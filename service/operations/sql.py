@@ -31,7 +31,7 @@ from service.operations import (
 from service.operations.beside import beside, bound_insert, parsed
 from service.operations.broken import notices_of
 from service.operations.leaving import Gone, unless
-from service.operations.naming import named, relation_names
+from service.operations.naming import internal_tables, named, relation_names
 from service.operations.outcome import Outcome
 from service.operations.standing import progress_of
 from service.operations.status import listed
@@ -47,6 +47,8 @@ from service.sql.statements import wrong_kind
 from service.sql.tokens import mentioned
 
 WAIT_LIMIT: Final = timedelta(hours=2)
+Listing = s.ShowRelations | s.ShowInternalTables | s.ShowSecrets | s.ShowJobs
+
 RECOVERING: Final = "the recovery goes on: rw_catalog.rw_recovery_info shows how"
 _DESCRIBED: Final = (("Name", "text"), ("Type", "text"), ("Is Hidden", "text"), ("Description", "text"))
 _CATALOG: Final = re.compile(r"\brw_[a-z_]+", re.IGNORECASE)
@@ -91,7 +93,14 @@ class _Call:
                 return await self._connect(statement)
             case s.SetVariable() | s.ShowVariable() | s.AlterSystem() | s.ShowParameters():
                 return await configuration.run(self.world, statement, self.session, asked_by=self.asked_by)
-            case s.ShowRelations() | s.ShowSecrets() | s.Describe() | s.ShowCreate() | s.ShowJobs():
+            case (
+                s.ShowRelations()
+                | s.ShowJobs()
+                | s.ShowInternalTables()
+                | s.ShowSecrets()
+                | s.Describe()
+                | s.ShowCreate()
+            ):
                 return await self._show(statement)
             case s.Explain() | s.ExplainBackfill():
                 return await self._explain(statement)
@@ -281,14 +290,15 @@ class _Call:
         if await until(self.world, look, limit=WAIT_LIMIT) is None:
             raise Unavailable("timeout while waiting for jobs to finish")
 
-    async def _show(
-        self, statement: s.ShowRelations | s.ShowSecrets | s.Describe | s.ShowCreate | s.ShowJobs
-    ) -> Outcome:
+    async def _show(self, statement: Listing | s.Describe | s.ShowCreate) -> Outcome:
         match statement:
             case s.ShowJobs():
                 return await self._show_jobs()
             case s.ShowRelations(kind=kind):
                 return _listed(await relation_names(self.world, kind))
+            case s.ShowInternalTables():
+                async with self.world.stores.begin() as tx:
+                    return _listed(await internal_tables(tx))
             case s.ShowSecrets():
                 return _listed(await secrets.names(self.world))
             case s.Describe(name=name):

@@ -44,6 +44,7 @@ def _waits(job: Job, standing: Standing) -> bool:
 
 async def _around(world: World, tx: Transaction, standing: Standing, *, now: datetime) -> Mapping[GraphId, Around]:
     parameters = SystemParameters.of(await tx.parameters.all())
+    led = await tx.leases.held()
     views = await tx.graphs.views(standing.graphs, now=now, lease=world.worker_lease)
     return {
         graph: Around(
@@ -52,6 +53,7 @@ async def _around(world: World, tx: Transaction, standing: Standing, *, now: dat
             last_error=standing.graphs[graph]["last_error"],
             paused=bool(standing.graphs[graph]["paused"]),
             paused_since=standing.graphs[graph]["paused_since"],
+            led=led,
             own_workers=world.own_workers,
         )
         for graph, view in views.items()

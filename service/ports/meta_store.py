@@ -62,6 +62,10 @@ class Leases(Protocol):
         """Let it expire now, if `holder` has it."""
         ...
 
+    async def held(self) -> bool:
+        """Return whether somebody has it."""
+        ...
+
 
 class Graphs(Protocol):
     """Graphs: status, generation, committed and published epochs, pause flag."""

@@ -22,6 +22,7 @@ from service.sql.statements import (
     DropSecret,
     SetVariable,
     ShowCreate,
+    ShowInternalTables,
     ShowJobs,
     ShowParameters,
     ShowRelations,
@@ -32,6 +33,23 @@ from service.sql.statements import (
 from service.sql.tokens import TokenKind, syntax_error
 
 _ID_MAX: Final = (1 << 63) - 1
+
+Shown = (
+    ShowVariable | ShowJobs | ShowParameters | ShowRelations | ShowInternalTables | ShowSecrets | ShowCreate | Describe
+)
+
+_SHOWN: Final[dict[tuple[str, ...], Shown]] = {
+    ("all",): ShowVariable(None),
+    ("jobs",): ShowJobs(),
+    ("parameters",): ShowParameters(),
+    ("tables",): ShowRelations(RelationKind.TABLE),
+    ("materialized", "views"): ShowRelations(RelationKind.MATERIALIZED_VIEW),
+    ("views",): ShowRelations(RelationKind.VIEW),
+    ("sources",): ShowRelations(RelationKind.SOURCE),
+    ("internal", "tables"): ShowInternalTables(),
+    ("secrets",): ShowSecrets(),
+    ("time", "zone"): ShowVariable("timezone"),
+}
 
 
 def parse_drop(cursor: Cursor) -> Drop | DropSecret:
@@ -89,17 +107,15 @@ def parse_set(cursor: Cursor) -> SetVariable:
 
 def parse_show(
     cursor: Cursor,
-) -> ShowVariable | ShowJobs | ShowParameters | ShowRelations | ShowSecrets | ShowCreate | Describe:
+) -> (
+    ShowVariable | ShowJobs | ShowParameters | ShowRelations | ShowInternalTables | ShowSecrets | ShowCreate | Describe
+):
     """Read what follows SHOW."""
     if cursor.accept("create"):
         kind = _any_kind(cursor, "SHOW CREATE")
         shown = ShowCreate(kind, cursor.relation())
     elif cursor.accept("columns", "from"):
         shown = Describe(cursor.relation())
-    elif cursor.accept("materialized", "views"):
-        shown = ShowRelations(RelationKind.MATERIALIZED_VIEW)
-    elif cursor.accept("views"):
-        shown = ShowRelations(RelationKind.VIEW)
     else:
         shown = _show_word(cursor)
     cursor.expect_end()
@@ -153,21 +169,10 @@ def _kind(cursor: Cursor, command: str) -> RelationKind:
     raise Invalid(f"{command} {token.text.upper()} is not supported", position=token.position)
 
 
-def _show_word(cursor: Cursor) -> ShowVariable | ShowJobs | ShowParameters | ShowRelations | ShowSecrets:
-    if cursor.accept("all"):
-        return ShowVariable(None)
-    if cursor.accept("jobs"):
-        return ShowJobs()
-    if cursor.accept("parameters"):
-        return ShowParameters()
-    if cursor.accept("tables"):
-        return ShowRelations(RelationKind.TABLE)
-    if cursor.accept("sources"):
-        return ShowRelations(RelationKind.SOURCE)
-    if cursor.accept("secrets"):
-        return ShowSecrets()
-    if cursor.accept("time", "zone"):
-        return ShowVariable("timezone")
+def _show_word(cursor: Cursor) -> Shown:
+    for words, shown in _SHOWN.items():
+        if cursor.accept(*words):
+            return shown
     return ShowVariable(_variable(cursor))
 
 

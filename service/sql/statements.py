@@ -297,6 +297,11 @@ class ShowRelations:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowInternalTables:
+    """SHOW INTERNAL TABLES: where the scans of jobs keep their positions."""
+
+
+@dataclass(frozen=True, slots=True)
 class ShowSecrets:
     """SHOW SECRETS: their names."""
 
@@ -357,6 +362,7 @@ Statement = (
     | Wait
     | Recover
     | ShowRelations
+    | ShowInternalTables
     | ShowSecrets
     | Describe
     | ShowCreate

@@ -53,6 +53,19 @@ async def test_a_lease_that_ran_out_is_taken_over_with_the_next_term(stores: Sto
     assert await gain(stores, "b") == first + 1
 
 
+async def test_h6_whether_somebody_leads(stores: Stores) -> None:
+    async def held() -> bool:
+        async with stores.begin() as tx:
+            return await tx.leases.held()
+
+    assert not await held()
+    await gain(stores, "a")
+    assert await held()
+    async with stores.begin() as tx:
+        await tx.leases.release("a")
+    assert not await held()
+
+
 async def test_a_released_lease_is_free_and_only_its_holder_releases_it(stores: Stores) -> None:
     first = await gain(stores, "a")
     assert first is not None

@@ -16,6 +16,7 @@ from service.domain.parameters import SystemParameters
 from service.domain.progress import fragment_text
 from service.meta_store.engine import connect
 from service.meta_store.stores import PostgresStores
+from service.operations.naming import internal_tables
 from service.ports.limits import Look
 from service.protocol.ids import DATABASE_GRAPH, Epoch
 from service.protocol.mutation import Pause
@@ -161,6 +162,63 @@ async def test_fragments_their_limits_and_where_they_read(opened: Opened) -> Non
             "rate_limit": 0,
         }
     ]
+
+
+async def test_h6_scripts_find_parallelism_internal_tables_and_databases(opened: Opened) -> None:
+    stores, engine = opened
+    table, view = await table_and_view(stores, parallelism=2)
+    async with stores.begin() as tx:
+        (dml,), (scan, materialize) = [plan.fragments for plan in await tx.jobs.plans([table.id, view.id])]
+    assert await rows(engine, "select * from rw_catalog.rw_streaming_parallelism order by id") == [
+        {
+            "id": job.relation,
+            "name": name,
+            "relation_type": kind,
+            "parallelism": asked,
+            "max_parallelism": 8,
+        }
+        for job, name, kind, asked in (
+            (table, "t", "table", "FIXED(1)"),
+            (view, "m", "materialized view", "FIXED(2)"),
+        )
+    ]
+    fragments = await rows(engine, "select * from rw_catalog.rw_fragment_parallelism order by fragment_id")
+    assert fragments == [
+        {
+            "id": job.relation,
+            "name": name,
+            "relation_type": kind,
+            "fragment_id": fragment,
+            "distribution_type": "HASH",
+            "state_table_ids": [state],
+            "upstream_fragment_ids": upstream,
+            "flags": [flag],
+            "parallelism": actors,
+            "max_parallelism": 8,
+        }
+        for job, name, kind, fragment, state, upstream, flag, actors in (
+            (table, "t", "table", dml.id, table.relation, [], "DML", 1),
+            (view, "m", "materialized view", scan.id, scan.id, [dml.id], "STREAM_SCAN", 2),
+            (view, "m", "materialized view", materialize.id, view.relation, [scan.id], "MATERIALIZE", 2),
+        )
+    ]
+    internal = await rows(engine, "select * from rw_catalog.rw_internal_table_info")
+    assert internal == [
+        {
+            "id": scan.id,
+            "name": f"__internal_m_{scan.id}_streamscan_{scan.id}",
+            "job_id": view.relation,
+            "job_name": "m",
+            "job_type": "materialized view",
+            "schema_name": "public",
+            "owner": "root",
+        }
+    ]
+    async with stores.begin() as tx:
+        assert await internal_tables(tx) == [internal[0]["name"]]
+    (database,) = await rows(engine, "select * from rw_catalog.rw_databases")
+    (current,) = await rows(engine, "select current_database()::text as name")
+    assert database == {"id": 1, "name": current["name"], "owner": 1, "acl": [], "resource_group": "default"}
 
 
 async def test_a_limit_that_is_adapted_shows_its_number_and_how_it_came_there(opened: Opened) -> None:

@@ -57,6 +57,9 @@ class FakeLeases:
         if row.holder == holder:
             self.tables.lease.put(None, replace(row, expires_at=self.now()))
 
+    async def held(self) -> bool:
+        return self.tables.lease[None].expires_at > self.now()
+
 
 @dataclass(frozen=True, slots=True)
 class FakeGraphs:

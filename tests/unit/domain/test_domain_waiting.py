@@ -132,8 +132,21 @@ def test_a_barrier_has_its_time() -> None:
 
 @pytest.mark.parametrize("in_flight", [replace(LATE, collected=True), None])
 def test_nobody_makes_or_commits_barriers(in_flight: InFlight | None) -> None:
-    waiting = why(JOB, [SCAN], around(in_flight=in_flight, last_injected_at=LATE.injected_at), now=NOW)
+    unled = replace(around(in_flight=in_flight, last_injected_at=LATE.injected_at), led=False)
+    waiting = why(JOB, [SCAN], unled, now=NOW)
     assert waiting == Waiting(Reason.LEADER, "no service leads: no barrier was made or committed", LATE.injected_at)
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "said"),
+    [
+        (replace(LATE, collected=True), "barrier 9 is collected and not yet committed"),
+        (None, "the next barrier is overdue"),
+    ],
+)
+def test_h6_a_leader_that_is_late_leads(in_flight: InFlight | None, said: str) -> None:
+    waiting = why(JOB, [SCAN], around(in_flight=in_flight, last_injected_at=LATE.injected_at), now=NOW)
+    assert waiting == Waiting(Reason.SERVICE, f"the service is behind: {said}", LATE.injected_at)
 
 
 def test_a_long_interval_is_waited_for_twice() -> None:

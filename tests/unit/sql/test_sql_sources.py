@@ -14,6 +14,7 @@ from service.sql.statements import (
     Drop,
     DropSecret,
     ShowCreate,
+    ShowInternalTables,
     ShowRelations,
     ShowSecrets,
 )
@@ -40,6 +41,10 @@ def test_secrets() -> None:
     assert parse(f"alter secret s with (backend = 'meta') as '{SECRET}'") == AlterSecret("s", SECRET)
     assert parse("drop secret if exists s") == DropSecret("s", if_exists=True)
     assert parse("show secrets") == ShowSecrets()
+
+
+def test_h6_internal_tables_are_shown() -> None:
+    assert parse("SHOW INTERNAL TABLES") == ShowInternalTables()
 
 
 def test_a_source_has_its_options_and_its_password_apart() -> None:
