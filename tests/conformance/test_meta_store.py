@@ -12,6 +12,7 @@ from service.domain.errors import Deposed, NotFound, Stale, Unavailable
 from service.meta_store.engine import connect
 from service.meta_store.stores import PostgresStores
 from service.ports.meta_store import Stores
+from service.ports.workers import FORGOTTEN_AFTER
 from service.protocol.barrier import BarrierKind
 from service.protocol.dml import Delete
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId, StatementId, Term, WorkerId
@@ -230,6 +231,19 @@ async def test_a_worker_is_alive_while_its_lease_runs_and_it_was_not_given_up(st
             await tx.workers.seen(WorkerId("nobody"), now=late)
         records = {record.worker: record.alive for record in await tx.workers.all(now=late, lease=LEASE)}
     assert records == {WORKER: True, other: False}
+
+
+async def test_c14_workers_that_are_long_gone_are_forgotten_but_not_one_that_a_graph_names(stores: Stores) -> None:
+    await running(stores)
+    other, late = WorkerId("w-2"), NOW + 2 * FORGOTTEN_AFTER
+    async with stores.begin() as tx:
+        await tx.workers.register(registration(other), now=NOW)
+        await tx.workers.give_up(other)
+        assert await tx.workers.forget(now=NOW) == 0
+        assert await tx.workers.forget(now=late) == 1
+        with pytest.raises(Stale):
+            await tx.workers.seen(other, now=late)
+        await tx.workers.seen(WORKER, now=late)
 
 
 async def test_backfilling_is_a_creating_scan_that_is_open_and_may_move(stores: Stores) -> None:
