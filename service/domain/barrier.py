@@ -5,7 +5,8 @@ looks at what is recorded and names the one next effect, so a missed wake-up cos
 leader that reads the same view continues where the old one stopped (publishing first what was committed).
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -113,10 +114,16 @@ class GraphView:
     """Why an operator wants a recovery, or None."""
     cleanups_waiting: bool = False
     """Something dropped or cancelled has yet to be removed from the state store."""
+    unsettled: bool = False
+    """Of the database graph: a scan of whatever graph has history left, a job may want other actors, or a relation was
+    created that is not shown yet. Only then has the commit of an idle epoch consequences.
+    """
     line: Line = Line()
     """Of the database graph, where every job begins."""
     decoupled: Decoupled | None = None
     """None for the database graph."""
+    parameters: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The system parameters that were set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +232,9 @@ def after_commit(view: GraphView, epoch: Epoch, *, now: datetime, pace: Pace) ->
     stirred = (
         view.commands_open,
         view.statements_queued,
-        view.backfilling,
+        view.unsettled,
         view.cleanups_waiting,
+        view.line.held,
         view.line.new,
         view.line.queued,
         view.recover_asked is not None,
@@ -246,6 +254,10 @@ class Chore(StrEnum):
     """Start the jobs whose turn it is, and give the others their place in the queue."""
     CLEAN_UP = "clean_up"
     """Remove from the state store what was dropped, cancelled or failed."""
+    ADAPT = "adapt"
+    """Adapt limits to the barrier that was just published."""
+    TIDY = "tidy"
+    """Vacuum row versions and drop staging tables."""
     SUPERVISE = "supervise"
     """Start and end worker processes. It is every service's, not the leader's alone."""
     MIND_SOURCES = "mind_sources"

@@ -32,6 +32,7 @@ class LocalSignals:
         if since is not None and since != self.heard(topic):
             return
         try:
-            await asyncio.wait_for(self._events.setdefault(topic, asyncio.Event()).wait(), timeout_seconds)
+            async with asyncio.timeout(timeout_seconds):
+                await self._events.setdefault(topic, asyncio.Event()).wait()
         except TimeoutError:
             return

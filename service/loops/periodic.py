@@ -51,6 +51,8 @@ async def run_periodically(
 async def wait(stop: asyncio.Event, seconds: float) -> None:
     """Return after `seconds`, or at once when `stop` is set."""
     try:
-        await asyncio.wait_for(stop.wait(), seconds)
+        # Not `wait_for`, which makes a task each time.
+        async with asyncio.timeout(seconds):
+            await stop.wait()
     except TimeoutError:
         return

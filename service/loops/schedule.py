@@ -37,7 +37,10 @@ _CHORE_AT_LEAST = timedelta(seconds=5)
 """The longest wait between two looks at a chore; every look at the database graph wakes one that is due."""
 ATTEND_EVERY = timedelta(seconds=5)
 """How often is looked for graphs that have no loop yet, besides the moments at which some may have been begun."""
-_SUPERVISE_AT_MOST, _SUPERVISE_AT_LEAST = timedelta(milliseconds=200), timedelta(seconds=1)
+_TIDY_AT_MOST, _TIDY_AT_LEAST = timedelta(seconds=5), timedelta(seconds=20)
+"""The shortest and the longest wait between two looks for what can be tidied up. A barrier that was not idle wakes it.
+"""
+_SUPERVISE_AT_MOST, _SUPERVISE_AT_LEAST = timedelta(milliseconds=200), timedelta(seconds=2)
 """The shortest and the longest wait between two looks at the workers. One that ends wakes its launcher."""
 _NO_SOURCES_AT_LEAST = timedelta(seconds=10)
 """The longest wait until it is looked for external databases again, where there are none."""
@@ -61,8 +64,6 @@ class Schedule:
     attending: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     jobs_aside: SetAside[JobId] = field(default_factory=SetAside[JobId])
     relations_aside: SetAside[RelationId] = field(default_factory=SetAside[RelationId])
-    published: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a barrier was published that limits have not been adapted to."""
 
     async def run(self) -> None:
         """Run every loop until `stop` is set."""
@@ -74,7 +75,7 @@ class Schedule:
             run_periodically(self.attend, Pauses(ATTEND_EVERY), self.stop, name="graphs"),
             run_periodically(self.adapt, Pauses(_ADAPT_EVERY), self.stop, name="adaptive"),
             run_periodically(self.renew, Pauses(idempotency.RENEW_EVERY), self.stop, name="claims"),
-            run_periodically(self.tidy, Pauses(timedelta(seconds=5)), self.stop, name="maintenance"),
+            run_periodically(self.tidy, Pauses(_TIDY_AT_MOST), self.stop, name="maintenance"),
             run_periodically(self.mind_sources, Pauses(timedelta(seconds=1)), self.stop, name="sources"),
         ]
         if self.launcher is not None:
@@ -168,9 +169,9 @@ class Schedule:
             except Deposed:
                 self.leading = None
                 raise
-            if any(isinstance(one, Publish) for one in effects):
-                self.published.set()
             match effect := effects[-1]:
+                case Publish():
+                    self.world.signals.notify(Chore.ADAPT, Chore.TIDY)
                 case Wait() | Inject():
                     await self._wait(graph, effect, since=heard)
                     break
@@ -189,23 +190,24 @@ class Schedule:
 
     async def adapt(self) -> None:
         """Adapt limits to what the newest barrier says. Beside the barriers: a probe may take its time."""
-        term = self._term()
-        if term is not None and self.published.is_set():
-            self.published.clear()
+        heard = self.world.signals.heard(Chore.ADAPT)
+        if (term := self._term()) is not None:
             for graph in await adaptive.graphs(self.world):
                 await adaptive.adapt(self.world, graph, term=term)
+        await self.world.signals.wait(_CHORE_AT_LEAST.total_seconds(), topic=Chore.ADAPT, since=heard)
 
     async def renew(self) -> None:
         """Keep the idempotency keys of the calls that run here."""
         await idempotency.renew(self.world)
 
     async def tidy(self) -> None:
-        """Do the chores once."""
-        term = self._term()
-        if term is not None:
+        """Do the chores once, and wait until something was published that may leave something to tidy up."""
+        heard = self.world.signals.heard(Chore.TIDY)
+        if (term := self._term()) is not None:
             await maintenance.vacuum(self.world, term=term)
             await maintenance.unstage(self.world, term=term)
             await maintenance.forget_past(self.world, term=term)
+        await self.world.signals.wait(_TIDY_AT_LEAST.total_seconds(), topic=Chore.TIDY, since=heard)
 
     async def mind_sources(self) -> None:
         """See to external databases. Beside everything else: one that is away takes its time to say so."""

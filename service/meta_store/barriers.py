@@ -43,12 +43,13 @@ _FOR_WORKER: Final = (
     .order_by(barriers.c.epoch)
     .limit(1)
 )
-_ASKED: Final = (
-    select(barriers.c.state)
-    .where(_OF_GRAPH, barriers.c.epoch == bindparam("of_epoch"), barriers.c.state != "ABANDONED")
-    .where(barriers.c.worker == bindparam("by"), barriers.c.generation == bindparam("in"))
-    .where(~exists().where(worker.c.id == bindparam("by"), worker.c.given_up))
-    .with_for_update()
+_ASKED: Final = and_(
+    _OF_GRAPH,
+    barriers.c.epoch == bindparam("of_epoch"),
+    barriers.c.state != "ABANDONED",
+    barriers.c.worker == bindparam("by"),
+    barriers.c.generation == bindparam("in"),
+    ~exists().where(worker.c.id == bindparam("by"), worker.c.given_up),
 )
 _COVERED: Final = and_(
     _OF_GRAPH, barriers.c.epoch <= bindparam("upto"), UNCOMMITTED, barriers.c.state.in_(("COLLECTED", "ATTACHED"))
@@ -101,21 +102,19 @@ class PostgresBarriers:
 
     async def answer(self, answer: Collected | Failed, *, now: datetime) -> bool:
         """The row lock decides between an answer and a recovery that abandons the barrier: whoever comes first."""
-        of = {"of_graph": answer.graph, "of_epoch": answer.epoch, "by": answer.worker, "in": answer.generation}
-        state = (await self._connection.execute(_ASKED, of)).scalar()
-        if state is None:
-            raise Stale(answer.generation)
-        if state != "INJECTED":
-            return False
         values: dict[str, Any] = {"answer": stored(answer), "collected_at": now}
         match answer:
             case Collected():
                 values |= {"state": "COLLECTED", "timings": answer.timings_ms}
             case Failed():
                 values |= {"state": "FAILED", "failure": printable(answer.error)}
-        asked = and_(barriers.c.graph == answer.graph, barriers.c.epoch == answer.epoch)
-        await self._connection.execute(update(barriers).where(asked).values(values))
-        return True
+        of = {"of_graph": answer.graph, "of_epoch": answer.epoch, "by": answer.worker, "in": answer.generation}
+        first = update(barriers).where(_ASKED, barriers.c.state == "INJECTED").values(values)
+        if (await self._connection.execute(first.returning(barriers.c.epoch), of)).first() is not None:
+            return True
+        if (await self._connection.execute(select(barriers.c.epoch).where(_ASKED), of)).first() is None:
+            raise Stale(answer.generation)
+        return False
 
     async def collected(self, graph: GraphId, upto: Epoch) -> Sequence[tuple[Barrier, Collected]]:
         rows = await self._connection.execute(_COLLECTED, {"of_graph": graph, "upto": upto})

@@ -90,7 +90,7 @@ class PostgresFragments:
         known = {report.fragment for report in reports if report.actor in committed}
         return _receded_in_a_rescale([one for one in reports if one.fragment not in known], committed.values())
 
-    async def record(self, answers: Iterable[Collected], *, now: datetime) -> bool:
+    async def record(self, answers: Iterable[Collected], *, now: datetime) -> None:
         """Of what several answers say about one thing the newest counts. Reports of scans that are finished or gone are
         ignored: their last word has been committed.
         """
@@ -100,7 +100,7 @@ class PostgresFragments:
         mine = _OPEN_SCANS.where(among(job.c.graph, {answer.graph for answer in kept}), job.c.state.in_(IN_GRAPH))
         open_scans = {row.fragment: row for row in await self._connection.execute(mine)}
         if not open_scans:
-            return False
+            return
         reports = [report for answer in kept for report in answer.actors if report.fragment in open_scans]
         await self._store_positions(reports)
         await self._store_actors(reports)
@@ -114,7 +114,6 @@ class PostgresFragments:
             if one in reported or (row.state in {JobState.CREATING, JobState.CREATED} and row.at is not None)
         ]
         await self._store_progress(moved)
-        return True
 
     async def scans(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ScanProgress]]:
         """Every job asked for is in the answer; one without scans has an empty sequence."""

@@ -37,6 +37,7 @@ from service.meta_store.line import LINE, line_of
 from service.meta_store.models import (
     IN_FLIGHT,
     OPEN,
+    RESCALE_DUE,
     UNCOMMITTED,
     UNFINISHED,
     UNPUBLISHED,
@@ -51,6 +52,7 @@ from service.meta_store.models import (
     scan_progress,
     snapshot_backfill,
     statement,
+    system_parameter,
 )
 from service.meta_store.models import graph as graphs
 from service.meta_store.models import worker as workers
@@ -127,8 +129,7 @@ class PostgresGraphs:
         created: bool = True,
         held_back: Collection[RelationId] = (),
     ) -> None:
-        await self._connection.execute(_PUBLISHED, {"of_graph": graph, "upto": epoch})
-        await self._connection.execute(_PUBLISHED_AT, {"of_graph": graph, "upto": epoch, "now": now})
+        await self._connection.execute(_PUBLISHED, {"of_graph": graph, "upto": epoch, "now": now})
         if not created:
             return
         its_job = exists().where(job.c.relation == relation.c.id, job.c.graph == graph, job.c.state == "Created")
@@ -204,6 +205,8 @@ def _views() -> Select[*tuple[Any, ...]]:
             _attached(func.count()).label("uncommitted"),
             _attached(func.max(barrier.c.epoch)).label("attached"),
             *_asked(database),
+            and_(database, _unsettled()).label("unsettled"),
+            _PARAMETERS.label("parameters"),
             _backfilling(moving).label("backfilling"),
             and_(not_(graphs.c.paused), _backfilling(fragment.c.rate_limit.is_(None))).label("hurries"),
             and_(database, exists().select_from(cleanup)).label("cleanups_waiting"),
@@ -241,6 +244,18 @@ def _asked(database: ColumnElement[bool]) -> Sequence[Label[bool]]:
         and_(database, exists().where(WAITING, statement.c.tries < SINGLY)).label("statements_waiting"),
         and_(database, exists().where(WAITING)).label("statements_queued"),
     )
+
+
+def _unsettled() -> ColumnElement[bool]:
+    shown_later = exists().where(UNSHOWN, job.c.relation == relation.c.id, job.c.state == literal_column("'Created'"))
+    # Of many jobs each, of which there are never many: the first is enough.
+    first = (select(literal(value=True)).where(which).limit(1).scalar_subquery() for which in (OPEN, RESCALE_DUE))
+    return or_(shown_later.correlate(None), *(func.coalesce(one, false()) for one in first))
+
+
+_PARAMETERS: Final = (
+    select(func.json_object_agg(system_parameter.c.name, system_parameter.c.value)).correlate(None).scalar_subquery()
+)
 
 
 def _with_its_job(graph: Join) -> Join:
@@ -293,15 +308,16 @@ def _backfilling(how: ColumnElement[bool]) -> ColumnElement[bool]:
     return func.coalesce(reading.limit(1).scalar_subquery(), false())
 
 
-_PUBLISHED: Final = (
+_OF_GRAPH: Final = (
     update(graphs)
     .where(graphs.c.id == bindparam("of_graph"), graphs.c.published < bindparam("upto"))
     .values(published=bindparam("upto"))
 )
-_PUBLISHED_AT: Final = (
+_PUBLISHED: Final = (
     update(barrier)
     .where(barrier.c.graph == bindparam("of_graph"), barrier.c.epoch <= bindparam("upto"), UNPUBLISHED)
     .values(published_at=bindparam("now"))
+    .add_cte(_OF_GRAPH.cte("of_graph"))
 )
 _VIEWS: Final = _views()
 """Put together once: of all statements it is asked most, and the longest."""
@@ -332,8 +348,10 @@ def _graph_view(row: Row[*tuple[Any, ...]]) -> GraphView:
         hurries=row.hurries,
         recover_asked=row.recover_asked,
         cleanups_waiting=row.cleanups_waiting,
+        unsettled=row.unsettled,
         line=line_of(row) if row.id == DATABASE_GRAPH else Line(),
         decoupled=_decoupled(row),
+        parameters=row.parameters or {},
     )
 
 

@@ -98,10 +98,10 @@ async def proceed(world: World, graph: GraphId, *, term: Term) -> Sequence[Effec
 async def _advance(world: World, graph: GraphId, *, term: Term) -> _Look:
     now, began = world.clock.now(), world.clock.monotonic()
     async with world.stores.begin(term) as tx:
-        parameters = SystemParameters.of(await tx.parameters.all())
         # A worker is lost that was silent while this process could have heard it.
         world.attention.missed(began, world.clock.monotonic())
         view = await tx.graphs.view(graph, now=now, lease=world.patience())
+        parameters = SystemParameters.of(view.parameters)
         pace = pace_of(world, graph, parameters)
         effect = decide(view, now=now, pace=pace)
         recorded = await _record(world, tx, view, effect, parameters, now=now)

@@ -1,7 +1,7 @@
 """The commit of an epoch: what it recorded takes effect in one transaction, the commit point.
 
-An idle epoch costs the statements that it needs to be recorded and no others: what can have changed is told by the
-view, which was read in the same transaction, and by the worker's answers.
+The commit of an idle epoch is recorded and nothing else: the view, which was read in the same transaction, and the
+worker's answers say that nothing follows from it.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class Recorded:
     created: Sequence[Relation] = ()
     """Relations whose public views are made with the next publication."""
     idle: bool = False
-    """The committed epoch changed nothing that could make the next barrier due early."""
+    """Nothing follows from the committed epoch."""
 
 
 async def commit(
@@ -53,12 +53,13 @@ async def commit(
     graph = view.graph
     collected = await tx.barriers.collected(graph, epoch)
     answers = [answer for _, answer in collected]
-    idle = not view.commands_open and all(_is_idle(barrier, answer) for barrier, answer in collected)
-    reading = await _store(tx, collected, now=now)
-    if view.commands_open:
-        await apply_commands(tx, graph, await tx.commands.carried(graph, epoch), epoch=epoch, now=now)
-    if reading:
-        await release_scans(tx, graph, now=now)
+    if _is_idle(view) and not any(_did_something(barrier, answer) for barrier, answer in collected):
+        await tx.barriers.commit(graph, epoch, now=now)
+        log.debug("barrier.committed", epoch=epoch, barriers=len(collected))
+        return Recorded(answers, idle=True)
+    await _store(tx, collected, now=now)
+    await apply_commands(tx, graph, await tx.commands.carried(graph, epoch), epoch=epoch, now=now)
+    await release_scans(tx, graph, now=now)
     await hasten_finish(tx, graph, collected, now=now)
     await tx.barriers.commit(graph, epoch, now=now)
     if view.decoupled is not None:
@@ -68,32 +69,35 @@ async def commit(
         recorded = Recorded(answers, merging)
     else:
         await _settle(tx, collected, epoch, lease=lease, now=now)
-        recorded = Recorded(answers, created=await tx.catalog.unshown(), idle=idle)
-    if reading or not idle or view.line.held or view.decoupled is not None:
-        await store_progress(tx, graph)
+        recorded = Recorded(answers, created=await tx.catalog.unshown())
+    await store_progress(tx, graph)
     log.debug("barrier.committed", epoch=epoch, barriers=len(collected))
     return recorded
 
 
-def _is_idle(barrier: Barrier, answer: Collected) -> bool:
-    """Whether an epoch had nothing to do and reports nothing."""
-    busy = barrier.kind is BarrierKind.INITIAL or barrier.mutation is not None or barrier.statements
-    return not (busy or answer.actors or answer.sources)
+def _is_idle(view: GraphView) -> bool:
+    """Whether a commit changes nothing in the graph besides what its answers report."""
+    return view.decoupled is None and not (view.commands_open or view.unsettled or view.line.held)
 
 
-async def _store(tx: Transaction, collected: Answered, *, now: datetime) -> bool:
-    """Store what the answers report; return whether a scan had history left."""
+def _did_something(barrier: Barrier, answer: Collected) -> bool:
+    """Whether an epoch was asked for something, or reports something."""
+    asked = barrier.kind is BarrierKind.INITIAL or barrier.mutation is not None or barrier.statements
+    return bool(asked or answer.actors or answer.relations or answer.statements or answer.sources)
+
+
+async def _store(tx: Transaction, collected: Answered, *, now: datetime) -> None:
+    """Store what the answers report."""
     answers = [answer for _, answer in collected]
     for barrier, _ in collected:
         # First, for what they report is of the actors that an Update brought.
         if isinstance(barrier.mutation, Update):
             await tx.actors.replace(barrier.mutation.fragments)
-    reading = await tx.fragments.record(answers, now=now)
+    await tx.fragments.record(answers, now=now)
     await store_sources(tx, answers, now=now)
     for barrier, answer in collected:
         if barrier.statements:
             await tx.statements.finish(answer.statements, epoch=barrier.curr, now=now, unfinished=answer.unfinished)
-    return reading
 
 
 async def _settle(tx: Transaction, collected: Answered, epoch: Epoch, *, lease: timedelta, now: datetime) -> None:

@@ -269,9 +269,9 @@ class Fragments(Protocol):
         """Return the first of these reports whose rows are fewer than those that its actor has committed (I6)."""
         ...
 
-    async def record(self, answers: Iterable[Collected], *, now: datetime) -> bool:
+    async def record(self, answers: Iterable[Collected], *, now: datetime) -> None:
         """Store positions, key counts and progress (with `service.domain.progress.advanced`) of these answers, oldest
-        first. Return whether a scan of their graphs had history left.
+        first.
         """
         ...
 

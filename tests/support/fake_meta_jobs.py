@@ -323,7 +323,7 @@ class FakeFragments:
                 return self._receded(", ".join(str(one.actor) for one in mine), fragment, told, sum(before))
         return None
 
-    async def record(self, answers: Iterable[Collected], *, now: datetime) -> bool:
+    async def record(self, answers: Iterable[Collected], *, now: datetime) -> None:
         kept = tuple(answers)
         for answer in kept:
             for told in answer.relations:
@@ -345,7 +345,6 @@ class FakeFragments:
             started = self.tables.scans[fragment].at is not None
             if fragment in reported or (job.state in {JobState.CREATING, JobState.CREATED} and started):
                 self._advance(fragment, now)
-        return bool(mine)
 
     async def scans(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ScanProgress]]:
         return {one: self._scans(one) for one in jobs}

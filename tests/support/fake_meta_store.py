@@ -100,8 +100,10 @@ class FakeGraphs:
             hurries=not row.paused and self._backfilling(graph, lambda limit: limit is None),
             recover_asked=row.recover_asked,
             cleanups_waiting=database and bool(tables.cleanups),
+            unsettled=database and self._unsettled(),
             line=await FakeJobs(tables).line() if database else Line(),
             decoupled=None if database else self._decoupled(graph),
+            parameters=dict(tables.parameters.items()),
         )
 
     async def views(
@@ -190,6 +192,17 @@ class FakeGraphs:
             return self.tables.graphs[graph]
         except KeyError:
             raise NotFound(f"graph {graph} not found", kind="graph") from None
+
+    def _unsettled(self) -> bool:
+        tables, running = self.tables, {JobState.CREATING, JobState.CREATED}
+        return (
+            any(not scan.finished for scan in tables.scans.values())
+            or any(one.rescale_due and one.job.state in running for one in tables.jobs.values())
+            or any(
+                not (one.shown or one.dropped) and tables.jobs[one.job].job.state is JobState.CREATED
+                for one in tables.relations.values()
+            )
+        )
 
     def _backfilling(self, graph: GraphId, how: Callable[[int | None], bool]) -> bool:
         for fragment, scan in self.tables.scans.items():

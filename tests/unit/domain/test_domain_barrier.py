@@ -430,7 +430,8 @@ IN_FLIGHT = replace(RUNNING, in_flight=replace(FLYING, collected=True))
 STIRRED: dict[str, GraphView] = {
     "a command": replace(IN_FLIGHT, commands_open=True),
     "a statement": replace(IN_FLIGHT, statements_queued=True),
-    "a backfill": replace(IN_FLIGHT, backfilling=True),
+    "a backfill": replace(IN_FLIGHT, unsettled=True),
+    "a job that holds a permit": replace(IN_FLIGHT, line=Line(held=1)),
     "a clean-up": replace(IN_FLIGHT, cleanups_waiting=True),
     "a new job": replace(IN_FLIGHT, line=Line(new=True)),
     "a queued job": replace(IN_FLIGHT, line=Line(queued=True)),
