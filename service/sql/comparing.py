@@ -53,6 +53,7 @@ def _parts(value: Typed) -> tuple[str, str]:
     """A number cut off at the point, and the rest, both with its sign: in this order they are ordered as it is."""
     assert value.type is not None
     if value.name is not TypeName.NUMERIC or not digits(value.type)[1]:
-        return value.sql, f"cast(0 as {_REST})"
+        # Of NULL both are: a rest of 0 would decide what NULL leaves open.
+        return value.sql, f"(case when {value.sql} is not null then cast(0 as {_REST}) end)"
     rest = f"({value.sql} % 1BD)"
     return f"cast(({value.sql} - {rest}) as decimal({NUMERIC_PRECISION_MAX},0))", f"cast({rest} as {_REST})"

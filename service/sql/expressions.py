@@ -183,7 +183,9 @@ def _any(scope: Scope, node: exp.Expr, right: exp.Any) -> Typed:
         raise Invalid("ANY is supported as = ANY (array) only", position=scope.tree.position(right))
     kind = array.type.element
     common([replace(array, type=kind), value], "ANY")
-    return Typed(f"array_contains({array.sql}, {coerced(value, kind).sql})", BOOLEAN, value.position)
+    found = f"array_contains({array.sql}, {coerced(value, kind).sql})"
+    # Nothing is in an empty array, not even NULL.
+    return Typed(f"(case when cardinality({array.sql}) = 0 then false else {found} end)", BOOLEAN, value.position)
 
 
 def _unary(scope: Scope, node: exp.Expr) -> Typed:
@@ -350,9 +352,10 @@ def _json_text(scope: Scope, node: exp.Expr) -> Typed:
         raise Invalid(f"operator does not exist: {value.shown} ->> unknown", position=value.position)
     shown = f"get_json_object({value.sql}, {quoted_text('$' + path, value.position)})"
     if path == "[0]":
-        # A scalar is its own first element.
+        # A scalar is its own first element, and a null has no text.
         scalar = f"get_json_object({value.sql}, {quoted_text('$', value.position)})"
-        shown = f"(case when left({value.sql}, 1) in ('[', '{{') then {shown} else {scalar} end)"
+        shown = f"(case when left({value.sql}, 1) in ('[', '{{') then {shown}"
+        shown += f" when {value.sql} <> 'null' then {scalar} end)"
     return Typed(shown, TEXT, value.position)
 
 

@@ -130,6 +130,31 @@ def test_signs_of_zeros_quotients_of_reals_and_the_least_integer(
     assert found.postgres == found.spark
 
 
+@pytest.mark.parametrize("wide", ["w", "i", "12345678901234567890123456789012345678"])
+def test_d2_nulls_among_numbers_that_are_compared_in_two_parts(
+    database_url: str, spark: SparkSession, wide: str
+) -> None:
+    table = "create table t (id bigint primary key, n numeric(38,18), w numeric(38,0), i bigint)"
+    values = """(1, 0.9999, null, null), (2, null, 5, 5), (3, null, null, null), (4, 5, 5, 5), (5, 5.5, 5, 5),
+        (6, 5, null, null)"""
+    compared = (
+        *(f"n {sign} {wide}" for sign in ("=", "<>", "<", "<=", ">", ">=", "is distinct from", "is not distinct from")),
+        *(f"not (n = {wide})", f"n in ({wide}, 7)", f"n not in (7, {wide})", f"n between {wide} and {wide}"),
+    )
+    listed = ", ".join(f"({text}) as c{place}" for place, text in enumerate(compared))
+    found = answers(database_url, spark, table, values, f"select id, {listed} from t")
+    assert found.postgres == found.spark
+
+
+def test_null_is_in_no_empty_array_and_a_json_null_has_no_text(database_url: str, spark: SparkSession) -> None:
+    table = "create table t (id bigint primary key, n int, a int[], j jsonb)"
+    values = """(1, null, '{}', 'null'), (2, 1, '{}', '"null"'), (3, null, null, '[1]'), (4, null, '{1}', '"x"'),
+        (5, 1, '{1,null}', '[]'), (6, 2, '{1,null}', '["null"]'), (7, 2, '{1}', null), (8, 1, null, '{"0": 1}')"""
+    query = "select id, n = any(a) as a, not (n = any(a)) as b, 1 = any(a) as c, j ->> 0 as j from t"
+    found = answers(database_url, spark, table, values, query)
+    assert found.postgres == found.spark
+
+
 def test_a_negative_length_is_no_matter_of_a_text_that_is_not_there(database_url: str, spark: SparkSession) -> None:
     table = "create table t (id bigint primary key, x text, n int)"
     query = "select id, substring(x for -2) as a, substring('abc', n, -1) as b from t"

@@ -58,7 +58,7 @@ def spark(query: str) -> str:
         ("j -> 'a b' ->> 0", "get_json_object(`j`, '$[\\'a b\\'][0]')"),
         ("arr[a]", "(case when `a` > 0 then get(`arr`, `a` - 1) end)"),
         ("upper(j -> 'o' ->> 'k')", "(upper(get_json_object(`j`, '$[\\'o\\'][\\'k\\']')))"),
-        ("2 = any(arr)", "array_contains(`arr`, 2)"),
+        ("2 = any(arr)", "(case when cardinality(`arr`) = 0 then false else array_contains(`arr`, 2) end)"),
         ("coalesce(a, 1.5)", "coalesce(cast(`a` as decimal(10,0)), 1.5BD)"),
         ("a /* x */ + -- y\n 2", "(`a` + 2)"),
     ],
