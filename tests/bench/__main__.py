@@ -15,12 +15,25 @@ from tests.bench.clock import monotonic, wall
 from tests.bench.creating_jobs import Jobs, creating_jobs, progress
 from tests.bench.figures import Figure, Section, as_json, table
 from tests.bench.following import following
+from tests.bench.idle import idle, single_writes
 from tests.bench.many_views import many_views
 from tests.bench.measurements import backfill, latency, losing_the_worker, pausing
 from tests.bench.tables import AMOUNTS, Tables
 from tests.support.service import Service, data_directory, running
 
-NAMES: Final = ("backfill", "latency", "pause", "kill", "catchup", "jobs", "progress", "views", "cdc")
+NAMES: Final = (
+    "idle",
+    "singles",
+    "backfill",
+    "latency",
+    "pause",
+    "kill",
+    "catchup",
+    "jobs",
+    "progress",
+    "views",
+    "cdc",
+)
 
 
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -44,6 +57,8 @@ def measure(service: Service, options: argparse.Namespace) -> tuple[list[Section
     tables, jobs = Tables(service, options.amount), Jobs(service)
     largest = options.rows[-1]
     steps: Mapping[str, Callable[[], list[Section]]] = {
+        "idle": lambda: idle(service),
+        "singles": lambda: single_writes(service),
         "backfill": lambda: backfill(tables, options.rows, options.repeat),
         "latency": lambda: latency(service, tables.of(largest)),
         "pause": lambda: [pausing(service, tables.of(largest))],
