@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -273,10 +273,19 @@ def cancel(
 
 
 @app.command()
-def verify(*, job: Job, url: Url = DEFAULT_URL, token: Token = None, as_json: Json = False) -> None:
+def verify(
+    *,
+    job: Job,
+    engine: Annotated[
+        Literal["spark", "store"], typer.Option(help="Who computes the query: a worker, or the state store itself")
+    ] = "spark",
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    as_json: Json = False,
+) -> None:
     """Compare a view with its query over its upstream at one epoch; exit code 4 when they differ."""
     with connected(url, token) as service:
-        path = f"/v1/jobs/{service.job_called(job)}/verify"
+        path = f"/v1/jobs/{service.job_called(job)}/verify" + ("" if engine == "spark" else f"?engine={engine}")
         found = Live(service, quiet=as_json).run(lambda: service.post(path), title=f"verifying {job}")
     if as_json:
         output.say_json(found)
@@ -340,6 +349,9 @@ def _show_verification(job: str, found: dict[str, Any]) -> None:
         output.say(f"  NOT CURRENT: {found['stale']}")
     output.say(f"  view   {found['rows']:>12,} rows, digest {found['digest']}")
     output.say(f"  query  {found['expected_rows']:>12,} rows, digest {found['expected_digest']}")
+    for what in ("missing", "extra"):
+        for row in found.get(f"rows_{what}", ()):
+            output.say(f"  {what} {row}")
     for vnode in found["differences"]:
         for what in ("missing", "extra", "unequal"):
             for key in vnode[what]:

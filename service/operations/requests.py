@@ -5,7 +5,7 @@ from typing import Final, TypeVar
 
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from service.domain.job import Job, JobState
-from service.operations import comparing
+from service.operations import by_store, comparing
 from service.operations.broken import broken_of, notice
 from service.operations.waiting import until
 from service.operations.world import World
@@ -14,7 +14,7 @@ from service.protocol.columns import Column
 from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, RequestId
 from service.protocol.plan import FragmentPlan, Stateless
 from service.protocol.relation import Relation, RelationKind
-from service.protocol.request import Analyze, Analyzed, Rejected, Request, Verified, Verify, VerifyScan
+from service.protocol.request import Analyze, Analyzed, Engine, Rejected, Request, Verified, Verify, VerifyScan
 
 NO_WORKER: Final = "no worker is alive"
 VERIFY_WAIT: timedelta = timedelta(minutes=30)
@@ -30,13 +30,15 @@ async def analyze(world: World, upstream: Relation, query: Stateless, names: tup
     return (await _ask(world, request, Analyzed, limit=world.request_deadline)).columns
 
 
-async def verify(world: World, job: JobId) -> Verified:
-    """Compare a view with its query over its upstreams at a committed epoch, or a table with the one that it follows.
-    Raises NotFound, Conflict, Unavailable.
+async def verify(world: World, job: JobId, engine: Engine = Engine.SPARK) -> Verified:
+    """Compare a view with its query over its upstreams at a committed epoch, or with the store's answer; or a table
+    with the one that it follows. Raises NotFound, Conflict, Invalid, Unavailable.
     """
     async with world.stores.begin() as tx:
         found = await _verifiable(tx, job)
         (plan,) = await tx.jobs.plans([job])
+    if engine is Engine.STORE:
+        return await _said_stale(world, found, await by_store.compare(world, found))
     if found.kind is RelationKind.TABLE:
         return await comparing.compare(world, plan)
     async with world.stores.begin() as tx:

@@ -3,6 +3,7 @@
 A request never blocks an epoch: the worker answers it on a thread of its own.
 """
 
+from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -82,6 +83,13 @@ class VnodeDifference(_Value):
     unequal: tuple[tuple[str | None, ...], ...] = ()
 
 
+class Engine(StrEnum):
+    """Who computes what a view should hold: a worker from the upstream's rows, or the store from the view's text."""
+
+    SPARK = "spark"
+    STORE = "store"
+
+
 class Verified(_Value):
     """The result of a verification. A digest is order-independent: the sum of the rows' 64-bit hashes, in hex, over
     all vnodes.
@@ -98,6 +106,10 @@ class Verified(_Value):
     differences: tuple[VnodeDifference, ...] = ()
     stale: str | None = None
     """Why what was compared is not current, although it may be equal; null where it is."""
+    engine: Engine = Engine.SPARK
+    rows_missing: tuple[str, ...] = ()
+    """Rows, as Postgres prints them, that the store's answer has and the view has not; at most 20 with the next."""
+    rows_extra: tuple[str, ...] = ()
 
 
 Request = Annotated[Analyze | Verify, Field(discriminator="type")]

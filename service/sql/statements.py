@@ -130,6 +130,8 @@ class CreateMaterializedView:
     backfill_rate_limit: Asked = None
     order: BackfillOrder = BackfillOrder()
     serverless: bool | None = None
+    sql: str = field(default="", compare=False)
+    """The query as given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ def parse_create_view(cursor: Cursor) -> CreateMaterializedView:
         options={option.name: option.text for option in options.values()},
         query=parse_tree(cursor.text, cursor.rest),
         text=cursor.text.strip(),
+        sql=cursor.text[cursor.rest[0].start : cursor.rest[-1].start],
         limited="backfill_rate_limit" in options,
         backfill_rate_limit=rate_limit(options.get("backfill_rate_limit")),
         order=order,

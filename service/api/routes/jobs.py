@@ -16,7 +16,7 @@ from service.operations import commands, jobs, limits, requests, rescaling, stat
 from service.operations.views import FragmentView, JobDetail, JobPage, JobView, LimitPage, VnodePage
 from service.protocol.ids import BIGINT_MAX, JobId
 from service.protocol.mutation import RateLimit, StartFragmentBackfill
-from service.protocol.request import Verified
+from service.protocol.request import Engine, Verified
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
@@ -200,11 +200,13 @@ async def wait_for_job(
 
 
 @router.post("/jobs/{job}/verify", response_model=Verified)
-async def verify_job(job: JobName, call: Calling) -> Mapping[str, Any]:
-    """Compare the view with its query over its upstream at one committed epoch."""
+async def verify_job(job: JobName, call: Calling, engine: Engine = Engine.SPARK) -> Mapping[str, Any]:
+    """Compare the view with its query over its upstream at one committed epoch. With `engine=store` Postgres computes
+    the query, at the published epoch, and whole rows are compared as it prints them.
+    """
 
     async def act() -> Verified:
-        return await requests.verify(call.world, await status.job_called(call.world, job))
+        return await requests.verify(call.world, await status.job_called(call.world, job), engine)
 
     return await call.once(Verified, act)
 

@@ -11,18 +11,19 @@ import pytest
 from service.domain.errors import Conflict, Invalid, MetaError, NotFound, Unavailable
 from service.domain.job import JobEvent
 from service.meta_store.stores import PostgresStores
-from service.operations import recovery, sql
+from service.operations import recovery, requests, sql
 from service.operations.naming import named
 from service.operations.outcome import Outcome
 from service.operations.world import World
 from service.ports.records import NewJob, NewLogicalView
 from service.protocol.ids import DATABASE_GRAPH, Epoch, RelationId, Term
 from service.protocol.relation import Relation
+from service.protocol.request import Engine
 from service.serving.logical_views import PostgresViews
 from service.serving.reader import PostgresReader
 from service.serving.user_query import open_reader_pool
 from tests.support.http import world_of
-from tests.support.meta_store import NOW, add_created, new_table, new_view, stores_on
+from tests.support.meta_store import NOW, add_created, add_creating, new_table, new_view, stores_on
 from tests.support.state_store import Store, prepared_store
 
 pytestmark = pytest.mark.postgres
@@ -132,13 +133,49 @@ async def test_it_is_listed_and_described(here: Here) -> None:
     await refused(here, "SHOW CREATE VIEW t", Invalid, '"t" is not a view; it is a table')
 
 
+async def test_a_verification_by_the_store_names_rows_that_differ(here: Here) -> None:
+    """The planted rows: one is wrong, one is missing, one is too many; a logical view is read as the store reads it."""
+    await here.run(VIEW)
+    query = (
+        "SELECT id, shout AS name, CASE shout WHEN '{a;b}' THEN 1.5 END AS price, NULL::integer[] AS tags FROM v -- {x}"
+    )
+    view = await here.created(replace(new_view("m", RelationId(1)), statement=f"CREATE MATERIALIZED VIEW m AS {query}"))
+    await here.write(view, (2, "B"), (3, "C"))
+    async with here.stores.begin() as tx:
+        (job,) = [job for job in await tx.jobs.where() if job.name == "m"]
+    equal = await requests.verify(here.world, job.id, Engine.STORE)
+    assert (equal.equal, equal.rows, equal.expected_rows, equal.engine) == (True, 2, 2, Engine.STORE)
+    assert equal.digest == equal.expected_digest
+    await here.store.run(f"update state.t_{view} set name = 'wrong' where id = 2")
+    await here.store.run(f"delete from state.t_{view} where id = 3")
+    await here.write(view, (9, "many"))
+    found = await requests.verify(here.world, job.id, Engine.STORE)
+    assert not found.equal
+    assert found.rows_missing == ("(2,B,,)", "(3,C,,)")
+    assert found.rows_extra == ("(2,wrong,,)", "(9,many,,)")
+    assert found.digest != found.expected_digest
+
+
+async def test_a_verification_by_the_store_is_about_views_that_are_there(here: Here) -> None:
+    async with here.stores.begin() as tx:
+        creating = await add_creating(tx, new_view("m", RelationId(1)))
+        (table,) = [job for job in await tx.jobs.where() if job.name == "t"]
+    with pytest.raises(Conflict, match="cannot be read yet"):
+        await requests.verify(here.world, creating.id, Engine.STORE)
+    with pytest.raises(Conflict, match="is a table"):
+        await requests.verify(here.world, table.id, Engine.STORE)
+
+
+def reader_of(here: Here) -> str:
+    return here.store.logins.reader_url.split("//")[1].split(":")[0]
+
+
 async def test_it_widens_nothing(here: Here) -> None:
     """Whoever reads it needs the rights on what it reads: a right that is taken away is taken from the view, too."""
     await here.run(VIEW)
     (found,) = await here.store.rows("select reloptions::text from pg_class where relname = 'v'")
     assert found == ("{security_invoker=true}",)
-    reader = here.store.logins.reader_url.split("//")[1].split(":")[0]
-    await here.store.run(f"revoke select on public.t from {reader}")
+    await here.store.run(f"revoke select on public.t from {reader_of(here)}")
     await refused(here, "SELECT * FROM v", Invalid, "permission denied")
 
 

@@ -191,6 +191,13 @@ def test_a_verification_shows_both_digests_and_ends_by_its_result(command: Comma
     assert "vnode 3: unequal (2, x)" in differs.stdout
 
 
+def test_a_verification_by_the_store_shows_the_rows(command: Command, routes: Routes) -> None:
+    routes.on("POST", "/v1/jobs/7/verify", {**VERIFIED, "equal": False, "rows_missing": ["(1,a)"]})
+    found = command("verify", "7", "--engine", "store")
+    assert found.exit_code == 4
+    assert "missing (1,a)" in found.stdout
+
+
 def test_jobs_are_read_page_by_page(command: Command, routes: Routes) -> None:
     routes.on("GET", "/v1/jobs", {"items": [JOB], "next": "7"}, {"items": [{**JOB, "id": 8}], "next": None})
     ended = command("jobs", "--json")
