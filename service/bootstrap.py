@@ -33,6 +33,7 @@ from service.api.settings import ApiSettings, ReadLogin
 from service.columnar.process import ColumnarProcesses
 from service.domain.backlog import Backlog
 from service.domain.reach import parse_host_rules
+from service.domain.uploading import Spool
 from service.embedded.java import find_java
 from service.embedded.postgres import EmbeddedPostgres
 from service.launchers.subprocess import SubprocessLauncher
@@ -233,8 +234,10 @@ async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str) -
         dml_url=pools.writer_url,
         hosts=hosts,
         load_idle=timedelta(seconds=settings.load_idle_seconds),
+        load_rate_min=settings.load_rate_min,
         load_within=timedelta(seconds=settings.load_seconds_max),
         own_workers=settings.launcher != "none",
+        spool=Spool(settings.load_files_bytes_max),
         backlog=Backlog(settings.dml_waiting_max, settings.dml_waiting_bytes_max),
     )
     reserved = replace(world, stores=PostgresStores(_engine(stack, database_url, "tidefill-leader")))

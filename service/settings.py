@@ -82,6 +82,15 @@ class Settings(BaseSettings):
     """
     load_idle_seconds: float = Field(default=30.0, gt=0)
     """How long the body of a bulk load may bring nothing."""
+    load_rate_min: int = Field(default=1 << 10, gt=0)
+    """How many bytes a second the body of a bulk load must bring. One that is slower uses up the time for which it may
+    bring nothing; bytes that come faster give it back.
+    """
+    load_files_bytes_max: int = Field(default=16 << 30, gt=0)
+    """How many bytes of bodies may be in files in TMPDIR at the same time: those of Arrow and Parquet, and of loads
+    with an `Idempotency-Key`. One that has more by itself is refused with 422, one that does not fit in beside others
+    with 503.
+    """
     load_seconds_max: float = Field(default=3600.0, gt=0)
     """How long the body of a bulk load may take as a whole."""
 

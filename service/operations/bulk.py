@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from service.domain.errors import Conflict, Invalid, NotFound, TimedOut, Unavailable
+from service.domain.uploading import Patience, Spool
 from service.operations import dml, rows_csv, rows_json
 from service.operations.world import World
 from service.ports.columnar import ColumnarBodies
@@ -57,40 +58,58 @@ class Body:
 
 async def paced(world: World, stream: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
     """Yield the chunks of a body. A load holds a connection for as long as they come: raises TimedOut when nothing
-    comes for `World.load_idle`, or the whole takes longer than `World.load_within`.
+    comes for `World.load_idle`, they come more slowly than `World.load_rate_min`, or take longer than
+    `World.load_within`.
     """
     iterator = aiter(stream)
     ends = world.clock.monotonic() + world.load_within.total_seconds()
+    patience = Patience(world.load_idle.total_seconds(), world.load_rate_min)
     while True:
-        patience = min(world.load_idle.total_seconds(), ends - world.clock.monotonic())
+        asked = world.clock.monotonic()
         try:
-            chunk = await asyncio.wait_for(anext(iterator), patience)
+            chunk = await asyncio.wait_for(anext(iterator), min(patience.seconds, ends - asked))
         except StopAsyncIteration:
             return
         except TimeoutError as error:
-            raise TimedOut(
-                f"the body brought nothing for {world.load_idle.total_seconds():.0f} s (TIDEFILL_LOAD_IDLE_SECONDS), or"
-                f" took longer than {world.load_within.total_seconds():.0f} s (TIDEFILL_LOAD_SECONDS_MAX)"
-            ) from error
+            raise _too_slow(world) from error
+        patience.came(len(chunk), after=world.clock.monotonic() - asked)
+        if patience.seconds <= 0:
+            raise _too_slow(world)
         yield chunk
 
 
+def _too_slow(world: World) -> TimedOut:
+    return TimedOut(
+        f"the body brought nothing for {world.load_idle.total_seconds():.0f} s (TIDEFILL_LOAD_IDLE_SECONDS), came more"
+        f" slowly than {world.load_rate_min} bytes a second (TIDEFILL_LOAD_RATE_MIN), or took longer than"
+        f" {world.load_within.total_seconds():.0f} s (TIDEFILL_LOAD_SECONDS_MAX)"
+    )
+
+
 @asynccontextmanager
-async def received(stream: AsyncIterator[bytes], form: Form, *, keep: bool) -> AsyncGenerator[Body]:
-    """Have the rows ready to be read; `keep` asks for their digest, hence for all of them, beforehand."""
+async def received(spool: Spool, stream: AsyncIterator[bytes], form: Form, *, keep: bool) -> AsyncGenerator[Body]:
+    """Have the rows ready to be read; `keep` asks for their digest, hence for all of them, beforehand. Raises what
+    `Spool.take` raises.
+    """
     if not keep and form in {Form.CSV, Form.NDJSON}:
         yield Body(form, stream)
         return
-    with tempfile.NamedTemporaryFile(prefix="tidefill-load-") as file:
-        digest = hashlib.sha256()
-        try:
-            async for chunk in stream:
-                digest.update(chunk)
-                await asyncio.to_thread(file.write, chunk)
-            await asyncio.to_thread(file.flush)
-        except OSError as error:
-            raise Unavailable(f"the rows cannot be received: {error.strerror}") from error
-        yield Body(form, stream, Path(file.name), digest.digest())
+    held = 0
+    try:
+        with tempfile.NamedTemporaryFile(prefix="tidefill-load-") as file:
+            digest = hashlib.sha256()
+            try:
+                async for chunk in stream:
+                    spool.take(len(chunk), before=held)
+                    held += len(chunk)
+                    digest.update(chunk)
+                    await asyncio.to_thread(file.write, chunk)
+                await asyncio.to_thread(file.flush)
+            except OSError as error:
+                raise Unavailable(f"the rows cannot be received: {error.strerror}") from error
+            yield Body(form, stream, Path(file.name), digest.digest())
+    finally:
+        spool.give_back(held)
 
 
 async def load(world: World, name: str, names: Sequence[str] | None, body: Body, *, claim: Claim | None = None) -> int:

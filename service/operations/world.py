@@ -12,6 +12,7 @@ from service.domain.dml import SinglesTurn
 from service.domain.epochs import Epochs
 from service.domain.overhead import Overhead
 from service.domain.reach import ANY, HostRules
+from service.domain.uploading import Spool
 from service.operations.together import Together
 from service.ports.clock import Clock
 from service.ports.columnar import ColumnarBodies
@@ -59,6 +60,8 @@ class World:
     """Which hosts sources may be at."""
     load_idle: timedelta = timedelta(seconds=30)
     """How long the body of a bulk load may bring nothing."""
+    load_rate_min: int = 1 << 10
+    """How many bytes a second it must bring."""
     load_within: timedelta = timedelta(hours=1)
     """How long it may take as a whole."""
     own_workers: bool = False
@@ -90,6 +93,8 @@ class World:
     """When this process could not have noticed a worker's sign of life."""
     backlog: Backlog = field(default_factory=Backlog)
     """Statements that wait for an epoch, as this process counts them."""
+    spool: Spool = field(default_factory=Spool)
+    """Files of bodies that this process receives."""
     singles: SinglesTurn = field(default_factory=SinglesTurn)
     """When a barrier may carry a statement alone, as this process counts while it leads."""
 

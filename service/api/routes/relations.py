@@ -76,7 +76,7 @@ async def load_rows(
     # A table that does not exist is no reason to receive rows.
     await bulk.table_called(call.world, name)
     stream = bulk.paced(call.world, request.stream())
-    async with aclosing(stream), bulk.received(stream, form, keep=call.key is not None) as body:
+    async with aclosing(stream), bulk.received(call.world.spool, stream, form, keep=call.key is not None) as body:
 
         async def act(claim: Claim | None) -> Loaded:
             return Loaded(rows=await bulk.load(call.world, name, names, body, claim=claim))

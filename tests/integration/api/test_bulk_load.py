@@ -15,6 +15,7 @@ import pytest
 
 from service.columnar.process import ColumnarProcesses
 from service.domain.errors import Invalid, TimedOut, Unavailable
+from service.domain.uploading import Spool
 from service.meta_store.stores import PostgresStores
 from service.operations import bulk, maintenance
 from service.operations.bulk import Form
@@ -23,7 +24,7 @@ from service.protocol.dml import StatementResult, staging_table
 from service.protocol.ids import DATABASE_GRAPH, Epoch, StatementId
 from service.serving.connections import open_pool
 from service.serving.staging import PostgresStaging
-from tests.support.http import refused, world_of
+from tests.support.http import StillClock, refused, world_of
 from tests.support.meta_store import NOW, add_created, barrier, inject, new_table, new_view, relation
 from tests.support.state_store import Store, filled, prepared_store
 
@@ -215,7 +216,7 @@ async def staged(
             yield body[start : start + 10]
 
     async with (
-        bulk.received(stream(), form, keep=False) as received,
+        bulk.received(Spool(), stream(), form, keep=False) as received,
         bulk.opened(ColumnarProcesses(), received, columns) as (given, chunks),
     ):
         assert await filled(staging.from_csv(number, given, chunks)) == 2
@@ -284,3 +285,57 @@ async def test_s5_a_body_that_brings_nothing_is_given_up(stores: PostgresStores)
 
     with pytest.raises(TimedOut, match="TIDEFILL_LOAD_IDLE_SECONDS"):
         assert [chunk async for chunk in bulk.paced(world, rows())] == [b"1\n"]
+
+
+@pytest.mark.parametrize(("size", "given_up"), [(1_000, True), (1_100, False)])
+async def test_s5_a_body_that_trickles_is_given_up(stores: PostgresStores, size: int, *, given_up: bool) -> None:
+    """Each second brings less than 1,024 bytes, after a fast beginning that earns it nothing; or a little more."""
+    clock = StillClock()
+    world = replace(world_of(stores, clock=clock), load_idle=timedelta(seconds=30), load_rate_min=1_024)
+
+    async def rows() -> AsyncIterator[bytes]:
+        yield b"x" * (1 << 20)
+        for _ in range(2_000):
+            clock.seconds += 1
+            yield b"x" * size
+
+    if not given_up:
+        assert len([chunk async for chunk in bulk.paced(world, rows())]) == 2_001
+        return
+    with pytest.raises(TimedOut, match="TIDEFILL_LOAD_RATE_MIN"):
+        _ = [chunk async for chunk in bulk.paced(world, rows())]
+
+
+async def test_s5_time_in_which_the_service_asks_for_nothing_is_not_the_senders(stores: PostgresStores) -> None:
+    clock = StillClock()
+    world = world_of(stores, clock=clock)
+
+    async def rows() -> AsyncIterator[bytes]:
+        for _ in range(10):
+            yield b"1\n"
+
+    async for _ in bulk.paced(world, rows()):
+        clock.seconds += 60
+
+
+async def test_s9_files_of_bodies_are_bounded_together() -> None:
+    spool = Spool(bytes_max=100)
+
+    async def rows(size: int) -> AsyncIterator[bytes]:
+        for _ in range(size):
+            yield b"x"
+
+    with pytest.raises(Invalid, match="TIDEFILL_LOAD_FILES_BYTES_MAX"):
+        async with bulk.received(spool, rows(101), Form.PARQUET, keep=False):
+            pass
+    assert spool.held == 0
+    async with bulk.received(spool, rows(60), Form.ARROW, keep=False):
+        with pytest.raises(Unavailable, match="TIDEFILL_LOAD_FILES_BYTES_MAX"):
+            async with bulk.received(spool, rows(60), Form.CSV, keep=True):
+                pass
+        async with bulk.received(spool, rows(1_000), Form.CSV, keep=False) as streamed:
+            assert streamed.path is None
+        assert spool.held == 60
+    async with bulk.received(spool, rows(100), Form.PARQUET, keep=False):
+        assert spool.held == 100
+    assert spool.held == 0
