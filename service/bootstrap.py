@@ -226,7 +226,7 @@ async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str) -
         external_rows=PostgresExternalRows(),
         followed_rows=PostgresFollowedRows(owner),
         parsers=parsers,
-        columnar=ColumnarProcesses(),
+        columnar=ColumnarProcesses(memory=settings.load_memory_max),
         clock=SystemClock(),
         signals=LocalSignals(),
         barrier_signals=LocalSignals(),

@@ -91,6 +91,8 @@ class Settings(BaseSettings):
     with an `Idempotency-Key`. One that has more by itself is refused with 422, one that does not fit in beside others
     with 503.
     """
+    load_memory_max: int = Field(default=512 << 20, ge=256 << 20)
+    """How many bytes of memory the process that reads an Arrow or Parquet body may take; two are read at a time."""
     load_seconds_max: float = Field(default=3600.0, gt=0)
     """How long the body of a bulk load may take as a whole."""
 

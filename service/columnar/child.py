@@ -21,6 +21,8 @@ from service.domain.errors import MetaError
 from service.protocol.columns import Column
 
 HEAD: Final = 8
+MESSAGE_MAX: Final = 4 << 20
+"""Bytes: a row may have many times as many, and the service holds one message at a time."""
 COLUMNS: Final = TypeAdapter(tuple[Column, ...])
 TOO_MUCH: Final = "the body takes too much memory to be read: write smaller row groups, batches or values"
 
@@ -35,7 +37,7 @@ class Kind(bytes, Enum):
     REFUSED = b"x"
 
 
-def framed(kind: Kind, content: bytes = b"") -> Iterator[bytes]:
+def framed(kind: Kind, content: bytes | memoryview = b"") -> Iterator[bytes | memoryview]:
     """Yield the parts of one message."""
     yield len(content).to_bytes(HEAD, "big") + kind.value
     yield content
@@ -66,11 +68,12 @@ def _print(form: str, path: Path) -> None:
         return
     columns = COLUMNS.validate_json(sys.stdin.buffer.read(int.from_bytes(head[:HEAD], "big")))
     for chunk in rows.csv_of(columns):
-        _write(Kind.ROWS, chunk)
+        for start in range(0, len(chunk), MESSAGE_MAX):
+            _write(Kind.ROWS, memoryview(chunk)[start : start + MESSAGE_MAX])
     _write(Kind.END)
 
 
-def _write(kind: Kind, content: bytes = b"") -> None:
+def _write(kind: Kind, content: bytes | memoryview = b"") -> None:
     sys.stdout.buffer.writelines(framed(kind, content))
     sys.stdout.buffer.flush()
 

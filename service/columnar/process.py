@@ -12,18 +12,18 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
-from service.columnar.child import COLUMNS, HEAD, Kind, framed
-from service.domain.errors import Invalid
+from service.columnar.child import COLUMNS, HEAD, MESSAGE_MAX, Kind, framed
+from service.domain.errors import Invalid, Unavailable
 from service.protocol.columns import Column
 
 SLICE_SECONDS: Final = 60.0
 """How long the next few thousand rows may take: a hundred times what they take on a busy machine."""
-MEMORY_MAX: Final = 1 << 30
-"""Bytes that reading a body may take: some ten times what a row group takes as it is usually written."""
+MEMORY_MAX: Final = 512 << 20
+"""Bytes that reading a body may take: some times what a row group takes as it is usually written."""
 
 
-MESSAGE_MAX: Final = 256 << 20
-"""Bytes of rows that the service holds at once: a slice takes a tenth of it, unless one row takes more."""
+PROCESSES_MAX: Final = 2
+_TURN_SECONDS: Final = 10.0
 _NAMES: Final = TypeAdapter(tuple[str, ...])
 
 
@@ -48,13 +48,25 @@ class ProcessRows:
 class ColumnarProcesses:
     """A process reads a body, and ends with it or with the caller. `memory` is in bytes."""
 
-    def __init__(self, *, memory: int = MEMORY_MAX) -> None:
+    def __init__(self, *, memory: int = MEMORY_MAX, processes: int = PROCESSES_MAX) -> None:
         self._memory = memory
+        self._turns = asyncio.Semaphore(processes)
 
     @asynccontextmanager
     async def opened(self, path: Path, *, parquet: bool) -> AsyncGenerator[ProcessRows]:
         """See the port."""
-        form = "parquet" if parquet else "arrow"
+        try:
+            await asyncio.wait_for(self._turns.acquire(), _TURN_SECONDS)
+        except TimeoutError:
+            raise Unavailable("other Arrow and Parquet bodies are being read; try again later") from None
+        try:
+            async with self._reader("parquet" if parquet else "arrow", path) as rows:
+                yield rows
+        finally:
+            self._turns.release()
+
+    @asynccontextmanager
+    async def _reader(self, form: str, path: Path) -> AsyncGenerator[ProcessRows]:
         environment = {
             # Nothing of the service's environment: it may hold secrets.
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
@@ -81,7 +93,7 @@ async def _next(process: Process) -> tuple[Kind, bytes]:
             head = await process.stdout.readexactly(HEAD + 1)
             size, kind = int.from_bytes(head[:HEAD], "big"), Kind(head[HEAD:])
             if size > MESSAGE_MAX:
-                raise Invalid(f"a row takes more than {MESSAGE_MAX >> 20} MiB")
+                raise Invalid("the body cannot be read as what it is said to be: its reader says too much")
             content = await process.stdout.readexactly(size)
     except TimeoutError:
         raise Invalid(f"the body takes more than {SLICE_SECONDS:.0f} s for a few thousand rows") from None

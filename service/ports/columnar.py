@@ -30,6 +30,6 @@ class ColumnarBodies(Protocol):
 
     def opened(self, path: Path, *, parquet: bool) -> AbstractAsyncContextManager[ColumnarRows]:
         """Open a Parquet file, or an Arrow IPC stream in a file. Raises Invalid where it is none, and where it takes
-        too much memory or time to be read.
+        too much memory or time to be read; Unavailable where too many others are being read.
         """
         ...

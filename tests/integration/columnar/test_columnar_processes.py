@@ -6,8 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 import pytest
 
+from service.columnar import process
+from service.columnar.child import MESSAGE_MAX
 from service.columnar.process import ColumnarProcesses
-from service.domain.errors import Invalid
+from service.domain.errors import Invalid, Unavailable
 from service.protocol.columns import Column, ColumnType
 
 MEMORY = 512 << 20
@@ -64,3 +66,23 @@ async def test_what_is_not_read_to_its_end_ends_with_its_reader(tmp_path: Path) 
     async with ColumnarProcesses().opened(path, parquet=False) as rows:
         assert await anext(rows.csv_of([column("bigint")]))
     assert rows.process.returncode is not None
+
+
+async def test_s9_a_row_of_many_bytes_is_handed_over_in_parts(tmp_path: Path) -> None:
+    path = arrow(pa.table({"a": ["x" * (24 << 20)]}), tmp_path / "body")
+    async with ColumnarProcesses().opened(path, parquet=False) as rows:
+        sizes = [len(chunk) async for chunk in rows.csv_of([column("text")])]
+    assert sum(sizes) == (24 << 20) + 3
+    assert max(sizes) <= MESSAGE_MAX
+
+
+async def test_s9_only_so_many_bodies_are_read_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_TURN_SECONDS", 0.01)
+    path = arrow(pa.table({"a": [1]}), tmp_path / "body")
+    columnar = ColumnarProcesses(processes=1)
+    async with columnar.opened(path, parquet=False):
+        with pytest.raises(Unavailable, match="other Arrow and Parquet bodies"):
+            async with columnar.opened(path, parquet=False):
+                pass
+    async with columnar.opened(path, parquet=False) as rows:
+        assert rows.names == ("a",)
