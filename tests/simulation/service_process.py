@@ -248,6 +248,7 @@ class ServiceProcess:
             "external_rows": None,
             "followed_rows": None,
             "parsers": None,
+            "columnar": None,
             "answers": Alone(),
             "staging": SimulatedStaging(staged, place),
             "clock": Clock(place.kernel, skew),

@@ -2,7 +2,7 @@
 that go from one to the other.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -148,20 +148,20 @@ def test_a_worker_that_runs_one_epoch_at_a_time_is_found(monkeypatch: pytest.Mon
 
 def test_a_leader_that_looks_at_one_graph_at_a_time_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I10."""
-    advanced = barriers.advance
+    proceeded = barriers.proceed
     looking: set[int] = set()
 
-    async def in_turn(world: World, graph: GraphId, *, term: Term) -> Effect:
+    async def in_turn(world: World, graph: GraphId, *, term: Term) -> Sequence[Effect]:
         process = id(world)
         if process in looking:
-            return Wait(world.clock.now() + timedelta(milliseconds=50), "another graph is looked at")
+            return [Wait(world.clock.now() + timedelta(milliseconds=50), "another graph is looked at")]
         looking.add(process)
         try:
-            return await advanced(world, graph, term=term)
+            return await proceeded(world, graph, term=term)
         finally:
             looking.discard(process)
 
-    monkeypatch.setattr(barriers, "advance", in_turn)
+    monkeypatch.setattr(barriers, "proceed", in_turn)
     assert "I10" in found(among=STUCK)
 
 
