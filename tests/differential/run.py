@@ -30,7 +30,7 @@ from service.protocol.ids import (
     Term,
     WorkerId,
 )
-from service.protocol.mutation import Add, Mutation
+from service.protocol.mutation import Add, Mutation, Resume
 from service.protocol.plan import (
     ActorPlan,
     FragmentKind,
@@ -230,20 +230,27 @@ class Run:
                 snapshot = snapshot.model_copy(update={"consumed": job.consumed})
             job.plan = job.plan.model_copy(update={"snapshot": snapshot})
             job.graph, job.executor = DATABASE_GRAPH, self.database
-        add = Add(jobs=tuple(job.plan for job in joining)) if joining or self.database.generation is None else None
+        mutation = self._mutation(self.database, joining)
         kind = BarrierKind.INITIAL if self.database.generation is None else BarrierKind.CHECKPOINT
-        for scan in self.database.scans.values():
-            scan.page_rows = self.random.choice((1, 2, 5))
-        self._run(self.database, DATABASE_GRAPH, self.committed, kind, add, statements)
+        self._run(self.database, DATABASE_GRAPH, self.committed, kind, mutation, statements)
         self.committed = self.newest
 
     def _snapshot_epoch(self, job: _Job) -> None:
         first = job.executor.generation is None
+        mutation = self._mutation(job.executor, [job] if first else [])
         kind = BarrierKind.INITIAL if first else BarrierKind.CHECKPOINT
-        for scan in job.executor.scans.values():
-            scan.page_rows = self.random.choice((1, 2, 5))
-        self._run(job.executor, job.graph, job.prev, kind, Add(jobs=(job.plan,)) if first else None, ())
+        self._run(job.executor, job.graph, job.prev, kind, mutation, ())
         job.prev = self.newest
+
+    def _mutation(self, executor: GraphExecutor, joining: Sequence[_Job]) -> Mutation | None:
+        """Return what the next barrier carries, and make the pages of its scans small. A graph begins paused: its scans
+        have to be there before their pages can be small, else changes would never come beside history.
+        """
+        for scan in executor.scans.values():
+            scan.page_rows = self.random.choice((1, 2, 5))
+        if joining or executor.generation is None:
+            return Add(jobs=tuple(job.plan for job in joining), paused=executor.generation is None)
+        return Resume() if executor.paused else None
 
     def _run(
         self,
