@@ -211,6 +211,14 @@ class Column(BaseModel):
     hidden: bool = False
 
 
+class ComputedColumn(Column):
+    """A column that the state store computes whenever it reads a row: `expression` is in its SQL, over the stored
+    columns of that row. It is never stored.
+    """
+
+    expression: str
+
+
 class KeyColumn(BaseModel):
     """One column of a primary key with its order. NULL is largest, as in Postgres: last ascending, first descending."""
 

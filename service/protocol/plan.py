@@ -6,6 +6,7 @@ from typing import Final, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from service.protocol.cdc import CdcScan
+from service.protocol.columns import ComputedColumn
 from service.protocol.ids import ActorId, EpochField, FragmentId, JobId, Vnode
 from service.protocol.relation import Relation
 from service.protocol.vnodes import Runs
@@ -101,6 +102,12 @@ class Stateless(_Value):
     projection: tuple[str, ...]
     predicate: str | None = None
     pushdown: Pushdown | None = None
+    computed: tuple[ComputedColumn, ...] = ()
+    """What Spark cannot compute exactly (I12): the store does, and projection and predicate read the result."""
+
+    def reading(self, upstream: Relation) -> Relation:
+        """Return the upstream with the columns that are read for this query."""
+        return upstream.model_copy(update={"columns": (*upstream.columns, *self.computed)})
 
 
 class FragmentPlan(_Value):

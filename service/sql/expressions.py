@@ -6,14 +6,16 @@ columns that exist and literals, both quoted here.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sqlglot import exp
 
 from service.domain.errors import Invalid, NotFound
-from service.protocol.columns import ColumnType, TypeName
-from service.protocol.relation import Relation
+from service.protocol.columns import ColumnType, ComputedColumn, TypeName
+from service.protocol.quoting import quoted
+from service.protocol.quoting import quoted_text as quoted_literal
+from service.protocol.relation import TRAVEL_PREFIX, Relation
 from service.sql import operators
 from service.sql.casts import cast
 from service.sql.comparing import compared, listed
@@ -21,11 +23,12 @@ from service.sql.functions import AGGREGATES, FUNCTIONS, call
 from service.sql.spans import parse_span
 from service.sql.special import SPECIAL, extract
 from service.sql.tokens import fold
-from service.sql.tree import Tree, given, identifier
+from service.sql.tree import Tree, called, given, identifier
 from service.sql.typed import (
     BOOLEAN,
     INTEGER,
     INTERVAL,
+    JSONB,
     TEXT,
     TIMESTAMP,
     TIMESTAMPTZ,
@@ -55,6 +58,8 @@ class Scope:
     relation: Relation
     qualifiers: frozenset[str]
     derived: Mapping[str, Typed] | None = None
+    computed: dict[str, ComputedColumn] = field(default_factory=dict[str, ComputedColumn])
+    """What the store computes of a row, by its expression: what was bound so far asks for it."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,46 +91,28 @@ class Scope:
             raise self.refusal(node)
         return self.bind(value)
 
+    def computed_by_store(self, expression: str, kind: ColumnType, position: int) -> Typed:
+        """Return the column that the store computes by an expression of its own SQL."""
+        name = f"{TRAVEL_PREFIX}computed_{len(self.computed)}"
+        column = self.computed.setdefault(expression, ComputedColumn(name=name, type=kind, expression=expression))
+        return Typed(quoted_name(column.name, position), kind, position)
+
     def reads(self, node: exp.Expr, *names: str) -> None:
         """Raise Invalid if the node says more than its binder reads."""
         if extra := given(node) - set(names):
             raise Invalid(
-                f"{_called(node)} .. {min(extra)} is not supported in a view", position=self.tree.position(node)
+                f"{called(node)} .. {min(extra)} is not supported in a view", position=self.tree.position(node)
             )
 
     def refusal(self, node: exp.Expr) -> Invalid:
         """Return the refusal of a node by its name."""
-        return Invalid(f"{_called(node)} is not supported in a view", position=self.tree.position(node))
+        return Invalid(f"{called(node)} is not supported in a view", position=self.tree.position(node))
 
     def qualifier(self, node: exp.Expr | None) -> None:
         """Raise NotFound unless a column's or star's qualifier is the relation's."""
         if node is not None and identifier(node) not in self.qualifiers:
             name, place = identifier(node), self.tree.position(node)
             raise NotFound(f'missing FROM-clause entry for table "{name}"', kind="relation", position=place)
-
-
-_CALLED: Final[Mapping[type[exp.Expr], str]] = {
-    exp.Subquery: "a subquery",
-    exp.Select: "a subquery",
-    exp.Exists: "a subquery (EXISTS)",
-    exp.Window: "a window function",
-    exp.Parameter: "a parameter",
-    exp.Placeholder: "a parameter",
-    exp.SessionParameter: "a parameter",
-    exp.RegexpLike: "a regular expression",
-    exp.SimilarTo: "SIMILAR TO",
-    exp.ByteString: "E'...'",
-    exp.Tuple: "a row",
-    exp.Star: "*",
-    exp.Dot: "a qualified function",
-    exp.If: "function if",
-    exp.Lambda: "->",
-    exp.JSONExtract: "-> without ->>",
-}
-
-
-def _called(node: exp.Expr) -> str:
-    return _CALLED.get(type(node), type(node).__name__.upper())
 
 
 def _column(scope: Scope, node: exp.Expr) -> Typed:
@@ -323,7 +310,8 @@ def _subscript(scope: Scope, node: exp.Expr) -> Typed:
         raise Invalid(f"cannot subscript type {array.shown}", position=array.position)
     index = coerced(scope.bind(node.expressions[0]), INTEGER)
     # Spark's `get` counts from 0 and answers NULL beyond either end, as Postgres does.
-    got = f"case when {index.sql} > 0 then get({array.sql}, {index.sql} - 1) end"
+    # The greater of both: Spark computes a constant difference even where it is not asked for.
+    got = f"case when {index.sql} > 0 then get({array.sql}, greatest({index.sql}, 1) - 1) end"
     return Typed(f"({got})", array.type.element, array.position)
 
 
@@ -340,23 +328,34 @@ def _array(scope: Scope, node: exp.Expr) -> Typed:
     return Typed(f"array({listed})", ColumnType(kind.name, kind.precision, kind.scale, array=True), place)
 
 
-def _json_text(scope: Scope, node: exp.Expr) -> Typed:
-    path = ""
+def _json(scope: Scope, node: exp.Expr) -> Typed:
+    """The store computes it: Spark reads JSON's numbers as floats, and prints objects in other words."""
+    steps = ""
     at: exp.Expr = node
     while isinstance(at, exp.JSONExtract | exp.JSONExtractScalar):
         scope.reads(at, "this", "expression", "only_json_types")
-        path = operators.json_step(scope.argument(at, "expression")) + path
+        arrow = "->" if isinstance(at, exp.JSONExtract) else "->>"
+        steps = f" {arrow} {_json_key(scope, at.expression)}{steps}"
         at = at.this
+        while isinstance(at, exp.Paren):
+            at = at.this
     value = scope.bind(at)
     if value.name is not TypeName.JSONB:
-        raise Invalid(f"operator does not exist: {value.shown} ->> unknown", position=value.position)
-    shown = f"get_json_object({value.sql}, {quoted_text('$' + path, value.position)})"
-    if path == "[0]":
-        # A scalar is its own first element, and a null has no text.
-        scalar = f"get_json_object({value.sql}, {quoted_text('$', value.position)})"
-        shown = f"(case when left({value.sql}, 1) in ('[', '{{') then {shown}"
-        shown += f" when {value.sql} <> 'null' then {scalar} end)"
-    return Typed(shown, TEXT, value.position)
+        raise Invalid(f"operator does not exist: {value.shown}{steps}", position=value.position)
+    if value.column is None:
+        raise Invalid("-> and ->> take a column in a view", position=value.position)
+    kind = JSONB if isinstance(node, exp.JSONExtract) else TEXT
+    return scope.computed_by_store(f"({quoted(value.column.name)}{steps})", kind, value.position)
+
+
+def _json_key(scope: Scope, node: exp.Expr) -> str:
+    negative = isinstance(node, exp.Neg)
+    key = scope.bind(node.this if negative else node)
+    if key.literal is not None and key.type is None and not negative:
+        return quoted_literal(key.literal)
+    if key.type == INTEGER and key.sql.isdigit():
+        return f"{'-' if negative else ''}{key.sql}"
+    raise Invalid("a JSON key is a literal in a view", position=scope.tree.position(node))
 
 
 def _at_time_zone(scope: Scope, node: exp.Expr) -> Typed:
@@ -386,7 +385,8 @@ _BINDERS: Final[Mapping[type[exp.Expr], Callable[[Scope, exp.Expr], Typed]]] = {
     exp.ILike: _like,
     exp.In: _in,
     exp.Is: _is,
-    exp.JSONExtractScalar: _json_text,
+    exp.JSONExtract: _json,
+    exp.JSONExtractScalar: _json,
     exp.Like: _like,
     exp.Literal: _literal,
     exp.Null: _null,

@@ -142,6 +142,11 @@ def _checked(condition: str, message: str, spark: str) -> tuple[Overload, ...]:
     return (Overload((DOUBLE,), DOUBLE, f"case when {condition} then raise_error('{message}') else {spark} end"),)
 
 
+_MAKE_DATE: Final = (
+    "make_date(case when {0} = 0 then raise_error('date field value out of range') when {0} < 0 then {0} + 1"
+    " else {0} end, {1}, {2})"
+)
+"""The year before 1 is -1 to Postgres, and 0 to Spark."""
 _LOG_ZERO: Final = "case when {{0}} = 0 then raise_error('cannot take logarithm of zero') when {{0}} < 0 then raise_error('cannot take logarithm of a negative number') else {0}({{0}}) end"  # noqa: E501 - one expression
 _DIVIDED: Final = (
     *(Overload((kind, kind), kind, "{0} % {1}") for kind in _WHOLE),
@@ -179,7 +184,7 @@ FUNCTIONS: Final[Mapping[str, tuple[Overload, ...]]] = MappingProxyType(
             Overload((TEXT, INTEGER, TEXT), TEXT, "lpad({0}, {1}, {2})"),
         ),
         "ltrim": (*_text(1, "trim(LEADING ' ' FROM {0})"), *_text(2, "trim(LEADING {1} FROM {0})")),
-        "make_date": (Overload((INTEGER, INTEGER, INTEGER), DATE, "make_date({0}, {1}, {2})"),),
+        "make_date": (Overload((INTEGER, INTEGER, INTEGER), DATE, _MAKE_DATE),),
         "md5": (Overload((TEXT,), TEXT, "md5(cast({0} as binary))"), Overload((BYTEA,), TEXT, "md5({0})")),
         "mod": _DIVIDED,
         "octet_length": (

@@ -117,17 +117,6 @@ def pattern(value: Typed, escape: str) -> str:
     return coerced(value, TEXT).sql
 
 
-def json_step(key: Typed) -> str:
-    """Return a step of a Spark JSON path for the right side of `->` or `->>`."""
-    if key.literal is not None and key.type is None:
-        if not key.literal or set(key.literal) & set("'?*[]\\"):
-            raise Invalid(f'JSON key "{key.literal}" is not supported in a view', position=key.position)
-        return f"['{key.literal}']"
-    if key.type == INTEGER and key.sql.isdigit():
-        return f"[{key.sql}]"
-    raise Invalid("a JSON key is a literal in a view", position=key.position)
-
-
 def _comparison(node: Node, left: Typed, right: Typed) -> Typed:
     sign = _COMPARISON[node]
     try:
@@ -150,9 +139,12 @@ def _arithmetic(sign: str, left: Typed, right: Typed) -> Typed:
     if sign == "/" and kind.name in INTEGERS:
         # Postgres cuts off; Spark's `/` is a fraction and its `div` a bigint.
         return Typed(f"cast(({one} div {other}) as {kind.spark})", kind, left.position)
-    if sign == "/" and kind.name is TypeName.REAL:
+    if sign == "/":
+        # NaN divided by zero is NaN in Postgres, and an error in Spark.
+        quotient = f"({one} / case when isnan({one}) and {other} = 0 then {one} else {other} end)"
         # Spark's quotient of two floats is a double, which has digits enough to be rounded once more.
-        return Typed(f"cast(({one} / {other}) as float)", kind, left.position)
+        single = kind.name is TypeName.REAL
+        return Typed(f"cast({quotient} as float)" if single else quotient, kind, left.position)
     return Typed(f"({one} {sign} {other})", kind, left.position)
 
 

@@ -6,7 +6,7 @@ allow-list (`service.sql.functions`) is keyed by what the user wrote.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, cast
 
@@ -187,3 +187,27 @@ def _culprit(error: ParseError, covered: str, tokens: Sequence[Token]) -> Token:
     # A token's column is that of its last character.
     at = tokens[0].start + starts[min(line, len(starts)) - 1] + column - 1
     return next((token for token in tokens if token.start <= at < token.end), tokens[-1])
+
+
+_CALLED: Final[Mapping[type[exp.Expr], str]] = {
+    exp.Subquery: "a subquery",
+    exp.Select: "a subquery",
+    exp.Exists: "a subquery (EXISTS)",
+    exp.Window: "a window function",
+    exp.Parameter: "a parameter",
+    exp.Placeholder: "a parameter",
+    exp.SessionParameter: "a parameter",
+    exp.RegexpLike: "a regular expression",
+    exp.SimilarTo: "SIMILAR TO",
+    exp.ByteString: "E'...'",
+    exp.Tuple: "a row",
+    exp.Star: "*",
+    exp.Dot: "a qualified function",
+    exp.If: "function if",
+    exp.Lambda: "->",
+}
+
+
+def called(node: exp.Expr) -> str:
+    """Return what a node is called in a message."""
+    return _CALLED.get(type(node), type(node).__name__.upper())

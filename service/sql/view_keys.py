@@ -162,19 +162,27 @@ def _placed(number: int, slots: Sequence[_Slot], filled: Mapping[_Slot, str], up
 def _scan(branch: Branch, hidden: Sequence[Output]) -> BoundScan:
     upstream = branch.scope.relation
     every = [output.value for output in (*branch.outputs, *hidden)]
-    for text in (*(value.sql for value in every), *filter(None, [branch.predicate])):
-        audit(text, upstream)
+    names = {column.name for column in (*upstream.columns, *branch.scope.computed.values())}
+    texts = [*(value.sql for value in every), *filter(None, [branch.predicate])]
+    for text in texts:
+        audit(text, names)
     return BoundScan(
         upstream=upstream,
         query=Stateless(
             projection=tuple(value.sql for value in every),
             predicate=branch.predicate,
             pushdown=_pushdown(branch, hidden),
+            # A logical view may compute what this query does not read.
+            computed=tuple(one for one in branch.scope.computed.values() if _named_in(texts, one.name)),
         ),
         sources=tuple(value.column for value in every),
         types=tuple(_untold(value) for value in every),
         places=tuple(value.position for value in every),
     )
+
+
+def _named_in(texts: Sequence[str], name: str) -> bool:
+    return any(quoted_name(name, 1) in text for text in texts)
 
 
 def _pushdown(branch: Branch, hidden: Sequence[Output]) -> Pushdown | None:

@@ -237,7 +237,7 @@ def _sources(tree: Tree, name: str, place: int, qualifiers: frozenset[str], cata
     except (Invalid, NotFound) as error:
         raise Invalid(f'view "{name}": {error}', position=place) from None
     return [
-        _Source(Scope(tree, branch.scope.relation, qualifiers, derived), branch.conditions)
+        _Source(Scope(tree, branch.scope.relation, qualifiers, derived, branch.scope.computed), branch.conditions)
         for branch, derived in zip(branches, columns, strict=True)
     ]
 

@@ -10,8 +10,6 @@ from typing import Final
 class Wild(StrEnum):
     """What may be left out of a world besides templates."""
 
-    JSON = "json"
-    """D8, documented: JSON numbers with a fraction, objects and arrays, which `->>` prints."""
     UNICODE = "unicode"
     """Documented: `upper`, `lower`, `ILIKE` beyond ASCII."""
     SPELLINGS = "spellings"
@@ -36,7 +34,6 @@ EXCLUDED: Final[dict[str, str]] = {
     "<n>::text": "the scale of a number that several made: a column of a view has one for all rows",
     "<x> like <x>": "documented: a pattern from a column",
     "<x> ilike <x>": "documented: a pattern from a column",
-    "(<j> ->> 'k')::numeric(38,10)": "D8, documented",
 }
 """Template, and why."""
 

@@ -83,7 +83,7 @@ _TEXTS: Final[Mapping[str, str]] = {
     "m": "coalesce(<m>, '<'m>')",
     "I": "array[<i>, <s>] | array[1, <i>, null]",
     "X": "array[<x>, <x>] | array['a', <x>, null]",
-    "j": "",
+    "j": "<j> -> 'k' | <j> -> 0 | <j> -> 'o' -> 'p' | <j> -> -1",
     "v": "",
 }
 _ANY: Final = "coalesce(<K>, <K>) | case when <o> then <K> else <K> end | case when <o> then <K> end"

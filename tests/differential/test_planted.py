@@ -1,7 +1,6 @@
 """The generator finds what once was wrong: each mend is taken out, and a world that is clean with it is not any more.
 
 The language is that of `test_differential`, cut down to the templates that a mend is about, so that few cases will do.
-D8 is documented and not mended.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ from pyspark.sql import SparkSession
 from sqlglot import exp
 
 from service.protocol.columns import TypeName
-from service.sql import casts, comparing, expressions, operators, special, typed
+from service.sql import audit, casts, comparing, expressions, operators, special, typed
 from service.sql.functions import call
 from service.sql.typed import number
 from tests.differential import worlds
@@ -73,6 +72,16 @@ def _d7(patch: pytest.MonkeyPatch, _: SparkSession) -> None:
     patch.setattr(casts, "_SAME", casts._SAME | floats)  # pyright: ignore[reportPrivateUsage]
 
 
+def _d8(patch: pytest.MonkeyPatch, _: SparkSession) -> None:
+    def by_spark(scope: Any, expression: str, kind: Any, position: int) -> typed.Typed:
+        del scope
+        column, key = expression.strip("()").split(" ->> ")
+        return typed.Typed(f"get_json_object(`{column.strip(chr(34))}`, concat('$.', {key}))", kind, position)
+
+    patch.setattr(expressions.Scope, "computed_by_store", by_spark)
+    patch.setattr(audit, "WORDS", audit.WORDS | {"get_json_object"})
+
+
 def _d9(patch: pytest.MonkeyPatch, _: SparkSession) -> None:
     def position(scope: Any, node: exp.Expr) -> typed.Typed:
         start, place = node.args.get("start"), scope.tree.position(node)
@@ -107,6 +116,7 @@ PLANTED: Final = MappingProxyType(
         "d5": Planted(_d5, ("<x> || <x>", "<i> + <s>"), ("fails", "not created")),
         "d6": Planted(_d6, ("<x> || <x>", "<i> + <s>"), ("fails", "not created")),
         "d7": Planted(_d7, ("<d>::numeric",), ("value", "does not fail")),
+        "d8": Planted(_d8, ("<j> ->> 'k'", "<j> ->> 'n'"), ("value",), seed=3),
         "d9": Planted(_d9, ("substring(<x>, '<'i>')", "substring(<x>, 'a')"), ("value", "does not fail")),
     }
 )

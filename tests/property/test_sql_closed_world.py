@@ -62,7 +62,7 @@ def _through_a_view(statement: CreateMaterializedView, directly: BoundView) -> B
         assert [scan.query for scan in through.scans] == [scan.query for scan in directly.scans]
     for scan in through.scans:
         for text in (*scan.query.projection, scan.query.predicate or "true"):
-            audit(text, scan.upstream)
+            audit(text, {column.name for column in scan.query.reading(scan.upstream).columns})
     return through
 
 
@@ -121,7 +121,7 @@ NAMES = st.one_of(
     randn random uuid shuffle now current_timestamp localtimestamp unix_timestamp spark_partition_id explode
     posexplode monotonically_increasing_id inline stack json_tuple from_json schema_of_json xpath parse_url
     read_files aes_decrypt secret current_catalog current_database try_cast raise_error assert_true
-    get_json_object unix_micros sequence transform regexp_replace rlike hash xxhash64 crc32 sha2 date_format
+    unix_micros sequence transform regexp_replace rlike hash xxhash64 crc32 sha2 date_format
     to_char nextval pg_sleep set_config
     """.split()  # noqa: SIM905 - a list of words reads best as words
     ),
@@ -180,7 +180,7 @@ def test_a_literal_stays_one_literal(text: str) -> None:
 )
 def test_the_second_look_sees_what_must_not_leave(sql: str) -> None:
     with pytest.raises(AssertionError):
-        audit(sql, RELATIONS["t"])
+        audit(sql, {column.name for column in RELATIONS["t"].columns})
 
 
 def test_no_word_that_may_leave_is_dangerous() -> None:

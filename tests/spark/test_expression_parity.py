@@ -131,7 +131,6 @@ date_trunc('hour', tz) | date_trunc('year', ts) | date_trunc('minute', ts) | dat
 dt + 1 | 2 + dt | dt - s | dt - date '2024-01-01' | ts + interval '1 month' | ts - interval '1 month 1 day' | tz + interval '1 day 02:30:00' | dt + interval '90 minutes'
 ts + interval '1.5 seconds' | ts - interval '-1 week' | dt - interval '1 year' | ts + '2 hours'::interval | ts + interval '3' day | ts - interval '1' month | make_date(2024, 2, 29) | tz at time zone 'UTC' | ts at time zone 'UTC'
 a[1] | a[2] | a[0] | a[-1] | a[9] | a[i] | ta[1] | array_length(a, 1) | cardinality(a) | 2 = any(a) | i = any(a) | 'a' = any(ta) | array[1, i] | a | ta
-j ->> 'k' | j ->> 'n' | j -> 'o' ->> 'p' | j -> 'l' ->> 1 | j ->> 'z' | j ->> 't' | j ->> 0 | j ->> 'missing' | j -> 'k' ->> 'k' | j -> 1 ->> 'k'
 1 | 2147483648 | 9223372036854775808 | 1.50 | 1e3 | .5 | 1e-3 | true | false | null | -2147483648 | 'text' | date '2024-01-01' | timestamptz '2024-01-01 00:00:00+02'
 """  # noqa: E501 - one expression after the other
 

@@ -54,7 +54,7 @@ def answers(url: str, spark: SparkSession, table: str, values: str, query: str) 
         connection.execute(f"drop table if exists {upstream.name}".encode())
         connection.execute(table.encode())
         connection.execute(f"insert into {upstream.name} values {values}".encode())
-        wire = ", ".join(read_postgres(column.name, column.type) for column in upstream.columns)
+        wire = ", ".join(read_postgres(column) for column in view.scans[0].query.reading(upstream).columns)
         travelling = connection.execute(f"select 0::smallint, {wire} from {upstream.name}".encode()).fetchall()
         spark_rows, target = _through_spark(spark, upstream, view, travelling)
         expected = connection.execute(f"select * from ({query}) q".encode()).fetchall()
@@ -73,7 +73,8 @@ def _through_spark(
     spark: SparkSession, upstream: Relation, view: BoundView, travelling: list[tuple[Any, ...]]
 ) -> tuple[list[tuple[Any, ...]], Relation]:
     scan = view.scans[0]
-    analyzed = analyze(spark, Analyze(id=RequestId(1), upstream=upstream, query=scan.query, names=view.names))
+    upstream = scan.query.reading(upstream)
+    analyzed = analyze(spark, Analyze(id=RequestId(1), upstream=scan.upstream, query=scan.query, names=view.names))
     target = view_relation(view, [analyzed.columns], "v")
     schema = input_schema(upstream)
     relation = pa.schema([field for field in schema if field.name in {VNODE, *(c.name for c in upstream.columns)}])

@@ -67,7 +67,7 @@ def answer(
 
 def analyze(spark: SparkSession, request: Analyze) -> Analyzed:
     """Type a query over an empty frame of its upstream's columns. Raises PySparkException with Spark's words."""
-    frame = spark.createDataFrame([], _schema(request.upstream))
+    frame = spark.createDataFrame([], _schema(request.query.reading(request.upstream)))
     if request.query.predicate is not None:
         frame = frame.where(request.query.predicate)
     typed = frame.selectExpr(*request.query.projection)

@@ -61,12 +61,13 @@ def scan_of(job: JobPlan, fragment: FragmentPlan, now: float) -> Scan:
     """Build a scan from its plan."""
     assert fragment.upstream is not None
     assert fragment.query is not None
+    upstream = fragment.query.reading(fragment.upstream)
     return Scan(
         job=job.id,
-        upstream=fragment.upstream,
+        upstream=upstream,
         target=job.relation,
         state=ScanState.of(fragment, now=now),
-        query=plan(fragment.query, fragment.upstream, job.relation),
+        query=plan(fragment.query, upstream, job.relation),
         consumed=None if job.snapshot is None else job.snapshot.consumed,
         pushdown=fragment.query.pushdown,
     )

@@ -85,8 +85,9 @@ def _wanted(
     if scan.positions is not None:
         runs = ((0, scan.upstream.vnode_count - 1),)
         positions = Positions(runs, {position.vnode: position for position in scan.positions})
-    side = _Side(store, scan.upstream, request.epoch, blocks, positions)
-    return _frame(spark, side, plan(scan.query, scan.upstream, request.relation))
+    upstream = scan.query.reading(scan.upstream)
+    side = _Side(store, upstream, request.epoch, blocks, positions)
+    return _frame(spark, side, plan(scan.query, upstream, request.relation))
 
 
 def _frame(spark: SparkSession, side: _Side, query: StatelessPlan) -> DataFrame:

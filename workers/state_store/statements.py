@@ -10,7 +10,7 @@ from service.protocol.relation import ALIVE, Relation, state_table
 from service.protocol.vnodes import Runs
 from workers.backfill.order import KeyPart, Position, after_postgres, key_of, upto_postgres
 from workers.backfill.positions import Block, Span, alike
-from workers.state_store.wire import read_postgres
+from workers.state_store.wire import read_postgres, value_postgres
 
 
 def bound_query(relation: Relation, block: Block, spans: Block, *, at: Epoch, rows: int) -> str:
@@ -237,11 +237,11 @@ def _pushed(column: str | int | None) -> str:
 
 def _value(part: KeyPart) -> str:
     """A key's value as `read_schema` has it."""
-    return read_postgres(part.name, part.type).removesuffix(f" as {quoted(part.name)}")
+    return value_postgres(quoted(part.name), part.type)
 
 
 def _columns(relation: Relation) -> str:
-    return ", ".join(read_postgres(column.name, column.type) for column in relation.columns)
+    return ", ".join(read_postgres(column) for column in relation.columns)
 
 
 def _order(relation: Relation, table: str) -> str:

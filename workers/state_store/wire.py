@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from service.protocol.columns import ColumnType, TypeName
+from service.protocol.columns import Column, ColumnType, ComputedColumn, TypeName
 from service.protocol.quoting import quoted
 from service.protocol.relation import Relation
 
@@ -41,13 +41,19 @@ def read_type(kind: ColumnType) -> pa.DataType:
     return pa.list_(scalar) if kind.array else scalar
 
 
-def read_postgres(name: str, kind: ColumnType) -> str:
-    """Return the Postgres expression that reads a column so that nothing is altered."""
-    column = quoted(name)
+def read_postgres(column: Column) -> str:
+    """Return how a column is read so that nothing is altered, for a list of columns."""
+    name = quoted(column.name)
+    value = value_postgres(column.expression if isinstance(column, ComputedColumn) else name, column.type)
+    return name if value == name else f"{value} as {name}"
+
+
+def value_postgres(value: str, kind: ColumnType) -> str:
+    """Return the Postgres expression of a value as it travels."""
     if _native_element(kind):
-        return column
+        return value
     # An array of texts keeps its NULLs and its characters as JSON; Spark reads it back with the element's own type.
-    return f"array_to_json({column}::text[])::text as {column}" if kind.array else f"{column}::text as {column}"
+    return f"array_to_json({value}::text[])::text" if kind.array else f"{value}::text"
 
 
 def from_wire(name: str, kind: ColumnType) -> str:
