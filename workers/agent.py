@@ -3,7 +3,7 @@ answer questions.
 
 It knows no Spark: an `Executor` runs epochs, and a `Responder` answers questions. Every call is a heartbeat; the
 questions' long poll goes on while an epoch runs, so a long epoch is not taken for a dead worker. A worker that is
-told it is of the past stops at once (I7). Next: `workers.executors.graph`.
+told it is of the past stops at once (I7). Next: `workers.graph`.
 """
 
 import threading

@@ -15,16 +15,19 @@ import structlog
 
 from service.protocol.api import Registration
 from service.protocol.barrier import Barrier
-from service.protocol.ids import DATABASE_GRAPH, Generation, GraphId, WorkerId
+from service.protocol.cdc import SourceConnection
+from service.protocol.ids import DATABASE_GRAPH, Generation, GraphId, SourceId, WorkerId
 from service.protocol.report import Failed
 from service.protocol.request import Analyzed, Rejected, Request, Verified, Verify
 from workers.agent import Agent
-from workers.executors.cdc import CdcGraph
-from workers.executors.failure import JobFailedError, explain
-from workers.executors.graph import GraphExecutor, Stores
-from workers.executors.questions import answer
-from workers.executors.warming import warm
-from workers.meta_client import MetaClient
+from workers.cdc.external import AwayError
+from workers.graph import GraphExecutor
+from workers.meta_client import MetaClient, ServiceAwayError
+from workers.rpc.answer import answer
+from workers.rpc.warm_up import warm
+from workers.runners.failure import JobFailedError, explain
+from workers.runners.kinds import joins_of
+from workers.runners.port import Stores
 from workers.settings import Settings, read_settings
 from workers.spark.session import Session, start
 from workers.state_store.dml import DmlStore, StatementBrokeError
@@ -117,12 +120,18 @@ def _executor(
     client: MetaClient,
     graph: GraphId,
 ) -> GraphExecutor:
-    """The graphs of snapshot jobs take turns with their Spark jobs; the database graph waits for none of them (I10).
-    Tables that follow external ones are of the database graph.
-    """
-    database = graph == DATABASE_GRAPH
-    turn, cdc = (nullcontext(), CdcGraph(session.spark, client.source)) if database else (history, None)
-    return GraphExecutor(worker, session.spark, connect, Upkeep(url), turn, pool=f"graph-{graph}", cdc=cdc)
+    """The graphs of snapshot jobs take turns with their Spark jobs; the database graph waits for none of them (I10)."""
+    joins = joins_of(session.spark, partial(_connection_of, client))
+    turn = nullcontext() if graph == DATABASE_GRAPH else history
+    return GraphExecutor(worker, session.spark, connect, joins, Upkeep(url), turn, pool=f"graph-{graph}")
+
+
+def _connection_of(client: MetaClient, source: SourceId) -> SourceConnection:
+    """Ask how to reach a source. Raises AwayError: while the service is away, its sources are."""
+    try:
+        return client.source(source)
+    except ServiceAwayError as error:
+        raise AwayError(f"the service does not say how to reach it: {error}") from error
 
 
 def _failure(worker: WorkerId, barrier: Barrier, error: Exception) -> Failed:

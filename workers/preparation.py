@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from workers.executors.warming import warm
+from workers.rpc.warm_up import warm
 from workers.spark.gateway import JAVA_OPTIONS, lay_out, listing
 from workers.spark.session import CONF, start
 

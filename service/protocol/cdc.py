@@ -6,7 +6,7 @@ its tables is therefore the external database at one moment: after the last comm
 the *offset*, is stored with the epoch. A table's history is read in *splits*, ranges of one column of its key: they are
 to a CDC scan what vnodes are to others, so that positions, actors, progress and a change of their number are the same.
 
-LSNs are texts as Postgres prints them (`16/B374D848`). Next: `workers.executors.cdc`.
+LSNs are texts as Postgres prints them (`16/B374D848`). Next: `workers.runners.source_scan`.
 """
 
 from typing import Annotated, Final

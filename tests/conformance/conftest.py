@@ -15,8 +15,8 @@ from service.serving.tables import PostgresTables
 from tests.support.fake_meta_store import FakeStores
 from tests.support.fake_state_store import FakeTables, StateStore
 from tests.support.meta_store import NOW, stores_on
+from tests.support.model import Version
 from tests.support.state_store import Store, prepared_store
-from workers.backfill.model import Version
 
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 Rows = Sequence[tuple[object, ...]]

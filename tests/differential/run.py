@@ -51,8 +51,10 @@ from service.sql.views import bind_view, view_relation
 from tests.differential.oracle import Oracle, Rows
 from tests.differential.worlds import Change, Strategy, View, World, literal
 from tests.support.state_store import Store
-from workers.executors.graph import GraphExecutor, Stores
-from workers.executors.questions import analyze
+from tests.support.table_scans import scans_of, table_scans
+from workers.graph import GraphExecutor
+from workers.rpc.answer import analyze
+from workers.runners.port import Stores
 from workers.state_store.dml import DmlStore
 from workers.state_store.postgres import PostgresStore
 
@@ -246,7 +248,7 @@ class Run:
         """Return what the next barrier carries, and make the pages of its scans small. A graph begins paused: its scans
         have to be there before their pages can be small, else changes would never come beside history.
         """
-        for scan in executor.scans.values():
+        for scan in scans_of(executor):
             scan.page_rows = self.random.choice((1, 2, 5))
         if joining or executor.generation is None:
             return Add(jobs=tuple(job.plan for job in joining), paused=executor.generation is None)
@@ -325,7 +327,7 @@ class Run:
     # Steps.
 
     def _executor(self) -> GraphExecutor:
-        return GraphExecutor(WorkerId("w"), self.spark, self._connect)
+        return GraphExecutor(WorkerId("w"), self.spark, self._connect, table_scans(self.spark))
 
     def _connect(self, barrier: Barrier) -> Stores:
         return Stores(PostgresStore(self.store.url, barrier.graph, self.generation), self._dml(barrier.graph))

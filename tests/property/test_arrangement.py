@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from service.protocol.plan import ScanType
 from tests.support.arrangement import INTERLEAVING, POINTS, Kill, World, random_walk
 from tests.support.key_shapes import SHAPES, Dml, KeyShape
-from workers.backfill.model import identity, order_python
+from tests.support.model import identity, order_python
 
 VERBS = st.sampled_from(("put", "put", "update", "move", "delete"))
 

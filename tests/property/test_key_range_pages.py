@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from service.protocol.vnodes import Runs
 from tests.support.key_shapes import SHAPES, KeyShape
-from workers.backfill.model import Key, ModelPage, VersionedTable, identity
+from tests.support.model import Key, ModelPage, VersionedTable, identity
 from workers.backfill.order import key_of
 from workers.backfill.positions import Block, PageSize, Positions, pages, redistributed
 

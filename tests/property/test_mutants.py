@@ -12,6 +12,7 @@ from service.protocol.ids import Vnode
 from service.protocol.plan import ActorPlan, FragmentPlan, PositionState, ScanType, VnodePosition
 from service.protocol.vnodes import Runs
 from tests.support.arrangement import INTERLEAVING, INTERVAL, World, random_walk
+from tests.support.model import Arrangement, Half, Key, Marks, Passed, Reading, VersionedTable
 from tests.support.planted import (
     ForgetsBufferedRowsAtAForcedFinish,
     ForgetsTheLastPage,
@@ -20,7 +21,6 @@ from tests.support.planted import (
     loses_a_position,
 )
 from workers.backfill.budget import Budget
-from workers.backfill.model import Arrangement, Half, Key, Marks, Passed, Reading, VersionedTable
 from workers.backfill.positions import Block, Page, Positions, redistributed
 from workers.backfill.scan import ActorState, ScanState
 

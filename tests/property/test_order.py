@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.key_values import COMPOSITES, VALUES, Keys, composite, single
-from workers.backfill.model import order_python
+from tests.support.model import order_python
 from workers.backfill.order import (
     COMPLETED,
     IN_PROGRESS,

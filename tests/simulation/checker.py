@@ -32,7 +32,7 @@ from service.protocol.report import Collected
 from tests.simulation import dml, placement, shapes
 from tests.support.fake_meta_tables import BarrierRow, FragmentRow, JobRow, Journal, Tables
 from tests.support.fake_state_store import StateStore, ranked, view_key
-from workers.backfill.model import Key, Row
+from tests.support.model import Key, Row
 
 Rows = dict[Key, Row]
 Contents = Mapping[RelationId, Rows]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from service.protocol.dml import Delete, InsertStaged, InsertValues, Statement, StatementResult, Update
 from service.protocol.ids import StatementId
-from workers.backfill.model import Key, Row
+from tests.support.model import Key, Row
 
 Staged = Mapping[StatementId, Sequence[tuple[int, int]]]
 """Rows that wait to be inserted, by statement."""

@@ -8,7 +8,7 @@ from itertools import count, islice
 import pytest
 
 from tests.simulation.simulation import FoundError, Simulation
-from workers.backfill.model import Arrangement
+from tests.support.model import Arrangement
 
 SCHEDULES = 200
 

@@ -14,7 +14,7 @@ from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import RelationId
 from service.protocol.plan import FragmentKind, ScanType, Stateless
 from service.protocol.relation import Relation, RelationKind
-from workers.backfill.model import Row
+from tests.support.model import Row
 
 _NUMBER: Final = ColumnType.parse("bigint")
 UNLUCKY: Final = 13

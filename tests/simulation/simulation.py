@@ -35,17 +35,17 @@ from tests.simulation.decoupling import BRIEFLY, LONG, Decoupling, of_a_job
 from tests.simulation.faults import CRASHES, STUCK, Faults
 from tests.simulation.kernel import BrokenError, Kernel, NoRestError, Process, Task
 from tests.simulation.service_process import Clock, Place, ServiceProcess, Staged, loop
-from tests.simulation.worker_process import PlainScanJob, Services, TaskDml, TaskStore, WorkerProcess
+from tests.simulation.worker_process import Services, TaskDml, TaskStore, WorkerProcess
 from tests.simulation.workload import Call, Insistence, Users
 from tests.support.fake_meta_store import FakeStores
 from tests.support.fake_meta_tables import Journal
 from tests.support.fake_state_store import StateStore
-from workers import agent
+from tests.support.model import Arrangement
+from workers import agent, graph
 from workers.backfill import scan
-from workers.backfill.model import Arrangement
 from workers.backfill.reading import Replay
-from workers.executors import graph, scans
-from workers.executors.graph import Stores
+from workers.runners import table_scan
+from workers.runners.port import Stores
 
 ENDS_WITHIN = 600.0
 """Seconds of a schedule, with all its faults: one that takes longer will not come to rest."""
@@ -467,10 +467,8 @@ def _simulated(kernel: Kernel, sizes: tuple[tuple[Any, str, Any], ...]) -> Gener
         (agent, "datetime", SimpleNamespace(now=now)),
         (schedule, "asyncio", SimpleNamespace(Event=asyncio.Event, create_task=create_task)),
         (schedule, "run_periodically", periodically),
-        (graph, "ScanJob", PlainScanJob),
-        (scans, "plan", _as_it_is),
-        (graph, "find_culprit", _nobody),
-        (graph, "_monotonic", lambda: kernel.seconds),
+        (table_scan, "plan", _as_it_is),
+        (table_scan, "find_failing_row", _nobody),
         *sizes,
         (dml, "SLICE_ROWS", 3),
         # Whoever waits looks again at every signal; without one, a second more or less only costs time.

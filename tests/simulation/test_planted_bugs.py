@@ -31,6 +31,7 @@ from tests.support.fake_meta_statements import FakeStatements
 from tests.support.fake_meta_store import FakeBarriers, FakeGraphs, FakeStores, FakeTransaction
 from tests.support.fake_meta_tables import FragmentRow
 from tests.support.fake_state_store import FakeTables, Writing
+from tests.support.model import Arrangement, Key
 from tests.support.planted import (
     ForgetsBufferedRowsAtAForcedFinish,
     ForgetsTheLastPage,
@@ -40,7 +41,6 @@ from tests.support.planted import (
     loses_a_vnode,
 )
 from workers.backfill.budget import Budget
-from workers.backfill.model import Arrangement, Key
 from workers.backfill.positions import ONE_VNODE
 from workers.backfill.scan import ScanState
 

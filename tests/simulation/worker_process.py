@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Protocol, cast
 
@@ -18,27 +19,29 @@ from service.protocol.api import Registered, Registration
 from service.protocol.barrier import Barrier
 from service.protocol.dml import DmlLimits, InsertStaged, Statement, StatementResult, Unfinished
 from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, FragmentId, Generation, GraphId, RelationId, WorkerId
-from service.protocol.plan import Stateless
+from service.protocol.plan import FragmentKind, Stateless
 from service.protocol.relation import Relation
 from service.protocol.report import Collected, Failed
-from service.protocol.request import Analyzed, Rejected, Request, Verified
+from service.protocol.request import Analyzed, Engine, Rejected, Request, Verified
 from tests.simulation import dml, shapes
 from tests.simulation.decoupling import BRIEFLY
 from tests.simulation.kernel import BrokenError, Kernel, Killed, Task
 from tests.simulation.service_process import Place, ServiceProcess
 from tests.support.fake_state_store import GenerationOverError, Source, StateStore, StoredTable, Target, Writing
+from tests.support.model import Arrangement, Key, Passed, Reading, Version, VersionedTable
 from workers.agent import Agent
 from workers.backfill.budget import Budget
-from workers.backfill.model import Arrangement, Key, Passed, Reading, Version, VersionedTable
 from workers.backfill.positions import Positions
 from workers.backfill.scan import ActorState
 from workers.bootstrap import _failure as failure_of  # pyright: ignore[reportPrivateUsage]
-from workers.executors.arrangement import ActorOutcome, EpochTask, ScanTask
-from workers.executors.failure import JobFailedError
-from workers.executors.graph import GraphExecutor, Stores
-from workers.executors.scans import Scan
+from workers.engines.port import ActorOutcome, EpochTask, ScanEngine, ScanTask
+from workers.graph import GraphExecutor
 from workers.meta_client import MetaClient, ServiceAwayError, StaleWorkerError
+from workers.runners.failure import JobFailedError
+from workers.runners.port import RunningEpoch, Stores
+from workers.runners.table_scan import TableScan
 from workers.state_store.dml import DmlOutcome
+from workers.state_store.port import VersionedStore
 
 _AT_ONCE = timedelta(0)
 POLL = 2.0
@@ -175,7 +178,7 @@ class TaskStore:
     page_rows: int
     pages_max: int
     arrangement: type[Arrangement]
-    scan: Scan | None = None
+    scan: TableScan | None = None
     """What runs now."""
     began: float = 0.0
     """When its buckets were filled."""
@@ -264,16 +267,16 @@ class TaskDml:
         return statements[:ends], Unfinished(not_reached=(slow, *rest))
 
 
-class PlainScanJob:
-    """In the place of `workers.executors.arrangement.ScanJob`: the same epoch, row by row."""
+class PlainEngine:
+    """In the place of Spark and of the store: the same epoch, row by row."""
 
-    def __init__(self, _spark: object, scan: ScanTask, query: Stateless) -> None:
+    def __init__(self, name: Engine, scan: ScanTask, query: Stateless) -> None:
+        assert name is Engine.SPARK or scan.pushdown is not None
         self.scan, self.query = scan, query
         self.tasks = cast("TaskStore", scan.store)
 
-    def run(self, task: EpochTask, *, in_store: bool) -> list[ActorOutcome]:
+    def run(self, task: EpochTask) -> list[ActorOutcome]:
         assert len(task.actors) == self.scan.actors, "the job was planned for another number of actors"
-        assert not in_store or self.scan.pushdown is not None
         indexes = list(range(len(task.actors)))
         self.tasks.place.kernel.random.shuffle(indexes)
         return [self._actor(task, index) for index in indexes]
@@ -351,12 +354,22 @@ class SimulatedExecutor(GraphExecutor):
                 raise
             raise BrokenError(str(error) or type(error).__name__) from error
 
+
+@dataclass(kw_only=True)
+class SimulatedScan(TableScan):
+    """The real one, which says that it runs, with an engine of the simulation."""
+
     @override
-    def _run_job(self, scan: Scan, task: EpochTask, available: Callable[[], float]) -> list[ActorOutcome]:
-        assert self.stores is not None
-        tasks = cast("TaskStore", self.stores.versioned)
-        tasks.scan, tasks.began = scan, tasks.place.kernel.seconds
-        return super()._run_job(scan, task, available)
+    def _compute(self, epoch: RunningEpoch, task: EpochTask) -> Sequence[ActorOutcome]:
+        tasks = cast("TaskStore", epoch.stores.versioned)
+        tasks.scan, tasks.began = self, tasks.place.kernel.seconds
+        return super()._compute(epoch, task)
+
+    @override
+    def _engine(self, name: Engine, store: VersionedStore) -> ScanEngine:
+        if name not in self.engines:
+            self.engines[name] = PlainEngine(name, self._task(store), cast("Stateless", self.query))
+        return self.engines[name]
 
 
 @dataclass
@@ -410,7 +423,10 @@ class WorkerProcess:
 
         def executor(graph: GraphId) -> SimulatedExecutor:
             turn = nullcontext() if graph == DATABASE_GRAPH else history
-            return SimulatedExecutor(self.worker, cast("Any", _SPARK), connect, turn=turn)
+            spark = cast("Any", _SPARK)
+            joins = {FragmentKind.STREAM_SCAN: partial(SimulatedScan.join, spark)}
+            seconds = partial(getattr, place.kernel, "seconds")
+            return SimulatedExecutor(self.worker, spark, connect, joins, turn=turn, clock=seconds)
 
         self.agent = Agent(
             Registration(worker=self.worker, graph=graph, pid=1, host="simulated", parallelism=slots),

@@ -8,7 +8,8 @@ from service.protocol.plan import Pushdown, Stateless
 from tests.support.key_shapes import SHAPES
 from tests.support.real_arrangement import target_of
 from workers.backfill.positions import ONE_VNODE
-from workers.executors.arrangement import ScanTask, frame
+from workers.engines.port import ScanTask
+from workers.engines.spark import frame
 from workers.queries.stateless import plan
 from workers.state_store.postgres import PostgresStore
 

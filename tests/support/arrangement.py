@@ -25,7 +25,7 @@ from service.protocol.plan import (
 )
 from service.protocol.vnodes import vnodes_of
 from tests.support.key_shapes import SHAPES, Dml, KeyShape, random_dml
-from workers.backfill.model import Arrangement, Key, Passed, Reading, Row, VersionedTable, identity, order_python
+from tests.support.model import Arrangement, Key, Passed, Reading, Row, VersionedTable, identity, order_python
 from workers.backfill.order import key_of
 from workers.backfill.scan import ScanState
 

@@ -17,7 +17,7 @@ from service.domain.errors import Conflict, Deposed, Stale
 from service.protocol.ids import Epoch, Generation, GraphId, RelationId, Term
 from service.protocol.relation import ALIVE, Relation
 from service.protocol.vnodes import vnode_of
-from workers.backfill.model import Half, Key, ModelPage, Row, Version, VersionedTable
+from tests.support.model import Half, Key, ModelPage, Row, Version, VersionedTable
 from workers.backfill.order import Position, key_of
 from workers.backfill.positions import Block, PageSize
 from workers.backfill.reading import Reading

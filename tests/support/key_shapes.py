@@ -6,7 +6,7 @@ from random import Random
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import RelationId
 from service.protocol.relation import Relation, RelationKind
-from workers.backfill.model import Key, Value
+from tests.support.model import Key, Value
 
 DOMAINS: dict[str, tuple[Value, ...]] = {
     "bigint": (-(2**63), *range(-2, 22), 2**63 - 1),

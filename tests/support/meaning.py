@@ -17,10 +17,10 @@ from service.sql.statements import CreateMaterializedView, CreateTable
 from service.sql.tables import table_relation
 from service.sql.view_keys import BoundView
 from service.sql.views import bind_view, view_relation
-from workers.executors.arrangement import project
-from workers.executors.questions import analyze
-from workers.executors.rows import input_schema, row_batch
+from workers.engines.rows import input_schema, row_batch
+from workers.engines.spark import project
 from workers.queries.stateless import REPORT, plan
+from workers.rpc.answer import analyze
 from workers.spark.frames import spark_schema
 from workers.state_store.port import CONTROL, OPERATION, PAGE, VNODE
 from workers.state_store.wire import read_postgres

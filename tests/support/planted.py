@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.vnodes import Runs, runs_of, vnodes_of
-from workers.backfill.model import Arrangement, Key, ModelPage, Reading, order_python
+from tests.support.model import Arrangement, Key, ModelPage, Reading, order_python
 from workers.backfill.positions import Positions, redistributed
 from workers.backfill.scan import ActorState
 

@@ -45,10 +45,12 @@ from service.protocol.report import Collected
 from service.protocol.vnodes import vnodes_of
 from tests.support.arrangement import view
 from tests.support.key_shapes import SHAPES, Dml, KeyShape, random_dml
+from tests.support.model import Key, Row, Value, VersionedTable, identity, order_python, text_of
 from tests.support.state_store import Store
-from workers.backfill.model import Key, Row, Value, VersionedTable, identity, order_python, text_of
+from tests.support.table_scans import scans_of, table_scans
 from workers.backfill.order import key_of
-from workers.executors.graph import GraphExecutor, Stores
+from workers.graph import GraphExecutor
+from workers.runners.port import Stores
 from workers.state_store.dml import DmlStore
 from workers.state_store.postgres import PostgresStore
 
@@ -116,7 +118,9 @@ class RealWorld:
         relations = [self.upstream.id, self.target.id]
         await self.store.tables.roll_back(relations, Epoch(self.committed), term=TERM)
         self.rows = dict(self.committed_rows)
-        self.executor = GraphExecutor(WorkerId(f"w-{self.generation}"), self.spark, self._connect)
+        self.executor = GraphExecutor(
+            WorkerId(f"w-{self.generation}"), self.spark, self._connect, table_scans(self.spark)
+        )
         await self.check()
         # The initial barrier carries neither statements nor another mutation.
         await self._commit(self._run(BarrierKind.INITIAL, Add(jobs=(self._plan(),), paused=self.paused), ()), None)
@@ -126,7 +130,7 @@ class RealWorld:
         mutation = self.pending[0] if self.pending else None
         before, waiting = dict(self.rows), self.waiting
         statements = tuple(self._statement(one) for one in waiting)
-        for scan in self.executor.scans.values():
+        for scan in scans_of(self.executor):
             scan.page_rows = random.choice((1, 2, 5))
         interval = random.choice((1, 1, 1, 300))
         if kill == "after_dml":

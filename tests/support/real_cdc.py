@@ -49,8 +49,9 @@ from service.protocol.vnodes import vnodes_of
 from tests.support.state_store import Store
 from workers.cdc import pages
 from workers.cdc.pages import Copied, PagesOutcome, PagesTask, copy_pages
-from workers.executors.cdc import CdcGraph
-from workers.executors.graph import GraphExecutor, Stores
+from workers.graph import GraphExecutor
+from workers.runners.port import Stores
+from workers.runners.source_scan import Sources
 from workers.state_store.dml import DmlStore
 from workers.state_store.postgres import PostgresStore
 
@@ -434,7 +435,7 @@ class CdcWorld:
     read: int = 0
     collected: Collected | None = None
     conninfo: str | None = None
-    cdc: CdcGraph | None = None
+    cdc: Sources | None = None
     finished: set[FragmentId] = field(default_factory=set[FragmentId])
 
     async def prepare(self) -> None:
@@ -452,8 +453,10 @@ class CdcWorld:
         relations = [table.relation.id for table in self.external.tables.values()]
         await self.store.tables.roll_back(relations, Epoch(self.committed), term=TERM)
         self.close()
-        self.cdc = CdcGraph(self.spark, self._connection)
-        self.executor = GraphExecutor(WorkerId(f"w-{self.generation}"), self.spark, self._connect, cdc=self.cdc)
+        self.cdc = Sources(self.spark, self._connection)
+        self.executor = GraphExecutor(
+            WorkerId(f"w-{self.generation}"), self.spark, self._connect, {FragmentKind.CDC_SCAN: self.cdc.join}
+        )
         jobs = tuple(self.job(table) for table in self.external.tables.values())
         await self.commit(self.run(BarrierKind.INITIAL, Add(jobs=jobs, paused=self.paused)), None)
 

@@ -1,1 +1,1 @@
-"""Pure decisions of the executors: positions, marking, paging, finishing, throttle budget."""
+"""Pure decisions of scans: positions, marking, paging, finishing, throttle budget."""

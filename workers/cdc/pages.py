@@ -15,13 +15,12 @@ from typing import Any, Final
 
 import numpy as np
 import psycopg
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
-from service.protocol.ids import EpochField
 from service.protocol.plan import VnodePosition
 from service.protocol.quoting import quoted
 from service.protocol.relation import state_table
-from service.protocol.vnodes import Runs
+from workers.backfill.actors import FragmentTask
 from workers.backfill.order import Position
 from workers.backfill.pace import page_rows_after
 from workers.backfill.positions import ONE_VNODE, Block, PageSize, Positions, Span, pages
@@ -40,25 +39,9 @@ _VNODE_AT: Final = 6
 """Where the first column is in a row: behind the number of columns and its own length."""
 
 
-class PagesActor(BaseModel):
-    """What one actor may do in this epoch. `permits` None is any number of rows, 0 is none."""
+class PagesTask(FragmentTask):
+    """One table's epoch: what differs from the last one. `undecided` are the transactions that a page has to show."""
 
-    model_config = ConfigDict(frozen=True)
-
-    runs: Runs
-    positions: tuple[VnodePosition, ...]
-    permits: int | None
-
-
-class PagesTask(BaseModel):
-    """One table's epoch: what differs from the last one."""
-
-    model_config = ConfigDict(frozen=True)
-
-    curr: EpochField
-    actors: tuple[PagesActor, ...]
-    slice_seconds: float
-    page_rows: int
     undecided: tuple[int, ...] = ()
 
 

@@ -16,8 +16,8 @@ _LOADED = (
     "pyarrow.csv",
     "pyspark.sql.pandas.serializers",
     "pyspark.worker",
-    "workers.executors.arrangement",
-    "workers.executors.verification",
+    "workers.engines.spark",
+    "workers.rpc.verify",
 )
 
 _COLLECTED_AFTER: Final = 50_000

@@ -15,7 +15,7 @@ from tests.support.production import started as started_server
 from tests.support.real_cdc import CdcWorld, External, Followed, LocalPages
 from tests.support.state_store import prepared_store
 from workers.cdc import backoff
-from workers.executors import cdc as executor
+from workers.runners import source_scan as executor
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from service.protocol.mutation import Pause, Resume
 from tests.support.cdc_steps import Started, finish, move, put, remove
 from tests.support.cdc_tables import NUMBERS, SPLIT
 from workers.cdc.external import AwayError, Session
-from workers.executors import cdc as executor
+from workers.runners import source_scan as executor
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 

@@ -16,7 +16,7 @@ from tests.support.cdc_tables import ENTIRE, NUMBERS, PARTED, SPLIT, TEXTS
 from tests.support.real_cdc import CdcWorld, External, LocalPages, interleaved
 from tests.support.state_store import prepared_store
 from workers.cdc import backoff, log
-from workers.executors import cdc as executor
+from workers.runners import source_scan as executor
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
 

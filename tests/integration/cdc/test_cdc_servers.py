@@ -19,7 +19,7 @@ from tests.support.cdc_tables import NUMBERS
 from tests.support.real_cdc import CdcWorld, External, LocalPages
 from tests.support.state_store import prepared_store
 from workers.cdc import backoff
-from workers.executors import cdc as executor
+from workers.runners import source_scan as executor
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(180)]
 

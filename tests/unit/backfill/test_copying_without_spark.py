@@ -5,18 +5,18 @@ from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from service.protocol.ids import Epoch
-from service.protocol.plan import PositionState, Pushdown, Stateless
+from service.protocol.plan import PositionState, Pushdown
 from tests.support.key_shapes import SHAPES
+from workers.backfill.actors import ActorTask
 from workers.backfill.positions import Block, PageSize
 from workers.backfill.reading import interleaved
-from workers.executors.arrangement import ActorTask, EpochTask, ScanJob, ScanTask, copied_in_store
-from workers.queries.stateless import StatelessPlan, plan
+from workers.engines.port import EpochTask, ScanTask
+from workers.engines.store import StoreEngine, copied_in_store
 from workers.state_store.port import ArrowPage, PageReader, VersionedStore
 
 pytestmark = pytest.mark.timeout(30)
@@ -56,13 +56,9 @@ class Copied:
         self.committed += vnodes
 
 
-def job_of(store: Copied, *, at_once: int = 2) -> ScanJob:
+def job_of(store: Copied, *, at_once: int = 2) -> StoreEngine:
     scan = ScanTask(cast("VersionedStore", store), UPSTREAM, UPSTREAM, 2, QUERY)
-    names = tuple(column.name for column in UPSTREAM.columns)
-    query: StatelessPlan = plan(Stateless(projection=names, pushdown=QUERY), UPSTREAM, UPSTREAM)
-    # Whatever asks Spark for more than its parallelism fails.
-    spark = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=at_once))
-    return ScanJob(cast("Any", spark), scan, query)
+    return StoreEngine(scan, at_once=at_once)
 
 
 def task_of() -> EpochTask:
@@ -97,9 +93,7 @@ def test_nothing_travels_where_the_store_answers_and_nothing_has_to_be_marked(
 @pytest.mark.parametrize("at_once", [1, 2, 9])
 def test_each_actor_has_its_pages_copied_and_committed(at_once: int) -> None:
     store = Copied()
-    first, second = sorted(
-        job_of(store, at_once=at_once).run(task_of(), in_store=True), key=lambda outcome: outcome.actor
-    )
+    first, second = sorted(job_of(store, at_once=at_once).run(task_of()), key=lambda outcome: outcome.actor)
     assert (first.snapshot_rows, first.inserted, first.closed, first.upstream_rows) == (3 * LEFT, 3 * LEFT - 1, 0, 0)
     assert (second.snapshot_rows, second.inserted) == (LEFT, LEFT - 1)
     assert [position.vnode for position in (*first.positions, *second.positions)] == [0, 1, 2, 3]
@@ -110,7 +104,7 @@ def test_each_actor_has_its_pages_copied_and_committed(at_once: int) -> None:
 def test_a_copy_that_fails_fails_the_epoch_and_commits_nothing_of_its_own() -> None:
     store = Copied(broken=frozenset({1}))
     with pytest.raises(ConnectionError):
-        job_of(store).run(task_of(), in_store=True)
+        job_of(store).run(task_of())
     assert not {0, 1, 2}.intersection(store.committed)
 
 
@@ -119,10 +113,10 @@ def test_a_copy_that_hangs_holds_nobody_up_who_gives_it_up() -> None:
     store = Copied(held=frozenset({3}))
     job = job_of(store)
     with ThreadPoolExecutor(1) as lane:
-        running = lane.submit(job.run, task_of(), in_store=True)
+        running = lane.submit(job.run, task_of())
         assert store.reached.wait(20)
         job.give_up()
         assert isinstance(running.exception(20), InterruptedError)
         store.release.set()
     with pytest.raises(InterruptedError):
-        job.run(task_of(), in_store=True)
+        job.run(task_of())

@@ -6,7 +6,7 @@ import pytest
 from service.sql.parse import parse
 from service.sql.statements import CreateTable
 from service.sql.tables import table_relation
-from workers.executors.culprit import shown_key, smallest
+from workers.engines.failing_row import shown_key, smallest
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 10, 1000])

@@ -4,7 +4,7 @@ import pytest
 
 from service.protocol.ids import JobId
 from tests.support.state_store import relation
-from workers.executors.failure import JobFailedError
+from workers.runners.failure import JobFailedError
 
 SPARK = (
     "An error occurred while calling o93.collectToPython.\n: org.apache.spark.SparkArithmeticException:"
@@ -26,6 +26,11 @@ SPARK = (
             "Traceback\npsycopg.errors.DatetimeFieldOverflow: date out of range\nCONTEXT: COPY",
             True,
             "the state store refused a value: date out of range",
+        ),
+        (
+            "An error occurred while calling o9.\n: java.lang.ArithmeticException: Division impossible\n\tat java",
+            True,
+            "a numeric needs more than 38 digits: Division impossible",
         ),
         (
             "Traceback\npsycopg.errors.UndefinedTable: gone",

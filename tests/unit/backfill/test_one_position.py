@@ -9,9 +9,11 @@ import pytest
 from service.protocol.ids import Epoch, Vnode
 from service.protocol.plan import PositionState, VnodePosition
 from tests.support.key_shapes import SHAPES
+from workers.backfill.actors import ActorTask
 from workers.backfill.positions import BLOCK_VNODES, ONE_VNODE, Block, PageSize
 from workers.backfill.reading import interleaved
-from workers.executors.arrangement import ActorTask, EpochTask, ScanTask, read_rows
+from workers.engines.port import EpochTask, ScanTask
+from workers.engines.spark import read_rows
 from workers.queries.stateless import REPORT
 from workers.state_store.port import ArrowPage, VersionedStore
 

@@ -34,8 +34,8 @@ def test_d5_other_names_are_free(name: str) -> None:
 def test_d5_no_other_column_of_ours_is_written_anywhere() -> None:
     """A name that begins as ours do, and stands in a text of the code, is a reserved one."""
     written = re.compile(r"""["'`](_[a-z][a-z_0-9]*)["'`]""")
-    sources = [path for part in ("workers/state_store", "workers/executors", "workers/queries", "workers/backfill")
-               for path in (ROOT / part).rglob("*.py")]  # fmt: skip
+    sources = [path for part in ("state_store", "runners", "engines", "rpc", "queries", "backfill")
+               for path in (ROOT / "workers" / part).rglob("*.py")]  # fmt: skip
     found = {name for path in sources for name in written.findall(path.read_text())}
     unknown = {name for name in found if not why_reserved(name) and name not in OF_OTHER_FRAMES}
     assert not unknown

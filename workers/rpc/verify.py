@@ -22,7 +22,7 @@ from service.protocol.relation import Relation
 from service.protocol.request import Verified, Verify, VerifyScan, VnodeDifference
 from service.protocol.vnodes import Runs, runs_of
 from workers.backfill.positions import Positions, pages
-from workers.executors.rows import PositionColumns, actor_indexes, input_schema, row_batch
+from workers.engines.rows import PositionColumns, actor_indexes, input_schema, row_batch
 from workers.queries.stateless import StatelessPlan, plan
 from workers.spark.frames import spark_schema
 from workers.state_store.port import LIVE, PAGE, VNODE, VersionedStore

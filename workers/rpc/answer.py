@@ -27,8 +27,8 @@ from pyspark.sql.types import (
 from service.protocol.columns import Column, ColumnType, TypeName
 from service.protocol.relation import Relation
 from service.protocol.request import Analyze, Analyzed, Rejected, Request, Verified, Verify
-from workers.executors.failure import explain
-from workers.executors.verification import verify
+from workers.rpc.verify import verify
+from workers.runners.failure import explain
 from workers.state_store.port import VersionedStore
 from workers.state_store.wire import ticked
 

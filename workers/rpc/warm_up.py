@@ -16,9 +16,11 @@ from service.protocol.ids import Epoch, RelationId, Vnode
 from service.protocol.plan import PositionState, Pushdown, Stateless, VnodePosition
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.vnodes import Runs
+from workers.backfill.actors import ActorTask
 from workers.backfill.positions import Block, PageSize
 from workers.backfill.reading import interleaved
-from workers.executors.arrangement import ActorTask, EpochTask, ScanJob, ScanTask
+from workers.engines.port import EpochTask, ScanTask
+from workers.engines.spark import SparkEngine
 from workers.queries.stateless import plan
 from workers.state_store.port import CLOSE, LIVE, ArrowPage, PageReader, Replayed, VersionedStore, Written
 from workers.state_store.postgres import read_schema
@@ -91,18 +93,17 @@ def warm(spark: SparkSession, parallelism: int) -> None:
     """Run epochs of a scan, one partition per task slot."""
     query = Stateless(projection=("k", "i + 1", "n", "upper(t)", "z"), predicate="i > 0")
     scan = ScanTask(_Handful(), _RELATION, _RELATION, parallelism)
-    job = ScanJob(spark, scan, plan(query, _RELATION, _RELATION))
+    engine = SparkEngine(spark, scan, plan(query, _RELATION, _RELATION))
     actor = ActorTask(runs=((0, 0),), positions=(_VNODE,), permits=None)
     for turn in range(1, _TURNS + 1):
-        job.run(
+        engine.run(
             EpochTask(
                 curr=Epoch(turn + 1),
                 reading=interleaved(since=Epoch(turn), curr=Epoch(turn + 1)),
                 actors=(actor,) * parallelism,
                 slice_seconds=0,
                 page_rows=1,
-            ),
-            in_store=False,
+            )
         )
 
 

@@ -18,6 +18,8 @@ _ADVICE: Final = re.compile(r' (Use `try_[^.]*\.|If necessary set "[^"]*" to "[^
 _OWN_FAULT: Final = ("21", "22", "23", "42", "P0001")
 # A value that Postgres refused, told by the Python process of an executor that wrote it.
 _REFUSED: Final = re.compile(r"psycopg\.errors\.(?P<name>\w+): (?P<said>[^\n]*)")
+# Spark has no condition for it: the quotient of a remainder has more digits than its decimals.
+_ARITHMETIC: Final = re.compile(r"java\.lang\.ArithmeticException: (?P<said>[^\n]*)")
 _DATA_EXCEPTION: Final = "22"
 
 
@@ -51,6 +53,9 @@ def explain(error: BaseException) -> tuple[bool, str]:
     condition = _CONDITION.search(text)
     if own is not None and condition is not None:
         return True, _ADVICE.sub("", condition.group(0))[:500]
+    arithmetic = _ARITHMETIC.search(text)
+    if arithmetic is not None:
+        return True, f"a numeric needs more than 38 digits: {arithmetic['said']}"[:500]
     refused = _REFUSED.search(text)
     if refused is not None and _class_of(refused["name"]) == _DATA_EXCEPTION:
         return True, f"the state store refused a value: {refused['said']}"[:500]

@@ -14,8 +14,8 @@ import structlog
 from pyspark.sql import SparkSession
 
 from service.protocol.relation import Relation
-from workers.executors.arrangement import EpochTask, ScanTask, project, read_rows
-from workers.executors.rows import input_schema
+from workers.engines.rows import input_schema
+from workers.engines.spark import EpochTask, ScanTask, project, read_rows
 from workers.queries.stateless import StatelessPlan
 from workers.spark.frames import spark_schema
 from workers.state_store.wire import key_text
@@ -25,7 +25,7 @@ LIMIT_SECONDS: Final = 30.0
 log = structlog.get_logger(__name__)
 
 
-def find_culprit(spark: SparkSession, scan: ScanTask, plan: StatelessPlan, task: EpochTask) -> str | None:
+def find_failing_row(spark: SparkSession, scan: ScanTask, plan: StatelessPlan, task: EpochTask) -> str | None:
     """Return the key of a row that fails, as `(id) = (5)`, or None where none was found in time."""
     try:
         return _search(spark, scan, plan, task)

@@ -1,0 +1,97 @@
+"""An actor's part of an epoch as far as history goes: pages until its slice or its permits are used up."""
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from service.protocol.plan import VnodePosition
+from workers.backfill.pace import page_rows_after
+from workers.backfill.positions import Block, PageSize, Positions, pages
+from workers.engines.port import ActorOutcome, EpochTask, ScanTask
+from workers.state_store.port import ArrowPage, PageReader
+
+
+@dataclass
+class ActorHistory:
+    """Reads one actor's pages until its slice or its permits are used up."""
+
+    scan: ScanTask
+    task: EpochTask
+    index: int
+    began: float = field(default_factory=time.monotonic)  # noqa: TID251 - the task owns the clock of its slice
+    snapshot_rows: int = 0
+    copied: int = 0
+
+    def __post_init__(self) -> None:
+        actor = self.task.actors[self.index]
+        self.page_rows = self.task.page_rows
+        self.positions = Positions(
+            actor.runs,
+            {position.vnode: position for position in actor.positions},
+            block_vnodes=self.scan.block_vnodes,
+        )
+
+    def pages(self) -> Iterator[ArrowPage]:
+        """Read the pages; what was copied is durable when they end."""
+        permits = self.task.actors[self.index].permits
+        with page_reader(self.scan, self.task, self.positions) as read_page:
+            sized = _SizedPages(read_page, self.page_rows)
+            for page in pages(
+                self.positions, sized.read, page_rows=sized.next_rows, permits=permits, more_time=self._more_time
+            ):
+                self.snapshot_rows += sum(page.rows.values())
+                self.copied += page.copied
+                self.page_rows = sized.page_rows
+                yield page
+
+    def report(self) -> dict[str, Any]:
+        """Return what is told of it."""
+        return {
+            "actor": self.index,
+            "positions": [position.model_dump(mode="json") for position in self.positions.take_changed()],
+            "snapshot_rows": self.snapshot_rows,
+            "page_rows": self.page_rows,
+            "reading_seconds": self._seconds(),
+            "used_slice": not self._more_time(),
+        }
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self.began  # noqa: TID251 - as above
+
+    def _more_time(self) -> bool:
+        return self._seconds() < self.task.slice_seconds
+
+
+def page_reader(scan: ScanTask, task: EpochTask, positions: Positions) -> AbstractContextManager[PageReader]:
+    """A query that the store can answer is copied inside it: its rows meet Spark only when they change."""
+    if scan.pushdown is None or not positions.next_block():
+        at = task.reading.at
+        return nullcontext(lambda block, size: scan.store.read_page(scan.upstream, block, at=at, size=size))
+    return scan.store.copying(scan.upstream, scan.target, scan.pushdown, at=task.reading.at, epoch=task.curr)
+
+
+@dataclass
+class _SizedPages:
+    """Reads pages and learns from each how large the next may be."""
+
+    page_reader: PageReader
+    page_rows: int
+
+    def next_rows(self) -> int:
+        return self.page_rows
+
+    def read(self, block: Block, size: PageSize) -> ArrowPage:
+        began = time.monotonic()  # noqa: TID251 - the task owns the clock of its slice
+        page = self.page_reader(block, size)
+        seconds = time.monotonic() - began  # noqa: TID251 - as above
+        rows = sum(page.rows.values())
+        self.page_rows = page_rows_after(self.page_rows, rows=rows, size_bytes=page.size_bytes, seconds=seconds)
+        return page
+
+
+def outcome_of(values: dict[str, Any]) -> ActorOutcome:
+    """Return the outcome that was told as JSON."""
+    positions = tuple(VnodePosition.model_validate(position) for position in values.pop("positions"))
+    return ActorOutcome(positions=positions, **values)

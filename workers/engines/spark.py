@@ -1,0 +1,128 @@
+"""The engine for every query: one Spark job per fragment and epoch, one partition per actor, every transaction fenced.
+
+    task: reader (python, Arrow) -> marking, filter, projection (Spark SQL) -> writer (python, Arrow)
+
+Pages of a query that the store can answer itself are copied inside the store by the reader; then only changes travel.
+The reader ends with one control row that carries, as JSON, what it did; the writer turns it into the actor's outcome.
+"""
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+
+from workers.engines.history import ActorHistory, outcome_of
+from workers.engines.port import ActorOutcome, EpochTask, ScanTask
+from workers.engines.rows import PositionColumns, actor_indexes, input_schema, repeated, row_batch
+from workers.queries.stateless import REPORT, StatelessPlan
+from workers.spark.frames import spark_schema
+from workers.state_store.port import CONTROL, OPERATION, PAGE
+
+OUTCOME = "outcome"
+PROPERTY = "tidefill.epoch"
+
+
+class SparkEngine:
+    """One fragment's job, planned once per generation and run once per epoch.
+
+    Spark analyses, optimizes and compiles a frame anew whenever it is built, which takes a tenth of an interval and
+    more; so the frame is built when there is something for it to do, and kept, and what an epoch is about reaches the
+    tasks as a local property of the job.
+    """
+
+    def __init__(self, spark: SparkSession, scan: ScanTask, plan: StatelessPlan) -> None:
+        self._spark, self._frame = spark, frame(spark, scan, plan)
+
+    def run(self, task: EpochTask) -> list[ActorOutcome]:
+        """See `ScanEngine`."""
+        self._spark.sparkContext.setLocalProperty(PROPERTY, task.model_dump_json())
+        outcomes = [outcome_of(json.loads(row[0])) for row in self._frame.collect()]
+        assert sorted(outcome.actor for outcome in outcomes) == list(range(len(task.actors))), outcomes
+        return outcomes
+
+    def give_up(self) -> None:
+        """Spark cancels its jobs by their group."""
+
+
+def frame(spark: SparkSession, scan: ScanTask, plan: StatelessPlan) -> DataFrame:
+    """Return the job's frame: each actor's rows are read, made into the query's and written by one task."""
+    read = spark.range(0, scan.actors, 1, scan.actors).mapInArrow(
+        partial(_read_actors, scan), spark_schema(input_schema(scan.upstream))
+    )
+    return project(read, plan).mapInArrow(partial(_write_actor, scan), f"{OUTCOME} string")
+
+
+def project(read: DataFrame, plan: StatelessPlan) -> DataFrame:
+    """Return what the query makes of the rows that a reader gives."""
+    return read.selectExpr(*plan.typed).where(plan.kept).selectExpr(*plan.projected).selectExpr(*plan.written)
+
+
+# --- in the tasks -------------------------------------------------------------------------------------------------
+
+
+def _epoch_task() -> EpochTask:
+    context = TaskContext.get()
+    assert context is not None
+    stated = context.getLocalProperty(PROPERTY)
+    assert stated is not None, "a task without an epoch"
+    return EpochTask.model_validate_json(stated)
+
+
+def _read_actors(scan: ScanTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    task = _epoch_task()
+    for batch in batches:
+        for actor in actor_indexes(batch):
+            yield from read_rows(scan, task, actor)
+
+
+def read_rows(scan: ScanTask, task: EpochTask, index: int) -> Iterator[pa.RecordBatch]:
+    """Yield what one actor has to transform in an epoch: marked changes, then pages, then its control row."""
+    history = ActorHistory(scan, task, index)
+    schema, reading = input_schema(scan.upstream), task.reading
+    upstream_rows = 0
+    if reading.changes:
+        beside = PositionColumns(history.positions, len(scan.upstream.key))
+        for operation, batch in scan.store.read_changes(
+            scan.upstream, after=reading.after, upto=reading.upto, runs=task.actors[index].runs
+        ):
+            upstream_rows += batch.num_rows
+            yield row_batch(schema, operation, batch, beside.of(batch))
+    for page in history.pages():
+        for batch in page.batches:
+            yield row_batch(schema, PAGE, batch, None)
+    yield _control_batch(schema, {**history.report(), "upstream_rows": upstream_rows, "copied": history.copied})
+
+
+def _write_actor(scan: ScanTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    report: dict[str, Any] = {}
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            controls = batch.column(REPORT)
+            if controls.null_count == batch.num_rows:
+                yield batch
+                continue
+            # The control row is the reader's last, so it ends its batch.
+            report.update(json.loads(controls[-1].as_py()))
+            if batch.num_rows > 1:
+                yield batch.slice(0, batch.num_rows - 1)
+
+    written = scan.store.write(scan.target, _epoch_task().curr, rows())
+    assert report, "the reader's control row did not arrive"
+    copied = report.pop("copied")
+    outcome = {**report, "inserted": copied + written.inserted, "closed": written.closed}
+    yield pa.RecordBatch.from_arrays([pa.array([json.dumps(outcome)])], names=[OUTCOME])
+
+
+def _control_batch(schema: pa.Schema, done: dict[str, Any]) -> pa.RecordBatch:
+    values: dict[str, pa.Array[Any]] = {
+        OPERATION: repeated(CONTROL, 1),
+        REPORT: pa.array([json.dumps(done)], pa.string()),
+    }
+    return pa.RecordBatch.from_arrays(
+        [values.get(wanted.name) or pa.nulls(1, wanted.type) for wanted in schema], schema=schema
+    )

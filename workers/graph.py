@@ -1,0 +1,195 @@
+"""One graph on one worker: what its fragments are, and how one epoch of all of them runs.
+
+The order inside an epoch: the mutation acts first (I4); then the runners run, tables before the scans that read them,
+upstream before downstream. What nothing changed and what has no history to read costs nothing. Next:
+`workers.runners.table_scan`.
+"""
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from service.protocol.barrier import Barrier, BarrierKind
+from service.protocol.cdc import SourceReport
+from service.protocol.dml import Unfinished
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, JobId, WorkerId
+from service.protocol.mutation import Add, Pause, Resume, Stop
+from service.protocol.plan import FragmentKind, JobPlan
+from service.protocol.report import ActorReport, Collected, RelationReport
+from workers.backfill.pace import epoch_seconds
+from workers.backfill.reading import Replay
+from workers.runners.dml import DmlRunner
+from workers.runners.port import FragmentReport, FragmentRunner, Join, Place, RunningEpoch, Stores
+from workers.state_store.dml import DmlOutcome
+from workers.state_store.upkeep import Upkeep
+
+
+@dataclass
+class GraphExecutor:
+    """Runs a graph's epochs. A new generation is a fresh start from the plan of its initial barrier.
+
+    `turn` is held while a Spark job runs: the graphs of snapshot jobs share one, so that however many there are, they
+    leave the database graph as many task slots as it uses (I10).
+    """
+
+    worker: WorkerId
+    spark: SparkSession
+    connect: Callable[[Barrier], Stores]
+    joins: Mapping[FragmentKind, Join]
+    """What runs each kind of fragment. Statements need none: they have one runner."""
+    upkeep: Upkeep | None = None
+    turn: AbstractContextManager[Any] = field(default_factory=nullcontext[None])
+    pool: str = "default"
+    """Spark shares its task slots out evenly between the jobs of different pools."""
+    clock: Callable[[], float] = time.monotonic  # noqa: TID251 - the executor owns the worker's clock
+    generation: Generation | None = None
+    stores: Stores | None = None
+    paused: bool = False
+    runners: dict[Place, FragmentRunner] = field(default_factory=dict[Place, FragmentRunner])
+    replays: dict[JobId, Replay] = field(default_factory=dict[JobId, Replay])
+    """Of the jobs that do not interleave: those of a graph of their own."""
+    over: bool = False
+    """Whether nobody waits for its epochs any more."""
+
+    def run(self, barrier: Barrier) -> Collected:
+        """Run one epoch; when it returns, everything it wrote is durable. Raises JobFailedError where one job is to
+        blame.
+        """
+        began = self.clock()
+        if barrier.kind is BarrierKind.INITIAL:
+            self._begin(barrier)
+        assert barrier.generation == self.generation, "a barrier of another generation"
+        self._mutate(barrier)
+        epoch = self._epoch(barrier, began)
+        reports: list[FragmentReport] = []
+        for place in sorted(self.runners):
+            runner = self.runners[place]
+            reading = runner.readers(paused=self.paused)
+            reports += runner.run(epoch)
+            epoch.readers -= reading
+        consumed = self._replayed(epoch)
+        if self.upkeep is not None:
+            for relation, rows in epoch.inserted.items():
+                self.upkeep.wrote(relation, rows)
+            self.upkeep.look()
+        epoch.timings_ms["epoch"] = (self.clock() - began) * 1000
+        return self._collected(epoch, reports, consumed)
+
+    def interrupt(self) -> None:
+        """End this executor: no Spark job of it begins from now on, and one that runs is cancelled, so that its turn is
+        another's. Called from another thread than the one that hangs.
+        """
+        self.over = True
+        for runner in list(self.runners.values()):
+            runner.end()
+        self.spark.sparkContext.cancelJobGroup(self._group)
+
+    def _begin(self, barrier: Barrier) -> None:
+        for runner in self.runners.values():
+            runner.end()
+        dml = DmlRunner()
+        self.runners, self.replays = {dml.place: dml}, {}
+        self.generation, self.stores = barrier.generation, self.connect(barrier)
+
+    def _mutate(self, barrier: Barrier) -> None:
+        now = self.clock()
+        match barrier.mutation:
+            case Pause() | Resume():
+                self.paused = isinstance(barrier.mutation, Pause)
+            case Add(jobs=jobs, paused=paused):
+                self.paused = paused if barrier.kind is BarrierKind.INITIAL else self.paused
+                self._add(jobs, barrier.graph, now)
+            case Stop(jobs=jobs):
+                self._stop(jobs)
+            case None:
+                pass
+            case mutation:
+                for runner in self.runners.values():
+                    runner.mutate(mutation, now)
+
+    def _add(self, jobs: Sequence[JobPlan], graph: GraphId, now: float) -> None:
+        for job in jobs:
+            if job.snapshot is not None and graph != DATABASE_GRAPH:
+                self.replays[job.id] = Replay(job.snapshot.epoch, job.snapshot.consumed)
+            for fragment in job.fragments:
+                if fragment.kind is not FragmentKind.DML:
+                    runner = self.joins[fragment.kind](job, fragment, now)
+                    self.runners[runner.place] = runner
+
+    def _stop(self, jobs: Sequence[JobId]) -> None:
+        for place, runner in list(self.runners.items()):
+            if runner.stop(jobs):
+                runner.end()
+                del self.runners[place]
+
+    def _epoch(self, barrier: Barrier, began: float) -> RunningEpoch:
+        assert self.stores is not None
+        upto = self._replay_upto(barrier)
+        return RunningEpoch(
+            barrier,
+            self.stores,
+            self.paused,
+            began,
+            self.clock,
+            lambda: self._spark_turn(barrier.curr),
+            epoch_seconds(barrier.interval_ms / 1000, alone=barrier.graph != DATABASE_GRAPH),
+            sum(runner.readers(paused=self.paused) for runner in self.runners.values()),
+            {job: replay.reading(upto) for job, replay in self.replays.items()},
+        )
+
+    def _replay_upto(self, barrier: Barrier) -> Epoch | None:
+        """Return how far the change log may be replayed now: only once the snapshot is read, and not while a pause or
+        a limit of 0 holds the job.
+        """
+        settled = not self.paused and all(runner.settled for runner in self.runners.values())
+        return barrier.replay_upto if settled else None
+
+    def _replayed(self, epoch: RunningEpoch) -> Epoch | None:
+        """Take over, and return, how far a replay came. Looked at again: a snapshot may have been read to its end in
+        this epoch.
+        """
+        upto = self._replay_upto(epoch.barrier)
+        if upto is None:
+            return None
+        for job, reading in epoch.readings.items():
+            self.replays[job].replayed(reading, upto)
+        return max((reading.upto for reading in epoch.readings.values()), default=None)
+
+    def _collected(self, epoch: RunningEpoch, reports: Sequence[FragmentReport], consumed: Epoch | None) -> Collected:
+        dml = next((one for one in reports if isinstance(one, DmlOutcome)), None)
+        return Collected(
+            worker=self.worker,
+            graph=epoch.barrier.graph,
+            generation=epoch.barrier.generation,
+            epoch=epoch.barrier.curr,
+            actors=tuple(one for one in reports if isinstance(one, ActorReport)),
+            sources=tuple(one for one in reports if isinstance(one, SourceReport)),
+            relations=tuple(
+                RelationReport(relation=relation, key_count_delta=delta)
+                for relation, delta in epoch.key_count_deltas.items()
+                if delta
+            ),
+            statements=() if dml is None else dml.results,
+            unfinished=Unfinished() if dml is None else dml.unfinished,
+            timings_ms=epoch.timings_ms,
+            consumed=consumed,
+        )
+
+    @property
+    def _group(self) -> str:
+        """What Spark calls the jobs of this generation."""
+        return f"{self.pool}-{self.generation}"
+
+    @contextmanager
+    def _spark_turn(self, epoch: Epoch) -> Generator[None]:
+        """Hold the turn of a Spark job of this generation. Raises InterruptedError once it is over."""
+        with self.turn:
+            if self.over:
+                raise InterruptedError(f"generation {self.generation} is over")
+            self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.pool)
+            self.spark.sparkContext.setJobGroup(self._group, f"epoch {epoch}")
+            yield

@@ -1,0 +1,1 @@
+"""Questions of the service, answered beside the epochs. Next: `workers.rpc.answer`."""

@@ -1,0 +1,44 @@
+"""The statements of an epoch, which the DML fragments of all tables run together: one transaction keeps their order."""
+
+from collections.abc import Sequence
+
+from service.protocol.ids import JobId
+from service.protocol.mutation import Mutation
+from workers.runners.port import FragmentReport, Phase, Place, RunningEpoch
+
+
+class DmlRunner:
+    """Runs the statements that came with a barrier."""
+
+    place: Place = (Phase.DML, 0, 0)
+    settled = True
+
+    def mutate(self, mutation: Mutation, now: float) -> None:
+        """Nothing acts on DML."""
+
+    def readers(self, *, paused: bool) -> int:
+        """DML reads no history."""
+        del paused
+        return 0
+
+    def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
+        """Run the statements, in order."""
+        barrier = epoch.barrier
+        done = epoch.stores.dml.run(barrier.statements, barrier.curr, barrier.dml) if barrier.statements else None
+        epoch.timings_ms["dml"] = (epoch.clock() - epoch.began) * 1000
+        if done is None:
+            return ()
+        epoch.changed |= done.changed
+        for relation, delta in done.key_count_deltas.items():
+            epoch.key_count_deltas[relation] += delta
+        for result, relation in zip(done.results, done.relations, strict=True):
+            epoch.inserted[relation] += result.affected
+        return (done,)
+
+    def stop(self, jobs: Sequence[JobId]) -> bool:
+        """A graph that has no table now may get one."""
+        del jobs
+        return False
+
+    def end(self) -> None:
+        """It holds nothing between epochs."""

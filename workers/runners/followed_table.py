@@ -1,0 +1,131 @@
+"""One CDC scan while it runs: its pages as a Spark job, its place in an epoch, and what is reported of it. Next:
+`workers.runners.source_scan`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from service.protocol.cdc import CdcScan, CdcTableReport
+from service.protocol.ids import Epoch
+from service.protocol.plan import VnodePosition
+from service.protocol.report import ActorReport
+from workers.backfill.pace import Pace
+from workers.cdc.following import TableEpoch
+from workers.cdc.keys import ExternalTable, stretches
+from workers.cdc.pages import Copied, PagesOutcome, PagesTask, copy_pages
+from workers.cdc.snapshots import Snapshot
+from workers.engines.rows import actor_indexes
+from workers.runners.history import HistoryScan
+from workers.runners.port import RunningEpoch
+
+PROPERTY = "tidefill.cdc"
+
+
+class PagesJob:
+    """The Spark job that copies pages of one table, planned once per generation; see `SparkEngine`."""
+
+    def __init__(self, spark: SparkSession, copied: Copied) -> None:
+        self._frame = spark.range(0, copied.actors, 1, copied.actors).mapInArrow(
+            partial(_copy_actors, copied), "outcome string"
+        )
+        self._context = spark.sparkContext
+
+    def run(self, task: PagesTask) -> list[PagesOutcome]:
+        """Run one epoch; what its actors wrote is durable when it returns. Raises Spark's errors."""
+        self._context.setLocalProperty(PROPERTY, task.model_dump_json())
+        outcomes = [PagesOutcome.model_validate_json(row[0]) for row in self._frame.collect()]
+        assert sorted(outcome.actor for outcome in outcomes) == list(range(len(task.actors))), outcomes
+        return sorted(outcomes, key=lambda outcome: outcome.actor)
+
+
+def _copy_actors(copied: Copied, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    context = TaskContext.get()
+    assert context is not None
+    stated = context.getLocalProperty(PROPERTY)
+    assert stated is not None, "a task without an epoch"
+    task = PagesTask.model_validate_json(stated)
+    for batch in batches:
+        for actor in actor_indexes(batch):
+            outcome = copy_pages(copied, task, actor)
+            yield pa.RecordBatch.from_arrays([pa.array([outcome.model_dump_json()])], names=["outcome"])
+
+
+@dataclass(kw_only=True)
+class FollowedTable(HistoryScan):
+    """One CDC scan as it runs."""
+
+    scan: CdcScan
+    broken: str | None = None
+    waiting: str | None = None
+    table: ExternalTable | None = None
+    """As it is in the catalog there; None until it was looked at with the present sessions."""
+    partitions: set[str] = field(default_factory=set[str])
+    """Those that came to it while it was followed."""
+    pace: Pace = field(default_factory=Pace)
+    planned: PagesJob | None = None
+    outcomes: list[PagesOutcome] = field(default_factory=list[PagesOutcome])
+    """What this epoch's pages did, until it is known whether it counts."""
+
+    @property
+    def positions(self) -> dict[int, VnodePosition]:
+        """Where each split stands, over all actors."""
+        return {number: at for actor in self.state.actors for number, at in actor.positions.by_vnode.items()}
+
+    def replan(self) -> None:
+        """Forget the job, which has a partition for each actor."""
+        self.planned = None
+
+    def forget(self) -> None:
+        """Forget what was learnt with sessions that have ended."""
+        self.table = self.planned = None
+
+    def may_read(self, *, paused: bool) -> bool:
+        """Whether history may be read in an epoch of a graph that is paused or not."""
+        return self.broken is None and super().may_read(paused=paused)
+
+    def pages_task(self, curr: Epoch, permits: Sequence[int | None], undecided: tuple[int, ...]) -> PagesTask:
+        """Return what its actors may do in an epoch, but for their slice."""
+        return PagesTask(curr=curr, actors=self.actor_tasks(permits), page_rows=self.page_rows, undecided=undecided)
+
+    def measured(self, *, slice_seconds: float, job_seconds: float) -> None:
+        """Learn from the job that read `outcomes`."""
+        self.pace = self.measure(self.outcomes, self.pace, slice_seconds=slice_seconds, job_seconds=job_seconds)
+
+    def epoch(self) -> TableEpoch:
+        """Return the table as the log is to be folded over it, after its pages were read."""
+        assert self.table is not None
+        splits, read = self.scan.splits, [outcome for outcome in self.outcomes if outcome.snapshot is not None]
+        return TableEpoch(
+            fragment=self.state.id,
+            table=self.table,
+            settled=stretches(splits, self.positions),
+            complete=self.state.finished,
+            fresh={o.actor: stretches(splits, {at.vnode: at for at in o.positions}) for o in read},
+            snapshots={o.actor: Snapshot.parse(o.snapshot) for o in read if o.snapshot is not None},
+            paged=sum(outcome.snapshot_rows for outcome in read),
+            broken=self.broken,
+            partitions=self.partitions,
+        )
+
+    def take(self, done: TableEpoch | None, epoch: RunningEpoch, *, finishing: bool) -> Sequence[ActorReport]:
+        """Take over what an epoch did with the table, unless it was taken back, and report it."""
+        counts = done is not None and done.broken is None
+        outcomes = {outcome.actor: outcome for outcome in self.outcomes if counts}
+        if done is not None and counts:
+            epoch.wrote(self.target.id, inserted=done.paged + done.made, ended=done.ended)
+        epoch.timings_ms |= {f"{name}_{self.state.id}": took for name, took in self.timings_ms.items()}
+        changes = done.changes if done is not None and counts else 0
+        self.advance(list(outcomes.values()))
+        # The log is read once, not by actors: the first one tells of it.
+        return self.reports(outcomes, finishing=finishing, forwarded=lambda actor: 0 if actor else changes)
+
+    def told(self) -> CdcTableReport | None:
+        """Return why it does not follow, or may not be read now; None where it does and may."""
+        if self.broken is None and self.waiting is None:
+            return None
+        return CdcTableReport(fragment=self.state.id, broken=self.broken, waiting=self.waiting)

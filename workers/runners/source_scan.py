@@ -1,0 +1,304 @@
+"""The CDC scans of a graph, source by source: what of each an epoch reads, and what is reported of it.
+
+In an epoch, before the scans that read the tables: the slot is advanced to the last offset that is known to be
+committed; pages are read, one Spark job for each table that has history left, one task for each actor; then the log is
+decoded and folded over them (`workers.cdc.following`). A source that does not answer costs the epoch nothing: what was
+written of its tables is taken back, its positions and its offset stay, and it is tried again later.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from service.protocol.barrier import BarrierKind
+from service.protocol.cdc import SourceConnection, SourceReport, lsn_of
+from service.protocol.ids import FragmentId, JobId, SourceId
+from service.protocol.mutation import Mutation
+from service.protocol.plan import FragmentPlan, JobPlan
+from workers.backfill.scan import ScanState
+from workers.cdc.apply import applying
+from workers.cdc.backoff import Backoff
+from workers.cdc.external import AwayError, ChangedError, Session
+from workers.cdc.following import REBUILD, Followed, TableEpoch, follow
+from workers.cdc.keys import ExternalKey, ExternalTable
+from workers.cdc.pages import Copied
+from workers.cdc.pgoutput import lsn_text
+from workers.runners.followed_table import FollowedTable, PagesJob
+from workers.runners.port import FragmentReport, Phase, Place, RunningEpoch
+
+ADVANCE_BYTES = 1 << 20
+"""What the external database may keep without need: forgetting it costs reading it there once more."""
+BEHIND_BYTES = 256 << 20
+"""With more of the log to read, no pages are read until it is read: live first (I5)."""
+BEHIND_CHANGES = 500_000
+"""How much of it an epoch reads then."""
+
+
+@dataclass
+class SourceScans:
+    """One external database and the tables that follow it: a `FragmentRunner`.
+
+    `offset` is the end of the last commit that was decoded; `committed` is the newest one that a commit is known to
+    hold.
+    """
+
+    id: SourceId
+    slot: str
+    publication: str
+    offset: int
+    committed: int
+    undecided: tuple[int, ...]
+    spark: SparkSession
+    connection_of: Callable[[SourceId], SourceConnection]
+    tables: dict[FragmentId, FollowedTable] = field(default_factory=dict[FragmentId, FollowedTable])
+    session: Session | None = None
+    conninfo: str = field(default="", repr=False)
+    backoff: Backoff = field(default_factory=Backoff)
+    ended: bool = False
+    settled: bool = True
+    """No change log of the database graph, whose tables these are, is replayed in it."""
+    _commits: bool = False
+    """Whether the last barrier was one that commits: the next one says that it did."""
+
+    @property
+    def place(self) -> Place:
+        """Its tables come one after the other, in the order in which they were created."""
+        return Phase.SOURCE, self.id, 0
+
+    def add(self, job: JobPlan, fragment: FragmentPlan, now: float) -> None:
+        """Follow one more table."""
+        assert fragment.cdc is not None
+        self.tables[fragment.id] = FollowedTable(
+            job.id,
+            job.relation,
+            ScanState.of(fragment, now=now),
+            fragment.cdc.batch_rows,
+            scan=fragment.cdc,
+            broken=fragment.cdc.broken,
+        )
+
+    def mutate(self, mutation: Mutation, now: float) -> None:
+        """Let a mutation act on its tables."""
+        for table in self.tables.values():
+            table.mutate(mutation, now)
+
+    def readers(self, *, paused: bool) -> int:
+        """Return of how many tables history may be read."""
+        return sum(table.may_read(paused=paused) for table in self.tables.values())
+
+    def stop(self, jobs: Sequence[JobId]) -> bool:
+        """Forget the tables of jobs."""
+        self.tables = {id_: table for id_, table in self.tables.items() if table.job not in jobs}
+        return not self.tables
+
+    def end(self) -> None:
+        """End the sessions, for good."""
+        self.ended = True
+        self.close()
+
+    def close(self) -> None:
+        """End the sessions; what was learnt with them is learnt anew."""
+        if self.session is not None:
+            self.session.close()
+        self.session = None
+        for table in self.tables.values():
+            table.forget()
+
+    def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
+        """Read pages, then the log. Raises what Spark and the state store raise."""
+        # A barrier comes only when the last one was committed, if it was one that commits.
+        if self._commits:
+            self.committed = self.offset
+        self._commits = epoch.barrier.kind is not BarrierKind.BARRIER
+        finished = {id_: table.state.finished for id_, table in self.tables.items()}
+        for table in self.tables.values():
+            table.outcomes, table.waiting, table.timings_ms = [], None, {}
+        done: dict[FragmentId, TableEpoch] = {}
+        try:
+            told = self._follow_log(epoch, done)
+            self.backoff.answered()
+        except AwayError as error:
+            if not isinstance(error, _StillAwayError):
+                self.backoff.failed(str(error), epoch.clock())
+                self.close()
+            self._take_back(epoch)
+            told = self._report(waiting=str(error))
+        reports: list[FragmentReport] = []
+        for id_, table in self.tables.items():
+            reports += table.take(done.get(id_), epoch, finishing=finished[id_])
+        return [*reports, told]
+
+    def _follow_log(self, epoch: RunningEpoch, done: dict[FragmentId, TableEpoch]) -> SourceReport:
+        session = self._session(epoch)
+        began = epoch.clock()
+        seen = session.look(self.offset)
+        tables = self._look_at_tables(session)
+        if self.committed - seen.confirmed >= ADVANCE_BYTES:
+            session.advance(self.committed)
+        behind = seen.inserted - self.offset > BEHIND_BYTES
+        if not behind:
+            for table in tables:
+                self._read_pages(session, table, epoch)
+        mine = [table.epoch() for table in tables if table.table is not None]
+        followed = follow(
+            session,
+            epoch.stores.versioned,
+            mine,
+            offset=self.offset,
+            undecided=self.undecided,
+            limit=BEHIND_CHANGES if behind else None,
+            prev=epoch.barrier.prev,
+            curr=epoch.barrier.curr,
+        )
+        self.offset, self.undecided = followed.offset, followed.undecided
+        done.update({one.fragment: one for one in mine})
+        for table in tables:
+            table.broken = table.broken or (done[table.state.id].broken if table.state.id in done else None)
+        if tables:
+            tables[0].timings_ms["log"] = (epoch.clock() - began) * 1000
+        return self._report(followed)
+
+    def _look_at_tables(self, session: Session) -> list[FollowedTable]:
+        """Return the tables that follow, as they are in the catalog there."""
+        unknown = [table for table in self.tables.values() if table.broken is None and table.table is None]
+        # First the server: what another one has, or has not, says nothing of the tables.
+        if unknown:
+            _check_server(session, unknown)
+        for table in unknown:
+            table.table = _looked_at(session, table)
+        return [table for table in self.tables.values() if table.broken is None]
+
+    def _session(self, epoch: RunningEpoch) -> Session:
+        if self.session is None:
+            if epoch.clock() < self.backoff.until:
+                raise _StillAwayError(self.backoff.reason or "the source does not answer")
+            self.conninfo = self.connection_of(self.id).conninfo
+            self.session = Session.open(self.conninfo, self.slot, self.publication)
+        return self.session
+
+    def _read_pages(self, session: Session, table: FollowedTable, epoch: RunningEpoch) -> None:
+        if table.table is None or not table.may_read(paused=epoch.paused):
+            return
+        permits = table.permits(epoch)
+        if all(allowed == 0 for allowed in permits):
+            return
+        began = epoch.clock()
+        slice_seconds = table.pace.slice_seconds(epoch.share_seconds())
+        task = table.pages_task(epoch.barrier.curr, permits, self.undecided)
+        with epoch.spark_turn():
+            if table.planned is None:
+                copied = Copied(epoch.stores.versioned, table.table, len(table.state.actors), self.conninfo)
+                table.planned = PagesJob(self.spark, copied)
+            table.outcomes = table.planned.run(task.model_copy(update={"slice_seconds": slice_seconds}))
+        table.measured(slice_seconds=slice_seconds, job_seconds=epoch.clock() - began)
+        _judge(table, session)
+
+    def _take_back(self, epoch: RunningEpoch) -> None:
+        """Undo what pages wrote in this epoch: they count only with the log that comes after them."""
+        written = [table for table in self.tables.values() if any(o.snapshot_rows for o in table.outcomes)]
+        if written:
+            with applying(epoch.stores.versioned) as writing:
+                for table in written:
+                    writing.undo(table.target.id, epoch.barrier.prev)
+        for table in self.tables.values():
+            table.outcomes = []
+
+    def _report(self, followed: Followed | None = None, *, waiting: str | None = None) -> SourceReport:
+        """Return where the source stands, or that nothing of it was read."""
+        told = SourceReport(
+            source=self.id,
+            offset=lsn_text(self.offset),
+            undecided=self.undecided,
+            waiting=waiting,
+            tables=tuple(told for table in self.tables.values() if (told := table.told()) is not None),
+        )
+        if followed is None:
+            return told
+        end, restart = followed.inserted, followed.restart
+        return told.model_copy(
+            update={
+                "lag_bytes": max(end - self.offset, 0),
+                "retained_bytes": None if restart is None else max(end - restart, 0),
+                "changes": followed.changes,
+                "commit_lag_ms": followed.commit_lag_ms,
+            }
+        )
+
+
+@dataclass
+class Sources:
+    """The sources of a graph. `connection_of` asks the service how to reach one; it raises AwayError where the
+    service does not say.
+    """
+
+    spark: SparkSession
+    connection_of: Callable[[SourceId], SourceConnection]
+    sources: dict[SourceId, SourceScans] = field(default_factory=dict[SourceId, SourceScans])
+
+    def join(self, job: JobPlan, fragment: FragmentPlan, now: float) -> SourceScans:
+        """Return the runner of a table's source, which follows that table as well."""
+        assert fragment.cdc is not None
+        plan = fragment.cdc.source
+        source = self.sources.get(plan.id)
+        # Of a source that is followed already, what was decoded since the plan was made is known here.
+        if source is None or source.ended:
+            offset = lsn_of(plan.offset)
+            source = self.sources[plan.id] = SourceScans(
+                plan.id,
+                plan.slot,
+                plan.publication,
+                offset,
+                offset,
+                plan.undecided,
+                self.spark,
+                self.connection_of,
+            )
+        source.add(job, fragment, now)
+        return source
+
+
+class _StillAwayError(AwayError):
+    """It is not tried yet again."""
+
+
+def _judge(table: FollowedTable, session: Session) -> None:
+    """Sort what kept actors from reading. Raises AwayError."""
+    for outcome in table.outcomes:
+        if outcome.away is not None:
+            raise AwayError(outcome.away)
+        if outcome.broken is not None and table.broken is None:
+            table.broken = f"{outcome.broken}: {REBUILD}"
+        if outcome.waiting is not None:
+            table.waiting = outcome.waiting
+        if outcome.behind:
+            assert table.table is not None
+            older = session.older(session.snapshot(), table.scan.readable_after)
+            table.waiting = f"transactions that began before the table was published still run: {older}"
+
+
+def _check_server(session: Session, tables: Sequence[FollowedTable]) -> None:
+    """Raise AwayError where the server is not the one, or a copy of the one, on which tables were first followed."""
+    now = session.system()
+    for published in (table.scan.published for table in tables):
+        before = None if published is None else published.system
+        if before is not None and now is not None and before != now:
+            raise AwayError(
+                f"the server is another one, with a slot of the same name: its system identifier is {now}, not "
+                f"{before}; point the source back, or DROP and CREATE it and its tables again"
+            )
+
+
+def _looked_at(session: Session, table: FollowedTable) -> ExternalTable | None:
+    """Return the table as it is in the catalog now; None where it cannot be followed any more."""
+    external = {column.name: column for column in table.scan.columns}
+    key = tuple(ExternalKey(external[part.name].external, external[part.name].type) for part in table.target.key)
+    described = ExternalTable(table.target, table.scan, key)
+    try:
+        found = session.table(described)
+    except ChangedError as error:
+        table.broken = f"the external table changed: {error}: {REBUILD}"
+        return None
+    if found is None:
+        table.broken = f"the external table {described.name} was dropped or renamed: {REBUILD}"
+    return found

@@ -1,0 +1,177 @@
+"""A table scan: it backfills one relation into another, merging the upstream's history with its live changes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from service.protocol.ids import Epoch, JobId
+from service.protocol.plan import FragmentPlan, JobPlan, Pushdown
+from service.protocol.relation import Relation
+from service.protocol.request import Engine
+from workers.backfill.pace import COPYING, Pace
+from workers.backfill.reading import Reading, interleaved
+from workers.backfill.scan import ScanState
+from workers.engines.failing_row import find_failing_row
+from workers.engines.port import ActorOutcome, EpochTask, ScanEngine, ScanTask
+from workers.engines.spark import SparkEngine
+from workers.engines.store import StoreEngine, copied_in_store
+from workers.queries.stateless import StatelessPlan, plan
+from workers.runners.failure import JobFailedError
+from workers.runners.history import HistoryScan
+from workers.runners.port import FragmentReport, Phase, Place, RunningEpoch
+from workers.state_store.port import VersionedStore
+
+
+@dataclass(kw_only=True)
+class TableScan(HistoryScan):
+    """One scan fragment as it runs: a `FragmentRunner`."""
+
+    spark: SparkSession
+    upstream: Relation
+    query: StatelessPlan
+    pushdown: Pushdown | None = None
+    consumed: Epoch | None = None
+    """Up to where a snapshot job has come that goes on in the database graph: its first epoch there reads the rest."""
+    paces: dict[Engine, Pace] = field(default_factory=lambda: {Engine.SPARK: Pace(), Engine.STORE: COPYING})
+    """An epoch in which the store copies all by itself takes less long to begin and to end."""
+    engines: dict[Engine, ScanEngine] = field(default_factory=dict[Engine, ScanEngine])
+    """Made when they are first needed: an idle view costs nothing."""
+    ended: bool = False
+
+    @classmethod
+    def join(cls, spark: SparkSession, job: JobPlan, fragment: FragmentPlan, now: float) -> "TableScan":
+        """Build a scan from its plan."""
+        assert fragment.upstream is not None
+        assert fragment.query is not None
+        upstream = fragment.query.reading(fragment.upstream)
+        return cls(
+            job.id,
+            job.relation,
+            ScanState.of(fragment, now=now),
+            spark=spark,
+            upstream=upstream,
+            query=plan(fragment.query, upstream, job.relation),
+            pushdown=fragment.query.pushdown,
+            consumed=None if job.snapshot is None else job.snapshot.consumed,
+        )
+
+    @property
+    def place(self) -> Place:
+        """A relation is created after everything it reads."""
+        return Phase.SCAN, self.target.id, self.state.id
+
+    @property
+    def settled(self) -> bool:
+        """Whether no history is left to read and no limit holds it."""
+        return self.state.finished and not self.state.held
+
+    def replan(self) -> None:
+        """Forget the engines, which know the present actors."""
+        self.engines = {}
+
+    def readers(self, *, paused: bool) -> int:
+        """Whether it may read history."""
+        return int(self.may_read(paused=paused))
+
+    def stop(self, jobs: Sequence[JobId]) -> bool:
+        """Whether its job is among those."""
+        return self.job in jobs
+
+    def end(self) -> None:
+        """Give up what runs, and run nothing any more."""
+        self.ended = True
+        for engine in list(self.engines.values()):
+            engine.give_up()
+
+    def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
+        """Run once, in its share of what is left of the interval."""
+        reading, finished = self._reading(epoch), self.state.finished
+        permits = self.permits(epoch)
+        outcomes: Sequence[ActorOutcome] = ()
+        self.timings_ms = {}
+        if reading.changes or any(allowed != 0 for allowed in permits):
+            task = EpochTask(
+                curr=epoch.barrier.curr,
+                reading=reading,
+                actors=self.actor_tasks(permits),
+                page_rows=self.page_rows,
+            )
+            outcomes = self._compute(epoch, task)
+            self.advance(outcomes)
+            self.consumed = None
+            inserted, closed = (sum(outcome.inserted for outcome in outcomes), sum(o.closed for o in outcomes))
+            epoch.wrote(self.target.id, inserted=inserted, ended=closed)
+        epoch.timings_ms |= {f"{name}_{self.state.id}": took for name, took in self.timings_ms.items()}
+        # Where nothing interleaves there is no change left that its last page might have missed.
+        finishing = self.state.finished if self.job in epoch.readings else finished
+        by_actor = {outcome.actor: outcome for outcome in outcomes}
+        return self.reports(
+            by_actor,
+            finishing=finishing,
+            forwarded=lambda actor: by_actor[actor].upstream_rows if actor in by_actor else 0,
+        )
+
+    def _reading(self, epoch: RunningEpoch) -> Reading:
+        """Return what there is to read. A job that follows the change log mostly finds it empty, and looking costs less
+        than a Spark job: all the more in the database graph's barrier at which it merges.
+        """
+        reading = epoch.readings.get(self.job)
+        if reading is None:
+            barrier, consumed = epoch.barrier, self.consumed
+            since = barrier.prev if self.upstream.id in epoch.changed else barrier.curr
+            reading = interleaved(since=since if consumed is None else consumed, curr=barrier.curr)
+            if consumed is None:
+                return reading
+        if not reading.changes or epoch.stores.versioned.changed(self.upstream, after=reading.after, upto=reading.upto):
+            return reading
+        self.consumed = None
+        return replace(reading, after=reading.upto)
+
+    def _compute(self, epoch: RunningEpoch, task: EpochTask) -> Sequence[ActorOutcome]:
+        store = epoch.stores.versioned
+        try:
+            with epoch.spark_turn():
+                # Only now: who waited long for the turn makes up for it.
+                began = epoch.clock()
+                copies = copied_in_store(self.pushdown, task.reading, finished=self.state.finished)
+                name = Engine.STORE if copies else Engine.SPARK
+                task = task.model_copy(update={"slice_seconds": self.paces[name].slice_seconds(epoch.share_seconds())})
+                engine = self._engine(name, store)
+                # Only now: who ends this from here on finds the engine.
+                self._check_present()
+                outcomes = engine.run(task)
+        except Exception as error:
+            raise JobFailedError(
+                self.job,
+                error,
+                target=self.target,
+                upstream=self.upstream,
+                find_key=partial(find_failing_row, self.spark, self._task(store), self.query, task),
+            ) from error
+        job_seconds = epoch.clock() - began
+        self.paces[name] = self.measure(
+            outcomes, self.paces[name], slice_seconds=task.slice_seconds, job_seconds=job_seconds
+        )
+        return outcomes
+
+    def _check_present(self) -> None:
+        if self.ended:
+            raise InterruptedError("the generation is over")
+
+    def _engine(self, name: Engine, store: VersionedStore) -> ScanEngine:
+        if name not in self.engines:
+            self.engines[name] = make_engine(name, self.spark, self._task(store), self.query)
+        return self.engines[name]
+
+    def _task(self, store: VersionedStore) -> ScanTask:
+        state = self.state
+        return ScanTask(store, self.upstream, self.target, len(state.actors), self.pushdown, state.block_vnodes)
+
+
+def make_engine(name: Engine, spark: SparkSession, scan: ScanTask, query: StatelessPlan) -> ScanEngine:
+    """Return what computes a scan's part of an epoch."""
+    if name is Engine.SPARK:
+        return SparkEngine(spark, scan, query)
+    return StoreEngine(scan, at_once=spark.sparkContext.defaultParallelism)
