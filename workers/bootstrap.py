@@ -25,7 +25,7 @@ from workers.graph import GraphExecutor
 from workers.meta_client import MetaClient, ServiceAwayError
 from workers.rpc.answer import answer
 from workers.rpc.warm_up import warm
-from workers.runners.failure import JobFailedError, explain
+from workers.runners.failure import EXHAUSTED, JobFailedError, explain
 from workers.runners.kinds import joins_of
 from workers.runners.port import Stores
 from workers.settings import Settings, read_settings
@@ -92,7 +92,7 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
         return None if isinstance(response, Rejected) and session.ended.wait(_JVM_SECONDS) else response
 
     def failed(barrier: Barrier, error: Exception) -> Failed | None:
-        return None if session.ended.wait(_JVM_SECONDS) else _failure(worker, barrier, error)
+        return _failure(worker, barrier, error, ended=session.ended.wait(_JVM_SECONDS))
 
     client = MetaClient.of(settings.service_url, settings.worker_token.get_secret_value())
     agent = Agent(
@@ -134,18 +134,22 @@ def _connection_of(client: MetaClient, source: SourceId) -> SourceConnection:
         raise AwayError(f"the service does not say how to reach it: {error}") from error
 
 
-def _failure(worker: WorkerId, barrier: Barrier, error: Exception) -> Failed:
+def _failure(worker: WorkerId, barrier: Barrier, error: Exception, *, ended: bool = False) -> Failed | None:
+    """Return what failed; where the JVM `ended`, only which job was computed when it did, if any was."""
     blamed = error if isinstance(error, JobFailedError) else None
+    if ended and (blamed is None or not blamed.computing):
+        return None
     deterministic, reason = (blamed.deterministic, blamed.reason) if blamed else explain(error)
     return Failed(
         worker=worker,
         graph=barrier.graph,
         generation=barrier.generation,
         epoch=barrier.curr,
-        error=reason,
+        error=f"{blamed.where}: {EXHAUSTED}" if ended and blamed is not None else reason,
         job=None if blamed is None else blamed.job,
         statement=error.statement if isinstance(error, StatementBrokeError) else None,
-        deterministic=deterministic,
+        deterministic=deterministic and not ended,
+        exhausted=ended or (blamed is not None and blamed.exhausted),
     )
 
 

@@ -317,7 +317,9 @@ def _run(view: GraphView, now: datetime, pace: Pace) -> Effect:
     if view.recover_asked is not None:
         return Abandon(view.recover_asked)
     if view.worker not in view.alive:
-        return Abandon("worker lost")
+        # A worker that ends may have told why.
+        told = None if view.in_flight is None else view.in_flight.failure
+        return Abandon("worker lost") if told is None else Abandon(told.error, told)
     if view.in_flight is not None:
         return _advance(view.in_flight, now, pace)
     due = _due(view, now, pace)

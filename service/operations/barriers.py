@@ -181,7 +181,7 @@ async def _record(
         case Publish():
             return Recorded(created=await tx.catalog.unshown())
         case Abandon():
-            await recovery.abandon(tx, view, effect, now=now)
+            await recovery.abandon(world, tx, view, effect, now=now)
         case ApplyStops():
             await recovery.apply_stops(tx, view, now=now)
         case RollBack() | Wait() | BuildIndex() | Retire():

@@ -26,7 +26,7 @@ from service.telemetry.log import logger
 log = logger("recovery")
 
 
-async def abandon(tx: Transaction, view: GraphView, effect: Abandon, *, now: datetime) -> None:
+async def abandon(world: World, tx: Transaction, view: GraphView, effect: Abandon, *, now: datetime) -> None:
     """End the generation, and give up the job that keeps failing, or the worker that is gone."""
     blamed = None if effect.failure is None else effect.failure.job
     await tx.jobs.blame(blamed, graph=view.graph)
@@ -34,9 +34,11 @@ async def abandon(tx: Transaction, view: GraphView, effect: Abandon, *, now: dat
     generation = await tx.graphs.set_status(view.graph, GraphStatus.RECOVERING, now=now, reason=effect.reason)
     if view.worker is not None and (view.worker not in view.alive or (_hung(view, effect) and _alone(view))):
         await tx.workers.give_up(view.worker)
-    if blamed is not None and effect.failure is not None and effect.failure.deterministic:
-        # It would fail in the same way every time, and everybody else would recover with it.
-        await _fail(tx, blamed, effect.reason, now=now)
+    if blamed is not None and effect.failure is not None:
+        again = effect.failure.exhausted and world.suspects.suspect(view.graph, blamed, now=now)
+        if effect.failure.deterministic or again:
+            # It would fail in the same way every time, and everybody else would recover with it.
+            await _fail(tx, blamed, effect.reason, now=now)
     await tx.graphs.ask_recovery(view.graph, None)
     facts = {"graph": view.graph, "generation": generation, "reason": effect.reason, "job": blamed}
     await tx.events.append("graph.recovering", facts, now=now)

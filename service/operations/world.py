@@ -10,6 +10,7 @@ from service.domain.backlog import Backlog
 from service.domain.barrier import Pace
 from service.domain.dml import SinglesTurn
 from service.domain.epochs import Epochs
+from service.domain.exhaustion import Suspects
 from service.domain.overhead import Overhead
 from service.domain.reach import ANY, HostRules
 from service.domain.uploading import Spool
@@ -97,6 +98,9 @@ class World:
     """Files of bodies that this process receives."""
     singles: SinglesTurn = field(default_factory=SinglesTurn)
     """When a barrier may carry a statement alone, as this process counts while it leads."""
+
+    suspects: Suspects = field(default_factory=Suspects)
+    """Jobs that workers ended with, as this process saw it while it leads."""
 
     def patience(self) -> timedelta:
         """Return how long a worker may have been silent before this process gives it up."""

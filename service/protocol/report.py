@@ -82,7 +82,8 @@ class Failed(_Answer):
     where the connection was lost while that statement ran.
 
     `deterministic` says that running the same epoch again would fail the same way (a bad cast in a query, say): such
-    a job is failed after a few tries instead of holding up the graph.
+    a job is failed at once instead of holding up the graph. `exhausted` says that the worker ended, or had no memory
+    left, while it computed the job: one that does so again and again is failed, too.
     """
 
     type: Literal["failed"] = "failed"
@@ -90,6 +91,7 @@ class Failed(_Answer):
     job: JobId | None = None
     statement: StatementId | None = None
     deterministic: bool = False
+    exhausted: bool = False
 
 
 Answer = Annotated[Collected | Failed, Field(discriminator="type")]

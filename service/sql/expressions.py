@@ -311,7 +311,9 @@ def _subscript(scope: Scope, node: exp.Expr) -> Typed:
     index = coerced(scope.bind(node.expressions[0]), INTEGER)
     # Spark's `get` counts from 0 and answers NULL beyond either end, as Postgres does.
     # The greater of both: Spark computes a constant difference even where it is not asked for.
-    got = f"case when {index.sql} > 0 then get({array.sql}, greatest({index.sql}, 1) - 1) end"
+    got = f"when {index.sql} > 0 then get({array.sql}, greatest({index.sql}, 1) - 1)"
+    # Of no array Postgres does not compute the subscript.
+    got = f"case when {array.sql} is null then null {got} end"
     return Typed(f"({got})", array.type.element, array.position)
 
 

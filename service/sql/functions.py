@@ -87,6 +87,17 @@ def _each(types: Sequence[ColumnType], spark: str) -> tuple[Overload, ...]:
     return tuple(Overload((kind,), kind, spark) for kind in types)
 
 
+TEXT_BYTES_MAX: Final = 32 << 20
+"""How large a text may become by a function that makes it longer."""
+_REPEATED: Final = "cast(octet_length({0}) as bigint) * {1}"
+_REPLACED: Final = (
+    f"cast(octet_length({{0}}) as bigint) * octet_length({{2}}) > {TEXT_BYTES_MAX} and octet_length({{0}}) +"
+    " cast(octet_length({0}) - octet_length(replace({0}, {1}, '')) as bigint) div greatest(octet_length({1}), 1)"
+    " * (octet_length({2}) - octet_length({1}))"
+)
+"""The second part looks for the pattern once more: only where the text might become too large."""
+
+
 def _text(count: int, spark: str, result: ColumnType = TEXT) -> tuple[Overload, ...]:
     return (Overload((TEXT,) * count, result, spark),)
 
@@ -137,6 +148,12 @@ _SUBSTRING: Final = (
 )
 
 
+def _bounded(size: str, spark: str) -> str:
+    """Postgres stops at 1 GB; a worker would end long before, and with it what everybody else computes (I13)."""
+    refused = f"a text of more than {TEXT_BYTES_MAX >> 20} MiB is not supported in a view"
+    return f"case when {size} > {TEXT_BYTES_MAX} then raise_error('{refused}') else {spark} end"
+
+
 def _checked(condition: str, message: str, spark: str) -> tuple[Overload, ...]:
     """Spark answers NULL or NaN where Postgres refuses."""
     return (Overload((DOUBLE,), DOUBLE, f"case when {condition} then raise_error('{message}') else {spark} end"),)
@@ -180,8 +197,8 @@ FUNCTIONS: Final[Mapping[str, tuple[Overload, ...]]] = MappingProxyType(
         "log10": (Overload((DOUBLE,), DOUBLE, _LOG_ZERO.format("log10")),),
         "lower": _text(1, "lower({0})"),
         "lpad": (
-            Overload((TEXT, INTEGER), TEXT, "lpad({0}, {1}, ' ')"),
-            Overload((TEXT, INTEGER, TEXT), TEXT, "lpad({0}, {1}, {2})"),
+            Overload((TEXT, INTEGER), TEXT, _bounded("{1}", "lpad({0}, {1}, ' ')")),
+            Overload((TEXT, INTEGER, TEXT), TEXT, _bounded("{1}", "lpad({0}, {1}, {2})")),
         ),
         "ltrim": (*_text(1, "trim(LEADING ' ' FROM {0})"), *_text(2, "trim(LEADING {1} FROM {0})")),
         "make_date": (Overload((INTEGER, INTEGER, INTEGER), DATE, _MAKE_DATE),),
@@ -193,8 +210,8 @@ FUNCTIONS: Final[Mapping[str, tuple[Overload, ...]]] = MappingProxyType(
         ),
         "pow": _POWER,
         "power": _POWER,
-        "repeat": (Overload((TEXT, INTEGER), TEXT, "repeat({0}, {1})"),),
-        "replace": _text(3, "replace({0}, {1}, {2})"),
+        "repeat": (Overload((TEXT, INTEGER), TEXT, _bounded(_REPEATED, "repeat({0}, {1})")),),
+        "replace": _text(3, _bounded(_REPLACED, "replace({0}, {1}, {2})")),
         "reverse": _text(1, "reverse({0})"),
         "right": (
             Overload(
@@ -211,8 +228,8 @@ FUNCTIONS: Final[Mapping[str, tuple[Overload, ...]]] = MappingProxyType(
             Overload((NUMERIC,), _WHOLE_NUMERIC, "round({0}, 0)"),
         ),
         "rpad": (
-            Overload((TEXT, INTEGER), TEXT, "rpad({0}, {1}, ' ')"),
-            Overload((TEXT, INTEGER, TEXT), TEXT, "rpad({0}, {1}, {2})"),
+            Overload((TEXT, INTEGER), TEXT, _bounded("{1}", "rpad({0}, {1}, ' ')")),
+            Overload((TEXT, INTEGER, TEXT), TEXT, _bounded("{1}", "rpad({0}, {1}, {2})")),
         ),
         "rtrim": (*_text(1, "trim(TRAILING ' ' FROM {0})"), *_text(2, "trim(TRAILING {1} FROM {0})")),
         "sign": (
@@ -232,7 +249,8 @@ FUNCTIONS: Final[Mapping[str, tuple[Overload, ...]]] = MappingProxyType(
                 DOUBLE,
                 "case when {0} < 0 then " + _ROUNDED.format("ceil") + " else " + _ROUNDED.format("floor") + " end",
             ),
-            Overload((NUMERIC,), _WHOLE_NUMERIC, "case when {0} < 0 then ceil({0}) else floor({0}) end"),
+            # Compared with 0 a numeric may lose digits; its sign is that of a double, which has none to lose.
+            Overload((NUMERIC,), _WHOLE_NUMERIC, "case when sign({0}) < 0 then ceil({0}) else floor({0}) end"),
         ),
         "upper": _text(1, "upper({0})"),
     }

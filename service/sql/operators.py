@@ -74,6 +74,10 @@ _LEAST: Final[Mapping[str, tuple[str, ColumnType]]] = MappingProxyType(
     {"2147483648L": ("(-2147483648)", INTEGER), "9223372036854775808BD": ("(-9223372036854775808L)", BIGINT)}
 )
 """Literals that have no positive counterpart of their type. In Postgres the sign belongs to the number."""
+_NEGATED_LEAST: Final[Mapping[str, tuple[str, ColumnType]]] = MappingProxyType(
+    {"-2147483648": ("2147483648L", BIGINT), "-9223372036854775808L": ("9223372036854775808BD", numeric(19, 0))}
+)
+"""And so does a second sign: `- -2147483648` is a bigint."""
 
 
 def unary(node: Node, value: Typed, position: int) -> Typed:
@@ -87,8 +91,9 @@ def unary(node: Node, value: Typed, position: int) -> Typed:
         return Typed(value.sql, value.type, position, span=span)
     if value.name not in allowed:
         raise Invalid(f"operator does not exist: {sign} {value.shown}", position=position)
-    if node is exp.Neg and value.sql in _LEAST:
-        return Typed(*_LEAST[value.sql], position)
+    literal = value.sql.strip("()")
+    if node is exp.Neg and (found := _LEAST.get(literal) or _NEGATED_LEAST.get(literal)):
+        return Typed(*found, position)
     return Typed(f"({sign}{value.sql})", value.type, position)
 
 

@@ -39,7 +39,7 @@ EXCLUDED: Final[dict[str, str]] = {
 
 FAILURES: Final[dict[str, str]] = {
     "NUMERIC_VALUE_OUT_OF_RANGE": "documented: a numeric that needs more than 38 digits is an error of the view",
-    "a numeric needs more than 38 digits": "documented: of a remainder whose quotient needs them",
+    "a value is out of range: Division impossible": "documented: of a remainder whose quotient needs them",
     "NaN as numeric is not supported": "documented: a float that is NaN or infinite is no numeric",
 }
 """What a view may fail with although Postgres answers, and why."""

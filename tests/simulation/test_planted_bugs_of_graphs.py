@@ -169,8 +169,8 @@ def test_a_worker_that_is_given_up_for_a_stuck_job_is_found(monkeypatch: pytest.
     """I10: it may well run the epochs of the database graph."""
     abandoned = recovery.abandon
 
-    async def given_up(tx: Transaction, view: GraphView, effect: Abandon, *, now: datetime) -> None:
-        await abandoned(tx, view, effect, now=now)
+    async def given_up(world: World, tx: Transaction, view: GraphView, effect: Abandon, *, now: datetime) -> None:
+        await abandoned(world, tx, view, effect, now=now)
         if view.worker is not None and view.decoupled is not None and effect.failure is None:
             await tx.workers.give_up(view.worker)
 

@@ -20,12 +20,22 @@ _OWN_FAULT: Final = ("21", "22", "23", "42", "P0001")
 _REFUSED: Final = re.compile(r"psycopg\.errors\.(?P<name>\w+): (?P<said>[^\n]*)")
 # Spark has no condition for it: the quotient of a remainder has more digits than its decimals.
 _ARITHMETIC: Final = re.compile(r"java\.lang\.ArithmeticException: (?P<said>[^\n]*)")
+_EXHAUSTED: Final = (
+    "java.lang.OutOfMemoryError",
+    "SparkOutOfMemoryError",
+    "Python worker exited unexpectedly",
+    "MemoryError",
+)
+"""What a task says that had no memory left."""
+EXHAUSTED: Final = (
+    "the worker ended, or had no memory left, while it computed this: its values may take more memory than a worker has"
+)
 _DATA_EXCEPTION: Final = "22"
 
 
 class JobFailedError(Exception):
     """One job's part of the epoch failed: what made `target` from `upstream`. `find_key` gives the key of a row that
-    cannot be transformed; it is asked where the query or the values are to blame.
+    cannot be transformed; it is asked where the query or the values are to blame. `computing`: an engine ran.
     """
 
     def __init__(
@@ -36,13 +46,16 @@ class JobFailedError(Exception):
         target: Relation,
         upstream: Relation,
         find_key: Callable[[], str | None] = lambda: None,
+        computing: bool = True,
     ) -> None:
         super().__init__(str(error))
-        self.job = job
+        self.job, self.computing = job, computing
+        self.exhausted = computing and any(one in str(error) for one in _EXHAUSTED)
+        self.where = f'{target.kind} "{target.name}" (job {job}), reading "{upstream.name}"'
         self.deterministic, reason = explain(error)
         key = find_key() if self.deterministic else None
         row = "" if key is None else f" at {key}"
-        self.reason = f'{target.kind} "{target.name}" (job {job}), reading "{upstream.name}"{row}: {reason}'
+        self.reason = f"{self.where}{row}: {EXHAUSTED if self.exhausted else reason}"
 
 
 def explain(error: BaseException) -> tuple[bool, str]:
@@ -55,7 +68,7 @@ def explain(error: BaseException) -> tuple[bool, str]:
         return True, _ADVICE.sub("", condition.group(0))[:500]
     arithmetic = _ARITHMETIC.search(text)
     if arithmetic is not None:
-        return True, f"a numeric needs more than 38 digits: {arithmetic['said']}"[:500]
+        return True, f"a value is out of range: {arithmetic['said']}"[:500]
     refused = _REFUSED.search(text)
     if refused is not None and _class_of(refused["name"]) == _DATA_EXCEPTION:
         return True, f"the state store refused a value: {refused['said']}"[:500]

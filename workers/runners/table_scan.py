@@ -130,7 +130,7 @@ class TableScan(HistoryScan):
         return replace(reading, after=reading.upto)
 
     def _compute(self, epoch: RunningEpoch, task: EpochTask) -> Sequence[ActorOutcome]:
-        store = epoch.stores.versioned
+        store, computing = epoch.stores.versioned, False
         try:
             with epoch.spark_turn():
                 # Only now: who waited long for the turn makes up for it.
@@ -141,6 +141,7 @@ class TableScan(HistoryScan):
                 engine = self._engine(name, store)
                 # Only now: who ends this from here on finds the engine.
                 self._check_present()
+                computing = True
                 outcomes = engine.run(task)
         except Exception as error:
             raise JobFailedError(
@@ -149,6 +150,7 @@ class TableScan(HistoryScan):
                 target=self.target,
                 upstream=self.upstream,
                 find_key=partial(find_failing_row, self.spark, self._task(store), self.query, task),
+                computing=computing,
             ) from error
         job_seconds = epoch.clock() - began
         self.paces[name] = self.measure(

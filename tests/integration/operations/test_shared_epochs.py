@@ -8,13 +8,15 @@ import pytest
 
 from service.domain.barrier import Abandon, Inject, RollBack
 from service.domain.dml import BYTES_MAX, TRIES_MAX
+from service.domain.exhaustion import LOSSES_MAX
+from service.domain.job import JobState
 from service.protocol.barrier import Barrier
 from service.protocol.dml import InsertValues, StatementResult, Unfinished
-from service.protocol.ids import DATABASE_GRAPH, StatementId
+from service.protocol.ids import DATABASE_GRAPH, JobId, StatementId
 from service.protocol.report import Failed
 from tests.support.http import StillClock
 from tests.support.leading import Leader, leading
-from tests.support.meta_store import NOW, WORKER, collected, relation
+from tests.support.meta_store import NOW, WORKER, add_created, collected, new_table, new_view, relation
 
 pytestmark = pytest.mark.postgres
 
@@ -79,7 +81,9 @@ async def answer(leader: Leader, barrier: Barrier, unfinished: Unfinished, *, se
     await leader.look()
 
 
-async def break_epoch(leader: Leader, culprit: StatementId | None = None) -> list[StatementId]:
+async def break_epoch(
+    leader: Leader, culprit: StatementId | None = None, *, exhausting: JobId | None = None
+) -> list[StatementId]:
     """Have the next epoch abandoned for a lost connection, and another generation begun; return what it carried."""
     barrier = await injected(leader)
     async with leader.stores.begin() as tx:
@@ -90,6 +94,8 @@ async def break_epoch(leader: Leader, culprit: StatementId | None = None) -> lis
             epoch=barrier.curr,
             error="the connection was lost",
             statement=culprit,
+            job=exhausting,
+            exhausted=exhausting is not None,
         )
         assert await tx.barriers.answer(failed, now=NOW)
     assert isinstance(await leader.look(), Abandon)
@@ -173,3 +179,16 @@ async def test_a_recovery_that_was_asked_for_is_held_against_no_statement(leader
         await leader.recover()
         await committed(leader)
     assert [await result_of(leader, one) for one in statements] == [None, None]
+
+
+async def test_a_view_with_which_workers_end_again_and_again_is_failed(leader: Leader) -> None:
+    """I13: no recovery is repeated for ever, and other views go on."""
+    async with leader.stores.begin() as tx:
+        upstream = (await add_created(tx, new_table("orders"))).relation
+        guilty, other = [(await add_created(tx, new_view(name, upstream))).id for name in ("v", "m")]
+    states: list[str] = []
+    for _ in range(LOSSES_MAX):
+        await break_epoch(leader, exhausting=guilty)
+        states.append(await leader.state_of(guilty))
+    assert states == [JobState.CREATED] * (LOSSES_MAX - 1) + [JobState.FAILED]
+    assert await leader.state_of(other) == JobState.CREATED

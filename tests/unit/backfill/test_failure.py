@@ -30,7 +30,7 @@ SPARK = (
         (
             "An error occurred while calling o9.\n: java.lang.ArithmeticException: Division impossible\n\tat java",
             True,
-            "a numeric needs more than 38 digits: Division impossible",
+            "a value is out of range: Division impossible",
         ),
         (
             "Traceback\npsycopg.errors.UndefinedTable: gone",
@@ -44,6 +44,17 @@ def test_a_failure_names_the_relation_the_job_and_the_upstream(text: str, determ
     error = JobFailedError(JobId(7), ValueError(text), target=relation(2, "m"), upstream=relation(1, "orders"))
     assert error.deterministic is deterministic
     assert error.reason == f'table "m" (job 7), reading "orders": {said}'
+
+
+@pytest.mark.parametrize("text", ["java.lang.OutOfMemoryError: Java heap space", "MemoryError"])
+def test_a_task_without_memory_is_told_and_a_scan_that_only_waited_is_not_suspected(text: str) -> None:
+    def failure(*, computing: bool) -> JobFailedError:
+        of, by = relation(1, "orders"), relation(2, "m")
+        return JobFailedError(JobId(7), ValueError(text), target=by, upstream=of, computing=computing)
+
+    assert failure(computing=True).exhausted
+    assert "take more memory than a worker has" in failure(computing=True).reason
+    assert not failure(computing=False).exhausted
 
 
 def test_a_failure_that_would_come_again_names_the_row_and_another_does_not_look_for_one() -> None:

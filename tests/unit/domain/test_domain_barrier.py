@@ -85,6 +85,12 @@ TABLE: list[tuple[str, GraphView, timedelta, Effect]] = [
     ),
     ("recovers as asked", replace(RUNNING, recover_asked="RECOVER"), SECOND, Abandon("RECOVER")),
     ("lost its worker", replace(RUNNING, alive=frozenset({W2})), SECOND, Abandon("worker lost")),
+    (
+        "lost a worker that told why",
+        replace(RUNNING, alive=frozenset({W2}), in_flight=replace(FLYING, failure=FAILED)),
+        SECOND,
+        Abandon("bad cast", FAILED),
+    ),
     ("keeps the interval", RUNNING, SECOND / 2, Wait(NOW + SECOND, "barrier interval")),
     ("makes a checkpoint", RUNNING, SECOND, Inject(BarrierKind.CHECKPOINT, W1)),
     (

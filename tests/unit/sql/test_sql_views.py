@@ -56,7 +56,7 @@ def spark(query: str) -> str:
         ("ts - interval '00:00:01.5'", "(`ts` - INTERVAL '1.500000' SECOND)"),
         ("b like 'a!%%' escape '!'", "(`b` like 'a\\\\%%')"),
         ("j -> 'a b' ->> 0", "`_tidefill_computed_0`"),
-        ("arr[a]", "(case when `a` > 0 then get(`arr`, greatest(`a`, 1) - 1) end)"),
+        ("arr[a]", "(case when `arr` is null then null when `a` > 0 then get(`arr`, greatest(`a`, 1) - 1) end)"),
         ("upper(j -> 'o' ->> 'k')", "(upper(`_tidefill_computed_0`))"),
         ("2 = any(arr)", "(case when cardinality(`arr`) = 0 then false else array_contains(`arr`, 2) end)"),
         ("coalesce(a, 1.5)", "coalesce(cast(`a` as decimal(10,0)), 1.5BD)"),

@@ -1,0 +1,39 @@
+"""A job with which workers end is failed, and not another that was computed beside it (I13)."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from service.domain.exhaustion import LOSSES_MAX, WINDOW, Suspects
+from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+OWN = GraphId(7)
+JOB, OTHER = JobId(1), JobId(2)
+
+
+@pytest.mark.parametrize("graph", [DATABASE_GRAPH, OWN])
+def test_a_job_with_which_workers_end_again_and_again_is_failed(graph: GraphId) -> None:
+    suspects = Suspects()
+    told = [suspects.suspect(graph, JOB, now=NOW + n * SECOND) for n in range(LOSSES_MAX)]
+    assert told == [False, False, True]
+    # The count begins anew.
+    assert not suspects.suspect(graph, JOB, now=NOW + 9 * SECOND)
+
+
+def test_losses_long_ago_do_not_count() -> None:
+    suspects = Suspects()
+    assert not any(suspects.suspect(OWN, JOB, now=NOW + n * (WINDOW / 2)) for n in range(9))
+    assert len(suspects.losses[OWN, JOB]) == 2
+
+
+def test_a_job_beside_one_of_a_graph_of_its_own_is_spared() -> None:
+    suspects = Suspects()
+    told: list[tuple[bool, bool]] = []
+    for n in range(LOSSES_MAX):
+        beside = suspects.suspect(DATABASE_GRAPH, OTHER, now=NOW + n * SECOND)
+        told.append((beside, suspects.suspect(OWN, JOB, now=NOW + n * SECOND)))
+    assert told == [(False, False), (False, False), (False, True)]
+    # Alone it is failed as well, if workers still end with it.
+    assert suspects.suspect(DATABASE_GRAPH, OTHER, now=NOW + 9 * SECOND)
