@@ -1,6 +1,6 @@
 """Making a database ready to be the state store, at every start of a service.
 
-Next: `tables.py`, which uses what is made here.
+Next: `service.serving.tables`, which uses what is made here.
 """
 
 from collections.abc import AsyncGenerator

@@ -1,6 +1,6 @@
 """A user's SELECT: its rows as JSON values, bounded in number and in bytes (I8), also while they are fetched.
 
-Next: `user_query.py` for what keeps a user inside.
+Next: `service.serving.user_query` for what keeps a user inside.
 """
 
 import asyncio

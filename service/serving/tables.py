@@ -1,6 +1,6 @@
 """Versioned tables on Postgres: made, shown, rolled back, vacuumed and dropped under a leader's term (I2, I3, I7, I9).
 
-Next: `relation_ddl.py` for what a table looks like, `fencing.py` for what makes a write count.
+Next: `service.serving.relation_ddl` for what a table looks like, `fencing.py` for what makes a write count.
 """
 
 import asyncio

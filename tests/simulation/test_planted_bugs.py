@@ -3,7 +3,7 @@
 Seeds are fixed, so that a planted bug is found at the same one every time; a check that got weaker shows here first.
 Six are asked for by name: a skipped roll back, `<` for `<=`, buffered rows that are forgotten at a forced finish, a
 vnode that a rescale loses, a scan that is released one actor early, an answer of an old generation. Next:
-`test_planted_bugs_of_graphs`.
+`tests.simulation.test_planted_bugs_of_graphs`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

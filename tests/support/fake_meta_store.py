@@ -1,5 +1,5 @@
 """The meta store in memory: it sits the same examination as the real one (`tests/conformance`), where that is not about
-what locks decide between transactions that overlap. Next: `fake_meta_jobs`, `fake_meta_statements`.
+what locks decide between transactions that overlap. Next: `tests.support.fake_meta_jobs`, `fake_meta_statements`.
 """
 
 import asyncio
