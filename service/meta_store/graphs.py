@@ -56,7 +56,7 @@ from service.meta_store.models import (
 )
 from service.meta_store.models import graph as graphs
 from service.meta_store.models import worker as workers
-from service.ports.records import Json
+from service.ports.records import GraphState
 from service.protocol.barrier import BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, RelationId, WorkerId
 from service.protocol.report import Failed
@@ -110,13 +110,13 @@ class PostgresGraphs:
         changed = update(graphs).where(graphs.c.id == graph)
         await self._connection.execute(changed.values(paused=paused, paused_since=since))
 
-    async def state(self, graph: GraphId) -> Json:
+    async def state(self, graph: GraphId) -> GraphState:
         found = await self.states([graph])
         if graph not in found:
             raise NotFound(f"graph {graph} not found", kind="graph")
         return found[graph]
 
-    async def states(self, wanted: Collection[GraphId]) -> Mapping[GraphId, Json]:
+    async def states(self, wanted: Collection[GraphId]) -> Mapping[GraphId, GraphState]:
         rows = await self._connection.execute(select(graphs).where(among(graphs.c.id, wanted)))
         return {GraphId(row.id): _state(row) for row in rows}
 
@@ -179,17 +179,17 @@ def _end_of_generation(reason: str | None, now: datetime) -> dict[str, Any]:
     }
 
 
-def _state(row: Row[*tuple[Any, ...]]) -> Json:
-    return {
-        "status": row.status,
-        "generation": row.generation,
-        "committed": str(row.committed),
-        "published": str(row.published),
-        "paused": row.paused,
-        "paused_since": row.paused_since,
-        "recoveries": row.recoveries,
-        "last_error": row.last_error,
-    }
+def _state(row: Row[*tuple[Any, ...]]) -> GraphState:
+    return GraphState(
+        status=GraphStatus(row.status),
+        generation=Generation(row.generation),
+        committed=Epoch(row.committed),
+        published=Epoch(row.published),
+        paused=row.paused,
+        paused_since=row.paused_since,
+        recoveries=row.recoveries,
+        last_error=row.last_error,
+    )
 
 
 def _views() -> Select[*tuple[Any, ...]]:

@@ -238,7 +238,7 @@ async def _initial(
     """
     jobs = await tx.jobs.where(IN_GRAPH, graph=view.graph)
     plans = await tx.jobs.plans([job.id for job in jobs if not job.failed])
-    paused = bool((await tx.graphs.state(view.graph))["paused"])
+    paused = (await tx.graphs.state(view.graph)).paused
     if parameters.pause_on_next_bootstrap and view.decoupled is None:
         paused = True
         await tx.graphs.set_paused(view.graph, paused=True, now=now)

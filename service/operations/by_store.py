@@ -8,7 +8,7 @@ from service.domain.job import Job, JobState
 from service.operations.beside import parsed
 from service.operations.naming import named
 from service.operations.world import World
-from service.protocol.ids import DATABASE_GRAPH, Epoch, RequestId
+from service.protocol.ids import DATABASE_GRAPH, RequestId
 from service.protocol.relation import RelationKind
 from service.protocol.request import Engine, Verified
 from service.sql.statements import CreateMaterializedView
@@ -45,7 +45,7 @@ async def compare(world: World, job: Job) -> Verified:
     async with world.stores.begin() as tx:
         found = await named(tx, job.name)
         # The statement reads what is published when it runs: this epoch, or one that follows it.
-        epoch = Epoch(int((await tx.graphs.state(DATABASE_GRAPH))["published"]))
+        epoch = (await tx.graphs.state(DATABASE_GRAPH)).published
         asked = await tx.statements.reserve()
     if job.kind is not RelationKind.MATERIALIZED_VIEW:
         raise Conflict(f'"{job.name}" is a {job.kind}: the store has an answer for materialized views alone')

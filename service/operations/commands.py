@@ -51,7 +51,7 @@ async def applied(world: World, command: CommandId, *, limit: timedelta = APPLIE
             if not found.done or found.epoch is None:
                 return None
             state = await tx.graphs.state(found.graph)
-            return found if int(state["published"]) >= found.epoch else None
+            return found if state.published >= found.epoch else None
 
     found = await until(world, look, limit=limit)
     if found is None or found.epoch is None:
@@ -143,12 +143,12 @@ def _stopped(mutation: Mutation | None) -> Collection[JobId]:
 
 async def generation_of(tx: Transaction) -> Generation:
     """Return the present generation of the database graph."""
-    return Generation(int((await tx.graphs.state(DATABASE_GRAPH))["generation"]))
+    return (await tx.graphs.state(DATABASE_GRAPH)).generation
 
 
 async def _not_carried(world: World) -> Unavailable:
     async with world.stores.begin() as tx:
         state = await tx.graphs.state(DATABASE_GRAPH)
-    if state["status"] != "RUNNING":
-        return UnderRecovery(str(state["last_error"] or "no worker is alive"))
+    if state.status != "RUNNING":
+        return UnderRecovery(state.last_error or "no worker is alive")
     return Unavailable("no barrier has carried the command yet; it stays queued")

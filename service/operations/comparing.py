@@ -152,7 +152,7 @@ class _Comparison:
         async def look() -> Epoch | None:
             async with self.world.stores.begin() as tx:
                 source = await tx.sources.get(self.scan.source.id)
-                committed = Epoch(int((await tx.graphs.state(DATABASE_GRAPH))["committed"]))
+                committed = (await tx.graphs.state(DATABASE_GRAPH)).committed
                 plans = await tx.jobs.plans([self.job])
             for plan in plans:
                 followed(plan)

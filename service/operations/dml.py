@@ -139,7 +139,7 @@ async def _answers(world: World, wanted: Collection[StatementId]) -> Mapping[Sta
     """Return the results of those of `wanted` whose epochs are published."""
     async with world.stores.begin() as tx:
         outcomes = await tx.statements.outcomes(wanted)
-        published = int((await tx.graphs.state(DATABASE_GRAPH))["published"])
+        published = (await tx.graphs.state(DATABASE_GRAPH)).published
     gone = {one: StatementResult(id=one, affected=0, error=GONE) for one in wanted if one not in outcomes}
     answered = {one: found[1] for one, found in outcomes.items() if found is not None and published >= found[0]}
     return gone | answered

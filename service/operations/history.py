@@ -9,7 +9,7 @@ from service.operations.views import BarrierPage, BarrierView, CommandView, Grap
 from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.records import BarrierRecord, Command, Event, WorkerRecord
-from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, Generation
+from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch
 
 
 async def barriers(world: World, *, limit: int, before: Epoch | None) -> BarrierPage:
@@ -26,7 +26,7 @@ async def command(world: World, wanted: CommandId) -> CommandView:
         found = await tx.commands.get(wanted)
         if found is None:
             raise NotFound(f"command {wanted} not found", kind="command")
-        published = Epoch(int((await tx.graphs.state(found.graph))["published"]))
+        published = (await tx.graphs.state(found.graph)).published
     return _command(found, published)
 
 
@@ -37,13 +37,13 @@ async def graphs(world: World) -> list[GraphDetail]:
     return [
         GraphDetail(
             graph=DATABASE_GRAPH,
-            status=str(state["status"]),
-            generation=Generation(int(state["generation"])),
-            committed=Epoch(int(state["committed"])),
-            published=Epoch(int(state["published"])),
-            paused=bool(state["paused"]),
-            recoveries=int(state["recoveries"]),
-            last_error=None if state["last_error"] is None else str(state["last_error"]),
+            status=state.status,
+            generation=state.generation,
+            committed=state.committed,
+            published=state.published,
+            paused=state.paused,
+            recoveries=state.recoveries,
+            last_error=state.last_error,
         )
     ]
 

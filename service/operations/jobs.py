@@ -309,4 +309,4 @@ async def _recovered(world: World) -> _Recovered:
     async with world.stores.begin() as tx:
         state = await tx.graphs.state(DATABASE_GRAPH)
         blamed = await tx.jobs.blamed(DATABASE_GRAPH)
-    return _Recovered(Generation(state["generation"]), str(state["last_error"] or "adhoc recovery"), blamed)
+    return _Recovered(state.generation, state.last_error or "adhoc recovery", blamed)

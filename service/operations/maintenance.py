@@ -5,14 +5,14 @@ questions whose service was killed, and workers that ended long ago.
 from service.domain.job import IN_GRAPH
 from service.operations.requests import VERIFY_WAIT
 from service.operations.world import World
-from service.protocol.ids import DATABASE_GRAPH, Epoch, StatementId, Term
+from service.protocol.ids import DATABASE_GRAPH, StatementId, Term
 
 
 async def vacuum(world: World, *, term: Term) -> int:
     """Delete row versions that no reader can need any more; return how many."""
     async with world.stores.begin(term) as tx:
         jobs = await tx.jobs.where(IN_GRAPH, graph=DATABASE_GRAPH)
-        published = Epoch(int((await tx.graphs.state(DATABASE_GRAPH))["published"]))
+        published = (await tx.graphs.state(DATABASE_GRAPH)).published
         # Read after what is published: a job that starts in between pins a later epoch.
         pinned = await tx.snapshots.pinned()
     epoch = published if pinned is None else min(published, pinned)

@@ -14,7 +14,7 @@ from service.domain.parameters import SystemParameters
 from service.domain.readiness import of_barriers
 from service.operations.world import World
 from service.ports.state_store import Reader
-from service.protocol.ids import DATABASE_GRAPH, Epoch
+from service.protocol.ids import DATABASE_GRAPH
 
 _PROBE_MS: Final = 2_000
 
@@ -54,7 +54,7 @@ async def readiness(world: World, probe: Reader, *, leading: bool) -> Mapping[st
         found["leader"] = "another service leads, or none yet"
     if not any(worker.alive and worker.graph == DATABASE_GRAPH for worker in known):
         found["worker"] = "no worker is alive"
-    if state["status"] != "RUNNING":
-        found["graph"] = f"{state['status']}: {state['last_error'] or 'starting'}"
-    found["barriers"] = of_barriers(Epoch(int(state["published"])), parameters, now=now)
+    if state.status != "RUNNING":
+        found["graph"] = f"{state.status}: {state.last_error or 'starting'}"
+    found["barriers"] = of_barriers(state.published, parameters, now=now)
     return found

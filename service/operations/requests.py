@@ -91,11 +91,11 @@ async def _epochs(tx: Transaction, job: Job) -> tuple[Epoch, Epoch]:
     """
     snapshot = None if job.state is JobState.CREATED else (await tx.snapshots.of_jobs([job.id])).get(job.id)
     if snapshot is None:
-        committed = Epoch(int((await tx.graphs.state(DATABASE_GRAPH))["committed"]))
+        committed = (await tx.graphs.state(DATABASE_GRAPH)).committed
         return committed, committed
     if not snapshot.indexed:
         raise Conflict(f"job {job.id} loads its snapshot: it can be verified when its index has been built")
-    committed = Epoch(int((await tx.graphs.state(snapshot.graph))["committed"]))
+    committed = (await tx.graphs.state(snapshot.graph)).committed
     return (snapshot.epoch if snapshot.consumed is None else snapshot.consumed), committed
 
 

@@ -106,7 +106,7 @@ async def check_beside(tx: Transaction, new: NewJob) -> None:
 async def recovering(world: World) -> bool:
     """Whether no barrier can carry a change just now."""
     async with world.stores.begin() as tx:
-        return (await tx.graphs.state(DATABASE_GRAPH))["status"] != GraphStatus.RUNNING
+        return (await tx.graphs.state(DATABASE_GRAPH)).status != GraphStatus.RUNNING
 
 
 async def settle(tx: Transaction, graph: GraphId, *, now: datetime, lease: timedelta) -> None:

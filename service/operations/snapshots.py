@@ -107,4 +107,4 @@ async def retire(world: World, view: GraphView, *, term: Term) -> None:
 
 
 async def _committed(tx: Transaction) -> Epoch:
-    return Epoch(int((await tx.graphs.state(DATABASE_GRAPH))["committed"]))
+    return (await tx.graphs.state(DATABASE_GRAPH)).committed

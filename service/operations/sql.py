@@ -3,7 +3,6 @@
 The service keeps no session: SET answers with the new map of variables, and the client sends it back next time.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -43,6 +42,7 @@ from service.protocol.relation import RelationKind
 from service.sql import statements as s
 from service.sql.dml import BoundInsert, bind_delete, bind_update
 from service.sql.order import dot
+from service.sql.select import CATALOG_PREFIX
 from service.sql.statements import wrong_kind
 from service.sql.tokens import mentioned
 
@@ -51,7 +51,6 @@ Listing = s.ShowRelations | s.ShowInternalTables | s.ShowSecrets | s.ShowJobs
 
 RECOVERING: Final = "the recovery goes on: rw_catalog.rw_recovery_info shows how"
 _DESCRIBED: Final = (("Name", "text"), ("Type", "text"), ("Is Hidden", "text"), ("Description", "text"))
-_CATALOG: Final = re.compile(r"\brw_[a-z_]+", re.IGNORECASE)
 
 
 async def run(
@@ -108,18 +107,21 @@ class _Call:
                 return await self._control(statement)
 
     async def _select(self, statement: s.Select) -> Outcome:
+        catalog = statement.catalog
         async with self.world.stores.begin() as tx:
             for name in statement.relations:
                 found = await named(tx, name)
                 if found is not None and not found.readable:
                     raise found.unreadable
+                # A name without a schema is a user's relation, and else one of the catalog.
+                catalog = catalog or (found is None and name.startswith(CATALOG_PREFIX))
             known = SystemParameters.of(await tx.parameters.all())
             notices = await notices_of(tx, statement.relations)
         query = self.world.reader.query(
             statement.sql,
             row_limit=bounded("row_limit", self._variable("row_limit"), known),
             timeout_ms=bounded("statement_timeout", self._variable("statement_timeout"), known),
-            catalog=_CATALOG.search(statement.sql) is not None,
+            catalog=catalog,
         )
         result = await unless(self.gone, query)
         tag = f"SELECT {len(result.rows)}"

@@ -11,7 +11,7 @@ from service.domain.barrier import GraphStatus
 from service.domain.job import Job, JobState
 from service.domain.progress import JobProgress, ScanProgress, SnapshotProgress, of_job
 from service.ports.meta_store import Transaction
-from service.ports.records import Json
+from service.ports.records import GraphState
 from service.ports.snapshots import Snapshot
 from service.protocol.epoch import instant_of
 from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, GraphId, JobId
@@ -25,7 +25,7 @@ class Standing:
     """
 
     scans: Mapping[JobId, Sequence[ScanProgress]]
-    graphs: Mapping[GraphId, Json]
+    graphs: Mapping[GraphId, GraphState]
     places: Mapping[JobId, int]
 
     def graph_of(self, job: Job) -> GraphId:
@@ -52,7 +52,7 @@ async def progress_of(
     known = await standing_of(tx, jobs) if standing is None else standing
     snapshots = await tx.snapshots.of_jobs([job.id for job in jobs])
     layouts = await tx.actors.layouts(snapshots) if snapshots else {}
-    committed = Epoch(int(known.graphs[DATABASE_GRAPH]["committed"]))
+    committed = known.graphs[DATABASE_GRAPH].committed
     recovering = {graph: _recovering(state) for graph, state in known.graphs.items()}
     return {
         job.id: of_job(
@@ -60,7 +60,7 @@ async def progress_of(
             scans := known.scans.get(job.id, ()),
             started=any(scan.at is not None for scan in scans),
             queue_place=known.places.get(job.id),
-            paused=bool(known.graphs[graph := known.graph_of(job)]["paused"]),
+            paused=known.graphs[graph := known.graph_of(job)].paused,
             recovering=recovering[graph],
             snapshot=None if job.id not in snapshots else _snapshot(snapshots[job.id], layouts[job.id], committed),
         )
@@ -68,8 +68,8 @@ async def progress_of(
     }
 
 
-def _recovering(state: Json) -> str | None:
-    return None if state["status"] == GraphStatus.RUNNING else str(state["last_error"] or "starting")
+def _recovering(state: GraphState) -> str | None:
+    return None if state.status == GraphStatus.RUNNING else state.last_error or "starting"
 
 
 def _snapshot(snapshot: Snapshot, layouts: Mapping[FragmentId, Sequence[Runs]], committed: Epoch) -> SnapshotProgress:

@@ -308,7 +308,7 @@ def _ddl(
     standing: Standing,
     limits: Mapping[FragmentId, AutoLimit],
 ) -> DdlProgress:
-    last_error, scans = standing.graphs[standing.graph_of(found)]["last_error"], standing.scans[found.id]
+    last_error, scans = standing.graphs[standing.graph_of(found)].last_error, standing.scans[found.id]
     # The graph's last error is this job's business only where it has lived through it.
     error = found.error or (None if last_error is None or not found.recoveries else str(last_error))
     return DdlProgress(

@@ -50,9 +50,9 @@ async def _around(world: World, tx: Transaction, standing: Standing, *, now: dat
         graph: Around(
             graph=view,
             pace=pace_of(world, graph, parameters),
-            last_error=standing.graphs[graph]["last_error"],
-            paused=bool(standing.graphs[graph]["paused"]),
-            paused_since=standing.graphs[graph]["paused_since"],
+            last_error=standing.graphs[graph].last_error,
+            paused=standing.graphs[graph].paused,
+            paused_since=standing.graphs[graph].paused_since,
             led=led,
             own_workers=world.own_workers,
         )

@@ -22,6 +22,7 @@ from service.ports.records import (
     BarrierRecord,
     Command,
     Event,
+    GraphState,
     Json,
     NewJob,
     Receded,
@@ -97,13 +98,11 @@ class Graphs(Protocol):
 
     async def set_paused(self, graph: GraphId, *, paused: bool, now: datetime) -> None: ...
 
-    async def state(self, graph: GraphId) -> Json:
-        """Return status, generation, committed, published (epochs as text), paused, paused_since, recoveries,
-        last_error, for people.
-        """
+    async def state(self, graph: GraphId) -> GraphState:
+        """Return how a graph stands. Raises NotFound."""
         ...
 
-    async def states(self, wanted: Collection[GraphId]) -> Mapping[GraphId, Json]:
+    async def states(self, wanted: Collection[GraphId]) -> Mapping[GraphId, GraphState]:
         """Return the same of several graphs; those that are gone are left out."""
         ...
 

@@ -5,13 +5,24 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from service.domain.barrier import GraphStatus
 from service.domain.job import JobState
 from service.domain.order import Order
 from service.domain.parallelism import Parallelism
 from service.protocol.barrier import Barrier
 from service.protocol.cdc import CdcScan
 from service.protocol.dml import Statement, StatementResult
-from service.protocol.ids import CommandId, Epoch, FragmentId, GraphId, JobId, RelationId, StatementId, WorkerId
+from service.protocol.ids import (
+    CommandId,
+    Epoch,
+    FragmentId,
+    Generation,
+    GraphId,
+    JobId,
+    RelationId,
+    StatementId,
+    WorkerId,
+)
 from service.protocol.mutation import Mutation
 from service.protocol.plan import FragmentKind, ScanType, Stateless
 from service.protocol.relation import Relation
@@ -83,6 +94,20 @@ class Receded:
 
     def __str__(self) -> str:
         return f"actor {self.actor} of fragment {self.fragment} reports {self.rows} rows after {self.committed}"
+
+
+@dataclass(frozen=True, slots=True)
+class GraphState:
+    """How a graph stands: what it committed and published, and what its last recovery was for."""
+
+    status: GraphStatus
+    generation: Generation
+    committed: Epoch
+    published: Epoch
+    paused: bool
+    paused_since: datetime | None
+    recoveries: int
+    last_error: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """A second look at the Spark SQL that is about to leave for a worker, independent of how it was made.
 
 Every word outside quotes has to be one that a view may use, every quoted name a column of the upstream, every character
-outside quotes one of an expression. A failure is a mistake of ours, so it is asserted.
+outside quotes one of an expression. A failure is a mistake of ours.
 """
 
 import re
@@ -26,20 +26,25 @@ WORDS: Final = frozenset(
 """Keywords, types, fields, functions: all that `functions`, `special`, `operators`, `casts` and `typed` print."""
 
 
+class UnsafeError(Exception):
+    """A text for Spark holds what no view may say: a mistake of ours, which must not reach a worker."""
+
+
 def audit(sql: str, names: Collection[str]) -> None:
-    """Assert that `sql` is made of nothing but allowed words, columns among `names` and literals."""
+    """Raise UnsafeError unless `sql` is made of nothing but allowed words, columns among `names` and literals."""
     at = 0
     while at < len(sql):
         found = _SCAN.match(sql, at)
-        assert found, (sql, at)
-        if found["word"]:
-            assert found["word"].lower() in WORDS, (sql, found["word"])
-        if found["name"]:
-            assert found["name"].replace("``", "`") in names, (sql, found["name"])
+        if not found:
+            raise UnsafeError(f"{sql!r} at {at}")
+        if found["word"] and found["word"].lower() not in WORDS:
+            raise UnsafeError(f"{sql!r}: {found['word']}")
+        if found["name"] and found["name"].replace("``", "`") not in names:
+            raise UnsafeError(f"{sql!r}: {found['name']}")
         at = found.end()
-    assert "${" not in sql, sql
     outside = re.sub(_SCAN.pattern, _outside, sql, flags=re.VERBOSE | re.DOTALL)
-    assert not re.search(r"--|/\*|\*/", outside), sql
+    if "${" in sql or re.search(r"--|/\*|\*/", outside):
+        raise UnsafeError(repr(sql))
 
 
 def _outside(found: re.Match[str]) -> str:

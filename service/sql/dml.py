@@ -26,37 +26,30 @@ from service.sql.tree import Tree, given, identifier, parse_tree
 @dataclass(frozen=True, slots=True)
 class BoundInsert:
     """Exactly one of `source` (VALUES, printed, of `columns` in order) and `query` (to be run as it is and staged) is
-    set.
-
-    `exact` False: the query's number of columns could not be told (`*`); giving fewer than `columns` it fills the
-    first ones.
+    set. A query that gives fewer than `columns` fills the first ones.
     """
 
     relation: Relation
     columns: tuple[str, ...]
     source: str | None = None
     query: Select | None = None
-    exact: bool = True
-    reads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class BoundUpdate:
-    """As `service.protocol.dml.Update`; `reads` are the relations its subqueries name."""
+    """As `service.protocol.dml.Update`."""
 
     relation: Relation
     assignments: tuple[tuple[str, str], ...]
     predicate: str | None
-    reads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class BoundDelete:
-    """As `service.protocol.dml.Delete`; `reads` are the relations its subqueries name."""
+    """As `service.protocol.dml.Delete`."""
 
     relation: Relation
     predicate: str | None
-    reads: tuple[str, ...] = ()
 
 
 def parse_insert(cursor: Cursor) -> Insert:
@@ -144,7 +137,7 @@ def bind_insert(statement: Insert, relations: Mapping[str, Relation]) -> BoundIn
     if any(len(row) != width for row in rows):
         raise Invalid("VALUES lists must all be the same length", position=statement.tree.start + 1)
     source = "VALUES " + ", ".join(f"({', '.join(row)})" for row in rows)
-    return _bound_values(statement, relation, columns[:width], source, scope.reads())
+    return _bound_values(statement, relation, columns[:width], source)
 
 
 def bind_constants(statement: Insert, relations: Mapping[str, Relation]) -> BoundInsert | None:
@@ -156,7 +149,7 @@ def bind_constants(statement: Insert, relations: Mapping[str, Relation]) -> Boun
     relation, columns = _filled(statement, relations)
     rows = statement.constants.rows
     source = printed(rows, columns, exact=bool(statement.columns))
-    return None if source is None else _bound_values(statement, relation, columns[: len(rows[0])], source, ())
+    return None if source is None else _bound_values(statement, relation, columns[: len(rows[0])], source)
 
 
 def _filled(statement: Insert, relations: Mapping[str, Relation]) -> tuple[Relation, tuple[Column, ...]]:
@@ -169,12 +162,10 @@ def _filled(statement: Insert, relations: Mapping[str, Relation]) -> tuple[Relat
     return relation, columns
 
 
-def _bound_values(
-    statement: Insert, relation: Relation, columns: tuple[Column, ...], source: str, reads: tuple[str, ...]
-) -> BoundInsert:
+def _bound_values(statement: Insert, relation: Relation, columns: tuple[Column, ...], source: str) -> BoundInsert:
     names = tuple(column.name for column in columns)
     _require_not_null(relation, set(names), statement.position)
-    return BoundInsert(relation, names, source=source, reads=reads)
+    return BoundInsert(relation, names, source=source)
 
 
 def bind_update(statement: Update, relations: Mapping[str, Relation]) -> BoundUpdate:
@@ -190,14 +181,14 @@ def bind_update(statement: Update, relations: Mapping[str, Relation]) -> BoundUp
     assignments = tuple(
         (column.name, scope.value(right, column)) for column, (_, right) in zip(columns, pairs, strict=True)
     )
-    return BoundUpdate(relation, assignments, scope.predicate(), scope.reads())
+    return BoundUpdate(relation, assignments, scope.predicate())
 
 
 def bind_delete(statement: Delete, relations: Mapping[str, Relation]) -> BoundDelete:
     """Return what a DELETE means. Raises Invalid and NotFound."""
     relation = _table(statement.target, statement.position, relations)
     scope = _scope(statement.tree, relation, relations)
-    return BoundDelete(relation, scope.predicate(), scope.reads())
+    return BoundDelete(relation, scope.predicate())
 
 
 def _scope(tree: Tree, relation: Relation, relations: Mapping[str, Relation]) -> RowScope:
@@ -284,7 +275,7 @@ def _bind_query(statement: Insert, query: Select, relation: Relation, columns: t
         columns = columns[:count]
     _require_not_null(relation, {column.name for column in columns}, statement.position)
     names = tuple(column.name for column in columns)
-    return BoundInsert(relation, names, query=query, exact=count is not None, reads=query.relations)
+    return BoundInsert(relation, names, query=query)
 
 
 def _width(tree: Tree | None) -> int | None:

@@ -65,11 +65,6 @@ class RowScope:
         # Parentheses as printed keep the operand whole wherever the worker puts it.
         return holder.sql(dialect=Dialect, comments=False, normalize_functions=False)
 
-    def reads(self) -> tuple[str, ...]:
-        """The relations that subqueries read."""
-        own = self.tree.root.this if isinstance(self.tree.root, exp.Update | exp.Delete) else None
-        return tuple(dict.fromkeys(identifier(t.this) for t in named_relations(self.tree.root) if t is not own))
-
     def _check(self, node: exp.Expr) -> None:
         """Refuse what Postgres would in a statement that changes rows, and would take in the worker's query."""
         check_allowed(self.tree, node)

@@ -17,7 +17,10 @@ from service.sql.statements import Select
 from service.sql.tokens import Token, TokenKind
 from service.sql.tree import Tree, identifier, parse_tree
 
-CATALOGS: Final = frozenset({"rw_catalog", "pg_catalog", "information_schema"})
+CATALOG: Final = "rw_catalog"
+CATALOG_PREFIX: Final = "rw_"
+"""How its relations begin, which may be named without it."""
+CATALOGS: Final = frozenset({CATALOG, "pg_catalog", "information_schema"})
 
 _DENIED: Final = re.compile(
     r"""pg_(try_)?advisory.*|pg_notify|set_config|pg_sleep.*|lo_.*|loread|lowrite|dblink.*|pg_read_.*|pg_ls_.*|pg_stat_file
@@ -36,7 +39,10 @@ def parse_select(cursor: Cursor) -> Select:
     """Read a whole query. Raises Invalid for what is not allowed; syntax is left to Postgres."""
     tokens = cursor.rest
     check_query(tokens)
-    return Select(cursor.text[tokens[0].start : tokens[-1].start], _relations(query_tree(cursor.text, tokens)))
+    tree = query_tree(cursor.text, tokens)
+    names = {token.value for token in tokens if token.kind in (TokenKind.NAME, TokenKind.QUOTED)}
+    catalog = CATALOG in names or (tree is None and any(name.startswith(CATALOG_PREFIX) for name in names))
+    return Select(cursor.text[tokens[0].start : tokens[-1].start], _relations(tree), catalog)
 
 
 def query_tree(text: str, tokens: Sequence[Token]) -> Tree | None:

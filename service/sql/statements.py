@@ -161,11 +161,12 @@ class Drop:
 @dataclass(frozen=True, slots=True)
 class Select:
     """A query, as given: Postgres itself parses it under the reader's login. `relations` are those of `public` that it
-    names, as far as they can be told: empty where only Postgres understands the text.
+    names, as far as they can be told: empty where only Postgres understands the text. `catalog`: it names `rw_catalog`.
     """
 
     sql: str
     relations: tuple[str, ...] = ()
+    catalog: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -368,7 +368,7 @@ async def test_published_never_goes_back(stores: Stores) -> None:
         await tx.barriers.commit(DATABASE_GRAPH, Epoch(10), now=NOW)
         await tx.graphs.set_published(DATABASE_GRAPH, Epoch(10), now=NOW)
         await tx.graphs.set_published(DATABASE_GRAPH, Epoch(5), now=NOW)
-        assert (await tx.graphs.state(DATABASE_GRAPH))["published"] == "10"
+        assert (await tx.graphs.state(DATABASE_GRAPH)).published == 10
 
 
 # --- commands -----------------------------------------------------------------------------------------------------
@@ -431,7 +431,7 @@ async def test_recovery_ends_the_generation_and_puts_back_what_was_not_committed
     assert (after.newest, after.recover_asked, after.recovering_since) == (11, None, NOW)
     assert [one.id for one in waiting] == commands
     assert [one.statement for one in stored] == statements
-    assert (state["recoveries"], state["last_error"]) == (1, "lost")
+    assert (state.recoveries, state.last_error) == (1, "lost")
     for late in (collected(10), collected(11)):
         with pytest.raises(Stale):
             async with stores.begin() as tx:
@@ -450,7 +450,7 @@ async def test_a_recovery_leaves_what_was_committed_alone(stores: Stores) -> Non
         await tx.graphs.set_status(DATABASE_GRAPH, GraphStatus.RECOVERING, now=NOW, reason="x")
         kept = await tx.commands.get(command)
         assert await tx.commands.waiting(DATABASE_GRAPH) == []
-        assert (await tx.graphs.state(DATABASE_GRAPH))["committed"] == "10"
+        assert (await tx.graphs.state(DATABASE_GRAPH)).committed == 10
         generation = await tx.graphs.set_status(DATABASE_GRAPH, GraphStatus.WAITING, now=NOW)
     assert generation == 1
     assert kept is not None

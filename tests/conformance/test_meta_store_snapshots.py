@@ -136,7 +136,7 @@ async def test_several_graphs_are_seen_at_once_as_each_is_alone(stores: Stores) 
             assert views[graph] == await tx.graphs.view(graph, now=NOW, lease=LEASE)
             assert states[graph] == await tx.graphs.state(graph)
     assert (views[begun.graph].commands_waiting, views[DATABASE_GRAPH].commands_waiting) == (True, False)
-    assert (states[begun.graph]["paused"], states[DATABASE_GRAPH]["paused"]) == (True, False)
+    assert (states[begun.graph].paused, states[DATABASE_GRAPH].paused) == (True, False)
     assert (views[begun.graph].decoupled is None, views[DATABASE_GRAPH].decoupled is None) == (False, True)
     assert (views[begun.graph].backfilling, views[DATABASE_GRAPH].backfilling) == (True, False)
 
@@ -147,7 +147,7 @@ async def test_it_begins_paused_as_the_database_graph_will_be(stores: Stores, as
         await ask(stores, mutation)
     _, begun = await started(stores)
     async with stores.begin() as tx:
-        assert (await tx.graphs.state(begun.graph))["paused"] is isinstance(asked[-1], Pause)
+        assert (await tx.graphs.state(begun.graph)).paused is isinstance(asked[-1], Pause)
 
 
 async def test_it_hurries_while_it_may_read_as_fast_as_it_can(stores: Stores) -> None:

@@ -14,7 +14,7 @@ from service.operations import dml as accepted
 from service.operations.world import World
 from service.ports.records import Claim
 from service.protocol.dml import Delete, InsertStaged, InsertValues, Statement, Update
-from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, JobId, RelationId, StatementId
+from service.protocol.ids import DATABASE_GRAPH, CommandId, JobId, RelationId, StatementId
 from service.protocol.mutation import Mutation, Pause, Resume
 from service.protocol.plan import ScanType
 from service.protocol.relation import Relation, RelationKind
@@ -290,7 +290,7 @@ class Users:
 
         async def call(world: World) -> None:
             async with world.stores.begin() as tx:
-                epoch = Epoch(int((await tx.graphs.state(DATABASE_GRAPH))["published"]))
+                epoch = (await tx.graphs.state(DATABASE_GRAPH)).published
             if epoch not in self.checker.expected:
                 return
             async with world.pins.pin(DATABASE_GRAPH, epoch, holder=holder):

@@ -11,7 +11,7 @@ from service.domain.barrier import Decoupled, GraphStatus, GraphView, InFlight, 
 from service.domain.errors import Deposed, NotFound, Stale
 from service.domain.job import JobState
 from service.ports.meta_store import Transaction
-from service.ports.records import BarrierRecord, Command, Event, Json, WorkerRecord
+from service.ports.records import BarrierRecord, Command, Event, GraphState, Json, WorkerRecord
 from service.ports.workers import FORGOTTEN_AFTER
 from service.protocol.api import Registration
 from service.protocol.barrier import Barrier, BarrierKind
@@ -138,20 +138,20 @@ class FakeGraphs:
         since = (row.paused_since if row.paused else now) if paused else None
         self.tables.graphs.put(graph, replace(row, paused=paused, paused_since=since))
 
-    async def state(self, graph: GraphId) -> Json:
+    async def state(self, graph: GraphId) -> GraphState:
         row = self._row(graph)
-        return {
-            "status": str(row.status),
-            "generation": row.generation,
-            "committed": str(row.committed),
-            "published": str(row.published),
-            "paused": row.paused,
-            "paused_since": row.paused_since,
-            "recoveries": row.recoveries,
-            "last_error": row.last_error,
-        }
+        return GraphState(
+            status=row.status,
+            generation=row.generation,
+            committed=row.committed,
+            published=row.published,
+            paused=row.paused,
+            paused_since=row.paused_since,
+            recoveries=row.recoveries,
+            last_error=row.last_error,
+        )
 
-    async def states(self, wanted: Collection[GraphId]) -> Mapping[GraphId, Json]:
+    async def states(self, wanted: Collection[GraphId]) -> Mapping[GraphId, GraphState]:
         return {one: await self.state(one) for one in wanted if one in self.tables.graphs}
 
     async def set_published(

@@ -89,8 +89,8 @@ async def test_an_answer_that_takes_rows_back_ends_the_generation(
     assert (effect.reason, effect.failure and effect.failure.job) == (said, view.id)
     async with stores.begin() as tx:
         state = await tx.graphs.state(DATABASE_GRAPH)
-        assert (state["status"], state["last_error"]) == ("RECOVERING", said)
-        assert state["generation"] == injected.generation + 1
+        assert (state.status, state.last_error) == ("RECOVERING", said)
+        assert state.generation == injected.generation + 1
         failed = await tx.jobs.get(view.id)
     assert failed is not None
     assert (failed.state, failed.error) == (JobState.FAILED, said)

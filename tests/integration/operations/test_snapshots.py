@@ -190,7 +190,7 @@ async def _counted(leader: Leader, table: RelationId, rows: int) -> None:
 
 async def committed(life: Life, graph: GraphId = DATABASE_GRAPH) -> Epoch:
     async with life.leader.stores.begin() as tx:
-        return Epoch(int((await tx.graphs.state(graph))["committed"]))
+        return (await tx.graphs.state(graph)).committed
 
 
 async def test_it_reads_one_epoch_replays_merges_and_is_created(life: Life) -> None:
@@ -289,7 +289,7 @@ async def test_a_recovery_of_its_graph_goes_on_from_what_was_committed(life: Lif
     assert plan.snapshot.consumed == consumed
     assert len(plan.fragments[0].actors[0].positions) == 4
     async with life.leader.stores.begin() as tx:
-        assert (await tx.graphs.state(DATABASE_GRAPH))["recoveries"] == 0
+        assert (await tx.graphs.state(DATABASE_GRAPH)).recoveries == 0
 
 
 async def test_a_recovery_between_merge_and_creation_keeps_what_the_job_s_graph_wrote(life: Life) -> None:

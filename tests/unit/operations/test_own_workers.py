@@ -234,7 +234,7 @@ async def test_one_that_hangs_is_given_up_and_the_database_graph_never_notices(c
     assert list(cluster.machine.given_up) == [OWN]
     async with cluster.stores.begin() as tx:
         state = await tx.graphs.state(DATABASE_GRAPH)
-    assert (state["status"], state["recoveries"]) == ("RUNNING", 0)
+    assert (state.status, state.recoveries) == ("RUNNING", 0)
 
 
 async def test_a_worker_that_all_share_is_not_given_up_for_one_of_them(cluster: Cluster) -> None:

@@ -89,6 +89,8 @@ COMMANDS: list[tuple[str, Statement]] = [
     ("cancel job 9", CancelJobs((JobId(9),))),
     ("select 1 -- one\n;", Select("select 1")),
     ("TABLE t", Select("TABLE t", ("t",))),
+    ("select 'rw_jobs' from rw_orders", Select("select 'rw_jobs' from rw_orders", ("rw_orders",))),
+    ("table RW_Catalog.rw_jobs", Select("table RW_Catalog.rw_jobs", catalog=True)),
     ("values (1), (2)", Select("values (1), (2)")),
 ]
 
