@@ -186,12 +186,20 @@ class _Call:
                     "statement_timeout", self._variable("statement_timeout"), await parameters.known(self.world)
                 )
                 return Outcome("CREATE_VIEW", notices=await logical_views.create(self.world, statement, timeout_ms))
-            case s.Drop(kind=kind, name=name):
-                tag = f"DROP_{kind.upper().replace(' ', '_')}"
-                if statement.if_exists and await self._free(name):
-                    return Outcome(tag, notices=(f'{kind} "{name}" does not exist, skipping',))
-                await jobs.drop(self.world, name, kind, cascade=statement.cascade, asked_by=self.asked_by)
-                return Outcome(tag, notices=await sources.left_behind(self.world))
+            case s.Drop():
+                return await self._drop(statement)
+
+    async def _drop(self, statement: s.Drop) -> Outcome:
+        kind, name = statement.kind, statement.name
+        tag = f"DROP_{kind.upper().replace(' ', '_')}"
+        try:
+            await jobs.drop(self.world, name, kind, cascade=statement.cascade, asked_by=self.asked_by)
+        except NotFound:
+            # Known only here: of two drops at once one finds the name taken when it looks, and free when it removes.
+            if not statement.if_exists or not await self._free(name):
+                raise
+            return Outcome(tag, notices=(f'{kind} "{name}" does not exist, skipping',))
+        return Outcome(tag, notices=await sources.left_behind(self.world))
 
     async def _made(self, outcome: Outcome, name: str) -> Outcome:
         """Add the job of a relation that was asked for, and whether it goes on in the background."""

@@ -12,10 +12,12 @@ from service.domain.errors import Deposed, NotFound, Stale, Unavailable
 from service.meta_store.engine import connect
 from service.meta_store.stores import PostgresStores
 from service.ports.meta_store import Stores
+from service.ports.records import GraphState
 from service.ports.workers import FORGOTTEN_AFTER
 from service.protocol.barrier import BarrierKind
 from service.protocol.dml import Delete
-from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId, StatementId, Term, WorkerId
+from service.protocol.epoch import NEVER
+from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, Generation, GraphId, StatementId, Term, WorkerId
 from service.protocol.mutation import Add, Pause, Stop, Throttle
 from service.protocol.report import Collected, Failed
 from tests.support.meta_store import (
@@ -158,16 +160,16 @@ async def test_a_new_store_has_a_graph_that_has_yet_to_be_fenced(stores: Stores)
         *(0, 0, 0, 0),
     )
     assert [view.commands_waiting, view.statements_waiting, view.cleanups_waiting, view.backfilling] == [False] * 4
-    assert state == {
-        "status": "RECOVERING",
-        "generation": 0,
-        "committed": "0",
-        "published": "0",
-        "paused": False,
-        "paused_since": None,
-        "recoveries": 0,
-        "last_error": None,
-    }
+    assert state == GraphState(
+        status=GraphStatus.RECOVERING,
+        generation=Generation(0),
+        committed=NEVER,
+        published=NEVER,
+        paused=False,
+        paused_since=None,
+        recoveries=0,
+        last_error=None,
+    )
 
 
 async def test_an_unknown_graph_is_not_found(stores: Stores) -> None:
