@@ -107,15 +107,17 @@ class Planted:
 
 PLANTED: Final = MappingProxyType(
     {
-        "d2": Planted(_d2, ("<n> = ", "<n> < <n>", "<n> <> ", "<E> >= <n>", "<E> in", "<n> between"), ("value",)),
-        "d3_sums": Planted(_d3_sums, ("<n> + <E>", "<E> + <n>", "<n> - <E>", "<E> - <n>"), ("value",)),
+        "d2": Planted(
+            _d2, ("<n> = ", "<n> < <n>", "<n> <> ", "<E> >= <n>", "<E> in", "<n> between"), ("value",), seed=3
+        ),
+        "d3_sums": Planted(_d3_sums, ("<n> + <E>", "<E> + <n>", "<n> - <E>", "<E> - <n>"), ("value",), seed=2),
         "d3_choices": Planted(
-            _d3_choices, ("coalesce(<n>, <E>)", "coalesce(<E>, <n>)", "greatest(<n>, <E>)"), ("value", "fails"), seed=3
+            _d3_choices, ("coalesce(<n>, <E>)", "coalesce(<E>, <n>)", "greatest(<n>, <E>)"), ("value", "fails"), seed=5
         ),
         "d4": Planted(_d4, ("7 / coalesce(id, 0)", "<s> + <s>"), ("fails", "not created")),
         "d5": Planted(_d5, ("<x> || <x>", "<i> + <s>"), ("fails", "not created")),
         "d6": Planted(_d6, ("<x> || <x>", "<i> + <s>"), ("fails", "not created")),
-        "d7": Planted(_d7, ("<d>::numeric",), ("value", "does not fail")),
+        "d7": Planted(_d7, ("<d>::numeric",), ("value", "does not fail"), seed=2),
         "d8": Planted(_d8, ("<j> ->> 'k'", "<j> ->> 'n'"), ("value",), seed=3),
         "d9": Planted(_d9, ("substring(<x>, '<'i>')", "substring(<x>, 'a')"), ("value", "does not fail")),
     }
