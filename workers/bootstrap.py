@@ -20,7 +20,7 @@ from service.protocol.ids import DATABASE_GRAPH, Generation, GraphId, SourceId, 
 from service.protocol.report import Failed
 from service.protocol.request import Analyzed, Rejected, Request, Verified, Verify
 from workers.agent import Agent
-from workers.cdc.external import AwayError
+from workers.cdc.connecting import AwayError
 from workers.graph import GraphExecutor
 from workers.meta_client import MetaClient, ServiceAwayError
 from workers.rpc.answer import answer

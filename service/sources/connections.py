@@ -5,12 +5,15 @@ itself when the service is gone.
 """
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Final, LiteralString, cast
+from functools import partial
+from typing import Final, LiteralString, TypeVar, cast
 
 import psycopg
 from psycopg import errors, sql
+from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
@@ -18,10 +21,9 @@ from service.domain.errors import Conflict, Invalid, MetaError, Unavailable, Unr
 from service.domain.reach import SETTING
 from service.domain.source import CONNECT_SECONDS
 from service.ports.sources import Address
+from service.protocol.answering import TCP_INFO_BYTES, UnansweredError, bounded, bytes_received, words
 from service.reach import UnresolvedError, addresses
 from service.telemetry.log import logger
-
-Connection = psycopg.AsyncConnection[TupleRow]
 
 log = logger("sources")
 
@@ -29,6 +31,10 @@ SESSION_SECONDS: Final = 120
 """How long one call may take altogether, whatever the server does."""
 STATEMENT_SECONDS: Final = 20
 """What takes longer is given up: a slot that waits for a long transaction, a question about a large table."""
+ANSWER_SECONDS: Final = STATEMENT_SECONDS + 5
+"""How long an answer may take: a little more than the server allows itself."""
+ANSWER_BYTES_MAX: Final = 128 << 20
+"""How much a server may send in one answer."""
 _OPTIONS: Final = (
     f"-c statement_timeout={STATEMENT_SECONDS}s -c lock_timeout=3s -c idle_in_transaction_session_timeout=30s "
     # What a policy hides is refused, not left out.
@@ -41,6 +47,28 @@ _REFUSED: Final = ("authentication failed", "does not exist", "pg_hba.conf", "pe
 """What libpq says, without a SQLSTATE, where the server answered and will not let the login in."""
 
 _HINT: Final = "Is the server running"
+
+
+Answer = TypeVar("Answer")
+
+
+class Connection(psycopg.AsyncConnection[TupleRow]):
+    """One that waits so long, and takes so much, for each answer: a server's own limits are its own to keep."""
+
+    async def wait(self, gen: PQGen[Answer], interval: float = 0.1, timeout: float | None = None) -> Answer:  # noqa: ASYNC109 - psycopg's
+        """See psycopg. Raises OperationalError where no answer has come in time."""
+        within = bounded(
+            gen,
+            clock=asyncio.get_running_loop().time,
+            received=partial(_received, self.pgconn.socket),
+            seconds=ANSWER_SECONDS,
+            most_bytes=ANSWER_BYTES_MAX,
+        )
+        try:
+            return await super().wait(within, interval, timeout)
+        except UnansweredError as error:
+            self.pgconn.finish()
+            raise psycopg.OperationalError(str(error)) from None
 
 
 @asynccontextmanager
@@ -100,7 +128,7 @@ def _unreachable(at: Address, error: Exception, conninfo: str, tried: int) -> Me
     # Of several addresses that were tried the last is as good as any; the words never hold the password.
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.strip().startswith(_HINT)]
     said = lines[-1] if lines else type(error).__name__
-    message = f"{at.label}: {at.place} cannot be reached: {said}"
+    message = f"{at.label}: {at.place} cannot be reached: {words(said)}"
     # A certificate's file is one of this machine, and no server spoke.
     if any(words in said for words in _REFUSED) and "certificate" not in said:
         return Invalid(message)
@@ -113,7 +141,7 @@ def _unreachable(at: Address, error: Exception, conninfo: str, tried: int) -> Me
 
 def _hidden(at: Address, said: str, error: Exception, *, addresses: int) -> Unreachable:
     """Return the one error for everything that is no Postgres, so that nobody scans ports or names with it."""
-    log.info("source.unreachable", source=at.name, place=at.place, reason=said, error=type(error).__name__)
+    log.info("source.unreachable", source=at.name, place=at.place, reason=words(said), error=type(error).__name__)
     message = (
         f"{at.label}: {at.place} cannot be reached as a Postgres server; the log of the service says why "
         f"(and this message, for hosts that {SETTING} lists)"
@@ -124,10 +152,19 @@ def _hidden(at: Address, said: str, error: Exception, *, addresses: int) -> Unre
 def _meant(at: Address, error: psycopg.Error) -> MetaError:
     said = error.diag.message_primary or str(error).strip() or type(error).__name__
     if error.diag.message_detail:
-        said = f"{said} ({error.diag.message_detail})"
-    message = f"{at.label}: {said}"
+        said = f"{words(said)} ({error.diag.message_detail})"
+    message = f"{at.label}: {words(said)}"
     if isinstance(error, errors.DuplicateObject):
         return Conflict(message)
     if error.sqlstate is None or error.sqlstate.startswith(_AWAY):
         return Unavailable(message)
     return Invalid(message)
+
+
+def _received(descriptor: int) -> int:
+    """Return how much a connection has brought so far; 0 where the system does not say."""
+    try:
+        with socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM) as one:
+            return bytes_received(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES))
+    except (AttributeError, OSError):
+        return 0

@@ -47,7 +47,7 @@ from service.protocol.relation import Relation, RelationKind, state_table
 from service.protocol.report import Collected
 from service.protocol.vnodes import vnodes_of
 from tests.support.state_store import Store
-from workers.cdc import pages
+from workers.cdc import connecting, pages
 from workers.cdc.pages import Copied, PagesOutcome, PagesTask, copy_pages
 from workers.graph import GraphExecutor
 from workers.runners.port import Stores
@@ -464,8 +464,8 @@ class CdcWorld:
         """End the worker's sessions, as its end does."""
         for source in self.cdc.sources.values() if self.cdc is not None else ():
             source.close()
-        while adapter.kept:
-            adapter.kept.popitem()[1].close()
+        while connecting.kept:
+            connecting.kept.popitem()[1].close()
 
     async def epoch(self, mutation: Mutation | None = None, *, kill: bool = False, interval_ms: int = 1) -> None:
         collected = self.run(BarrierKind.CHECKPOINT, mutation, interval_ms=interval_ms)
@@ -655,7 +655,7 @@ def interleaved(random: Random, external: External, monkeypatch: Any, rate: int)
         return asked(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(adapter, "SETUP", (*adapter.SETUP, "set lock_timeout = '50ms'"))
+        patch.setattr(connecting, "SETUP", (*connecting.SETUP, "set lock_timeout = '50ms'"))
         patch.setattr(adapter, "ask", ask)
         patch.setattr(pages, "ask", ask)
         yield

@@ -19,6 +19,7 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn
 from psycopg.waiting import Wait
 
+from service.protocol.answering import words
 from service.protocol.cdc import fitting_postgres
 from service.protocol.columns import ColumnType, TypeName
 from service.protocol.ids import Epoch, RelationId
@@ -104,7 +105,7 @@ class Applying:
         """Let the server write what was brought, at `epoch`; until `written` it is asked nothing else."""
         for statement in BY_KEY:
             self.connection.execute(_sql(statement))
-        self.connection.wait(_send(self.connection.pgconn, write_command(relation, epoch).encode()))
+        self.connection.wait(sending(self.connection.pgconn, write_command(relation, epoch).encode()))
 
     def written(self) -> Written:
         """Wait until it is written. Raises what the server says."""
@@ -183,8 +184,8 @@ def is_refusal(error: psycopg.Error) -> bool:
 
 
 def reason_of(error: psycopg.Error) -> str:
-    """Return the server's own words, in one line."""
-    return error.diag.message_primary or next(iter(str(error).splitlines()), type(error).__name__)
+    """Return the server's own words, in one line and not too many."""
+    return words(error.diag.message_primary or next(iter(str(error).splitlines()), type(error).__name__))
 
 
 def write_command(relation: Relation, epoch: Epoch) -> str:
@@ -280,7 +281,8 @@ def _bases(relation: Relation) -> str:
     return f"pg_temp.cdc_{relation.id}_base"
 
 
-def _send(pgconn: PGconn, command: bytes) -> PQGen[None]:
+def sending(pgconn: PGconn, command: bytes) -> PQGen[None]:
+    """Send a command, whose results are asked for afterwards."""
     pgconn.send_query(command)
     while pgconn.flush():
         yield Wait.W

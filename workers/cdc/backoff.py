@@ -6,6 +6,13 @@ from typing import Final
 RETRY_SECONDS: Final = (0.5, 15.0)
 """After the first failure, and at most: a try can hold a barrier up for as long as a connection may take."""
 
+HELD_SECONDS: Final = 1.0
+"""A try that held the barrier up for so long costs others something;"""
+HELD_TIMES: Final = 10.0
+"""they have so many times as long without it,"""
+HELD_SECONDS_MAX: Final = 300.0
+"""and no longer than this."""
+
 
 @dataclass
 class Backoff:
@@ -15,10 +22,11 @@ class Backoff:
     until: float = 0.0
     reason: str | None = None
 
-    def failed(self, reason: str, now: float) -> None:
-        """Wait longer than the last time."""
+    def failed(self, reason: str, now: float, *, held: float = 0.0) -> None:
+        """Wait longer than the last time, and many times as long as the try has held the barrier up."""
         first, longest = RETRY_SECONDS
-        self.until = now + min(first * 2 ** min(self.failures, 10), longest)
+        held = min(held * HELD_TIMES, HELD_SECONDS_MAX) if held >= HELD_SECONDS else 0.0
+        self.until = now + max(min(first * 2 ** min(self.failures, 10), longest), held)
         self.failures, self.reason = self.failures + 1, reason
 
     def answered(self) -> None:

@@ -19,10 +19,12 @@ import psycopg
 
 from service.protocol.ids import Epoch, FragmentId
 from workers.cdc.apply import Applying, applying, is_refusal, reason_of
-from workers.cdc.external import AwayError, ChangedError, Session, ask
+from workers.cdc.connecting import AwayError, ChangedError
+from workers.cdc.external import Session, ask
 from workers.cdc.fold import Applies, Change, Folded, Key, Values, fold
 from workers.cdc.keys import FRESH, SETTLED, ExternalTable, Stretch, keyed
 from workers.cdc.log import ROW_TOO_LARGE, LogReader, Part, Picked, Truncated, drift, picked
+from workers.cdc.log_stream import LaterError, LogStream
 from workers.cdc.pgoutput import TableSent, text_of
 from workers.cdc.publication import unpublished
 from workers.cdc.snapshots import Snapshot
@@ -92,12 +94,15 @@ def follow(
     curr: Epoch,
 ) -> Followed:
     """Read the log from `offset` to its present end, or about `limit` changes of it; when it returns, all of it is
-    durable. Raises AwayError, then nothing of it is written; and what the state store raises.
+    durable. Raises AwayError, then nothing of it is written, LaterError where the log takes longer than an epoch may
+    wait for it; and what the state store raises.
     """
     with applying(store) as writing:
         one = _Epoch(session, writing, {table.fragment: table for table in tables}, curr, session.snapshot(), offset)
         try:
             end = one.run(limit)
+        except LaterError:
+            raise
         except AwayError:
             # Up to Postgres 17 nothing can be decoded of a time without the publication, though it be there again.
             _look_at_publication(session, tables)
@@ -148,24 +153,38 @@ class _Epoch:
     def _run(self, limit: int | None) -> int:
         while True:
             self.asked, before = False, self.reader.at
-            high = self.session.high()
-            told = 0
-            if high <= before:
+            log = self.session.asked(before, limit)
+            if log is None:
                 # Nothing at all was written since: there is no log to be read.
+                self.session.slow = False
                 return before
-            for part in self.reader.read(self.session.changes(high, limit)):
-                told += part.messages
-                self._take(part)
-            self._written()
+            told, limit = self._read(log), log.limit
             if self.asked:
                 limit = None
             elif limit is None or told < limit:
-                return max(high, self.reader.at)
+                return max(log.upto, self.reader.at)
             elif self.reader.at > before:
                 return self.reader.at
             else:
                 # All that was told had been read before.
                 limit *= 4
+
+    def _read(self, log: LogStream) -> int:
+        """Read and write what was asked for; return how many messages there were."""
+        told = 0
+        try:
+            for part in self.reader.read(log.messages()):
+                told += part.messages
+                self._take(part)
+            self._written()
+        except LaterError:
+            raise
+        except BaseException:
+            self.session.forget()
+            raise
+        self.session.forget()
+        self.session.slow = log.late
+        return told
 
     def _take(self, part: Part | Truncated) -> None:
         if isinstance(part, Truncated):
@@ -175,7 +194,7 @@ class _Epoch:
             return
         for fragment, key in self.reader.too_large.items():
             table = self.tables[fragment]
-            table.breaks(f"{ROW_TOO_LARGE} at {_keyed(table, key)}")
+            table.breaks(f"{ROW_TOO_LARGE} at {_keyed(table, key)}" if key else ROW_TOO_LARGE)
         for fragment, changes in part.changes.items():
             self._write(self.tables[fragment], changes)
 

@@ -34,6 +34,8 @@ PART_BYTES: Final = 8 << 20
 """Two parts live in memory whole, as does what is left of one (I8)."""
 ROW_BYTES_MAX: Final = 32 << 20
 """A row lives in memory whole, more than once, in both databases and here (I8)."""
+MESSAGE_BYTES_MAX: Final = 256 << 20
+"""A longer one is not read at all, so that nobody knows its key."""
 ROW_TOO_LARGE: Final = f"a row of more than {ROW_BYTES_MAX >> 20} MB"
 _BEGINS, _TRUNCATES = b"BT"
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -173,6 +175,9 @@ class LogReader:
         if not tables:
             return
         self.changes += 1
+        if len(message) > MESSAGE_BYTES_MAX:
+            self.too_large.update((table.fragment, ()) for table in tables if table.fragment not in self.too_large)
+            return
         old, new = row(message)
         if new is not None:
             # Behind what was sent, for those who keep it.

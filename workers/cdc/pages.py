@@ -25,10 +25,12 @@ from workers.backfill.order import Position
 from workers.backfill.pace import page_rows_after
 from workers.backfill.positions import ONE_VNODE, Block, PageSize, Positions, Span, pages
 from workers.cdc.apply import COPY_END, COPY_HEADER, is_refusal, reason_of
-from workers.cdc.external import AwayError, ChangedError, HeldUpError, ask, cached, reading, stream
+from workers.cdc.connecting import AwayError, ChangedError, HeldUpError, Patient, TooMuchError, cached, understanding
+from workers.cdc.external import ask, reading
 from workers.cdc.keys import ExternalTable, bound_query, keyed, page_query
 from workers.cdc.log import ROW_BYTES_MAX, ROW_TOO_LARGE
 from workers.cdc.snapshots import Snapshot
+from workers.cdc.streaming import stream
 from workers.state_store.connections import WRITING, application_name, psycopg_connection
 from workers.state_store.postgres import PostgresStore, hold_generation
 from workers.state_store.statements import stored_columns
@@ -108,7 +110,8 @@ def copy_pages(copied: Copied, task: PagesTask, index: int) -> PagesOutcome:
     try:
         copying = _Copying(copied, task, index)
         try:
-            return copying.run()
+            with understanding():
+                return copying.run()
         except _RefusedError as error:
             key = copying.find_refused(error)
             return outcome(broken=f"{error}{'' if key is None else f' at {keyed(copied.table, key)}'}")
@@ -172,7 +175,7 @@ class _Copying:
 
     def _read(
         self,
-        external: psycopg.Connection,
+        external: Patient,
         store: psycopg.Connection,
         positions: Positions,
         more_time: Callable[[], bool],
@@ -193,9 +196,7 @@ class _Copying:
             raise _RefusedError(reason_of(error), self.asked) from error
         return rows
 
-    def _page(
-        self, external: psycopg.Connection, write: Callable[[bytes], None], block: Block, size: PageSize
-    ) -> _Page:
+    def _page(self, external: Patient, write: Callable[[bytes], None], block: Block, size: PageSize) -> _Page:
         began = _monotonic()
         (span,) = block
         page = _Asked(span, self._bound(external, span, size.rows), size.rows)
@@ -205,19 +206,19 @@ class _Copying:
         self.page_rows = page_rows_after(self.page_rows, rows=rows, size_bytes=size_bytes, seconds=seconds)
         return _Page({span.vnode: rows} if rows else {}, {span.vnode: page.upto})
 
-    def _bound(self, external: psycopg.Connection, span: Span, rows: int) -> Position | None:
+    def _bound(self, external: Patient, span: Span, rows: int) -> Position | None:
         table = self.copied.table
         found = ask(external, bound_query(table, table.scan.splits[span.vnode], span.after, rows))
         return tuple(map(str, found[0])) if found else None
 
-    def _copy(self, external: psycopg.Connection, write: Callable[[bytes], None], page: _Asked) -> tuple[int, int]:
+    def _copy(self, external: Patient, write: Callable[[bytes], None], page: _Asked) -> tuple[int, int]:
         """Copy the rows of a page; return how many they are, and their bytes."""
         table = self.copied.table
         split = table.scan.splits[page.span.vnode]
         query = page_query(table, split, page.span.after, page.upto, epoch=self.task.curr)
         count = size = 0
         # Closed at once where it is broken off: nothing else can be asked while it streams.
-        with closing(stream(external, query)) as found:
+        with _not_too_large(), closing(stream(external, query)) as found:
             for rows in by_vnode(found):
                 together = b"".join(rows)
                 count += len(rows)
@@ -273,6 +274,14 @@ class _Copying:
                 raise
             return True
         return False
+
+
+@contextmanager
+def _not_too_large() -> Generator[None]:
+    try:
+        yield
+    except TooMuchError as error:
+        raise _TooLargeError(ROW_TOO_LARGE) from error
 
 
 def by_vnode(arriving: Iterable[Sequence[bytes]]) -> Iterator[list[bytes]]:

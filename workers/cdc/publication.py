@@ -12,7 +12,8 @@ from typing import Final
 import psycopg
 
 from service.protocol.cdc import Published, published_postgres
-from workers.cdc.external import AwayError, ask
+from workers.cdc.connecting import AwayError
+from workers.cdc.external import ask
 from workers.cdc.keys import ExternalTable
 
 _CHANGES: Final = ("insert", "update", "delete", "truncate")

@@ -19,9 +19,11 @@ from service.protocol.plan import FragmentPlan, JobPlan
 from workers.backfill.scan import ScanState
 from workers.cdc.apply import applying
 from workers.cdc.backoff import Backoff
-from workers.cdc.external import AwayError, ChangedError, Session
+from workers.cdc.connecting import EPOCH_SECONDS, AwayError, ChangedError, understanding
+from workers.cdc.external import Session
 from workers.cdc.following import REBUILD, Followed, TableEpoch, follow
 from workers.cdc.keys import ExternalKey, ExternalTable
+from workers.cdc.log_stream import LaterError
 from workers.cdc.pages import Copied
 from workers.cdc.pgoutput import lsn_text
 from workers.runners.followed_table import FollowedTable, PagesJob
@@ -115,12 +117,15 @@ class SourceScans:
         for table in self.tables.values():
             table.outcomes, table.waiting, table.timings_ms = [], None, {}
         done: dict[FragmentId, TableEpoch] = {}
+        began = epoch.clock()
         try:
-            told = self._follow_log(epoch, done)
+            with understanding():
+                told = self._follow_log(epoch, done)
             self.backoff.answered()
         except AwayError as error:
-            if not isinstance(error, _StillAwayError):
-                self.backoff.failed(str(error), epoch.clock())
+            if not isinstance(error, _StillAwayError | LaterError):
+                now = epoch.clock()
+                self.backoff.failed(str(error), now, held=now - began)
                 self.close()
             self._take_back(epoch)
             told = self._report(waiting=str(error))
@@ -131,14 +136,19 @@ class SourceScans:
 
     def _follow_log(self, epoch: RunningEpoch, done: dict[FragmentId, TableEpoch]) -> SourceReport:
         session = self._session(epoch)
+        session.control.left = EPOCH_SECONDS
         began = epoch.clock()
         seen = session.look(self.offset)
         tables = self._look_at_tables(session)
-        if self.committed - seen.confirmed >= ADVANCE_BYTES:
-            session.advance(self.committed)
+        if self.committed - seen.confirmed >= ADVANCE_BYTES and session.stream is None:
+            session.advance(self.committed, seen.confirmed)
         behind = seen.inserted - self.offset > BEHIND_BYTES
-        if not behind:
-            for table in tables:
+        # A page counts only with the log up to after it: what was asked for before it is not enough.
+        slow = session.slow or session.stream is not None
+        for table in tables:
+            if slow and table.may_read(paused=epoch.paused):
+                table.waiting = "the external database takes long to decode its log, which comes first"
+            elif not behind:
                 self._read_pages(session, table, epoch)
         mine = [table.epoch() for table in tables if table.table is not None]
         followed = follow(

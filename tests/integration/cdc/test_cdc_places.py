@@ -8,7 +8,8 @@ from service.protocol.barrier import BarrierKind
 from service.protocol.mutation import Pause, Resume
 from tests.support.cdc_steps import Started, finish, move, put, remove
 from tests.support.cdc_tables import NUMBERS, SPLIT
-from workers.cdc.external import AwayError, Session
+from workers.cdc.connecting import AwayError
+from workers.cdc.external import Session
 from workers.runners import source_scan as executor
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-import workers.cdc.external as adapter
+import workers.cdc.connecting as adapter
 from tests.support.cdc_steps import Started, finish, put
 from tests.support.cdc_tables import NUMBERS
 from tests.support.real_cdc import CdcWorld

@@ -15,18 +15,21 @@ from service.protocol.mutation import Pause, Resume
 from tests.support.cdc_tables import ENTIRE, NUMBERS, PARTED, SPLIT, TEXTS
 from tests.support.real_cdc import CdcWorld, External, LocalPages, interleaved
 from tests.support.state_store import prepared_store
-from workers.cdc import backoff, log
+from workers.cdc import backoff, log, log_stream
 from workers.runners import source_scan as executor
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
 
 
 async def _live(world: CdcWorld, random: Random, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Random(random.randrange(1 << 30))
     with interleaved(random, world.external, monkeypatch, random.choice((2, 8, 20))):
         for _ in range(25):
             for _ in range(random.choice((0, 3, 10))):
                 world.external.change(random)
             mutation: Any = None
+            # The log may come an epoch later than it was asked for.
+            monkeypatch.setattr(log_stream, "FIRST_SECONDS", slow.choice((0.0, 5.0, 5.0)))
             if not random.randrange(4):
                 mutation = random.choice(
                     (
@@ -51,6 +54,7 @@ async def test_a_table_is_the_external_one_up_to_its_positions_at_every_epoch(
     if seed == 4:
         tables = (PARTED,)
     monkeypatch.setattr(backoff, "RETRY_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(backoff, "HELD_TIMES", 0.0)
     monkeypatch.setattr(executor, "ADVANCE_BYTES", random.choice((0, 1 << 20)))
     external = External(external_url, tables, unseen=seed % 2 == 1)
     for _ in range(random.choice((20, 120))):
@@ -61,6 +65,7 @@ async def test_a_table_is_the_external_one_up_to_its_positions_at_every_epoch(
         await world.prepare()
         await world.epoch(world.throttled(random.choice((None, 5_000, 5_000, 5_000))))
         await _live(world, random, monkeypatch)
+        monkeypatch.setattr(log_stream, "FIRST_SECONDS", 5.0)
         external.rest()
         await world.epoch(Resume())
         await world.epoch(world.throttled(None))

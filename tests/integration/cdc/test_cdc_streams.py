@@ -5,8 +5,9 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from workers.cdc.external import stream
+from workers.cdc.connecting import connect
 from workers.cdc.pages import by_vnode
+from workers.cdc.streaming import stream
 
 pytestmark = pytest.mark.postgres
 
@@ -26,7 +27,7 @@ def test_a_stream_that_is_read_to_its_end_is_not_cancelled(
 
     monkeypatch.setattr(psycopg.Connection, "cancel_safe", cancel)
     query = f"select (i % 7)::smallint, i from generate_series(1, {rows}) i"
-    with psycopg.connect(external_url, autocommit=True) as connection:
+    with connect(external_url, "slot") as connection:
         with closing(stream(connection, query)) as found:
             each = [bytes(row) for some in found for row in some]
         with closing(stream(connection, query)) as found:

@@ -1,0 +1,135 @@
+"""External servers that hang, take long or talk nonsense: an epoch goes on without them, and nobody waits (I13)."""
+
+from collections import deque
+
+import psycopg
+import pytest
+
+from tests.support.cdc_steps import Started, add, execute, finish
+from tests.support.cdc_tables import NUMBERS
+from tests.support.hanging import message, rows_of, said, way_to
+from workers.cdc import connecting, log_stream
+from workers.cdc.connecting import AwayError, connect
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "BRIEF_SECONDS", 0.3)
+    monkeypatch.setattr("workers.cdc.external.BRIEF_SECONDS", 0.3)
+
+
+async def test_a_server_that_hangs_keeps_no_epoch(started: Started, external_url: str) -> None:
+    async with started(NUMBERS, rows=3) as world:
+        await finish(world)
+        with way_to(external_url) as (way, conninfo):
+            world.conninfo = conninfo
+            world.close()
+            await world.epoch()
+            assert world.waiting is None
+            way.hangs.set()
+            await world.epoch()
+            assert "no answer within 0.3 s" in str(world.waiting)
+            await world.epoch()
+            assert "does not answer" in str(world.waiting)
+        world.conninfo = None
+        add(world, NUMBERS, 50, "new")
+        await world.epoch()
+        assert (world.waiting, world.broken, len(await world.rows(NUMBERS))) == (None, {}, 4)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (rows_of(b"so", b"what"), "not understood"),
+        (said(b"no" * 1_000_000), "nono"),
+        (b"\x00" * 100, ""),
+        (message(b"C", b"SELECT 0\x00") + message(b"Z", b"I"), "produce records"),
+    ],
+    ids=["row", "words", "garbage", "nothing"],
+)
+async def test_a_server_that_talks_nonsense_keeps_no_epoch(
+    started: Started, external_url: str, answer: bytes, reason: str
+) -> None:
+    async with started(NUMBERS, rows=3) as world:
+        await finish(world)
+        with way_to(external_url, answer=answer) as (_, conninfo):
+            world.conninfo = conninfo
+            world.close()
+            await world.epoch()
+        assert reason in str(world.waiting)
+        assert len(str(world.waiting)) < 1000
+        world.conninfo = None
+        await world.epoch()
+        assert (world.waiting, world.broken) == (None, {})
+
+
+def test_an_answer_without_an_end_is_given_up(external_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "BRIEF_SECONDS", 60.0)
+    monkeypatch.setattr(connecting, "ANSWER_BYTES_MAX", 8 << 20)
+    head = message(b"T", b"\x00\x01a\x00" + bytes(18))
+    row = message(b"D", b"\x00\x01\x00\x00\x27\x10" + b"x" * 10_000)
+    with way_to(external_url, answer=head, more=row) as (_, conninfo), pytest.raises(AwayError, match="more than 8 MB"):
+        connect(conninfo, "slot")
+
+
+def test_many_slow_answers_are_no_more_waited_for_than_one(external_url: str) -> None:
+    with connect(external_url, "slot") as connection:
+        connection.left = 2.0
+        connection.execute("select pg_sleep(0.1)")
+        with pytest.raises(psycopg.OperationalError, match="no answer within"):
+            deque(map(connection.execute, ["select pg_sleep(0.1)"] * 100), maxlen=0)
+
+
+async def test_a_log_that_takes_long_to_decode_keeps_no_epoch(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started(NUMBERS, rows=3) as world:
+        await finish(world)
+        add(world, NUMBERS, 50, "new")
+        monkeypatch.setattr(log_stream, "FIRST_SECONDS", 0.0)
+        before = world.offset
+        execute(world, "create table others (id int)")
+        execute(world, "insert into others select generate_series(1, 300000)")
+        await world.epoch()
+        assert (world.waiting, world.offset) == ("the external database is still decoding its log", before)
+        monkeypatch.undo()
+        for _ in range(600):
+            await world.epoch(interval_ms=100)
+            if world.waiting is None:
+                break
+        assert (world.waiting, len(await world.rows(NUMBERS))) == (None, 4)
+
+
+async def test_history_waits_while_the_log_takes_long_and_is_read_afterwards(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started(NUMBERS, rows=500) as world:
+        with monkeypatch.context() as patch:
+            patch.setattr(log_stream, "FIRST_SECONDS", 0.0)
+            execute(world, "create table others (id int)")
+            execute(world, "insert into others select generate_series(1, 300000)")
+            await world.epoch(world.throttled(None))
+            assert world.waiting == "the external database is still decoding its log"
+            assert await world.rows(NUMBERS) == []
+        for _ in range(600):
+            await world.epoch(interval_ms=100)
+            if world.finished:
+                break
+        assert len(await world.rows(NUMBERS)) == 500
+
+
+async def test_a_session_that_is_closed_leaves_its_slot(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What still decodes would keep the slot from the next worker, and from being dropped."""
+    async with started(NUMBERS, rows=3) as world:
+        await finish(world)
+        execute(world, "create table others (id int)")
+        execute(world, "insert into others select generate_series(1, 300000)")
+        monkeypatch.setattr(log_stream, "FIRST_SECONDS", 0.0)
+        await world.epoch()
+        assert world.waiting == "the external database is still decoding its log"
+        world.close()
+        with psycopg.connect(world.external.url, autocommit=True) as admin:
+            found = admin.execute("select active from pg_replication_slots where slot_name = 'slot'").fetchone()
+        assert found == (False,)

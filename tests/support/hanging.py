@@ -1,0 +1,94 @@
+"""A way to an external server that stops to bring anything, and one that lets everybody in and then talks nonsense."""
+
+import select
+import socket
+import struct
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+_LET_IN = struct.pack(">cII", b"R", 8, 0)
+_READY = struct.pack(">cIc", b"Z", 5, b"I")
+_NO_TLS = b"N"
+_ENCODING = b"client_encoding\x00UTF8\x00"
+_SAID = struct.pack(">cI", b"S", 4 + len(_ENCODING)) + _ENCODING
+
+
+@dataclass
+class Way:
+    """Connections go to the server until it is made to hang. With an answer it brings that, and no server is asked."""
+
+    server: tuple[str, int]
+    hangs: threading.Event = field(default_factory=threading.Event)
+    answer: bytes | None = None
+    more: bytes = b""
+    """What is sent after the answer again and again."""
+    listener: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0)))
+    over: bool = False
+
+    @property
+    def port(self) -> int:
+        return int(self.listener.getsockname()[1])
+
+    def accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self.listener.accept()
+                serve = self._bring if self.answer is None else self._answer
+                threading.Thread(target=serve, args=(client,), daemon=True).start()
+
+    def _bring(self, client: socket.socket) -> None:
+        with client, socket.create_connection(self.server) as server, suppress(OSError):
+            while not self.over:
+                ready, _, _ = select.select([client, server], [], [], 0.05)
+                for one in [] if self.hangs.is_set() else ready:
+                    data = one.recv(1 << 16)
+                    if not data:
+                        return
+                    (server if one is client else client).sendall(data)
+
+    def _answer(self, client: socket.socket) -> None:
+        assert self.answer is not None
+        with client, suppress(OSError):
+            client.recv(1 << 10)
+            client.sendall(_NO_TLS)
+            client.recv(1 << 10)
+            client.sendall(_LET_IN + _SAID + _READY)
+            while not self.over and client.recv(1 << 16):
+                client.sendall(self.answer)
+                while self.more and not self.over:
+                    client.sendall(self.more)
+
+
+def message(kind: bytes, content: bytes) -> bytes:
+    """Return one message of the protocol."""
+    return kind + struct.pack(">I", 4 + len(content)) + content
+
+
+def rows_of(*values: bytes) -> bytes:
+    """Return an answer of one row of texts to a simple query."""
+    described = b"".join(b"a\x00" + struct.pack(">IhIhih", 0, 0, 25, -1, -1, 0) for _ in values)
+    row = b"".join(struct.pack(">I", len(value)) + value for value in values)
+    count = struct.pack(">H", len(values))
+    return message(b"T", count + described) + message(b"D", count + row) + message(b"C", b"SELECT 1\x00") + _READY
+
+
+def said(text: bytes) -> bytes:
+    """Return an error."""
+    return message(b"E", b"SERROR\x00VERROR\x00CXX000\x00M" + text + b"\x00\x00") + _READY
+
+
+@contextmanager
+def way_to(url: str, *, answer: bytes | None = None, more: bytes = b"") -> Generator[tuple[Way, str]]:
+    """Give the way, and the connection string that takes it."""
+    parts = conninfo_to_dict(url)
+    way = Way((str(parts["host"]), int(str(parts["port"]))), answer=answer, more=more)
+    threading.Thread(target=way.accept, daemon=True).start()
+    try:
+        yield way, make_conninfo(url, host="127.0.0.1", port=way.port)
+    finally:
+        way.over = True
+        way.listener.close()
