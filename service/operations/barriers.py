@@ -34,7 +34,7 @@ from service.domain.barrier import (
 from service.domain.dml import BYTES_MAX, STATEMENTS_MAX, epoch_budget_ms, slices
 from service.domain.job import IN_GRAPH
 from service.domain.parameters import SystemParameters
-from service.operations import recovery, snapshots
+from service.operations import recovery, rescaling, snapshots
 from service.operations.committing import Recorded, commit
 from service.operations.routing import share_of
 from service.operations.world import World
@@ -198,6 +198,7 @@ async def _inject(
     kind = effect.kind
     singly = view.decoupled is None and world.singles.may_begin(world.clock.monotonic())
     if starting:
+        await rescaling.fit(tx, view.graph, effect.worker, now=now, lease=world.worker_lease)
         mutation, carried = await _initial(tx, view, waiting, parameters, now=now)
         await tx.graphs.set_status(view.graph, GraphStatus.RUNNING, now=now, worker=effect.worker)
         statements: tuple[Statement, ...] = ()

@@ -3,7 +3,7 @@
 What is asked for is compared with what is there, in the commit of every epoch, for the jobs marked as due: those that
 were altered, created or started, and all of them once a generation begins, for its worker may have other slots. A job
 is marked in the transaction that gives the reason, and unmarked by the look that finds nothing to change; so nothing
-is lost with a leader that dies in between.
+is lost with a leader that dies in between. Jobs with a graph of their own get theirs when a generation begins (`fit`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from itertools import islice
 
 from service.domain.barrier import GraphStatus
 from service.domain.errors import Conflict, Invalid, NotFound
-from service.domain.job import CREATING, Job, JobState
+from service.domain.job import CREATING, IN_GRAPH, Job, JobState
 from service.domain.parallelism import Fixed, Parallelism, check_vnodes, resolved
 from service.domain.placement import blocks
 from service.domain.strategy import tied_actors
@@ -21,7 +21,7 @@ from service.operations.routing import unfinished_in
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import NewJob
-from service.protocol.ids import DATABASE_GRAPH, CommandId, FragmentId, GraphId, JobId
+from service.protocol.ids import DATABASE_GRAPH, CommandId, FragmentId, GraphId, JobId, WorkerId
 from service.protocol.mutation import Update
 from service.protocol.plan import ActorPlan, ScanType
 from service.protocol.relation import Relation, RelationKind
@@ -133,6 +133,25 @@ async def settle(tx: Transaction, graph: GraphId, *, now: datetime, lease: timed
     update = await _update(tx, resized)
     if update is not None:
         await tx.commands.add(graph, update, asked_by="the parallelism of jobs", now=now)
+
+
+async def fit(tx: Transaction, graph: GraphId, worker: WorkerId, *, now: datetime, lease: timedelta) -> None:
+    """Give the scans of a graph that begins a generation as many actors as suit the worker that runs it. None runs yet,
+    so that nothing has to be asked of a barrier: a job with a graph of its own has no other time for it. Those of the
+    database graph are asked about afterwards (`settle`), with what is tied to them.
+    """
+    if graph == DATABASE_GRAPH:
+        return
+    jobs = await tx.jobs.where(IN_GRAPH, graph=graph)
+    known = await tx.workers.all(now=now, lease=lease)
+    available = next((record.parallelism for record in known if record.worker == worker), None)
+    layouts = await tx.actors.layouts([job.id for job in jobs])
+    resized: dict[FragmentId, Sequence[Runs]] = {}
+    for job in jobs:
+        resized.update(_resized(job, layouts[job.id], available))
+    update = await _update(tx, resized)
+    if update is not None:
+        await tx.actors.replace(update.fragments)
 
 
 async def _asked(tx: Transaction, graph: GraphId) -> dict[FragmentId, Sequence[Runs]]:

@@ -38,7 +38,8 @@ class PostgresReplication:
             query = trusted(f"select lsn::text from pg_create_logical_replication_slot(%s, 'pgoutput'{more})")
             try:
                 made = await (await conn.execute(query, [name])).fetchone()
-            except errors.QueryCanceled:
+            except (errors.QueryCanceled, errors.LockNotAvailable):
+                # It waits for transactions as for locks.
                 raise Unavailable(await _held_up(at, conn)) from None
         assert made is not None
         return made[0]

@@ -11,12 +11,13 @@ Where the whole log up to a place was read, nothing was committed before it that
 even if nothing was, or the slot would hold the log of idle tables for ever.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import psycopg
 
+from service.protocol.barrier import Barrier
 from service.protocol.ids import Epoch, FragmentId
 from workers.cdc.apply import Applying, applying, is_refusal, reason_of
 from workers.cdc.connecting import AwayError, ChangedError
@@ -32,6 +33,13 @@ from workers.state_store.postgres import PostgresStore
 
 _TRIES: Final = 100
 """A transaction is committed before others see it, for a moment; longer only where it waits for a standby."""
+WRITING_SECONDS: Final = 150.0
+"""How long an epoch writes changes: a transaction is in one of them whole, everybody waits for it, and a barrier has
+300 seconds.
+"""
+_MORE_SECONDS: Final = 15.0
+"""How long it goes on once the table that took longest is left out."""
+TOO_LONG: Final = f"a transaction takes more than {WRITING_SECONDS:.0f} s to be written"
 REBUILD: Final = "DROP and CREATE the table again"
 
 
@@ -90,15 +98,23 @@ def follow(
     offset: int,
     undecided: Sequence[int],
     limit: int | None,
-    prev: Epoch,
-    curr: Epoch,
+    barrier: Barrier,
+    clock: Callable[[], float],
 ) -> Followed:
     """Read the log from `offset` to its present end, or about `limit` changes of it; when it returns, all of it is
     durable. Raises AwayError, then nothing of it is written, LaterError where the log takes longer than an epoch may
     wait for it; and what the state store raises.
     """
     with applying(store) as writing:
-        one = _Epoch(session, writing, {table.fragment: table for table in tables}, curr, session.snapshot(), offset)
+        one = _Epoch(
+            session,
+            writing,
+            {table.fragment: table for table in tables},
+            barrier.curr,
+            session.snapshot(),
+            offset,
+            clock,
+        )
         try:
             end = one.run(limit)
         except LaterError:
@@ -114,7 +130,7 @@ def follow(
         _look_at_publication(session, tables)
         for table in tables:
             if table.broken is not None:
-                writing.undo(table.table.relation.id, prev)
+                writing.undo(table.table.relation.id, barrier.prev)
     hidden = seen.snapshot.hidden([*undecided, *one.reader.xids])
     return Followed(end, hidden, one.reader.changes, seen.lag_ms(one.reader.committed_at), seen.inserted, seen.restart)
 
@@ -136,8 +152,10 @@ class _Epoch:
     curr: Epoch
     now: Snapshot
     offset: int
+    clock: Callable[[], float]
 
     def __post_init__(self) -> None:
+        self.until = self.clock() + WRITING_SECONDS
         self.reader = LogReader(self.offset, self.now, self._describe)
         self.asked = False
         self.under_way: Generator[None] | None = None
@@ -173,11 +191,12 @@ class _Epoch:
         """Read and write what was asked for; return how many messages there were."""
         told = 0
         try:
-            for part in self.reader.read(log.messages()):
+            for part in self.reader.read(log.messages(slow=self.session.slow)):
                 told += part.messages
                 self._take(part)
             self._written()
         except LaterError:
+            self.session.slow = True
             raise
         except BaseException:
             self.session.forget()
@@ -195,6 +214,10 @@ class _Epoch:
         for fragment, key in self.reader.too_large.items():
             table = self.tables[fragment]
             table.breaks(f"{ROW_TOO_LARGE} at {_keyed(table, key)}" if key else ROW_TOO_LARGE)
+        if part.changes and self.clock() >= self.until:
+            most = max(part.changes, key=lambda fragment: len(part.changes[fragment]))
+            self.tables[most].breaks(TOO_LONG)
+            self.until = self.clock() + _MORE_SECONDS
         for fragment, changes in part.changes.items():
             self._write(self.tables[fragment], changes)
 

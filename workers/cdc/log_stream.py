@@ -15,6 +15,8 @@ from workers.cdc.streaming import Streaming
 
 FIRST_SECONDS: Final = 1.0
 """How long an epoch waits for what it has asked for."""
+AGAIN_SECONDS: Final = 0.1
+"""How long where the last one had to go without it: somebody waits for every source that is slow."""
 WITHIN_SECONDS: Final = 60.0
 """How long it waits for the rest."""
 _MESSAGE_AT: Final = 6
@@ -40,9 +42,9 @@ class LogStream:
         """Ask for the log. Raises AwayError."""
         return cls(Streaming.begin(connection, query), upto, limit)
 
-    def messages(self) -> Iterator[bytes]:
+    def messages(self, *, slow: bool) -> Iterator[bytes]:
         """Give the messages. Raises AwayError; LaterError where none has come yet."""
-        seconds = 0.0 if self.late else FIRST_SECONDS
+        seconds = 0.0 if self.late else AGAIN_SECONDS if slow else FIRST_SECONDS
         while not self.rows.over:
             rows = self.rows.take(seconds)
             if rows is None and seconds != WITHIN_SECONDS:

@@ -158,8 +158,8 @@ class SourceScans:
             offset=self.offset,
             undecided=self.undecided,
             limit=BEHIND_CHANGES if behind else None,
-            prev=epoch.barrier.prev,
-            curr=epoch.barrier.curr,
+            barrier=epoch.barrier,
+            clock=epoch.clock,
         )
         self.offset, self.undecided = followed.offset, followed.undecided
         done.update({one.fragment: one for one in mine})

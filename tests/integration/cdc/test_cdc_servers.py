@@ -142,10 +142,11 @@ def copy(old: Path, new: Path) -> None:
     os.chown(signal, owner.st_uid, owner.st_gid)
 
 
+@pytest.mark.parametrize("options", ["-c statement_timeout=500ms", "-c statement_timeout=20s -c lock_timeout=500ms"])
 async def test_a_slot_waits_for_what_is_prepared_and_says_so(
-    external_url: str, monkeypatch: pytest.MonkeyPatch
+    external_url: str, monkeypatch: pytest.MonkeyPatch, options: str
 ) -> None:
-    monkeypatch.setattr(connections, "_OPTIONS", "-c statement_timeout=500ms")
+    monkeypatch.setattr(connections, "_OPTIONS", options)
     at = Address("pg", "here", external_url)
     with psycopg.connect(external_url, autocommit=True) as admin:
         admin.execute("begin")

@@ -20,18 +20,20 @@ from service.domain.barrier import (
 )
 from service.domain.errors import NotFound
 from service.domain.job import JobEvent, JobState
+from service.domain.parallelism import Adaptive
 from service.operations import commands, maintenance, queue
 from service.operations.asking import ask
 from service.operations.barriers import advance
 from service.operations.effects import progress_of
 from service.ports.snapshots import Snapshot
 from service.protocol.barrier import Barrier, BarrierKind
-from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, JobId, RelationId, Vnode
+from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, JobId, RelationId, Vnode, WorkerId
 from service.protocol.mutation import Add, Pause, Resume, Stop, Throttle
 from service.protocol.plan import FragmentPlan, PositionState, ScanType, VnodePosition
 from service.protocol.report import ActorReport, Collected, RelationReport
+from service.protocol.vnodes import vnodes_of
 from tests.support.leading import Leader, leading
-from tests.support.meta_store import NOW, WORKER, add_created, new_table, new_view
+from tests.support.meta_store import NOW, WORKER, add_created, new_table, new_view, registration
 
 pytestmark = pytest.mark.postgres
 
@@ -290,6 +292,35 @@ async def test_a_recovery_of_its_graph_goes_on_from_what_was_committed(life: Lif
     assert len(plan.fragments[0].actors[0].positions) == 4
     async with life.leader.stores.begin() as tx:
         assert (await tx.graphs.state(DATABASE_GRAPH)).recoveries == 0
+
+
+@pytest.mark.parametrize(("slots", "actors"), [(1, 1), (3, 3)])
+async def test_h5_a_recovery_gives_it_as_many_actors_as_the_next_worker_has_slots(
+    life: Life, slots: int, actors: int
+) -> None:
+    """I11: what was read stays read, whoever owns it now."""
+    async with life.leader.stores.begin() as tx:
+        await tx.actors.set_parallelism(life.job, Adaptive(), None)
+    graph = (await life.start()).graph
+    await life.collected(await life.injected(graph))
+    await life.barrier(graph, *life.reports(finished=False))
+    before = await life.text()
+    async with life.leader.stores.begin() as tx:
+        await tx.workers.register(registration(WorkerId("other")).model_copy(update={"parallelism": slots}), now=NOW)
+        await tx.graphs.ask_recovery(graph, "a test")
+        await tx.workers.give_up(WORKER)
+    assert isinstance(await life.look(graph), Abandon)
+    assert isinstance(await life.look(graph), RollBack)
+    assert isinstance(await life.look(graph), Inject)
+    async with life.leader.stores.begin() as tx:
+        again = await tx.barriers.for_worker(WorkerId("other"), {})
+    assert again is not None
+    assert isinstance(again.mutation, Add)
+    scan = again.mutation.jobs[0].fragments[0]
+    assert len(scan.actors) == actors
+    assert sorted(vnode for actor in scan.actors for vnode in vnodes_of(actor.vnodes)) == list(range(8))
+    assert len([one for actor in scan.actors for one in actor.positions]) == 8
+    assert await life.text() == before
 
 
 async def test_a_recovery_between_merge_and_creation_keeps_what_the_job_s_graph_wrote(life: Life) -> None:
