@@ -23,8 +23,8 @@ from workers.cdc.pgoutput import DecodingError
 
 SETUP: Final = (
     "set statement_timeout = '20s'",
-    # Behind whoever waits for an exclusive lock, everybody else would queue.
-    "set lock_timeout = '2s'",
+    # Behind whoever waits for an exclusive lock everybody there would queue, and the barrier here waits as well.
+    "set lock_timeout = '300ms'",
     # What a policy hides is refused, not left out.
     "set row_security = off",
     # A type outside of pg_catalog is printed with its schema, whatever the login's own path: so the plan has it too.

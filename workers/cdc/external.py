@@ -14,14 +14,13 @@ from workers.cdc.connecting import ANSWER_SECONDS, BRIEF_SECONDS, AwayError, Cha
 from workers.cdc.fold import Key, Values
 from workers.cdc.keys import BEYOND, ExternalKey, ExternalTable, Stretch, regions_query, rows_query
 from workers.cdc.log import MESSAGE_BYTES_MAX
-from workers.cdc.log_stream import LogStream
+from workers.cdc.log_stream import LaterError, LogStream, patience
 from workers.cdc.pgoutput import ColumnSent, lsn_text, piece_of, text_of
 from workers.cdc.snapshots import Snapshot
+from workers.cdc.streaming import Streaming
 
 LOG_TIMEOUT: Final = "set statement_timeout = 0"
 """The log is decoded for as long as it takes: it is looked at now and then whether something has come."""
-ADVANCE_BYTES_MAX: Final = 64 << 20
-"""How much of the log the server is to forget at once: it reads all that."""
 
 
 def ask(connection: psycopg.Connection, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -77,6 +76,8 @@ class Session:
     log: Patient
     stream: LogStream | None = field(default=None, init=False)
     """What was asked of the log and is not read yet."""
+    moving: Streaming | None = field(default=None, init=False)
+    """The slot's way to where it was told to be."""
     slow: bool = field(default=False, init=False)
     """Whether an epoch went without what was asked last."""
 
@@ -139,12 +140,19 @@ class Session:
             return None
         return str(system)
 
-    def advance(self, offset: int, confirmed: int) -> None:
-        """Let the external database forget what ends at or before a committed offset, or some of it: it reads what it
-        forgets.
+    def advance(self, offset: int) -> None:
+        """Let the external database forget what ends at or before a committed offset. It reads all that. Raises
+        AwayError, LaterError where that takes longer than an epoch may wait for it; then it is to be called again.
         """
-        upto = min(offset, confirmed + ADVANCE_BYTES_MAX)
-        ask(self.control, "select pg_replication_slot_advance($1, $2::pg_lsn)", [self.slot, lsn_text(upto)])
+        begun = self.moving is not None
+        if self.moving is None:
+            query = f"select end_lsn from pg_replication_slot_advance({quoted_text(self.slot)}, '{lsn_text(offset)}')"
+            self.moving = Streaming.begin(self.log, query)
+        while not self.moving.over:
+            if self.moving.take(patience(late=begun, slow=self.slow)) is None:
+                self.slow = True
+                raise LaterError("the external database is still reading what its slot may forget")
+        self.moving = None
 
     def high(self) -> int:
         """Return the end of the log now, once it is flushed: every transaction that anybody has seen ends before it."""
@@ -171,9 +179,10 @@ class Session:
 
     def forget(self) -> None:
         """Have done with what was asked of the log."""
-        if self.stream is not None:
-            self.stream.rows.close()
-        self.stream = None
+        for rows in (self.moving, None if self.stream is None else self.stream.rows):
+            if rows is not None:
+                rows.close()
+        self.stream = self.moving = None
 
     def _peek(self, upto: int, limit: int | None) -> str:
         # The publication's name is one of a list of identifiers.

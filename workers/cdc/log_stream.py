@@ -44,7 +44,7 @@ class LogStream:
 
     def messages(self, *, slow: bool) -> Iterator[bytes]:
         """Give the messages. Raises AwayError; LaterError where none has come yet."""
-        seconds = 0.0 if self.late else AGAIN_SECONDS if slow else FIRST_SECONDS
+        seconds = patience(late=self.late, slow=slow)
         while not self.rows.over:
             rows = self.rows.take(seconds)
             if rows is None and seconds != WITHIN_SECONDS:
@@ -55,3 +55,8 @@ class LogStream:
             seconds = WITHIN_SECONDS
             for row in rows:
                 yield row[_MESSAGE_AT:]
+
+
+def patience(*, late: bool, slow: bool) -> float:
+    """Return how long an epoch waits: for what an epoch has gone without already, and where the last had to."""
+    return 0.0 if late else AGAIN_SECONDS if slow else FIRST_SECONDS

@@ -12,7 +12,7 @@ from typing import Final
 import psycopg
 
 from service.protocol.cdc import Published, published_postgres
-from workers.cdc.connecting import AwayError
+from workers.cdc.connecting import AwayError, HeldUpError
 from workers.cdc.external import ask
 from workers.cdc.keys import ExternalTable
 
@@ -52,7 +52,11 @@ def unpublished(
     ((changes, via_root),) = options
     lacks = tuple(change for change, there in zip(_CHANGES, changes, strict=True) if not there)
     names = [[table.named[part] for table in tables] for part in (0, 1)]
-    found = ask(control, published_postgres(control.info.server_version), [publication, *names])
+    try:
+        found = ask(control, published_postgres(control.info.server_version), [publication, *names])
+    except HeldUpError as error:
+        # From Postgres 16 on it opens every table of the publication.
+        raise AwayError(f'of a table that "{publication}" publishes: {error}') from error
     places = {
         (schema, name): Place(
             Published(system=None, table=oid, publication=row, entries=tuple(entries), partitions=tuple(partitions)),

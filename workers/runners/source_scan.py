@@ -140,8 +140,8 @@ class SourceScans:
         began = epoch.clock()
         seen = session.look(self.offset)
         tables = self._look_at_tables(session)
-        if self.committed - seen.confirmed >= ADVANCE_BYTES and session.stream is None:
-            session.advance(self.committed, seen.confirmed)
+        if session.stream is None and (session.moving or self.committed - seen.confirmed >= ADVANCE_BYTES):
+            session.advance(self.committed)
         behind = seen.inserted - self.offset > BEHIND_BYTES
         # A page counts only with the log up to after it: what was asked for before it is not enough.
         slow = session.slow or session.stream is not None

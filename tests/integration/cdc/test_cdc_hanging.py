@@ -152,3 +152,16 @@ async def test_a_transaction_that_takes_too_long_to_write_breaks_its_table_alone
         add(world, SPLIT, 70, "new")
         await world.epoch()
         assert (world.waiting, len(await world.rows(SPLIT))) == (None, len(before) + 1)
+
+
+async def test_a_table_that_somebody_locks_holds_no_epoch_up_and_is_followed_afterwards(started: Started) -> None:
+    async with started(NUMBERS, SPLIT, rows=3) as world:
+        await finish(world)
+        add(world, SPLIT, 70, "new")
+        with psycopg.connect(world.external.url) as locking:
+            locking.execute("lock table numbers in access exclusive mode")
+            await world.epoch()
+            waited = world.waiting
+        await world.epoch()
+        assert waited in (None, 'of a table that "pub" publishes: somebody holds an exclusive lock on it')
+        assert (world.waiting, world.broken, len(await world.rows(SPLIT))) == (None, {}, 4)
