@@ -92,7 +92,9 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
         return None if isinstance(response, Rejected) and session.ended.wait(_JVM_SECONDS) else response
 
     def failed(barrier: Barrier, error: Exception) -> Failed | None:
-        return _failure(worker, barrier, error, ended=session.ended.wait(_JVM_SECONDS))
+        ended = session.ended.wait(_JVM_SECONDS)
+        # A JVM that somebody killed tells nothing: it is replaced.
+        return None if ended and not session.out_of_memory else _failure(worker, barrier, error, exhausted=ended)
 
     client = MetaClient.of(settings.service_url, settings.worker_token.get_secret_value())
     agent = Agent(
@@ -131,13 +133,13 @@ def _connection_of(client: MetaClient, source: SourceId) -> SourceConnection:
     try:
         return client.source(source)
     except ServiceAwayError as error:
-        raise AwayError(f"the service does not say how to reach it: {error}") from error
+        raise AwayError(f"the service does not say how to reach it: {type(error).__name__}") from error
 
 
-def _failure(worker: WorkerId, barrier: Barrier, error: Exception, *, ended: bool = False) -> Failed | None:
-    """Return what failed; where the JVM `ended`, only which job was computed when it did, if any was."""
+def _failure(worker: WorkerId, barrier: Barrier, error: Exception, *, exhausted: bool = False) -> Failed | None:
+    """Return what failed; where the JVM was `exhausted`, only which job was computed then, if any was."""
     blamed = error if isinstance(error, JobFailedError) else None
-    if ended and (blamed is None or not blamed.computing):
+    if exhausted and (blamed is None or not blamed.computing):
         return None
     deterministic, reason = (blamed.deterministic, blamed.reason) if blamed else explain(error)
     return Failed(
@@ -145,11 +147,11 @@ def _failure(worker: WorkerId, barrier: Barrier, error: Exception, *, ended: boo
         graph=barrier.graph,
         generation=barrier.generation,
         epoch=barrier.curr,
-        error=f"{blamed.where}: {EXHAUSTED}" if ended and blamed is not None else reason,
+        error=f"{blamed.where}: {EXHAUSTED}" if exhausted and blamed is not None else reason,
         job=None if blamed is None else blamed.job,
         statement=error.statement if isinstance(error, StatementBrokeError) else None,
-        deterministic=deterministic and not ended,
-        exhausted=ended or (blamed is not None and blamed.exhausted),
+        deterministic=deterministic and not exhausted,
+        exhausted=exhausted or (blamed is not None and blamed.exhausted),
     )
 
 

@@ -82,8 +82,8 @@ class Failed(_Answer):
     where the connection was lost while that statement ran.
 
     `deterministic` says that running the same epoch again would fail the same way (a bad cast in a query, say): such
-    a job is failed at once instead of holding up the graph. `exhausted` says that the worker ended, or had no memory
-    left, while it computed the job: one that does so again and again is failed, too.
+    a job is failed at once instead of holding up the graph. `exhausted` says that the worker had no memory left while
+    it computed the job: one that does so again and again is failed, too.
     """
 
     type: Literal["failed"] = "failed"

@@ -89,6 +89,8 @@ def _each(types: Sequence[ColumnType], spark: str) -> tuple[Overload, ...]:
 
 TEXT_BYTES_MAX: Final = 32 << 20
 """How large a text may become by a function that makes it longer."""
+_PADDED: Final = "{0} is not null and {1}"
+_PADDED_WITH: Final = "{2} is not null and " + _PADDED
 _REPEATED: Final = "cast(octet_length({0}) as bigint) * {1}"
 _REPLACED: Final = (
     f"cast(octet_length({{0}}) as bigint) * octet_length({{2}}) > {TEXT_BYTES_MAX} and octet_length({{0}}) +"
@@ -197,8 +199,8 @@ FUNCTIONS: Final[Mapping[str, tuple[Overload, ...]]] = MappingProxyType(
         "log10": (Overload((DOUBLE,), DOUBLE, _LOG_ZERO.format("log10")),),
         "lower": _text(1, "lower({0})"),
         "lpad": (
-            Overload((TEXT, INTEGER), TEXT, _bounded("{1}", "lpad({0}, {1}, ' ')")),
-            Overload((TEXT, INTEGER, TEXT), TEXT, _bounded("{1}", "lpad({0}, {1}, {2})")),
+            Overload((TEXT, INTEGER), TEXT, _bounded(_PADDED, "lpad({0}, {1}, ' ')")),
+            Overload((TEXT, INTEGER, TEXT), TEXT, _bounded(_PADDED_WITH, "lpad({0}, {1}, {2})")),
         ),
         "ltrim": (*_text(1, "trim(LEADING ' ' FROM {0})"), *_text(2, "trim(LEADING {1} FROM {0})")),
         "make_date": (Overload((INTEGER, INTEGER, INTEGER), DATE, _MAKE_DATE),),
@@ -228,8 +230,8 @@ FUNCTIONS: Final[Mapping[str, tuple[Overload, ...]]] = MappingProxyType(
             Overload((NUMERIC,), _WHOLE_NUMERIC, "round({0}, 0)"),
         ),
         "rpad": (
-            Overload((TEXT, INTEGER), TEXT, _bounded("{1}", "rpad({0}, {1}, ' ')")),
-            Overload((TEXT, INTEGER, TEXT), TEXT, _bounded("{1}", "rpad({0}, {1}, {2})")),
+            Overload((TEXT, INTEGER), TEXT, _bounded(_PADDED, "rpad({0}, {1}, ' ')")),
+            Overload((TEXT, INTEGER, TEXT), TEXT, _bounded(_PADDED_WITH, "rpad({0}, {1}, {2})")),
         ),
         "rtrim": (*_text(1, "trim(TRAILING ' ' FROM {0})"), *_text(2, "trim(TRAILING {1} FROM {0})")),
         "sign": (

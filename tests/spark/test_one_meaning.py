@@ -160,3 +160,39 @@ def test_a_negative_length_is_no_matter_of_a_text_that_is_not_there(database_url
     query = "select id, substring(x for -2) as a, substring('abc', n, -1) as b from t"
     found = answers(database_url, spark, table, "(1, null, null), (2, null, null)", query)
     assert found.postgres == found.spark == [("1", None, None), ("2", None, None)]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        *("j ->> 'k'", "j ->> 'n'", "j -> 'o' ->> 'p'", "j -> 'l' ->> 1", "j ->> 'z'", "j ->> 't'", "j ->> 0"),
+        *("j ->> 'missing'", "j -> 'k' ->> 'k'", "j -> 1 ->> 'k'", "j ->> -1", "j -> 'l'", "j -> 'l' -> 0", "j -> -1"),
+        *("(j ->> 'n')::numeric(38,10)", "upper(j -> 'o' ->> 'p')", "coalesce(j ->> 'k', j ->> 'z', 'none')"),
+    ],
+)
+def test_d8_json_keeps_its_digits_its_blanks_and_its_nulls(
+    database_url: str, spark: SparkSession, expression: str
+) -> None:
+    table = "create table t (id bigint primary key, j jsonb)"
+    values = """
+        (1, '{"k": "v", "n": 123456789012345678.5, "o": {"p": "q"}, "l": [1.50, null], "z": null, "t": true}'),
+        (2, '[1.10, {"k": "w"}]'), (3, '{"k": {"k": 1.0}, "n": 1e2}'), (4, null), (5, '"text"'), (6, 'null'),
+        (7, '[]')"""
+    found = answers(database_url, spark, table, values, f"select id, {expression} as c from t")
+    assert found.postgres == found.spark
+
+
+@pytest.mark.parametrize("text", ["lpad(x, n)", "rpad(x, n)", "lpad(x, n, x)", "rpad('a', n, x)", "repeat(x, n)"])
+def test_a_length_beyond_the_bound_is_no_matter_where_the_answer_is_null(
+    database_url: str, spark: SparkSession, text: str
+) -> None:
+    table = "create table t (id bigint primary key, x text, n int)"
+    found = answers(database_url, spark, table, "(1, null, 2147483647), (2, 'ab', 5)", f"select id, {text} as c from t")
+    assert found.postgres == found.spark
+
+
+@pytest.mark.parametrize("text", ["lpad(x, 40000000)", "repeat(x, 40000000)", "replace(x, 'a', repeat('b', 33554000))"])
+def test_a_text_beyond_the_bound_fails_its_view(database_url: str, spark: SparkSession, text: str) -> None:
+    table = "create table t (id bigint primary key, x text)"
+    with pytest.raises(PySparkException, match="32 MiB"):
+        answers(database_url, spark, table, "(1, 'aaaa')", f"select id, length({text}) as c from t")

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from tests.support.service import Service
 from tests.support.waiting import Repeating
 
-BARRIERS_MAX = 12
+BARRIERS_MAX = 8
 """How many barriers an INSERT of a bystander may take from its call to its answer; without an attack it takes one or
-two, and up to nine were seen beside all other tests on two processors.
+two.
 """
 _LOOKED_AT = 50
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
+from psycopg.types.json import set_json_loads
 from pyspark.sql import SparkSession
 
 from service.protocol.ids import RequestId
@@ -50,6 +51,7 @@ def answers(url: str, spark: SparkSession, table: str, values: str, query: str) 
     """Fill the table with `values`, and answer `query` over it. Raises what Postgres, the binder or Spark raise."""
     upstream, view = bound(table, query)
     with psycopg.connect(url) as connection:
+        set_json_loads(_text, connection)
         connection.execute("set timezone = 'UTC'")
         connection.execute(f"drop table if exists {upstream.name}".encode())
         connection.execute(table.encode())
@@ -62,6 +64,10 @@ def answers(url: str, spark: SparkSession, table: str, values: str, query: str) 
         pushed = None if pushdown is None else connection.execute(_pushed(upstream, pushdown).encode()).fetchall()
     shown = len(target.visible)
     return Answers(_texts(expected, shown), _texts(spark_rows, shown), pushed and _texts(pushed, shown))
+
+
+def _text(json: str | bytes) -> str:
+    return json if isinstance(json, str) else json.decode()
 
 
 def _pushed(upstream: Relation, pushdown: Pushdown) -> str:

@@ -20,15 +20,10 @@ _OWN_FAULT: Final = ("21", "22", "23", "42", "P0001")
 _REFUSED: Final = re.compile(r"psycopg\.errors\.(?P<name>\w+): (?P<said>[^\n]*)")
 # Spark has no condition for it: the quotient of a remainder has more digits than its decimals.
 _ARITHMETIC: Final = re.compile(r"java\.lang\.ArithmeticException: (?P<said>[^\n]*)")
-_EXHAUSTED: Final = (
-    "java.lang.OutOfMemoryError",
-    "SparkOutOfMemoryError",
-    "Python worker exited unexpectedly",
-    "MemoryError",
-)
-"""What a task says that had no memory left."""
+_EXHAUSTED: Final = "MemoryError"
+"""How the error of a task ends that had no memory left, in Java, in Spark and in Python."""
 EXHAUSTED: Final = (
-    "the worker ended, or had no memory left, while it computed this: its values may take more memory than a worker has"
+    "the worker had no memory left while it computed this: its values may take more memory than a worker has"
 )
 _DATA_EXCEPTION: Final = "22"
 
@@ -50,9 +45,10 @@ class JobFailedError(Exception):
     ) -> None:
         super().__init__(str(error))
         self.job, self.computing = job, computing
-        self.exhausted = computing and any(one in str(error) for one in _EXHAUSTED)
         self.where = f'{target.kind} "{target.name}" (job {job}), reading "{upstream.name}"'
         self.deterministic, reason = explain(error)
+        # The text of an error that names a value may hold any word.
+        self.exhausted = computing and not self.deterministic and _EXHAUSTED in str(error)
         key = find_key() if self.deterministic else None
         row = "" if key is None else f" at {key}"
         self.reason = f"{self.where}{row}: {EXHAUSTED if self.exhausted else reason}"

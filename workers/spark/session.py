@@ -59,6 +59,10 @@ CONF: Final[Mapping[str, str]] = {
 _LOCAL: Final = re.compile(r"local\[(?P<threads>\*|\d+)\]")
 
 
+_OUT_OF_MEMORY: Final = 52
+"""How Spark's JVM then exits: `org.apache.spark.util.SparkExitCode.OOM`."""
+
+
 @dataclass
 class Session:
     """A running Spark session. `ended` is set when its JVM is gone: it runs nothing more."""
@@ -71,6 +75,11 @@ class Session:
 
     def __post_init__(self) -> None:
         threading.Thread(target=self._watch, daemon=True, name="jvm").start()
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether its JVM ended because it had no memory left. One that was killed says nothing of what it ran (I3)."""
+        return self.gateway.returncode == _OUT_OF_MEMORY
 
     def _watch(self) -> None:
         self.gateway.wait()

@@ -57,6 +57,14 @@ def test_a_task_without_memory_is_told_and_a_scan_that_only_waited_is_not_suspec
     assert not failure(computing=False).exhausted
 
 
+def test_a_value_that_is_called_like_an_error_of_memory_is_an_error_of_its_row() -> None:
+    text = "[CAST_INVALID_INPUT] The value 'MemoryError' cannot be cast. SQLSTATE: 22018"
+    error = JobFailedError(JobId(7), ValueError(text), target=relation(2, "m"), upstream=relation(1, "orders"))
+    assert error.deterministic
+    assert not error.exhausted
+    assert error.reason.endswith(text)
+
+
 def test_a_failure_that_would_come_again_names_the_row_and_another_does_not_look_for_one() -> None:
     def failure(text: str) -> str:
         error = ValueError(text)

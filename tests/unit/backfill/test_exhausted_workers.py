@@ -1,0 +1,38 @@
+"""A worker tells which job took all its memory, and of a kill it tells nothing (I3, I13)."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from service.protocol.barrier import Barrier, BarrierKind
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, JobId, WorkerId
+from tests.support.state_store import relation
+from workers.bootstrap import _failure as failure_of  # pyright: ignore[reportPrivateUsage]
+from workers.runners.failure import JobFailedError
+from workers.spark.session import Session
+
+BARRIER = Barrier(
+    graph=DATABASE_GRAPH, generation=Generation(1), prev=Epoch(1), curr=Epoch(2), kind=BarrierKind.CHECKPOINT
+)
+
+
+@pytest.mark.parametrize(("code", "exhausted"), [(52, True), (-9, False), (143, False), (0, False)])
+def test_only_a_jvm_that_says_so_had_no_memory_left(code: int, *, exhausted: bool) -> None:
+    gateway = SimpleNamespace(returncode=code, wait=lambda: code)
+    session = Session(cast("Any", None), Path(), cast("Any", gateway))
+    assert session.ended.wait(10)
+    assert session.out_of_memory is exhausted
+
+
+@pytest.mark.parametrize("computing", [True, False])
+def test_an_exhausted_worker_suspects_the_job_that_it_computed_and_no_other(*, computing: bool) -> None:
+    of, by = relation(1, "orders"), relation(2, "m")
+    error = JobFailedError(JobId(7), ValueError("gone"), target=by, upstream=of, computing=computing)
+    told = failure_of(WorkerId("w"), BARRIER, error, exhausted=True)
+    assert (told is not None) is computing
+    if told is not None:
+        assert (told.job, told.exhausted, told.deterministic) == (JobId(7), True, False)
+        assert "more memory than a worker has" in told.error
+    assert failure_of(WorkerId("w"), BARRIER, ValueError("gone"), exhausted=True) is None
