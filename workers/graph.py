@@ -117,7 +117,7 @@ class GraphExecutor:
                 self.replays[job.id] = Replay(job.snapshot.epoch, job.snapshot.consumed)
             for fragment in job.fragments:
                 if fragment.kind is not FragmentKind.DML:
-                    runner = self.joins[fragment.kind](job, fragment, now)
+                    runner = self.joins[fragment.kind](self.runners, job, fragment, now)
                     self.runners[runner.place] = runner
 
     def _stop(self, jobs: Sequence[JobId]) -> None:

@@ -6,9 +6,10 @@ the state store is compared with that, up to the positions (I1).
 """
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 from unittest.mock import MagicMock
@@ -50,8 +51,8 @@ from tests.support.state_store import Store
 from workers.cdc import connecting, pages
 from workers.cdc.pages import Copied, PagesOutcome, PagesTask, copy_pages
 from workers.graph import GraphExecutor
-from workers.runners.port import Stores
-from workers.runners.source_scan import Sources
+from workers.runners.port import FragmentRunner, Stores
+from workers.runners.source_scan import SourceScans
 from workers.state_store.dml import DmlStore
 from workers.state_store.postgres import PostgresStore
 
@@ -435,7 +436,7 @@ class CdcWorld:
     read: int = 0
     collected: Collected | None = None
     conninfo: str | None = None
-    cdc: Sources | None = None
+    executor: GraphExecutor | None = None
     finished: set[FragmentId] = field(default_factory=set[FragmentId])
 
     async def prepare(self) -> None:
@@ -453,19 +454,22 @@ class CdcWorld:
         relations = [table.relation.id for table in self.external.tables.values()]
         await self.store.tables.roll_back(relations, Epoch(self.committed), term=TERM)
         self.close()
-        self.cdc = Sources(self.spark, self._connection)
+        join = partial(SourceScans.join, self.spark, self._connection)
         self.executor = GraphExecutor(
-            WorkerId(f"w-{self.generation}"), self.spark, self._connect, {FragmentKind.CDC_SCAN: self.cdc.join}
+            WorkerId(f"w-{self.generation}"), self.spark, self._connect, {FragmentKind.CDC_SCAN: join}
         )
         jobs = tuple(self.job(table) for table in self.external.tables.values())
         await self.commit(self.run(BarrierKind.INITIAL, Add(jobs=jobs, paused=self.paused)), None)
 
     def close(self) -> None:
         """End the worker's sessions, as its end does."""
-        for source in self.cdc.sources.values() if self.cdc is not None else ():
-            source.close()
+        for runner in self._runners():
+            runner.end()
         while connecting.kept:
             connecting.kept.popitem()[1].close()
+
+    def _runners(self) -> Iterable[FragmentRunner]:
+        return () if self.executor is None else self.executor.runners.values()
 
     async def epoch(self, mutation: Mutation | None = None, *, kill: bool = False, interval_ms: int = 1) -> None:
         collected = self.run(BarrierKind.CHECKPOINT, mutation, interval_ms=interval_ms)
@@ -476,8 +480,8 @@ class CdcWorld:
 
     def run(self, kind: BarrierKind, mutation: Mutation | None, *, interval_ms: int = 1) -> Collected:
         self.newest += 1
-        for source in self.cdc.sources.values() if self.cdc is not None else ():
-            for table in source.tables.values():
+        for source in self._runners():
+            for table in source.tables.values() if isinstance(source, SourceScans) else ():
                 table.page_rows = self.page_rows or table.page_rows
         barrier = Barrier(
             graph=DATABASE_GRAPH,
@@ -488,6 +492,7 @@ class CdcWorld:
             mutation=mutation,
             interval_ms=interval_ms,
         )
+        assert self.executor is not None
         return self.executor.run(barrier)
 
     async def commit(self, collected: Collected, mutation: Mutation | None) -> None:

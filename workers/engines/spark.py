@@ -12,35 +12,25 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from workers.engines.history import ActorHistory, outcome_of
 from workers.engines.port import ActorOutcome, EpochTask, ScanTask
 from workers.engines.rows import PositionColumns, actor_indexes, input_schema, repeated, row_batch
 from workers.queries.stateless import REPORT, StatelessPlan
-from workers.spark.frames import spark_schema
+from workers.spark.frames import OUTCOME, outcome, run_frame, spark_schema, task_of
 from workers.state_store.port import CONTROL, OPERATION, PAGE
-
-OUTCOME = "outcome"
-PROPERTY = "tidefill.epoch"
 
 
 class SparkEngine:
-    """One fragment's job, planned once per generation and run once per epoch.
-
-    Spark analyses, optimizes and compiles a frame anew whenever it is built, which takes a tenth of an interval and
-    more; so the frame is built when there is something for it to do, and kept, and what an epoch is about reaches the
-    tasks as a local property of the job.
-    """
+    """One fragment's job, planned once per generation and run once per epoch."""
 
     def __init__(self, spark: SparkSession, scan: ScanTask, plan: StatelessPlan) -> None:
-        self._spark, self._frame = spark, frame(spark, scan, plan)
+        self._frame = frame(spark, scan, plan)
 
     def run(self, task: EpochTask) -> list[ActorOutcome]:
         """See `ScanEngine`."""
-        self._spark.sparkContext.setLocalProperty(PROPERTY, task.model_dump_json())
-        outcomes = [outcome_of(json.loads(row[0])) for row in self._frame.collect()]
+        outcomes = [outcome_of(json.loads(text)) for text in run_frame(self._frame, task)]
         assert sorted(outcome.actor for outcome in outcomes) == list(range(len(task.actors))), outcomes
         return outcomes
 
@@ -64,16 +54,8 @@ def project(read: DataFrame, plan: StatelessPlan) -> DataFrame:
 # --- in the tasks -------------------------------------------------------------------------------------------------
 
 
-def _epoch_task() -> EpochTask:
-    context = TaskContext.get()
-    assert context is not None
-    stated = context.getLocalProperty(PROPERTY)
-    assert stated is not None, "a task without an epoch"
-    return EpochTask.model_validate_json(stated)
-
-
 def _read_actors(scan: ScanTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    task = _epoch_task()
+    task = task_of(EpochTask)
     for batch in batches:
         for actor in actor_indexes(batch):
             yield from read_rows(scan, task, actor)
@@ -111,11 +93,10 @@ def _write_actor(scan: ScanTask, batches: Iterator[pa.RecordBatch]) -> Iterator[
             if batch.num_rows > 1:
                 yield batch.slice(0, batch.num_rows - 1)
 
-    written = scan.store.write(scan.target, _epoch_task().curr, rows())
+    written = scan.store.write(scan.target, task_of(EpochTask).curr, rows())
     assert report, "the reader's control row did not arrive"
     copied = report.pop("copied")
-    outcome = {**report, "inserted": copied + written.inserted, "closed": written.closed}
-    yield pa.RecordBatch.from_arrays([pa.array([json.dumps(outcome)])], names=[OUTCOME])
+    yield outcome(json.dumps({**report, "inserted": copied + written.inserted, "closed": written.closed}))
 
 
 def _control_batch(schema: pa.Schema, done: dict[str, Any]) -> pa.RecordBatch:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from service.protocol.cdc import CdcScan, CdcTableReport
@@ -22,8 +21,7 @@ from workers.cdc.snapshots import Snapshot
 from workers.engines.rows import actor_indexes
 from workers.runners.history import HistoryScan
 from workers.runners.port import RunningEpoch
-
-PROPERTY = "tidefill.cdc"
+from workers.spark.frames import OUTCOME, outcome, run_frame, task_of
 
 
 class PagesJob:
@@ -31,28 +29,21 @@ class PagesJob:
 
     def __init__(self, spark: SparkSession, copied: Copied) -> None:
         self._frame = spark.range(0, copied.actors, 1, copied.actors).mapInArrow(
-            partial(_copy_actors, copied), "outcome string"
+            partial(_copy_actors, copied), f"{OUTCOME} string"
         )
-        self._context = spark.sparkContext
 
     def run(self, task: PagesTask) -> list[PagesOutcome]:
         """Run one epoch; what its actors wrote is durable when it returns. Raises Spark's errors."""
-        self._context.setLocalProperty(PROPERTY, task.model_dump_json())
-        outcomes = [PagesOutcome.model_validate_json(row[0]) for row in self._frame.collect()]
+        outcomes = [PagesOutcome.model_validate_json(text) for text in run_frame(self._frame, task)]
         assert sorted(outcome.actor for outcome in outcomes) == list(range(len(task.actors))), outcomes
         return sorted(outcomes, key=lambda outcome: outcome.actor)
 
 
 def _copy_actors(copied: Copied, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    context = TaskContext.get()
-    assert context is not None
-    stated = context.getLocalProperty(PROPERTY)
-    assert stated is not None, "a task without an epoch"
-    task = PagesTask.model_validate_json(stated)
+    task = task_of(PagesTask)
     for batch in batches:
         for actor in actor_indexes(batch):
-            outcome = copy_pages(copied, task, actor)
-            yield pa.RecordBatch.from_arrays([pa.array([outcome.model_dump_json()])], names=["outcome"])
+            yield outcome(copy_pages(copied, task, actor).model_dump_json())
 
 
 @dataclass(kw_only=True)

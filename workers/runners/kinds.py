@@ -9,7 +9,7 @@ from service.protocol.cdc import SourceConnection
 from service.protocol.ids import SourceId
 from service.protocol.plan import FragmentKind
 from workers.runners.port import Join
-from workers.runners.source_scan import Sources
+from workers.runners.source_scan import SourceScans
 from workers.runners.table_scan import TableScan
 
 
@@ -17,5 +17,5 @@ def joins_of(spark: SparkSession, connection_of: Callable[[SourceId], SourceConn
     """Return what runs each kind of fragment of a graph. `connection_of` says how to reach a source."""
     return {
         FragmentKind.STREAM_SCAN: partial(TableScan.join, spark),
-        FragmentKind.CDC_SCAN: Sources(spark, connection_of).join,
+        FragmentKind.CDC_SCAN: partial(SourceScans.join, spark, connection_of),
     }

@@ -1,7 +1,7 @@
 """The protocol by which a graph runs its fragments, and what an epoch gives each of them.
 
 A runner runs one fragment, or several that share something: the statements of an epoch share a transaction, the tables
-of a source its log. To add a kind of fragment is to write a runner and to name it in `workers.bootstrap`. Next:
+of a source its log. To add a kind of fragment is to write a runner and to name it in `workers.runners.kinds`. Next:
 `workers.graph`.
 """
 
@@ -116,5 +116,5 @@ class FragmentRunner(Protocol):
         ...
 
 
-Join = Callable[[JobPlan, FragmentPlan, float], FragmentRunner]
-"""Returns the runner of a fragment that is added: a new one, or one that takes it as well."""
+Join = Callable[[Mapping[Place, FragmentRunner], JobPlan, FragmentPlan, float], FragmentRunner]
+"""Returns the runner of a fragment that is added: a new one, or one of those that run, which takes it as well."""

@@ -6,7 +6,7 @@ decoded and folded over them (`workers.cdc.following`). A source that does not a
 written of its tables is taken back, its positions and its offset stay, and it is tried again later.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
@@ -27,7 +27,7 @@ from workers.cdc.log_stream import LaterError
 from workers.cdc.pages import Copied
 from workers.cdc.pgoutput import lsn_text
 from workers.runners.followed_table import FollowedTable, PagesJob
-from workers.runners.port import FragmentReport, Phase, Place, RunningEpoch
+from workers.runners.port import FragmentReport, FragmentRunner, Phase, Place, RunningEpoch
 
 ADVANCE_BYTES = 1 << 20
 """What the external database may keep without need: forgetting it costs reading it there once more."""
@@ -57,7 +57,6 @@ class SourceScans:
     session: Session | None = None
     conninfo: str = field(default="", repr=False)
     backoff: Backoff = field(default_factory=Backoff)
-    ended: bool = False
     settled: bool = True
     """No change log of the database graph, whose tables these are, is replayed in it."""
     _commits: bool = False
@@ -67,6 +66,29 @@ class SourceScans:
     def place(self) -> Place:
         """Its tables come one after the other, in the order in which they were created."""
         return Phase.SOURCE, self.id, 0
+
+    @classmethod
+    def join(
+        cls,
+        spark: SparkSession,
+        connection_of: Callable[[SourceId], SourceConnection],
+        runners: Mapping[Place, FragmentRunner],
+        job: JobPlan,
+        fragment: FragmentPlan,
+        now: float,
+    ) -> "SourceScans":
+        """Return the runner of a table's source, which follows that table as well. `connection_of` asks the service how
+        to reach a source; it raises AwayError where the service does not say.
+        """
+        assert fragment.cdc is not None
+        plan = fragment.cdc.source
+        offset = lsn_of(plan.offset)
+        new = cls(plan.id, plan.slot, plan.publication, offset, offset, plan.undecided, spark, connection_of)
+        # Of a source that is followed already, what was decoded since the plan was made is known here.
+        source = runners.get(new.place, new)
+        assert isinstance(source, cls)
+        source.add(job, fragment, now)
+        return source
 
     def add(self, job: JobPlan, fragment: FragmentPlan, now: float) -> None:
         """Follow one more table."""
@@ -95,12 +117,7 @@ class SourceScans:
         return not self.tables
 
     def end(self) -> None:
-        """End the sessions, for good."""
-        self.ended = True
-        self.close()
-
-    def close(self) -> None:
-        """End the sessions; what was learnt with them is learnt anew."""
+        """End the sessions. What was learnt with them would be learnt anew."""
         if self.session is not None:
             self.session.close()
         self.session = None
@@ -126,7 +143,7 @@ class SourceScans:
             if not isinstance(error, _StillAwayError | LaterError):
                 now = epoch.clock()
                 self.backoff.failed(str(error), now, held=now - began)
-                self.close()
+                self.end()
             self._take_back(epoch)
             told = self._report(waiting=str(error))
         reports: list[FragmentReport] = []
@@ -234,38 +251,6 @@ class SourceScans:
                 "commit_lag_ms": followed.commit_lag_ms,
             }
         )
-
-
-@dataclass
-class Sources:
-    """The sources of a graph. `connection_of` asks the service how to reach one; it raises AwayError where the
-    service does not say.
-    """
-
-    spark: SparkSession
-    connection_of: Callable[[SourceId], SourceConnection]
-    sources: dict[SourceId, SourceScans] = field(default_factory=dict[SourceId, SourceScans])
-
-    def join(self, job: JobPlan, fragment: FragmentPlan, now: float) -> SourceScans:
-        """Return the runner of a table's source, which follows that table as well."""
-        assert fragment.cdc is not None
-        plan = fragment.cdc.source
-        source = self.sources.get(plan.id)
-        # Of a source that is followed already, what was decoded since the plan was made is known here.
-        if source is None or source.ended:
-            offset = lsn_of(plan.offset)
-            source = self.sources[plan.id] = SourceScans(
-                plan.id,
-                plan.slot,
-                plan.publication,
-                offset,
-                offset,
-                plan.undecided,
-                self.spark,
-                self.connection_of,
-            )
-        source.add(job, fragment, now)
-        return source
 
 
 class _StillAwayError(AwayError):

@@ -1,6 +1,6 @@
 """A table scan: it backfills one relation into another, merging the upstream's history with its live changes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -20,7 +20,7 @@ from workers.engines.store import StoreEngine, copied_in_store
 from workers.queries.stateless import StatelessPlan, plan
 from workers.runners.failure import JobFailedError
 from workers.runners.history import HistoryScan
-from workers.runners.port import FragmentReport, Phase, Place, RunningEpoch
+from workers.runners.port import FragmentReport, FragmentRunner, Phase, Place, RunningEpoch
 from workers.state_store.port import VersionedStore
 
 
@@ -41,7 +41,14 @@ class TableScan(HistoryScan):
     ended: bool = False
 
     @classmethod
-    def join(cls, spark: SparkSession, job: JobPlan, fragment: FragmentPlan, now: float) -> "TableScan":
+    def join(
+        cls,
+        spark: SparkSession,
+        _runners: Mapping[Place, FragmentRunner],
+        job: JobPlan,
+        fragment: FragmentPlan,
+        now: float,
+    ) -> "TableScan":
         """Build a scan from its plan."""
         assert fragment.upstream is not None
         assert fragment.query is not None

@@ -1,10 +1,45 @@
-"""Schemas between Arrow and Spark."""
+"""Frames that are planned once and run once per epoch: their schemas, and the task of an epoch.
+
+Spark analyses, optimizes and compiles a frame anew whenever it is built, which takes a tenth of an interval and more;
+so a frame is built when there is something for it to do, and kept, and the task of an epoch reaches its Spark tasks as
+a local property of the job.
+"""
+
+from typing import Final, TypeVar
 
 import pyarrow as pa
+from pydantic import BaseModel
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
+
+OUTCOME: Final = "outcome"
+"""The column of text in which such a job answers."""
+_PROPERTY: Final = "tidefill.task"
+Task = TypeVar("Task", bound=BaseModel)
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
     """Return the Spark schema of Arrow batches: timestamps without a zone stay without one."""
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+
+
+def run_frame(frame: DataFrame, task: BaseModel) -> list[str]:
+    """Run a frame's job and return its outcomes. Raises Spark's errors."""
+    frame.sparkSession.sparkContext.setLocalProperty(_PROPERTY, task.model_dump_json())
+    return [row[0] for row in frame.collect()]
+
+
+def task_of(kind: type[Task]) -> Task:
+    """Return the task of the job whose Spark task calls this."""
+    context = TaskContext.get()
+    assert context is not None
+    stated = context.getLocalProperty(_PROPERTY)
+    assert stated is not None, "a job without a task"
+    return kind.model_validate_json(stated)
+
+
+def outcome(text: str) -> pa.RecordBatch:
+    """Return an actor's outcome as its Spark task yields it."""
+    return pa.RecordBatch.from_arrays([pa.array([text])], names=[OUTCOME])
