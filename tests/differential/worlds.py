@@ -210,7 +210,7 @@ def draw(seed: int, language: Language, *, cases: int, live: bool = True) -> Wor
     if not random.randrange(3):
         columns = _renamed(random, columns)
     keys = random.sample([column.name for column in columns if column.kind in KEY_KINDS], random.choice((1, 1, 2, 3)))
-    if not random.randrange(3):
+    if not random.randrange(3) and "id" not in keys:
         keys[-1] = "id"
     changes = _Changes(random, columns, keys, values)
     history = tuple(changes.insert() for _ in range(ROWS))
