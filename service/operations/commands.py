@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from datetime import timedelta
 
+from service.domain.barrier import GraphStatus
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable, UnderRecovery
 from service.domain.job import JobState
 from service.operations.asking import ask
@@ -149,6 +150,6 @@ async def generation_of(tx: Transaction) -> Generation:
 async def _not_carried(world: World) -> Unavailable:
     async with world.stores.begin() as tx:
         state = await tx.graphs.state(DATABASE_GRAPH)
-    if state.status != "RUNNING":
+    if state.status is not GraphStatus.RUNNING:
         return UnderRecovery(state.last_error or "no worker is alive")
     return Unavailable("no barrier has carried the command yet; it stays queued")

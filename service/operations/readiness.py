@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from service.domain.barrier import GraphStatus
 from service.domain.errors import Invalid, Unavailable
 from service.domain.parameters import SystemParameters
 from service.domain.readiness import of_barriers
@@ -54,7 +55,7 @@ async def readiness(world: World, probe: Reader, *, leading: bool) -> Mapping[st
         found["leader"] = "another service leads, or none yet"
     if not any(worker.alive and worker.graph == DATABASE_GRAPH for worker in known):
         found["worker"] = "no worker is alive"
-    if state.status != "RUNNING":
+    if state.status is not GraphStatus.RUNNING:
         found["graph"] = f"{state.status}: {state.last_error or 'starting'}"
     found["barriers"] = of_barriers(state.published, parameters, now=now)
     return found

@@ -47,6 +47,8 @@ def _scan(scan: PlannedScan, strategy: Strategy, branch: str, margin: str) -> It
         *([] if scan.rate_limit is None else [f"rate_limit: {scan.rate_limit}"]),
     ]
     yield f"{branch}StreamTableScan {{ {', '.join(facts)} }}"
+    for one in scan.query.computed:
+        yield f"{margin}  computed by the state store: {one.name} = {one.expression}"
     yield f"{margin}  projection: {', '.join(scan.query.projection)}"
     if scan.query.predicate is not None:
         yield f"{margin}  predicate: {scan.query.predicate}"

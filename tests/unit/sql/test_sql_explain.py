@@ -1,7 +1,7 @@
 """The plan of a view as text."""
 
 from service.domain.strategy import Strategy
-from service.protocol.columns import Column, ColumnType, KeyColumn
+from service.protocol.columns import Column, ColumnType, ComputedColumn, KeyColumn
 from service.protocol.ids import RelationId
 from service.protocol.plan import Pushdown, ScanType, Stateless
 from service.protocol.relation import Relation, RelationKind
@@ -51,3 +51,13 @@ def test_several_scans_in_an_order() -> None:
     )
     assert all(line.startswith(begin) for line, begin in zip(lines[1:], begins, strict=True)), lines
     assert "parallelism: 3, pages: through Spark, rate_limit: 0 }" in lines[3]
+
+
+def test_columns_that_the_store_computes() -> None:
+    computed = ComputedColumn(name="_tidefill_computed_0", type=INT, expression="(j ->> 'k')::integer")
+    scan = PlannedScan("t", Stateless(projection=("_tidefill_computed_0", "id"), computed=(computed,)), 2, None)
+    lines = plan_text(VIEW, [scan], Strategy(ScanType.BACKFILL, "so it is asked"), ())
+    assert lines[2:4] == (
+        "    computed by the state store: _tidefill_computed_0 = (j ->> 'k')::integer",
+        "    projection: _tidefill_computed_0, id",
+    )
