@@ -88,12 +88,14 @@ def check(
         body["password"] = typer.prompt("Password", hide_input=True, err=True)
     with connected(url, token) as service:
         answer = service.post("/v1/sources/check", body)
-    items = answer if isinstance(answer, list) else answer["items"]
+    items = answer["items"]
     if as_json:
         output.say_json(items)
     else:
         rows = ([item["item"], "ok" if item["ok"] else "FAILS", item["detail"]] for item in items)
         output.console().print(output.table([("Item", "text"), ("Result", "text"), ("Detail", "text")], rows))
+        for sql in (item["sql"] for item in items if not item["ok"] and item["sql"] is not None):
+            output.say(sql)
     raise typer.Exit(ExitCode.OK if all(item["ok"] for item in items) else ExitCode.REFUSED)
 
 

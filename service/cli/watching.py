@@ -23,29 +23,29 @@ NOTHING: Final = "nothing is being created"
 def watch(service: Service, *, job: int | None, follow: bool, as_json: bool, pause: Pause | None = None) -> bool:
     """Show progress until no job is being created (`follow`: for ever); return whether all of them were created."""
     wait = pause or Event().wait
-    seen: dict[int, str] = {}
+    watched: set[int] = set() if job is None else {job}
+    ends: list[Mapping[str, Any]] = []
     with _view(as_json=as_json) as view:
         while True:
             shown = [found for found in service.items("/v1/ddl-progress") if job in {None, found["ddl_id"]}]
             view.show(shown)
-            seen |= {found["ddl_id"]: found["name"] for found in shown}
-            gone = seen.keys() - {found["ddl_id"] for found in shown}
-            if not shown and not follow:
+            creating = {found["ddl_id"] for found in shown}
+            gone = [_job(service, one) for one in sorted(watched - creating)]
+            # The epoch that finished a job is published a moment after its progress ends: until then it is Creating.
+            new = [found for found in gone if found["state"] != "Creating"]
+            watched = (watched | creating) - {found["id"] for found in new}
+            for end in new:
+                view.end(end)
+            ends += new
+            if not watched and not follow:
                 break
-            for ended in gone if follow else ():
-                view.end(_ended(service, ended))
-                del seen[ended]
             wait(INTERVAL_SECONDS)
-        watched = list(seen) or ([] if job is None else [job])
-        if not watched and not as_json:
+        if not ends and not as_json:
             output.say(NOTHING)
-        ends = [_ended(service, ended) for ended in watched]
-        for end in ends:
-            view.end(end)
     return all(end["state"] == "Created" for end in ends)
 
 
-def _ended(service: Service, job: int) -> Mapping[str, Any]:
+def _job(service: Service, job: int) -> Mapping[str, Any]:
     return service.get(f"/v1/jobs/{job}")["job"]
 
 

@@ -8,9 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tests.support.production import External
 from tests.support.service import Service
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 ROOT: Final = Path(__file__).parents[2]
@@ -19,7 +23,26 @@ _CONSOLE: Final = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTAL
 _ANYTHING: Final = ".."
 
 
-def test_the_examples_run_in_their_order(service: Service, tmp_path: Path) -> None:
+@pytest.fixture
+def shop(service: Service, server: External) -> Iterator[str]:
+    """The port of a server with the reader's own database and login."""
+    server.run("create role app login replication password 'app-password'")
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("create database shop owner app")
+    parts = conninfo_to_dict(server.url)
+    mine = make_conninfo(server.url, dbname="shop", user="app", password="app-password")
+    with psycopg.connect(mine) as connection:
+        connection.execute("create table products (id bigint primary key, name text, price numeric(10,2))")
+        connection.execute("insert into products select g, 'p' || g, g % 100 from generate_series(1, 1000) g")
+    yield str(parts["port"])
+    service.reset()
+    until(lambda: not server.slots(), what="no slot is left (I9)")
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("drop database shop with (force)")
+        connection.execute("drop role app")
+
+
+def test_the_examples_run_in_their_order(service: Service, shop: str, tmp_path: Path) -> None:
     service.run("ALTER SYSTEM SET barrier_interval_ms = DEFAULT")
     tools = str(Path(sys.executable).parent)
     environment = {
@@ -38,7 +61,7 @@ def test_the_examples_run_in_their_order(service: Service, tmp_path: Path) -> No
             if command.startswith(". .venv"):
                 continue
             done = subprocess.run(
-                ["/bin/bash", "-c", command.replace("localhost:8700", service.url.removeprefix("http://"))],
+                ["/bin/bash", "-c", readers_own(command, service.url.removeprefix("http://"), shop)],
                 env=environment,
                 cwd=tmp_path,
                 capture_output=True,
@@ -54,6 +77,12 @@ def test_the_examples_run_in_their_order(service: Service, tmp_path: Path) -> No
                 assert re.fullmatch(pattern, "\n".join(map(str.rstrip, done.stdout.strip("\n").split("\n")))), said
             ran += 1
     assert ran > 20
+
+
+def readers_own(command: str, service: str, port: str) -> str:
+    """Put in where the reader's servers are."""
+    external = re.sub(r"(port ?= ?)5432", rf"\g<1>{port}", command)
+    return external.replace("localhost:8700", service)
 
 
 def examples(text: str) -> Iterator[tuple[str, str]]:

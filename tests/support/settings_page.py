@@ -20,6 +20,19 @@ _HEAD: Final = """\
 
 Made from the source by `python -m tests.support.settings_page`; `make test` fails where the two differ.
 
+**Your own servers.** `make serve` and `tidefill serve` run everything on one machine. Variables name what you have:
+
+| to use | set |
+|---|---|
+| your Postgres, 15 or newer, as meta store and state store | `TIDEFILL_DATABASE_URL`; its login needs `CREATEROLE` |
+| another Postgres as state store | `TIDEFILL_STATE_STORE_URL` |
+| a Spark cluster | `TIDEFILL_SPARK_MASTER` (`local[*]` by default) |
+| another address than loopback | `TIDEFILL_HOST`, which then needs `TIDEFILL_API_TOKEN` |
+
+`CREATEROLE` (`ALTER ROLE app CREATEROLE`) is for the logins of users' statements. `tidefill prepare`, once after an
+installation that is to stay, halves the time in which a worker starts; the image has it
+done. `helm/tidefill` deploys service, worker and migrations on Kubernetes.
+
 **A secret from a file.** `TIDEFILL_SECRETS_DIR` names a directory with files called as the variables in lower case
 (`tidefill_database_url`, `tidefill_api_token`, ..). A variable that is set wins over its file.
 """

@@ -223,6 +223,15 @@ def test_watching_ends_with_the_last_job(command: Command, routes: Routes) -> No
     ]
 
 
+def test_watching_waits_until_what_was_created_can_be_read(command: Command, routes: Routes) -> None:
+    routes.on("GET", "/v1/ddl-progress", [PROGRESS], [])
+    unpublished = {"job": {**JOB, "state": "Creating"}, "fragments": []}
+    routes.on("GET", "/v1/jobs/7", unpublished, unpublished, {"job": JOB, "fragments": []})
+    ended = command("watch")
+    assert ended.exit_code == 0, ended.output
+    assert ended.stdout.splitlines()[1:] == ["m: Created"]
+
+
 def test_watching_says_what_waits_for_what(command: Command, routes: Routes) -> None:
     waits = [{"fragment": 2, "upstream": "b", "waits_for": ["a", "c"]}]
     moving = {**PROGRESS, "waiting": None, "waits": waits}
