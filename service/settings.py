@@ -87,12 +87,12 @@ class Settings(BaseSettings):
     bring nothing; bytes that come faster give it back.
     """
     load_files_bytes_max: int = Field(default=16 << 30, gt=0)
-    """How many bytes of bodies may be in files in TMPDIR at the same time: those of Arrow and Parquet, and of loads
-    with an `Idempotency-Key`. One that has more by itself is refused with 422, one that does not fit in beside others
-    with 503.
+    """How many bytes of bodies may be in files in TMPDIR at the same time: those of Arrow, Parquet and NDJSON, and of
+    loads with an `Idempotency-Key`. One that has more by itself is refused with 422, one that does not fit in beside
+    others with 503.
     """
     load_memory_max: int = Field(default=512 << 20, ge=256 << 20)
-    """How many bytes of memory the process that reads an Arrow or Parquet body may take; two are read at a time."""
+    """How many bytes of memory the process that reads a body of Arrow, Parquet or NDJSON may take; there are two."""
     load_seconds_max: float = Field(default=3600.0, gt=0)
     """How long the body of a bulk load may take as a whole."""
 

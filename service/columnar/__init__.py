@@ -1,1 +1,1 @@
-"""Arrow and Parquet bodies, read in a process of their own."""
+"""Arrow, Parquet and NDJSON bodies, read in a process of their own."""

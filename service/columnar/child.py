@@ -1,4 +1,4 @@
-"""The process of one Arrow or Parquet body: `python -m service.columnar.child arrow|parquet PATH MEMORY`.
+"""The process of one body: `python -m service.columnar.child arrow|parquet|ndjson PATH MEMORY`.
 
 It writes the names of the columns, reads the table's columns in their order, and writes rows as CSV until there are no
 more: each a letter that says what comes, and the bytes of it, behind their length. Nothing of it is code: who sent the
@@ -10,13 +10,14 @@ import json
 import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from pydantic import TypeAdapter
 
+from service.columnar.rows_json import JsonRows
 from service.domain.errors import MetaError
 from service.protocol.columns import Column
 
@@ -25,6 +26,15 @@ MESSAGE_MAX: Final = 4 << 20
 """Bytes: a row may have many times as many, and the service holds one message at a time."""
 COLUMNS: Final = TypeAdapter(tuple[Column, ...])
 TOO_MUCH: Final = "the body takes too much memory to be read: write smaller row groups, batches or values"
+
+
+class _Rows(Protocol):
+    """The rows of an opened file."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    def csv_of(self, columns: Sequence[Column]) -> Iterator[bytes]: ...
 
 
 class Kind(bytes, Enum):
@@ -58,10 +68,7 @@ def main(form: str, path: Path, memory: int) -> None:
 
 
 def _print(form: str, path: Path) -> None:
-    # What it takes to import counts as well.
-    from service.columnar.reading import opened_parquet, opened_stream  # noqa: PLC0415
-
-    rows = opened_parquet(path) if form == "parquet" else opened_stream(path)
+    rows = _opened(form, path)
     _write(Kind.NAMES, json.dumps(rows.names).encode())
     head = sys.stdin.buffer.read(HEAD + 1)
     if len(head) < HEAD + 1:
@@ -71,6 +78,15 @@ def _print(form: str, path: Path) -> None:
         for start in range(0, len(chunk), MESSAGE_MAX):
             _write(Kind.ROWS, memoryview(chunk)[start : start + MESSAGE_MAX])
     _write(Kind.END)
+
+
+def _opened(form: str, path: Path) -> _Rows:
+    if form == "ndjson":
+        return JsonRows(path)
+    # What it takes to import counts as well.
+    from service.columnar.reading import opened_parquet, opened_stream  # noqa: PLC0415
+
+    return opened_parquet(path) if form == "parquet" else opened_stream(path)
 
 
 def _write(kind: Kind, content: bytes | memoryview = b"") -> None:

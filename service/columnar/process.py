@@ -4,8 +4,8 @@ import asyncio
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from service.columnar.child import COLUMNS, HEAD, MESSAGE_MAX, Kind, framed
 from service.domain.errors import Invalid, Unavailable
+from service.ports.columnar import FileForm
 from service.protocol.columns import Column
 
 SLICE_SECONDS: Final = 60.0
@@ -33,6 +34,8 @@ class ProcessRows:
 
     process: Process
     names: tuple[str, ...]
+    end: Callable[[], Awaitable[None]]
+    """Ends the process and gives its turn to another body."""
 
     async def csv_of(self, columns: Sequence[Column]) -> AsyncGenerator[bytes]:
         """See the port."""
@@ -43,6 +46,8 @@ class ProcessRows:
             if kind is not Kind.ROWS:
                 break
             yield content
+        # Its rows may wait for their epochs, and others are not to wait for that.
+        await self.end()
 
 
 class ColumnarProcesses:
@@ -53,20 +58,20 @@ class ColumnarProcesses:
         self._turns = asyncio.Semaphore(processes)
 
     @asynccontextmanager
-    async def opened(self, path: Path, *, parquet: bool) -> AsyncGenerator[ProcessRows]:
+    async def opened(self, path: Path, form: FileForm) -> AsyncGenerator[ProcessRows]:
         """See the port."""
         try:
             await asyncio.wait_for(self._turns.acquire(), _TURN_SECONDS)
         except TimeoutError:
-            raise Unavailable("other Arrow and Parquet bodies are being read; try again later") from None
-        try:
-            async with self._reader("parquet" if parquet else "arrow", path) as rows:
-                yield rows
-        finally:
-            self._turns.release()
+            raise Unavailable("other Arrow, Parquet and NDJSON bodies are being read; try again later") from None
+        async with AsyncExitStack() as behind:
+            behind.callback(self._turns.release)
+            process = await behind.enter_async_context(self._reader(form, path))
+            _, names = await _next(process)
+            yield ProcessRows(process, _NAMES.validate_json(names), behind.aclose)
 
     @asynccontextmanager
-    async def _reader(self, form: str, path: Path) -> AsyncGenerator[ProcessRows]:
+    async def _reader(self, form: FileForm, path: Path) -> AsyncGenerator[Process]:
         environment = {
             # Nothing of the service's environment: it may hold secrets.
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
@@ -78,8 +83,7 @@ class ColumnarProcesses:
         command = (sys.executable, "-m", "service.columnar.child", form, str(path), str(self._memory))
         process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, env=environment)
         try:
-            _, names = await _next(process)
-            yield ProcessRows(process, _NAMES.validate_json(names))
+            yield process
         finally:
             if process.returncode is None:
                 process.kill()

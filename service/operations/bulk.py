@@ -1,30 +1,33 @@
 """Bulk load: rows in four forms, matched to a table's columns by name, staged as CSV, validated whole, then applied.
 
-Memory is bounded by a slice of rows whatever the body's size (I8): Arrow and Parquet are received into a file first,
-CSV and NDJSON are converted as they come.
+Memory is bounded by a slice of rows whatever the body's size (I8): CSV is checked as it comes, all else is received
+into a file first and read by another process.
 """
 
 import asyncio
 import hashlib
 import tempfile
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from service.domain.errors import Conflict, Invalid, NotFound, TimedOut, Unavailable
 from service.domain.uploading import Patience, Spool
-from service.operations import dml, rows_csv, rows_json
+from service.operations import dml, rows_csv
 from service.operations.world import World
-from service.ports.columnar import ColumnarBodies
+from service.ports.columnar import ColumnarBodies, FileForm
 from service.ports.records import Claim
 from service.protocol.columns import Column
 from service.protocol.relation import Relation, RelationKind
 
 _READ_BYTES: Final = 1 << 18
+_NAMED_MAX: Final = 20
+"""How many columns a refusal names: a header may have half a million."""
 
 
 class Form(StrEnum):
@@ -34,6 +37,11 @@ class Form(StrEnum):
     PARQUET = "application/vnd.apache.parquet"
     CSV = "text/csv"
     NDJSON = "application/x-ndjson"
+
+
+_FILES: Final[Mapping[Form, FileForm]] = MappingProxyType(
+    {Form.ARROW: "arrow", Form.PARQUET: "parquet", Form.NDJSON: "ndjson"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,7 @@ async def received(spool: Spool, stream: AsyncIterator[bytes], form: Form, *, ke
     """Have the rows ready to be read; `keep` asks for their digest, hence for all of them, beforehand. Raises what
     `Spool.take` raises.
     """
-    if not keep and form in {Form.CSV, Form.NDJSON}:
+    if not keep and form is Form.CSV:
         yield Body(form, stream)
         return
     held = 0
@@ -131,12 +139,10 @@ async def opened(
         case Form.CSV:
             names, rest = await rows_csv.opened(body.chunks())
             yield matched(wanted, names), _closable(rest)
-        case Form.NDJSON:
-            yield wanted, _closable(rows_json.csv_of(body.chunks(), wanted))
-        case Form.ARROW | Form.PARQUET:
+        case Form.NDJSON | Form.ARROW | Form.PARQUET:
             assert body.path is not None
-            async with columnar.opened(body.path, parquet=body.form is Form.PARQUET) as rows:
-                columns = matched(wanted, rows.names)
+            async with columnar.opened(body.path, _FILES[body.form]) as rows:
+                columns = wanted if body.form is Form.NDJSON else matched(wanted, rows.names)
                 yield columns, rows.csv_of(columns)
 
 
@@ -161,9 +167,11 @@ def matched(wanted: Sequence[Column], given: Sequence[str]) -> tuple[Column, ...
 
 
 def _refuse(why: str, names: Iterable[str]) -> None:
-    listed = ", ".join(f'"{name}"' for name in names)
-    if listed:
-        raise Invalid(f"columns {why}: {listed}", pointer="columns")
+    every = list(names)
+    if every:
+        listed = ", ".join(f'"{name}"' for name in every[:_NAMED_MAX])
+        more = len(every) - _NAMED_MAX
+        raise Invalid(f"columns {why}: {listed}" + (f" and {more} more" if more > 0 else ""), pointer="columns")
 
 
 async def table_called(world: World, name: str) -> Relation:

@@ -12,12 +12,11 @@ from service.domain.errors import Invalid
 
 HEADER_BYTES_MAX: Final = 1 << 20
 """A header with Postgres's 1,600 columns of 63 bytes is a tenth of it."""
+ROW_BYTES_MAX: Final = 16 << 20
+"""Postgres takes some times as much memory as a row has bytes, and a quote that nobody closes makes a row of all that
+follows.
+"""
 _BOM: Final = b"\xef\xbb\xbf"
-
-
-def field(text: str | None) -> str:
-    """Return a field: empty for NULL, else quoted, so that an empty text stays one."""
-    return "" if text is None else '"' + text.replace('"', '""') + '"'
 
 
 async def opened(chunks: AsyncIterator[bytes]) -> tuple[list[str], AsyncIterator[bytes]]:
@@ -35,7 +34,7 @@ async def opened(chunks: AsyncIterator[bytes]) -> tuple[list[str], AsyncIterator
     if not head:
         raise Invalid("the body is empty: CSV begins with a header row")
     line, rest = (bytes(head[:end]), bytes(head[end + 1 :])) if end >= 0 else (bytes(head), b"")
-    return _names(line), _following(rest, chunks)
+    return _names(line), _bounded(_following(rest, chunks))
 
 
 _STOPS: Final = re.compile(rb'["\n]')
@@ -68,4 +67,17 @@ async def _following(rest: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator
     if rest:
         yield rest
     async for chunk in chunks:
+        yield chunk
+
+
+async def _bounded(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Pass on what follows the header. Raises Invalid where a row has more than `ROW_BYTES_MAX` bytes."""
+    size, quoted = 0, False
+    async for chunk in chunks:
+        pieces = chunk.split(b'"')
+        bare = pieces[quoted::2]
+        size = 0 if any(b"\n" in piece or b"\r" in piece for piece in bare) else size + len(chunk)
+        quoted ^= len(pieces) % 2 == 0
+        if size > ROW_BYTES_MAX:
+            raise Invalid(f"a row is longer than {ROW_BYTES_MAX} bytes, or a quote is not closed")
         yield chunk

@@ -11,14 +11,15 @@ token>`.
     GET  /internal/v1/sources/{id}             how to reach a source: SourceConnection; 404 when there is none
 """
 
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from service.protocol.ids import GraphId, WorkerId
+from service.protocol.ids import Bigint, GraphId, WorkerId
 
 VERSION: Final = 3
 """Grows when a message changes so that the other side would misread it; a worker of another version is refused."""
+PARALLELISM_MAX: Final = 1 << 15
 
 
 class Registration(BaseModel):
@@ -26,12 +27,12 @@ class Registration(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    worker: WorkerId
-    graph: GraphId
+    worker: Annotated[WorkerId, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
+    graph: Bigint[GraphId]
     version: int = VERSION
-    pid: int
-    host: str
-    parallelism: int
+    pid: Bigint[int]
+    host: str = Field(max_length=255)
+    parallelism: int = Field(ge=1, le=PARALLELISM_MAX)
     """How many Spark tasks it can run at once: the default number of actors of a fragment."""
 
 

@@ -11,10 +11,10 @@ LSNs are texts as Postgres prints them (`16/B374D848`). Next: `workers.runners.s
 
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
 
 from service.protocol.columns import ColumnType, TypeName
-from service.protocol.ids import FragmentId, SourceId
+from service.protocol.ids import Bigint, Count, FragmentId, SourceId
 
 SPLITS_MAX: Final = 1 << 15
 """A split's number is stored where a vnode's is."""
@@ -104,7 +104,7 @@ class CdcScan(_Value):
 class CdcTableReport(_Value):
     """What there is to say of one table: why it follows no longer (for good), or why no page of it may be read now."""
 
-    fragment: FragmentId
+    fragment: Bigint[FragmentId]
     broken: str | None = None
     waiting: str | None = None
 
@@ -117,14 +117,14 @@ class SourceReport(_Value):
     decoded commit had.
     """
 
-    source: SourceId
+    source: Bigint[SourceId]
     offset: Lsn
-    undecided: tuple[int, ...] = ()
+    undecided: tuple[Bigint[int], ...] = ()
     waiting: str | None = None
-    lag_bytes: int | None = None
-    retained_bytes: int | None = None
-    changes: int = Field(default=0, ge=0)
-    commit_lag_ms: float | None = None
+    lag_bytes: Bigint[int] | None = None
+    retained_bytes: Bigint[int] | None = None
+    changes: Count = 0
+    commit_lag_ms: FiniteFloat | None = None
     tables: tuple[CdcTableReport, ...] = ()
 
 

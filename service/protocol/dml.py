@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from service.protocol.ids import StatementId
+from service.protocol.ids import Bigint, Count, StatementId
 from service.protocol.quoting import quoted
 from service.protocol.relation import Relation
 
@@ -81,8 +81,8 @@ class StatementResult(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    id: StatementId
-    affected: int = Field(ge=0)
+    id: Bigint[StatementId]
+    affected: Count
     error: str | None = None
     sqlstate: str | None = None
 
@@ -103,9 +103,9 @@ class Unfinished(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    not_reached: tuple[StatementId, ...] = ()
+    not_reached: tuple[Bigint[StatementId], ...] = ()
     """The epoch's time was used up before they had their share of it."""
-    set_aside: tuple[StatementId, ...] = ()
+    set_aside: tuple[Bigint[StatementId], ...] = ()
     """They took longer than a statement may in an epoch that it shares with others: each gets an epoch of its own."""
 
 

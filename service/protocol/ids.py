@@ -1,8 +1,8 @@
 """Identities. They are never reused: a restarted worker is a new worker, a rebuilt job has a new id."""
 
-from typing import Annotated, Final, NewType
+from typing import Annotated, Final, NewType, TypeVar
 
-from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 RelationId = NewType("RelationId", int)
 JobId = NewType("JobId", int)
@@ -30,6 +30,15 @@ DATABASE_GRAPH: Final = GraphId(1)
 
 BIGINT_MAX: Final = 9223372036854775807
 """Ids and epochs are Postgres bigints; what does not fit names nothing."""
+
+_Id = TypeVar("_Id", bound=int)
+Bigint = Annotated[_Id, Field(ge=0, le=BIGINT_MAX)]
+"""An id or number as another process sends it: one that cannot be stored is refused with its message, before anything
+is decided by it.
+"""
+COUNT_MAX: Final = 1 << 47
+Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
+"""How many of something a message tells: the sum over all actors there may be still fits a bigint."""
 
 
 def _epoch(value: object) -> int:

@@ -1,15 +1,15 @@
 """What a worker needs to build a job: its relation, its fragments, their actors and positions."""
 
 from enum import StrEnum
-from typing import Final, Self
+from typing import Annotated, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from service.protocol.cdc import CdcScan
 from service.protocol.columns import ComputedColumn
-from service.protocol.ids import ActorId, EpochField, FragmentId, JobId, Vnode
+from service.protocol.ids import ActorId, Count, EpochField, FragmentId, JobId, Vnode
 from service.protocol.relation import Relation
-from service.protocol.vnodes import Runs
+from service.protocol.vnodes import VNODE_MAX, Runs
 
 
 class _Value(BaseModel):
@@ -62,10 +62,10 @@ class VnodePosition(_Value):
     that were copied inside the store, many vnodes at once, only the sum was counted: they are shared out evenly.
     """
 
-    vnode: Vnode
+    vnode: Annotated[Vnode, Field(ge=0, le=VNODE_MAX)]
     state: PositionState
     key: tuple[str | None, ...] | None = None
-    rows: int = Field(ge=0)
+    rows: Count
 
     @model_validator(mode="after")
     def _key_while_in_progress(self) -> Self:

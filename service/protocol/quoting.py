@@ -13,6 +13,11 @@ def quoted_text(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def csv_field(text: str | None) -> str:
+    """Return a field of Postgres's CSV: empty for NULL, else quoted, so that an empty text stays one."""
+    return "" if text is None else '"' + text.replace('"', '""') + '"'
+
+
 def array_literal(elements: Sequence[str | None]) -> str:
     """Return a Postgres array of these texts."""
     return "{" + ",".join("NULL" if text is None else _element(text) for text in elements) + "}"

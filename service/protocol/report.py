@@ -6,12 +6,15 @@ an older generation is refused (I7).
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter
 
 from service.protocol.cdc import SourceReport
 from service.protocol.dml import StatementResult, Unfinished
 from service.protocol.ids import (
+    COUNT_MAX,
     ActorId,
+    Bigint,
+    Count,
     EpochField,
     FragmentId,
     Generation,
@@ -35,12 +38,12 @@ class ActorReport(_Value):
     that.
     """
 
-    actor: ActorId
-    fragment: FragmentId
-    rows: int = Field(ge=0)
-    snapshot_rows: int = Field(default=0, ge=0)
+    actor: Bigint[ActorId]
+    fragment: Bigint[FragmentId]
+    rows: Count
+    snapshot_rows: Count = 0
     """Rows read from the upstream's history in this epoch."""
-    upstream_rows: int = Field(default=0, ge=0)
+    upstream_rows: Count = 0
     """Live changes forwarded in this epoch."""
     completed: bool = False
     """The fragment's last vnode completed in this epoch: the next barrier finishes it."""
@@ -51,14 +54,14 @@ class ActorReport(_Value):
 class RelationReport(_Value):
     """How the number of alive keys of a relation changed in this epoch."""
 
-    relation: RelationId
-    key_count_delta: int
+    relation: Bigint[RelationId]
+    key_count_delta: int = Field(ge=-COUNT_MAX, le=COUNT_MAX)
 
 
 class _Answer(_Value):
     worker: WorkerId
-    graph: GraphId
-    generation: Generation
+    graph: Bigint[GraphId]
+    generation: Bigint[Generation]
     epoch: EpochField
 
 
@@ -73,7 +76,7 @@ class Collected(_Answer):
     statements: tuple[StatementResult, ...] = ()
     unfinished: Unfinished = Unfinished()
     sources: tuple[SourceReport, ...] = ()
-    timings_ms: dict[str, float] = Field(default_factory=dict)
+    timings_ms: dict[str, FiniteFloat] = Field(default_factory=dict)
     consumed: EpochField | None = None
 
 
@@ -88,8 +91,8 @@ class Failed(_Answer):
 
     type: Literal["failed"] = "failed"
     error: str
-    job: JobId | None = None
-    statement: StatementId | None = None
+    job: Bigint[JobId] | None = None
+    statement: Bigint[StatementId] | None = None
     deterministic: bool = False
     exhausted: bool = False
 

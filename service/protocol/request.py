@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from service.protocol.columns import Column
-from service.protocol.ids import EpochField, GraphId, RequestId, Vnode
+from service.protocol.ids import Bigint, Count, EpochField, GraphId, RequestId, Vnode
 from service.protocol.plan import Stateless, VnodePosition
 from service.protocol.relation import Relation
 
@@ -59,7 +59,7 @@ class Analyzed(_Value):
     """The columns a query gives, in order."""
 
     type: Literal["analyzed"] = "analyzed"
-    id: RequestId
+    id: Bigint[RequestId]
     columns: tuple[Column, ...]
 
 
@@ -69,7 +69,7 @@ class Rejected(_Value):
     """
 
     type: Literal["rejected"] = "rejected"
-    id: RequestId
+    id: Bigint[RequestId]
     error: str
     position: int | None = None
 
@@ -96,11 +96,11 @@ class Verified(_Value):
     """
 
     type: Literal["verified"] = "verified"
-    id: RequestId
+    id: Bigint[RequestId]
     epoch: EpochField
     equal: bool
-    rows: int
-    expected_rows: int
+    rows: Count
+    expected_rows: Count
     digest: str
     expected_digest: str
     differences: tuple[VnodeDifference, ...] = ()

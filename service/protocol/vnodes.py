@@ -16,6 +16,7 @@ from typing import Final
 from service.protocol.columns import ColumnType, TypeName
 from service.protocol.ids import Vnode
 
+VNODE_MAX: Final = (1 << 15) - 1
 FLOAT_SCALE: Final = 1 << 20
 FLOAT_LIMIT: Final = float(1 << 40)
 """Beyond this a scaled float would not fit a bigint with room to spare; all such floats share one text."""

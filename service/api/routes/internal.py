@@ -19,6 +19,7 @@ router = APIRouter(prefix="/internal/v1", include_in_schema=False)
 
 T = TypeVar("T")
 _NO_CONTENT = 204
+_FAULTS_MAX = 20
 _REGISTRATION: TypeAdapter[Registration] = TypeAdapter(Registration)
 Graph = Annotated[int, Query(ge=0, le=BIGINT_MAX)]
 SourcePath = Annotated[SourceId, Path(ge=0, le=BIGINT_MAX)]
@@ -74,7 +75,8 @@ async def _parsed(request: Request, adapter: TypeAdapter[T]) -> T:
     try:
         return adapter.validate_json(await request.body())
     except ValidationError as error:
-        faults = [{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors(include_input=False)]
+        first = error.errors(include_input=False, include_url=False)[:_FAULTS_MAX]
+        faults = [{**fault, "loc": ("body", *fault["loc"])} for fault in first]
         raise RequestValidationError(faults) from None
 
 

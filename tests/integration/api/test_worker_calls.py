@@ -1,5 +1,6 @@
 """The worker's side: it registers, polls, answers, and is told when it is of the past."""
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from service.domain.job import JobState
 from service.meta_store.stores import PostgresStores
 from service.operations import barriers
 from service.protocol.barrier import Barrier
-from service.protocol.ids import DATABASE_GRAPH
+from service.protocol.ids import COUNT_MAX, DATABASE_GRAPH
 from service.protocol.report import Failed
 from tests.support.http import WORKER_TOKEN, refused, world_of
 from tests.support.meta_store import (
@@ -128,6 +129,67 @@ async def test_an_answer_that_cannot_be_read_is_refused(worker: httpx.AsyncClien
     headers = {"Content-Type": "application/json"}
     response = await worker.post(f"{PATH}/answers", content=body, headers=headers)
     assert response.status_code in {400, 422}, response.text
+
+
+TOO_MUCH = 2**63
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"graph": TOO_MUCH},
+        {"generation": TOO_MUCH},
+        {"epoch": str(TOO_MUCH)},
+        {"timings_ms": {"epoch": float("inf")}},
+        {"timings_ms": {"epoch": float("nan")}},
+        {"relations": [{"relation": 1, "key_count_delta": TOO_MUCH}]},
+        {"relations": [{"relation": TOO_MUCH, "key_count_delta": 1}]},
+        {"statements": [{"id": 1, "affected": TOO_MUCH}]},
+        {"unfinished": {"not_reached": [TOO_MUCH]}},
+        {"actors": [{"actor": 1, "fragment": 1, "rows": TOO_MUCH}]},
+        {"actors": [{"actor": 1, "fragment": 1, "rows": COUNT_MAX + 1}]},
+        {
+            "actors": [
+                {
+                    "actor": 1,
+                    "fragment": 1,
+                    "rows": 1,
+                    "positions": [{"vnode": 1 << 15, "state": "completed", "rows": 1}],
+                }
+            ]
+        },
+        {"sources": [{"source": TOO_MUCH, "offset": "0/1"}]},
+        {"consumed": str(TOO_MUCH)},
+    ],
+    ids=str,
+)
+async def test_what_cannot_be_stored_is_refused_before_anything_is_decided_by_it(
+    worker: httpx.AsyncClient, stores: PostgresStores, told: dict[str, Any]
+) -> None:
+    """I13: an answer that was taken and could not be recorded broke every tick after it."""
+    await running(stores)
+    await inject(stores, barrier(10))
+    body = json.dumps({**collected(10).model_dump(mode="json"), **told})
+    headers = {"Content-Type": "application/json"}
+    response = await worker.post(f"{PATH}/answers", content=body, headers=headers)
+    assert response.status_code == 422, response.text
+    assert (await worker.post(f"{PATH}/answers", **sent(collected(10)))).status_code == 204
+
+
+async def test_of_many_faults_some_are_named(worker: httpx.AsyncClient) -> None:
+    body = json.dumps({**collected(10).model_dump(mode="json"), "actors": [{}] * 10_000})
+    response = await worker.post(f"{PATH}/answers", content=body, headers={"Content-Type": "application/json"})
+    assert response.status_code == 422
+    assert len(response.content) < 10_000
+
+
+@pytest.mark.parametrize(
+    "odd", [{"worker": "a b"}, {"worker": ""}, {"host": "x" * 300}, {"parallelism": 0}, {"pid": -1}]
+)
+async def test_an_odd_worker_does_not_register(worker: httpx.AsyncClient, odd: dict[str, Any]) -> None:
+    body = json.dumps({**registration().model_dump(mode="json"), **odd})
+    response = await worker.post("/internal/v1/workers", content=body, headers={"Content-Type": "application/json"})
+    assert response.status_code == 422, response.text
 
 
 async def test_a_failure_reaches_the_barrier(worker: httpx.AsyncClient, stores: PostgresStores) -> None:

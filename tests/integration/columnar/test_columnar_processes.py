@@ -1,4 +1,4 @@
-"""Arrow and Parquet bodies are read apart, whatever they unfold to (I8, I13)."""
+"""Arrow, Parquet and NDJSON bodies are read apart, whatever they unfold to (I8, I13)."""
 
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from service.columnar import process
 from service.columnar.child import MESSAGE_MAX
 from service.columnar.process import ColumnarProcesses
 from service.domain.errors import Invalid, Unavailable
+from service.ports.columnar import FileForm
 from service.protocol.columns import Column, ColumnType
 
 MEMORY = 512 << 20
@@ -19,10 +20,10 @@ def column(kind: str) -> Column:
     return Column(name="a", type=ColumnType.parse(kind))
 
 
-async def printed(path: Path, kind: str, *, parquet: bool, memory: int = MEMORY) -> int:
+async def printed(path: Path, kind: str, form: FileForm, *, memory: int = MEMORY) -> int:
     """Return how many bytes of CSV a body is."""
-    async with ColumnarProcesses(memory=memory).opened(path, parquet=parquet) as rows:
-        assert rows.names == ("a",)
+    async with ColumnarProcesses(memory=memory).opened(path, form) as rows:
+        assert rows.names == (() if form == "ndjson" else ("a",))
         return sum([len(chunk) async for chunk in rows.csv_of([column(kind)])])
 
 
@@ -33,18 +34,18 @@ def arrow(table: "pa.Table", path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("parquet", [True, False])
-async def test_s9_a_value_that_many_rows_have_takes_its_memory_once(tmp_path: Path, *, parquet: bool) -> None:
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+async def test_s9_a_value_that_many_rows_have_takes_its_memory_once(tmp_path: Path, form: FileForm) -> None:
     """One text of 512 KiB in 8,192 rows: 4 GiB, and a few kilobytes of a body."""
     path = tmp_path / "body"
     one = pa.array(["x" * (512 << 10)])
     table = pa.table({"a": pa.DictionaryArray.from_arrays(pa.array([0] * 8_192, pa.int32()), one)})
-    if parquet:
+    if form == "parquet":
         pa_parquet.write_table(table, path, compression="zstd")
     else:
         arrow(table, path)
     assert path.stat().st_size < 64 << 10
-    assert await printed(path, "text", parquet=parquet) == 8_192 * ((512 << 10) + 3)
+    assert await printed(path, "text", form) == 8_192 * ((512 << 10) + 3)
 
 
 async def test_s9_a_batch_that_unfolds_to_too_much_is_refused(tmp_path: Path) -> None:
@@ -52,25 +53,25 @@ async def test_s9_a_batch_that_unfolds_to_too_much_is_refused(tmp_path: Path) ->
     path = arrow(pa.table({"a": pa.nulls(80 << 20, pa.int64())}), tmp_path / "body")
     assert path.stat().st_size < 1 << 20
     with pytest.raises(Invalid, match="too much memory"):
-        await printed(path, "bigint", parquet=False)
+        await printed(path, "bigint", "arrow")
 
 
 async def test_a_body_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "body").write_bytes(b"PAR1 and nothing more")
     with pytest.raises(Invalid, match="cannot be read"):
-        await printed(tmp_path / "body", "text", parquet=True)
+        await printed(tmp_path / "body", "text", "parquet")
 
 
 async def test_what_is_not_read_to_its_end_ends_with_its_reader(tmp_path: Path) -> None:
     path = arrow(pa.table({"a": list(range(100_000))}), tmp_path / "body")
-    async with ColumnarProcesses().opened(path, parquet=False) as rows:
+    async with ColumnarProcesses().opened(path, "arrow") as rows:
         assert await anext(rows.csv_of([column("bigint")]))
     assert rows.process.returncode is not None
 
 
 async def test_s9_a_row_of_many_bytes_is_handed_over_in_parts(tmp_path: Path) -> None:
     path = arrow(pa.table({"a": ["x" * (24 << 20)]}), tmp_path / "body")
-    async with ColumnarProcesses().opened(path, parquet=False) as rows:
+    async with ColumnarProcesses().opened(path, "arrow") as rows:
         sizes = [len(chunk) async for chunk in rows.csv_of([column("text")])]
     assert sum(sizes) == (24 << 20) + 3
     assert max(sizes) <= MESSAGE_MAX
@@ -80,9 +81,27 @@ async def test_s9_only_so_many_bodies_are_read_at_a_time(tmp_path: Path, monkeyp
     monkeypatch.setattr(process, "_TURN_SECONDS", 0.01)
     path = arrow(pa.table({"a": [1]}), tmp_path / "body")
     columnar = ColumnarProcesses(processes=1)
-    async with columnar.opened(path, parquet=False):
-        with pytest.raises(Unavailable, match="other Arrow and Parquet bodies"):
-            async with columnar.opened(path, parquet=False):
+    async with columnar.opened(path, "arrow"):
+        with pytest.raises(Unavailable, match="other Arrow, Parquet and NDJSON bodies"):
+            async with columnar.opened(path, "arrow"):
                 pass
-    async with columnar.opened(path, parquet=False) as rows:
+    async with columnar.opened(path, "arrow") as rows:
         assert rows.names == ("a",)
+
+
+async def test_a_body_that_was_read_gives_its_turn_away(tmp_path: Path) -> None:
+    """Its rows may wait for epochs as long as they like."""
+    (tmp_path / "body").write_bytes(b'{"a": 1}\n')
+    columnar = ColumnarProcesses(processes=1)
+    async with columnar.opened(tmp_path / "body", "ndjson") as rows:
+        assert [chunk async for chunk in rows.csv_of([column("bigint")])] == [b'"1"\n']
+        assert await printed(tmp_path / "body", "bigint", "ndjson") == 4
+        async with columnar.opened(tmp_path / "body", "ndjson") as others:
+            assert [chunk async for chunk in others.csv_of([column("bigint")])] == [b'"1"\n']
+
+
+async def test_a_line_of_many_values_takes_no_memory_of_the_service(tmp_path: Path) -> None:
+    """16 MB of empty lists are some hundred once they are read."""
+    (tmp_path / "body").write_bytes(b'{"a": [' + b"[]," * 5_000_000 + b"[]]}")
+    with pytest.raises(Invalid, match="too much memory"):
+        await printed(tmp_path / "body", "jsonb", "ndjson", memory=256 << 20)

@@ -14,7 +14,7 @@ from service.protocol.api import Registered, Registration
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.dml import STATEMENT, Delete, InsertStaged, InsertValues, StatementResult, Update
-from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, RelationId, WorkerId
+from service.protocol.ids import COUNT_MAX, DATABASE_GRAPH, Epoch, Generation, RelationId, WorkerId
 from service.protocol.mutation import MUTATION, Add, Pause, Resume, StartFragmentBackfill, Stop, Throttle
 from service.protocol.plan import (
     ActorPlan,
@@ -43,7 +43,7 @@ from service.protocol.request import (
 W = WorkerId("w")
 IDS = st.integers(1, 2**63 - 1)
 EPOCHS = st.integers(0, 2**63 - 2)
-COUNTS = st.integers(0, 2**63 - 1)
+COUNTS = st.integers(0, COUNT_MAX)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 TYPES = st.sampled_from([ColumnType.parse(text) for text in ("bigint", "text[]", "numeric(12,2)", "timestamptz")])
 KEYS = st.lists(st.none() | TEXTS, min_size=1, max_size=3).map(tuple)
@@ -126,7 +126,7 @@ ANSWERS = st.one_of(
                 finished=st.booleans(), positions=POSITIONS,
             )
         ),
-        relations=few(st.builds(RelationReport, relation=IDS, key_count_delta=st.integers(-(2**63), 2**63 - 1))),
+        relations=few(st.builds(RelationReport, relation=IDS, key_count_delta=st.integers(-COUNT_MAX, COUNT_MAX))),
         statements=few(
             st.builds(StatementResult, id=IDS, affected=COUNTS, error=st.none() | TEXTS, sqlstate=st.none() | TEXTS)
         ),

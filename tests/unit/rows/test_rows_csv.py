@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from service.domain.errors import Invalid
-from service.operations.rows_csv import HEADER_BYTES_MAX, field, opened
-from service.protocol.quoting import array_literal
+from service.operations import rows_csv
+from service.operations.rows_csv import HEADER_BYTES_MAX, opened
+from service.protocol.quoting import array_literal, csv_field
 
 
 async def in_pieces(body: bytes, size: int) -> AsyncIterator[bytes]:
@@ -54,8 +55,26 @@ async def test_a_header_without_an_end_is_given_up() -> None:
     assert read <= HEADER_BYTES_MAX + (1 << 17)
 
 
+@pytest.mark.parametrize(
+    "row", [b'1,"' + b"x" * 99, b'1,"' + b"\n\r" * 50, b"1," + b"x" * 99, b'1,""x"' + b'""' * 50 + b"\n", b'"\n"' * 40]
+)
+async def test_a_row_that_does_not_end_is_given_up(row: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_csv, "ROW_BYTES_MAX", 64)
+    _, following = await opened(in_pieces(b"a,b\n" + row, 7))
+    with pytest.raises(Invalid, match="a row is longer than 64 bytes, or a quote is not closed"):
+        _ = [chunk async for chunk in following]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize("row", [b'1,"x\n"\n', b"1,x\r\n", b"1,x\r", b'"""",""\n', b'"a""b","\r\n"\n'])
+async def test_rows_that_end_may_be_many(row: bytes, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_csv, "ROW_BYTES_MAX", 64)
+    _, following = await opened(in_pieces(b"a,b\n" + row * 100, size))
+    assert b"".join([chunk async for chunk in following]) == row * 100
+
+
 def test_null_and_the_empty_text_differ() -> None:
-    assert (field(None), field(""), field('a"b\n')) == ("", '""', '"a""b\n"')
+    assert (csv_field(None), csv_field(""), csv_field('a"b\n')) == ("", '""', '"a""b\n"')
 
 
 def test_array_elements_are_quoted() -> None:

@@ -1,11 +1,12 @@
 """NDJSON bodies: digits are kept as written, and what does not fit is named by row and column."""
 
-from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+from service.columnar import rows_json
+from service.columnar.rows_json import JsonRows
 from service.domain.errors import Invalid
-from service.operations.rows_json import csv_of
 from service.protocol.columns import Column, ColumnType
 
 
@@ -13,18 +14,18 @@ def columns(**kinds: str) -> list[Column]:
     return [Column(name=name, type=ColumnType.parse(kind)) for name, kind in kinds.items()]
 
 
-async def printed(body: bytes, size: int = 7, **kinds: str) -> str:
-    async def pieces() -> AsyncIterator[bytes]:
-        for start in range(0, len(body), size):
-            yield body[start : start + size]
-
-    return b"".join([chunk async for chunk in csv_of(pieces(), columns(**kinds))]).decode()
+def printed(path: Path, body: bytes, **kinds: str) -> str:
+    (path / "body").write_bytes(body)
+    return b"".join(JsonRows(path / "body").csv_of(columns(**kinds))).decode()
 
 
-@pytest.mark.parametrize("size", [1, 5, 1000])
-async def test_rows_become_csv_in_the_order_of_the_columns(size: int) -> None:
+@pytest.mark.parametrize("portion", [1, 20, 1000])
+def test_rows_become_csv_in_the_order_of_the_columns(
+    portion: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows_json, "_PORTION_BYTES", portion)
     body = b'{"b": "x", "a": 1}\n\n  \r\n{"a": null}\r\n{"a": -2, "b": ""}'
-    assert await printed(body, size, a="bigint", b="text") == '"1","x"\n,\n"-2",""\n'
+    assert printed(tmp_path, body, a="bigint", b="text") == '"1","x"\n,\n"-2",""\n'
 
 
 @pytest.mark.parametrize(
@@ -46,9 +47,9 @@ async def test_rows_become_csv_in_the_order_of_the_columns(size: int) -> None:
         ("text[]", '["a,b", "", "\\""]', '{"a,b","","\\""}'),
     ],
 )
-async def test_values_keep_what_was_written(kind: str, value: str, text: str) -> None:
+def test_values_keep_what_was_written(kind: str, value: str, text: str, tmp_path: Path) -> None:
     quoted = '"' + text.replace('"', '""') + '"\n'
-    assert await printed(f'{{"a": {value}}}'.encode(), 1000, a=kind) == quoted
+    assert printed(tmp_path, f'{{"a": {value}}}'.encode(), a=kind) == quoted
 
 
 @pytest.mark.parametrize(
@@ -66,10 +67,10 @@ async def test_values_keep_what_was_written(kind: str, value: str, text: str) ->
         ("text", '"\\ud800"', "surrogates"),
     ],
 )
-async def test_what_does_not_fit_is_named_by_row_and_column(kind: str, value: str, said: str) -> None:
+def test_what_does_not_fit_is_named_by_row_and_column(kind: str, value: str, said: str, tmp_path: Path) -> None:
     body = f'{{"a": null}}\n\n{{"a": {value}}}\n'.encode()
     with pytest.raises(Invalid) as refused:
-        await printed(body, a=kind)
+        printed(tmp_path, body, a=kind)
     assert refused.value.message.startswith('row 2, column "a": ')
     assert said in refused.value.message
 
@@ -87,7 +88,21 @@ async def test_what_does_not_fit_is_named_by_row_and_column(kind: str, value: st
         (b'{"a": ' + b"[" * 100_000, "row 2: "),
     ],
 )
-async def test_a_line_that_cannot_be_read_is_named_by_its_row(line: bytes, said: str) -> None:
+def test_a_line_that_cannot_be_read_is_named_by_its_row(line: bytes, said: str, tmp_path: Path) -> None:
     with pytest.raises(Invalid) as refused:
-        await printed(b'{"a": 1}\n' + line, 1000, a="bigint")
+        printed(tmp_path, b'{"a": 1}\n' + line, a="bigint")
     assert refused.value.message.startswith(said)
+
+
+def test_a_line_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_json, "LINE_BYTES_MAX", 12)
+    assert printed(tmp_path, b'{"a": 12345}\n' * 3, a="bigint") == '"12345"\n' * 3
+    with pytest.raises(Invalid, match="row 2: the line is longer than 12 bytes"):
+        printed(tmp_path, b'{"a": 12345}\n{"a": 123456}', a="bigint")
+
+
+def test_of_many_unknown_columns_one_is_named(tmp_path: Path) -> None:
+    body = b"{" + b",".join(b'"%d": 1' % number for number in range(100_000)) + b"}"
+    with pytest.raises(Invalid) as refused:
+        printed(tmp_path, body, a="bigint")
+    assert refused.value.message == 'row 1: unknown column "0"'

@@ -4,18 +4,19 @@ Numbers keep the digits that were sent: they never pass through a binary float. 
 value as it is; in an array column a list; everywhere else a string is taken as Postgres's text of the value.
 """
 
-import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any, Final, Never
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Never
 
 from service.domain.errors import Invalid
-from service.operations.rows_csv import field
 from service.protocol.columns import Column, ColumnType, TypeName
-from service.protocol.quoting import array_literal
+from service.protocol.quoting import array_literal, csv_field
 
 LINE_BYTES_MAX: Final = 16 << 20
+_PORTION_BYTES: Final = 256 << 10
 _NUMBERS: Final = frozenset(
     {TypeName.SMALLINT, TypeName.INTEGER, TypeName.BIGINT, TypeName.REAL, TypeName.DOUBLE, TypeName.NUMERIC}
 )
@@ -27,20 +28,27 @@ class _Number(str):
     __slots__ = ()
 
 
-async def csv_of(chunks: AsyncIterator[bytes], columns: Sequence[Column]) -> AsyncIterator[bytes]:
-    """Yield the rows as CSV in the order of `columns`. Raises Invalid naming the row, from 1, and the column."""
-    rows = _Rows(columns)
-    rest = bytearray()
-    async for chunk in chunks:
-        first, *others = chunk.split(b"\n")
-        rest += first
-        if len(rest) > LINE_BYTES_MAX:
-            raise Invalid(f"row {rows.read + 1}: the line is longer than {LINE_BYTES_MAX} bytes")
-        if others:
-            # Beside the event loop: a chunk may hold thousands of rows.
-            yield await asyncio.to_thread(rows.csv, [bytes(rest), *others[:-1]])
-            rest = bytearray(others[-1])
-    yield await asyncio.to_thread(rows.csv, [bytes(rest)])
+@dataclass(frozen=True, slots=True)
+class JsonRows:
+    """The rows of a file. Each has its own keys, so that the file as a whole has no columns."""
+
+    path: Path
+    names: tuple[str, ...] = ()
+
+    def csv_of(self, columns: Sequence[Column]) -> Iterator[bytes]:
+        """Yield the rows as CSV in the order of `columns`. Raises Invalid naming the row, from 1, and the column."""
+        rows = _Rows(columns)
+        with self.path.open("rb") as file:
+            while lines := list(_portion(file)):
+                yield rows.csv(lines)
+
+
+def _portion(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the next lines; of one that is too long, enough to know it."""
+    size = 0
+    while size < _PORTION_BYTES and (line := file.readline(LINE_BYTES_MAX + 1)):
+        size += len(line)
+        yield line
 
 
 class _Rows:
@@ -63,6 +71,8 @@ class _Rows:
                 yield ",".join(self._field(row, column) for column in self._columns) + "\n"
 
     def _row(self, line: bytes) -> Mapping[str, Any]:
+        if len(line.removesuffix(b"\n")) > LINE_BYTES_MAX:
+            raise Invalid(f"row {self.read}: the line is longer than {LINE_BYTES_MAX} bytes")
         try:
             row = json.loads(
                 line.decode(),
@@ -76,13 +86,13 @@ class _Rows:
         if not isinstance(row, dict):
             raise Invalid(f"row {self.read}: an object is expected, not {_named(row)}")
         if not row.keys() <= self._names:
-            unknown = ", ".join(f'"{name}"' for name in row.keys() - self._names)
-            raise Invalid(f"row {self.read}: unknown column {unknown}")
+            unknown = next(name for name in row if name not in self._names)
+            raise Invalid(f'row {self.read}: unknown column "{unknown}"')
         return row
 
     def _field(self, row: Mapping[str, Any], column: Column) -> str:
         try:
-            text = field(_text(row.get(column.name), column.type))
+            text = csv_field(_text(row.get(column.name), column.type))
             text.encode()
         except (ValueError, RecursionError) as error:
             raise Invalid(f'row {self.read}, column "{column.name}": {error}') from error
