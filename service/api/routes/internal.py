@@ -8,7 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import StringConstraints, TypeAdapter, ValidationError
 
 from service.api.calling import Reserved
-from service.domain.errors import Conflict
+from service.domain.errors import Conflict, Invalid
 from service.operations import sources, workers
 from service.protocol.api import Registered, Registration
 from service.protocol.ids import BIGINT_MAX, DATABASE_GRAPH, Epoch, GraphId, SourceId, WorkerId
@@ -37,6 +37,8 @@ async def register(world: Reserved, request: Request) -> Registered:
 async def next_barrier(world: Reserved, worker: WorkerId, taken: Taken = ()) -> Response:
     """Hand out a barrier that the worker has yet to answer, besides those it has taken, or 204 after the wait."""
     known = {GraphId(int(graph)): Epoch(int(epoch)) for graph, epoch in (one.split(":") for one in taken)}
+    if any(epoch > BIGINT_MAX for epoch in known.values()):
+        raise Invalid("taken: no epoch is so large", pointer="taken")
     barrier = await workers.next_barrier(world, worker, known)
     return Response(status_code=_NO_CONTENT) if barrier is None else _json(barrier.model_dump_json())
 

@@ -176,6 +176,10 @@ async def test_what_cannot_be_stored_is_refused_before_anything_is_decided_by_it
     assert (await worker.post(f"{PATH}/answers", **sent(collected(10)))).status_code == 204
 
 
+async def test_an_epoch_that_no_barrier_can_have_is_refused(worker: httpx.AsyncClient) -> None:
+    refused(await worker.get(f"{PATH}/barrier?taken=1:{TOO_MUCH}"), 422, "invalid")
+
+
 async def test_of_many_faults_some_are_named(worker: httpx.AsyncClient) -> None:
     body = json.dumps({**collected(10).model_dump(mode="json"), "actors": [{}] * 10_000})
     response = await worker.post(f"{PATH}/answers", content=body, headers={"Content-Type": "application/json"})
