@@ -28,7 +28,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service.api.address import allowed_origins, check_bind, reachable
 from service.api.app import create_app
-from service.api.connections import HEAD_BYTES_MAX, ConnectionLimits, protocol
+from service.api.connections import BACKLOG, HEAD_BYTES_MAX, ConnectionLimits, protocol
 from service.api.settings import ApiSettings, ReadLogin
 from service.columnar.process import ColumnarProcesses
 from service.domain.backlog import Backlog
@@ -341,6 +341,7 @@ def _uvicorn(settings: Settings, wired: _Wired, ready: Readiness, worker_token: 
         timeout_graceful_shutdown=int(DRAIN.total_seconds()),
         http=protocol(ConnectionLimits(settings.connections_max, settings.head_seconds)),
         h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+        backlog=BACKLOG,
         # Long polls end with the loops' stop, not with their clients.
         lifespan="off",
     )

@@ -39,6 +39,8 @@ OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/docs", "/openapi.json"})
 STREAMED: Final = re.compile(r"^/v1/relations/[^/]+/rows$")
 BODY_SECONDS: Final = 60
 """A megabyte at 17 kB/s. A body is held in memory until it is whole."""
+BODILESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Nothing looks at the bodies of such calls, some of which need no token."""
 WORKER_BODY_MAX: Final = 64 << 20
 """An answer holds the changed positions of every vnode of every scan; a worker is trusted with more than a client."""
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
@@ -165,7 +167,7 @@ class Bodies:
             return
         if "\0" in scope["path"] or b"%00" in scope["query_string"]:
             refusal = answer(MALFORMED, "the URL holds a NUL character")
-        elif STREAMED.match(scope["path"]):
+        elif STREAMED.match(scope["path"]) or scope["method"] in BODILESS:
             await self.app(scope, receive, send)
             return
         else:
