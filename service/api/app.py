@@ -48,6 +48,7 @@ def create_app(
         description=openapi.DESCRIPTION,
         redirect_slashes=False,
         generate_unique_id_function=openapi.operation_id,
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         # Whether the type of a body fits is decided before the routes, with a problem as the answer.

@@ -1,11 +1,18 @@
-"""`/docs`: the OpenAPI document to read and try in a browser, from files that come with the service: no CDN."""
+"""`/openapi.json`, and `/docs` to read and try it in a browser, from files that come with the service: no CDN.
 
+None of them needs a token, so each is made once, and sent in slices: a client that does not read holds one of them.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse, Response, StreamingResponse
 
 router = APIRouter(include_in_schema=False)
 
@@ -20,6 +27,19 @@ _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'self' data: 'unsafe-inline'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
 }
+
+
+_SLICE_BYTES: Final = 64 << 10
+
+
+@router.get("/openapi.json")
+async def show_document(request: Request) -> Response:
+    """Send the OpenAPI document."""
+    state = request.app.state
+    if not hasattr(state, "document"):
+        # Beside the event loop: it takes a second to make.
+        state.document = asyncio.create_task(asyncio.to_thread(lambda: json.dumps(request.app.openapi()).encode()))
+    return _sent(await asyncio.shield(state.document), {"Content-Type": "application/json"})
 
 
 @router.get("/docs")
@@ -41,5 +61,17 @@ async def show_documentation_file(name: str) -> Response:
     """Send a file of the page."""
     if name not in _TYPES:
         return Response(status_code=404)
-    content = (files(_PACKAGE) / "static" / name).read_bytes()
-    return Response(content, media_type=_TYPES[name], headers={**_HEADERS, "Cache-Control": "max-age=86400"})
+    return _sent(_file(name), {**_HEADERS, "Content-Type": _TYPES[name], "Cache-Control": "max-age=86400"})
+
+
+@cache
+def _file(name: str) -> bytes:
+    return (files(_PACKAGE) / "static" / name).read_bytes()
+
+
+def _sent(content: bytes, headers: Mapping[str, str]) -> Response:
+    async def slices() -> AsyncIterator[bytes]:
+        for start in range(0, len(content), _SLICE_BYTES):
+            yield content[start : start + _SLICE_BYTES]
+
+    return StreamingResponse(slices(), headers={**headers, "Content-Length": str(len(content))})

@@ -112,8 +112,7 @@ async def test_an_idempotency_key_is_a_word_of_bounded_length(key: str) -> None:
         refused(response, 422, "invalid")
 
 
-@pytest.mark.parametrize("path", ["/livez", "/openapi.json"])
-async def test_what_takes_no_body_reads_none(path: str) -> None:
+async def test_what_takes_no_body_reads_none() -> None:
     """A megabyte for each of a thousand connections, none of which had a token, was held until its minute was over."""
     read = 0
 
@@ -124,5 +123,5 @@ async def test_what_takes_no_body_reads_none(path: str) -> None:
             yield b" "
 
     async with doors(unreached(), settings=SMALL) as http:
-        assert (await http.request("GET", path, content=pieces(), headers=JSON)).status_code == 200
+        assert (await http.request("GET", "/livez", content=pieces(), headers=JSON)).status_code == 200
     assert read == 0
