@@ -57,6 +57,7 @@ def create_app(
     app.state.world = world
     app.state.reserved = reserved
     app.state.ready = ready
+    app.state.looks = {}
     app.state.streams = Streams(settings.streams_max)
     app.state.read_login = settings.read_login
     for route in (*_PUBLIC, probes, internal, docs):

@@ -5,7 +5,7 @@ None of them needs a token, so each is made once, and sent in slices: a client t
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Final
@@ -70,7 +70,8 @@ def _file(name: str) -> bytes:
 
 
 def _sent(content: bytes, headers: Mapping[str, str]) -> Response:
-    async def slices() -> AsyncIterator[bytes]:
+    # Not asynchronous, so that Starlette leaves the event loop for each, and others get their turn.
+    def slices() -> Iterator[bytes]:
         for start in range(0, len(content), _SLICE_BYTES):
             yield content[start : start + _SLICE_BYTES]
 

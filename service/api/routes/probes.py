@@ -1,7 +1,8 @@
 """`/livez`, `/readyz`, `/metrics`: for those who keep the service running."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Literal, cast
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Literal, TypeVar, cast
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
@@ -9,9 +10,11 @@ from pydantic import BaseModel
 from service.api.calling import Here
 from service.operations import measuring
 from service.operations.broken import degraded_of
+from service.operations.world import World
 from service.telemetry.metrics import CONTENT_TYPE
 
 router = APIRouter(tags=["probes"])
+T = TypeVar("T")
 
 Checks = Callable[[], Awaitable[Mapping[str, str]]]
 """Looks at everything that readiness needs; a check that passes says `ok`, any other says what is wrong."""
@@ -43,14 +46,29 @@ async def check_liveness() -> Alive:
 @router.get("/readyz", responses={503: {"model": Readiness, "description": "Some check does not pass"}})
 async def check_readiness(world: Here, request: Request, response: Response) -> Readiness:
     """Check everything that serving a call needs; 503 when something is missing."""
-    checks = dict(await cast("Checks", request.app.state.ready)())
+    found = await _shared(request, "readiness", lambda: _readiness(world, cast("Checks", request.app.state.ready)))
+    response.status_code = 200 if found.status == "ok" else 503
+    return found
+
+
+async def _readiness(world: World, ready: Checks) -> Readiness:
+    checks = dict(await ready())
     good = all(said == "ok" for said in checks.values())
-    response.status_code = 200 if good else 503
     degraded = await degraded_of(world) if good else {}
     return Readiness(status="ok" if good else "unavailable", checks=checks, degraded=degraded)
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-async def show_metrics(world: Here) -> Response:
+async def show_metrics(world: Here, request: Request) -> Response:
     """Show the metrics in Prometheus's text format."""
-    return Response(await measuring.scrape(world), media_type=CONTENT_TYPE)
+    return Response(await _shared(request, "scrape", lambda: measuring.scrape(world)), media_type=CONTENT_TYPE)
+
+
+async def _shared(request: Request, name: str, look: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Return what `look` finds. Callers that come while another one's look is under way share its answer: however many
+    there are, the service looks at one time once.
+    """
+    looks: dict[str, asyncio.Task[Any]] = request.app.state.looks
+    if (running := looks.get(name)) is None or running.done():
+        running = looks[name] = asyncio.create_task(look())
+    return await asyncio.shield(running)

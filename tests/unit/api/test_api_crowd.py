@@ -1,7 +1,7 @@
 """How many calls and streams there may be (C12)."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import httpx
 import pytest
@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.api.crowd import Crowd, Streams
 from service.domain.errors import Unavailable
+from tests.support.http import BrokenStores, Checks, doors
 
 
 async def test_c12_calls_beyond_the_bound_are_refused_but_not_those_of_workers_and_probes() -> None:
@@ -51,3 +52,24 @@ async def test_c12_streams_beyond_the_bound_are_refused() -> None:
     assert isinstance(held, AsyncIterator)
     await held.aclose()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - a generator
     streams.check()
+
+
+async def test_many_probes_are_answered_with_one_look() -> None:
+    """They need no token, and each look asks both stores."""
+    looked, looking, leave = 0, asyncio.Event(), asyncio.Event()
+
+    class Slow(Checks):
+        async def __call__(self) -> Mapping[str, str]:
+            nonlocal looked
+            looked += 1
+            looking.set()
+            await leave.wait()
+            return {"leader": "none"}
+
+    async with doors(BrokenStores(AssertionError("asked")), checks=Slow()) as http:
+        probes = [asyncio.create_task(http.get("/readyz")) for _ in range(50)]
+        await looking.wait()
+        leave.set()
+        answers = await asyncio.gather(*probes)
+    assert {(answer.status_code, answer.json()["checks"]["leader"]) for answer in answers} == {(503, "none")}
+    assert looked < 10
