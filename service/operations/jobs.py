@@ -252,10 +252,11 @@ async def _gone(world: World, relations: Collection[RelationId], graphs: Collect
 
     async def look() -> bool | None:
         async with world.stores.begin() as tx:
-            left = {cleanup.relation for cleanup in await tx.catalog.cleanups()} & wanted
             for relation in wanted:
                 if await tx.catalog.get(relation) is not None:
                     return None
+            # Read after the catalog: the transaction that frees a name leaves its clean-up, and may commit in between.
+            left = {cleanup.relation for cleanup in await tx.catalog.cleanups()} & wanted
             left_graphs = graphs and set(graphs).intersection(await tx.snapshots.graphs())
             known = await tx.workers.all(now=world.clock.now(), lease=world.worker_lease) if graphs else ()
         served = any(record.alive and record.graph in graphs for record in known)

@@ -1,6 +1,7 @@
 """What a cancel or a drop asks for it asks for at once: whoever dies after it leaves no job between two states."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -8,10 +9,13 @@ from service.domain.errors import Unavailable
 from service.domain.job import JobState
 from service.operations import jobs
 from service.operations.world import World
-from service.protocol.ids import DATABASE_GRAPH, JobId, Term
+from service.ports.meta_store import Transaction
+from service.ports.records import CatalogEntry, Cleanup
+from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId, Term
 from service.protocol.mutation import Stop
 from service.protocol.relation import RelationKind
-from tests.support.fake_meta_store import FakeBegin, FakeStores
+from tests.support.fake_meta_jobs import FakeCatalog
+from tests.support.fake_meta_store import FakeBegin, FakeStores, FakeTransaction
 from tests.support.fake_state_store import FakeTables, StateStore
 from tests.support.http import world_of
 from tests.support.meta_store import NOW, table_and_view
@@ -55,3 +59,54 @@ async def test_a_job_that_waits_for_its_stop_has_one(ask: Callable[[World, JobId
         }
     assert view.id in waiting
     assert stopped == waiting
+
+
+@dataclass(frozen=True, slots=True)
+class CommitsInBetween(FakeCatalog):
+    """What others commit between two statements of one transaction, as READ COMMITTED shows it: the stop of `doomed`
+    between the first look and the second, and the end of its clean-up before the third.
+    """
+
+    doomed: RelationId
+    looks: list[str] = field(default_factory=list[str])
+
+    async def get(self, relation: RelationId) -> CatalogEntry | None:
+        await self._look("get")
+        return await FakeCatalog.get(self, relation)
+
+    async def cleanups(self) -> Sequence[Cleanup]:
+        await self._look("cleanups")
+        return await FakeCatalog.cleanups(self)
+
+    async def _look(self, at: str) -> None:
+        self.looks.append(at)
+        if len(self.looks) == 2:
+            await self.remove(self.doomed)
+        if len(self.looks) == 3:
+            await self.cleaned(self.doomed)
+
+
+class Interleaved(FakeStores):
+    """Others commit during every transaction after the first."""
+
+    catalog: CommitsInBetween
+    first: bool = True
+
+    async def enter(self, term: Term | None) -> Transaction:
+        tx = await super().enter(term)
+        if self.first:
+            self.first = False
+            return tx
+        return replace(FakeTransaction.on(self.tables, self.now), catalog=self.catalog)
+
+
+async def test_a_drop_is_not_answered_before_its_relation_is_removed() -> None:
+    """I9: the catalog frees a name and leaves its clean-up at once, between two statements of the one who waits."""
+    stores = FakeStores(lambda: NOW)
+    _, view = await table_and_view(stores)
+    interleaved = Interleaved(lambda: NOW, tables=stores.tables)
+    interleaved.catalog = CommitsInBetween(stores.tables, view.relation)
+    world = world_of(interleaved, tables=FakeTables(StateStore()))
+    await jobs.drop(world, view.name, RelationKind.MATERIALIZED_VIEW, cascade=False, asked_by="a user")
+    async with stores.begin() as tx:
+        assert await tx.catalog.cleanups() == []
