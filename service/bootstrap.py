@@ -339,7 +339,8 @@ def _uvicorn(settings: Settings, wired: _Wired, ready: Readiness, worker_token: 
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=int(DRAIN.total_seconds()),
-        http=protocol(ConnectionLimits(settings.connections_max, settings.head_seconds)),
+        http=protocol(ConnectionLimits(settings.connections_max, settings.head_seconds, settings.stalled_seconds)),
+        ws="none",
         h11_max_incomplete_event_size=HEAD_BYTES_MAX,
         backlog=BACKLOG,
         # Long polls end with the loops' stop, not with their clients.

@@ -63,9 +63,11 @@ class Settings(BaseSettings):
     body_size_max: int = Field(default=1 << 20, gt=0)
     """The largest JSON body in bytes. Bulk loads are streamed and have no such limit."""
     connections_max: int = Field(default=2_000, gt=0)
-    """How many connections there may be; the one that has waited longest for a request makes room for the next."""
+    """How many connections there may be; the one that is idle for longest makes room for the next."""
     head_seconds: float = Field(default=10.0, gt=0)
-    """How long the head of a request may take to arrive."""
+    """How long the head of a request may take to arrive, and the rest of a body that was answered before its end."""
+    stalled_seconds: float = Field(default=60.0, gt=0)
+    """How long a client may read nothing of what it is sent."""
     streams_max: int = Field(default=100, ge=0)
     """How many streams of events there may be."""
     calls_max: int = Field(default=1_000, gt=0)

@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import cast
 
+import pytest
 import uvicorn
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.connections import CHUNK_BYTES_MIN, CHUNKS_MAX, HEAD_BYTES_MAX, ConnectionLimits, protocol
 
@@ -14,17 +16,24 @@ Open = Callable[[], Awaitable[Streams]]
 HEAD = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
+def _limits(connections_max: int, head_seconds: float, stalled_seconds: float = 60) -> ConnectionLimits:
+    return ConnectionLimits(connections_max, head_seconds, stalled_seconds)
+
+
 async def _app(scope: Scope, receive: Receive, send: Send) -> None:
-    del scope, receive
+    """Answer at once; the route of bulk loads reads its body first."""
+    if scope["path"].endswith("/rows"):
+        while (await receive()).get("more_body", False):
+            pass
     await send({"type": "http.response.start", "status": 204, "headers": []})
     await send({"type": "http.response.body"})
 
 
 @asynccontextmanager
-async def _serving(limits: ConnectionLimits) -> AsyncGenerator[Open]:
+async def _serving(limits: ConnectionLimits, app: ASGIApp = _app) -> AsyncGenerator[Open]:
     """Yield what opens a connection."""
     config = uvicorn.Config(
-        _app,
+        app,
         http=protocol(limits),
         lifespan="off",
         log_config=None,
@@ -67,7 +76,7 @@ async def _ended(streams: Streams) -> None:
 
 
 async def test_s10_a_connection_whose_head_never_ends_is_closed() -> None:
-    async with _serving(ConnectionLimits(connections_max=100, head_seconds=0.3)) as opening, asyncio.timeout(60):
+    async with _serving(_limits(100, 0.3)) as opening, asyncio.timeout(60):
         silent, unfinished, again = await opening(), await opening(), await opening()
         unfinished[1].write(HEAD[:20])
         assert await _answered(again)
@@ -77,7 +86,7 @@ async def test_s10_a_connection_whose_head_never_ends_is_closed() -> None:
 
 
 async def test_s10_the_newest_connection_takes_the_place_of_the_one_that_waited_longest() -> None:
-    async with _serving(ConnectionLimits(connections_max=3, head_seconds=60)) as opening, asyncio.timeout(60):
+    async with _serving(_limits(3, 60)) as opening, asyncio.timeout(60):
         used = await opening()
         assert await _answered(used)
         others = [await opening() for _ in range(5)]
@@ -87,7 +96,7 @@ async def test_s10_the_newest_connection_takes_the_place_of_the_one_that_waited_
 
 
 async def test_s10_a_head_has_its_size() -> None:
-    async with _serving(ConnectionLimits(connections_max=10, head_seconds=60)) as opening, asyncio.timeout(60):
+    async with _serving(_limits(10, 60)) as opening, asyncio.timeout(60):
         streams = await opening()
         assert not await _answered(streams, b"GET / HTTP/1.1\r\nX: " + b"x" * (HEAD_BYTES_MAX + 1000))
 
@@ -97,7 +106,7 @@ CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 async def test_a_body_in_too_many_tiny_chunks_is_given_up() -> None:
     """900,000 chunks of a byte took seconds of the one thread that answers everybody, without a token."""
-    async with _serving(ConnectionLimits(connections_max=10, head_seconds=60)) as opening, asyncio.timeout(60):
+    async with _serving(_limits(10, 60)) as opening, asyncio.timeout(60):
         streams = await opening()
         # Refused, or answered without its body; ended before the body does.
         await _answered(streams, CHUNKED + b"1\r\nx\r\n" * (2 * CHUNKS_MAX))
@@ -105,9 +114,74 @@ async def test_a_body_in_too_many_tiny_chunks_is_given_up() -> None:
 
 
 async def test_a_body_may_have_many_chunks() -> None:
-    async with _serving(ConnectionLimits(connections_max=10, head_seconds=60)) as opening, asyncio.timeout(60):
+    async with _serving(_limits(10, 60)) as opening, asyncio.timeout(60):
         streams = await opening()
         large = b"%x\r\n%s\r\n" % (CHUNK_BYTES_MIN, b"x" * CHUNK_BYTES_MIN)
         for body in (large * (2 * CHUNKS_MAX), b"1\r\nx\r\n" * (CHUNKS_MAX - 1), b"1\r\nx\r\n"):
             assert await _answered(streams, CHUNKED + body + b"0\r\n\r\n")
         assert await _answered(streams)
+
+
+async def test_a_line_of_a_load_may_be_a_chunk() -> None:
+    """A client that writes a CSV line by line sends each as a chunk."""
+    async with _serving(_limits(10, 60)) as opening, asyncio.timeout(60):
+        head = CHUNKED.replace(b" / ", b" /v1/relations/t/rows ")
+        lines = b"6\r\n12,34\n\r\n" * (2 * CHUNKS_MAX)
+        assert await _answered(await opening(), head + lines + b"0\r\n\r\n")
+
+
+async def test_a_refusal_of_tiny_chunks_says_so() -> None:
+    async with _serving(_limits(10, 60)) as opening, asyncio.timeout(60):
+        reader, writer = await opening()
+        writer.write(CHUNKED + b"1\r\nx\r\n" * (2 * CHUNKS_MAX))
+        with suppress(ConnectionError):
+            said = await reader.read()
+            assert b" 204 " in said or b"send larger ones" in said
+
+
+@pytest.mark.parametrize("method", [b"GET", b"POST"])
+async def test_a_body_that_is_answered_before_its_end_keeps_no_connection(method: bytes) -> None:
+    """One byte of it took the connection out of all that is bounded: 2,000 such shut everybody out, without a token."""
+    async with _serving(_limits(3, 0.3)) as opening, asyncio.timeout(60):
+        held = [await opening() for _ in range(3)]
+        for streams in held:
+            assert await _answered(streams, method + b" / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n")
+            streams[1].write(b"x")
+        for streams in held:
+            await _ended(streams)
+
+
+async def test_an_unwanted_body_makes_room_for_the_newest_connection() -> None:
+    async with _serving(_limits(3, 60)) as opening, asyncio.timeout(60):
+        for _ in range(3):
+            streams = await opening()
+            assert await _answered(streams, b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nx")
+        assert await _answered(await opening())
+
+
+async def test_silent_connections_make_room_where_none_is_awaited() -> None:
+    async with _serving(_limits(3, 60)) as opening, asyncio.timeout(60):
+        used = [await opening() for _ in range(3)]
+        for streams in used:
+            assert await _answered(streams)
+        assert await _answered(await opening())
+        await _ended(used[0])
+        assert await _answered(used[1])
+
+
+async def test_a_client_that_reads_nothing_is_given_up() -> None:
+    over = asyncio.Event()
+
+    async def large(scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer more than sockets hold."""
+        del scope, receive
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(1_000):
+            await send({"type": "http.response.body", "body": bytes(100_000), "more_body": True})
+        over.set()
+
+    async with _serving(_limits(3, 60, stalled_seconds=0.3), large) as opening, asyncio.timeout(60):
+        _, writer = await opening()
+        cast("asyncio.ReadTransport", writer.transport).pause_reading()
+        writer.write(HEAD)
+        await over.wait()
