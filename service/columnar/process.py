@@ -13,8 +13,9 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from service.columnar.child import COLUMNS, HEAD, MESSAGE_MAX, Kind, framed
+from service.columnar.rows_json import JsonRows
 from service.domain.errors import Invalid, Unavailable
-from service.ports.columnar import FileForm
+from service.ports.columnar import ColumnarRows, FileForm
 from service.protocol.columns import Column
 
 SLICE_SECONDS: Final = 60.0
@@ -24,6 +25,8 @@ MEMORY_MAX: Final = 512 << 20
 
 
 PROCESSES_MAX: Final = 2
+SMALL_BYTES: Final = 256 << 10
+"""NDJSON of so few bytes is read here: it takes some milliseconds, and waits for no turn."""
 _TURN_SECONDS: Final = 10.0
 _NAMES: Final = TypeAdapter(tuple[str, ...])
 
@@ -50,6 +53,19 @@ class ProcessRows:
         await self.end()
 
 
+@dataclass(frozen=True, slots=True)
+class _SmallRows:
+    """See `service.ports.columnar.ColumnarRows`."""
+
+    rows: JsonRows
+    names: tuple[str, ...] = ()
+
+    async def csv_of(self, columns: Sequence[Column]) -> AsyncGenerator[bytes]:
+        """See the port."""
+        for portion in await asyncio.to_thread(list, self.rows.csv_of(columns)):
+            yield portion
+
+
 class ColumnarProcesses:
     """A process reads a body, and ends with it or with the caller. `memory` is in bytes."""
 
@@ -58,8 +74,11 @@ class ColumnarProcesses:
         self._turns = asyncio.Semaphore(processes)
 
     @asynccontextmanager
-    async def opened(self, path: Path, form: FileForm) -> AsyncGenerator[ProcessRows]:
+    async def opened(self, path: Path, form: FileForm) -> AsyncGenerator[ColumnarRows]:
         """See the port."""
+        if form == "ndjson" and await asyncio.to_thread(os.path.getsize, path) <= SMALL_BYTES:
+            yield _SmallRows(JsonRows(path))
+            return
         try:
             await asyncio.wait_for(self._turns.acquire(), _TURN_SECONDS)
         except TimeoutError:

@@ -66,6 +66,7 @@ async def test_what_is_not_read_to_its_end_ends_with_its_reader(tmp_path: Path) 
     path = arrow(pa.table({"a": list(range(100_000))}), tmp_path / "body")
     async with ColumnarProcesses().opened(path, "arrow") as rows:
         assert await anext(rows.csv_of([column("bigint")]))
+    assert isinstance(rows, process.ProcessRows)
     assert rows.process.returncode is not None
 
 
@@ -91,12 +92,11 @@ async def test_s9_only_so_many_bodies_are_read_at_a_time(tmp_path: Path, monkeyp
 
 async def test_a_body_that_was_read_gives_its_turn_away(tmp_path: Path) -> None:
     """Its rows may wait for epochs as long as they like."""
-    (tmp_path / "body").write_bytes(b'{"a": 1}\n')
+    path = arrow(pa.table({"a": [1]}), tmp_path / "body")
     columnar = ColumnarProcesses(processes=1)
-    async with columnar.opened(tmp_path / "body", "ndjson") as rows:
+    async with columnar.opened(path, "arrow") as rows:
         assert [chunk async for chunk in rows.csv_of([column("bigint")])] == [b'"1"\n']
-        assert await printed(tmp_path / "body", "bigint", "ndjson") == 4
-        async with columnar.opened(tmp_path / "body", "ndjson") as others:
+        async with columnar.opened(path, "arrow") as others:
             assert [chunk async for chunk in others.csv_of([column("bigint")])] == [b'"1"\n']
 
 
@@ -105,3 +105,23 @@ async def test_a_line_of_many_values_takes_no_memory_of_the_service(tmp_path: Pa
     (tmp_path / "body").write_bytes(b'{"a": [' + b"[]," * 5_000_000 + b"[]]}")
     with pytest.raises(Invalid, match="too much memory"):
         await printed(tmp_path / "body", "jsonb", "ndjson", memory=256 << 20)
+
+
+async def test_a_small_ndjson_body_waits_for_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two files of gigabytes refused every row that somebody loaded as NDJSON meanwhile."""
+    monkeypatch.setattr(process, "_TURN_SECONDS", 0.01)
+    (tmp_path / "small").write_bytes(b'{"a": 1}\n' * 1_000)
+    (tmp_path / "large").write_bytes(b'{"a": 1}\n' * 100_000)
+    bodies = ColumnarProcesses(memory=MEMORY, processes=1)
+    async with bodies.opened(tmp_path / "large", "ndjson"):
+        async with bodies.opened(tmp_path / "small", "ndjson") as rows:
+            assert b"".join([chunk async for chunk in rows.csv_of([column("bigint")])]) == b'"1"\n' * 1_000
+        with pytest.raises(Unavailable):
+            async with bodies.opened(tmp_path / "large", "ndjson"):
+                pass
+
+
+async def test_a_small_ndjson_body_names_the_row_at_fault(tmp_path: Path) -> None:
+    (tmp_path / "body").write_bytes(b'{"a": 1}\n{"a": true}\n')
+    with pytest.raises(Invalid, match='row 2, column "a"'):
+        await printed(tmp_path / "body", "bigint", "ndjson")
