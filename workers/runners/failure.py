@@ -8,6 +8,7 @@ from psycopg import errors
 
 from service.protocol.ids import JobId
 from service.protocol.relation import Relation
+from workers.runners.memory_kills import MemoryKills
 
 _SQLSTATE: Final = re.compile(r"SQLSTATE: (?P<state>[0-9A-Z]{5})")
 _CONDITION: Final = re.compile(r"\[(?P<condition>[A-Z][A-Z0-9_.]+)\][^\n]*")
@@ -20,8 +21,11 @@ _OWN_FAULT: Final = ("21", "22", "23", "42", "P0001")
 _REFUSED: Final = re.compile(r"psycopg\.errors\.(?P<name>\w+): (?P<said>[^\n]*)")
 # Spark has no condition for it: the quotient of a remainder has more digits than its decimals.
 _ARITHMETIC: Final = re.compile(r"java\.lang\.ArithmeticException: (?P<said>[^\n]*)")
-_EXHAUSTED: Final = "MemoryError"
-"""How the error of a task ends that had no memory left, in Java, in Spark and in Python."""
+_EXHAUSTED: Final = re.compile(r"MemoryError|exited with (?:exit )?code 52|OOMKilled")
+"""What the error of a task without memory says: in Java, Spark and Python, of another machine's JVM, of its container.
+"""
+_PYTHON_ENDED: Final = "Python worker exited unexpectedly"
+_KILLS: Final = MemoryKills()
 EXHAUSTED: Final = (
     "the worker had no memory left while it computed this: its values may take more memory than a worker has"
 )
@@ -42,13 +46,14 @@ class JobFailedError(Exception):
         upstream: Relation,
         find_key: Callable[[], str | None] = lambda: None,
         computing: bool = True,
+        kills: MemoryKills = _KILLS,
     ) -> None:
         super().__init__(str(error))
         self.job, self.computing = job, computing
         self.where = f'{target.kind} "{target.name}" (job {job}), reading "{upstream.name}"'
         self.deterministic, reason = explain(error)
         # The text of an error that names a value may hold any word.
-        self.exhausted = computing and not self.deterministic and _EXHAUSTED in str(error)
+        self.exhausted = computing and not self.deterministic and _exhausted(str(error), kills)
         key = find_key() if self.deterministic else None
         row = "" if key is None else f" at {key}"
         self.reason = f"{self.where}{row}: {EXHAUSTED if self.exhausted else reason}"
@@ -70,6 +75,11 @@ def explain(error: BaseException) -> tuple[bool, str]:
         return True, f"the state store refused a value: {refused['said']}"[:500]
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     return False, f"{type(error).__name__}: {first}"[:500]
+
+
+def _exhausted(text: str, kills: MemoryKills) -> bool:
+    """Return whether a task had no memory left. A Python process that ends may as well have been killed by a user."""
+    return _EXHAUSTED.search(text) is not None or (_PYTHON_ENDED in text and kills.grew())
 
 
 def _class_of(name: str) -> str:

@@ -1,10 +1,13 @@
 """What the failure of a view's epoch tells: which relation, which job, what Spark said."""
 
+from pathlib import Path
+
 import pytest
 
 from service.protocol.ids import JobId
 from tests.support.state_store import relation
 from workers.runners.failure import JobFailedError
+from workers.runners.memory_kills import MemoryKills
 
 SPARK = (
     "An error occurred while calling o93.collectToPython.\n: org.apache.spark.SparkArithmeticException:"
@@ -46,7 +49,15 @@ def test_a_failure_names_the_relation_the_job_and_the_upstream(text: str, determ
     assert error.reason == f'table "m" (job 7), reading "orders": {said}'
 
 
-@pytest.mark.parametrize("text", ["java.lang.OutOfMemoryError: Java heap space", "MemoryError"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "java.lang.OutOfMemoryError: Java heap space",
+        "MemoryError",
+        "ExecutorLostFailure (executor 1 exited) Reason: Command exited with code 52",
+        "The executor with id 3 exited with exit code 52(JVM OOM).",
+    ],
+)
 def test_a_task_without_memory_is_told_and_a_scan_that_only_waited_is_not_suspected(text: str) -> None:
     def failure(*, computing: bool) -> JobFailedError:
         of, by = relation(1, "orders"), relation(2, "m")
@@ -74,3 +85,22 @@ def test_a_failure_that_would_come_again_names_the_row_and_another_does_not_look
 
     assert 'reading "orders" at (id) = (5): [DIVIDE_BY_ZERO]' in failure(SPARK)
     assert failure("the connection broke").endswith('reading "orders": ValueError: the connection broke')
+
+
+def test_a_python_process_suspects_its_job_only_if_the_kernel_ended_one_for_want_of_memory(tmp_path: Path) -> None:
+    """I3, I13: whoever kills a process suspects nobody, and a job that takes all memory is not tried for ever."""
+    counters = tmp_path / "vmstat"
+    counters.write_text("nr_free_pages 3\noom_kill 4\n")
+    kills = MemoryKills(counters)
+
+    def exhausted() -> bool:
+        of, by = relation(1, "orders"), relation(2, "m")
+        error = ValueError("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)")
+        return JobFailedError(JobId(7), error, target=by, upstream=of, kills=kills).exhausted
+
+    assert not exhausted()
+    counters.write_text("nr_free_pages 3\noom_kill 5\n")
+    assert exhausted()
+    assert not exhausted()
+    counters.unlink()
+    assert not exhausted()
