@@ -40,6 +40,8 @@ EXCLUDED: Final[dict[str, str]] = {
 FAILURES: Final[dict[str, str]] = {
     "NUMERIC_VALUE_OUT_OF_RANGE": "documented: a numeric that needs more than 38 digits is an error of the view",
     "a value is out of range: Division impossible": "documented: of a remainder whose quotient needs them",
+    "must be finite and in the years 1 to 9999": "documented: other dates are not kept",
+    'invalid input syntax for type date: "-': "documented: a date before year 1 is not kept",
     "NaN as numeric is not supported": "documented: a float that is NaN or infinite is no numeric",
 }
 """What a view may fail with although Postgres answers, and why."""

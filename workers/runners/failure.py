@@ -1,7 +1,7 @@
 """What went wrong in an epoch: a job's own fault, or the world's."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from psycopg import errors
@@ -17,8 +17,11 @@ _ADVICE: Final = re.compile(r' (Use `try_[^.]*\.|If necessary set "[^"]*" to "[^
 
 # Classes of SQLSTATE that say that the values or the query are wrong: running it again would give the same.
 _OWN_FAULT: Final = ("21", "22", "23", "42", "P0001")
-# A value that Postgres refused, told by the Python process of an executor that wrote it.
+# A value that Postgres refused, told by the Python process of an executor that wrote it: as CSV, or in binary form.
 _REFUSED: Final = re.compile(r"psycopg\.errors\.(?P<name>\w+): (?P<said>[^\n]*)")
+_REFUSED_BINARY: Final = re.compile(
+    r"\[libpq\][^\n]*ERROR: +(?P<said>[^\n]*).*?SQLSTATE: (?P<state>[0-9A-Z]{5})", re.DOTALL
+)
 # Spark has no condition for it: the quotient of a remainder has more digits than its decimals.
 _ARITHMETIC: Final = re.compile(r"java\.lang\.ArithmeticException: (?P<said>[^\n]*)")
 _EXHAUSTED: Final = re.compile(r"MemoryError|exited with (?:exit )?code 52|OOMKilled")
@@ -29,7 +32,8 @@ _KILLS: Final = MemoryKills()
 EXHAUSTED: Final = (
     "the worker had no memory left while it computed this: its values may take more memory than a worker has"
 )
-_DATA_EXCEPTION: Final = "22"
+_OF_VALUES: Final = ("22", "23514")
+"""Data exceptions, and the violation of a check: of finite dates, say."""
 
 
 class JobFailedError(Exception):
@@ -70,9 +74,9 @@ def explain(error: BaseException) -> tuple[bool, str]:
     arithmetic = _ARITHMETIC.search(text)
     if arithmetic is not None:
         return True, f"a value is out of range: {arithmetic['said']}"[:500]
-    refused = _REFUSED.search(text)
-    if refused is not None and _class_of(refused["name"]) == _DATA_EXCEPTION:
-        return True, f"the state store refused a value: {refused['said']}"[:500]
+    for refused, state in _refusals(text):
+        if state.startswith(_OF_VALUES):
+            return True, f"the state store refused a value: {refused}"[:500]
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     return False, f"{type(error).__name__}: {first}"[:500]
 
@@ -82,6 +86,9 @@ def _exhausted(text: str, kills: MemoryKills) -> bool:
     return _EXHAUSTED.search(text) is not None or (_PYTHON_ENDED in text and kills.grew())
 
 
-def _class_of(name: str) -> str:
-    """Return the class of the SQLSTATE that an exception of psycopg stands for."""
-    return str(getattr(getattr(errors, name, None), "sqlstate", None) or "")[:2]
+def _refusals(text: str) -> Iterator[tuple[str, str]]:
+    """Yield what Postgres said, with its SQLSTATE."""
+    for found in _REFUSED.finditer(text):
+        yield found["said"], str(getattr(getattr(errors, found["name"], None), "sqlstate", None) or "")
+    for found in _REFUSED_BINARY.finditer(text):
+        yield found["said"], found["state"]

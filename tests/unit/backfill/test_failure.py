@@ -16,6 +16,13 @@ SPARK = (
 )
 
 
+BINARY = (
+    "adbc_driver_manager.IntegrityError: INTEGRITY: [libpq] Failed to execute COPY statement: PGRES_FATAL_ERROR ERROR: "
+    ' new row violates check constraint "d must be finite"\nDETAIL:  Failing row contains (0003-09-16 BC).\n'
+    "CONTEXT:  COPY t_7, line 1\n. SQLSTATE: 23514"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "deterministic", "said"),
     [
@@ -29,6 +36,17 @@ SPARK = (
             "Traceback\npsycopg.errors.DatetimeFieldOverflow: date out of range\nCONTEXT: COPY",
             True,
             "the state store refused a value: date out of range",
+        ),
+        (BINARY, True, 'the state store refused a value: new row violates check constraint "d must be finite"'),
+        (
+            'Traceback\npsycopg.errors.CheckViolation: new row violates check constraint "d must be finite"\nDETAIL:',
+            True,
+            'the state store refused a value: new row violates check constraint "d must be finite"',
+        ),
+        (
+            "INTEGRITY: [libpq] Failed to execute COPY statement: ERROR:  duplicate key\n. SQLSTATE: 23505",
+            False,
+            "ValueError: INTEGRITY: [libpq] Failed to execute COPY statement: ERROR:  duplicate key",
         ),
         (
             "An error occurred while calling o9.\n: java.lang.ArithmeticException: Division impossible\n\tat java",
