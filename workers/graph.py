@@ -18,7 +18,7 @@ from service.protocol.cdc import SourceReport
 from service.protocol.dml import Unfinished
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, JobId, WorkerId
 from service.protocol.mutation import Add, Pause, Resume, Stop
-from service.protocol.plan import FragmentKind, JobPlan
+from service.protocol.plan import DmlPlan, FragmentKind, JobPlan
 from service.protocol.report import ActorReport, Collected, RelationReport
 from workers.backfill.pace import epoch_seconds
 from workers.backfill.reading import Replay
@@ -116,7 +116,7 @@ class GraphExecutor:
             if job.snapshot is not None and graph != DATABASE_GRAPH:
                 self.replays[job.id] = Replay(job.snapshot.epoch, job.snapshot.consumed)
             for fragment in job.fragments:
-                if fragment.kind is not FragmentKind.DML:
+                if not isinstance(fragment, DmlPlan):
                     runner = self.joins[fragment.kind](self.runners, job, fragment, now)
                     self.runners[runner.place] = runner
 

@@ -202,10 +202,8 @@ def stored_scan(scan: CdcScan) -> str:
     return scan.model_dump_json(exclude={"source", "broken"})
 
 
-def scan_of(row: Row[*tuple[Any, ...]]) -> CdcScan | None:
-    """Return the scan of a fragment's row, as of the source's newest committed offset."""
-    if row.cdc is None:
-        return None
+def scan_of(row: Row[*tuple[Any, ...]]) -> CdcScan:
+    """Return the scan of the row of a fragment that has one, as of the source's newest committed offset."""
     of = CdcSource(
         id=SourceId(row.source),
         name=row.source_name,

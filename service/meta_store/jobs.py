@@ -1,6 +1,6 @@
 """Jobs, with the fragments and actors that carry them out."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -22,9 +22,9 @@ from service.meta_store.models import relation as relations
 from service.meta_store.plans import read_plans
 from service.meta_store.references import add_relation, hold_read, store_references
 from service.meta_store.relations import store_columns
-from service.ports.records import NewFragment, NewJob
+from service.ports.records import NewDml, NewFragment, NewJob, NewSourceScan, NewTableScan
 from service.protocol.ids import GraphId, JobId, RelationId
-from service.protocol.plan import SCANS, FragmentKind, JobPlan, PositionState
+from service.protocol.plan import FragmentKind, JobPlan, PositionState
 from service.protocol.relation import RelationKind
 from service.protocol.vnodes import vnodes_of
 
@@ -42,8 +42,7 @@ class PostgresJobs:
 
     async def add(self, new: NewJob, *, now: datetime) -> Job:
         """Also raises Conflict when an upstream is on its way out; its job is held until the transaction ends."""
-        upstreams = {one.upstream for one in new.fragments if one.upstream is not None}
-        await hold_read(self._connection, upstreams.union(new.views))
+        await hold_read(self._connection, new.upstreams.union(new.views))
         relation = await add_relation(
             self._connection,
             new.relation.name,
@@ -72,7 +71,7 @@ class PostgresJobs:
         job = JobId((await self._connection.execute(added.returning(job_table.c.id))).scalar_one())
         late = dependents(new.order)
         for one in new.fragments:
-            await self._add_fragment(job, one, waiting=one.upstream in late)
+            await self._add_fragment(job, one, late)
         stored = await self.get(job)
         assert stored is not None
         return stored
@@ -149,35 +148,49 @@ class PostgresJobs:
         found = select(exists().where(job_table.c.graph == graph, BLAMED))
         return bool((await self._connection.execute(found)).scalar())
 
-    async def _add_fragment(self, job: JobId, new: NewFragment, *, waiting: bool) -> None:
-        row = insert(fragment).values(
-            job=job,
-            kind=new.kind,
-            upstream=new.upstream,
-            query=None if new.query is None else stored(new.query),
-            scan_type=new.scan_type,
-            rate_limit=new.rate_limit,
-            waiting=waiting,
-            auto=new.auto,
-            source=None if new.cdc is None else new.cdc.source.id,
-            cdc=None if new.cdc is None else stored_text(stored_scan(new.cdc)),
-            added=new.added,
-        )
+    async def _add_fragment(self, job: JobId, new: NewFragment, late: Collection[RelationId]) -> None:
+        row = insert(fragment).values(job=job, **_stored(new, late))
         added = (await self._connection.execute(row.returning(fragment.c.id))).scalar_one()
         # One statement, whose rows get their ids in the order given.
         actors = [{"fragment": added, "runs": runs} for runs in new.actors]
         await self._connection.execute(insert(actor).values(actors))
-        if new.kind in SCANS:
+        if not isinstance(new, NewDml):
             await self._connection.execute(insert(scan_progress).values(fragment=added))
-        if new.cdc is not None:
+        if isinstance(new, NewSourceScan):
             await followed_again(self._connection, new.cdc)
-        if new.completed:
-            done = [
-                {"fragment": added, "vnode": vnode, "state": PositionState.COMPLETED, "rows": 0}
-                for runs in new.actors
-                for vnode in vnodes_of(runs)
-            ]
-            await self._connection.execute(insert(backfill_position).values(done))
+            if new.completed:
+                done = [
+                    {"fragment": added, "vnode": vnode, "state": PositionState.COMPLETED, "rows": 0}
+                    for runs in new.actors
+                    for vnode in vnodes_of(runs)
+                ]
+                await self._connection.execute(insert(backfill_position).values(done))
+
+
+def _stored(new: NewFragment, late: Collection[RelationId]) -> Mapping[str, Any]:
+    """Return the columns of a fragment; what scans one of `late` starts waiting."""
+    match new:
+        case NewDml():
+            return {"kind": FragmentKind.DML}
+        case NewTableScan():
+            return {
+                "kind": FragmentKind.STREAM_SCAN,
+                "upstream": new.upstream,
+                "query": stored(new.query),
+                "scan_type": new.scan_type,
+                "rate_limit": new.rate_limit,
+                "auto": new.auto,
+                "waiting": new.upstream in late,
+            }
+        case NewSourceScan():
+            return {
+                "kind": FragmentKind.CDC_SCAN,
+                "source": new.cdc.source.id,
+                "cdc": stored_text(stored_scan(new.cdc)),
+                "rate_limit": new.rate_limit,
+                "auto": new.auto,
+                "added": new.added,
+            }
 
 
 JOBS: Final[Select[*tuple[Any, ...]]] = select(

@@ -18,12 +18,15 @@ from service.meta_store.source_models import source
 from service.protocol.ids import ActorId, FragmentId, JobId, Vnode
 from service.protocol.plan import (
     ActorPlan,
+    DmlPlan,
     FragmentKind,
     FragmentPlan,
     JobPlan,
     ScanType,
     SnapshotPlan,
+    SourceScanPlan,
     Stateless,
+    TableScanPlan,
     VnodePosition,
 )
 from service.protocol.relation import Relation
@@ -141,17 +144,23 @@ def _fragment(
     positions: Mapping[Vnode, VnodePosition],
     relations: Mapping[int, Relation],
 ) -> FragmentPlan:
-    return FragmentPlan(
-        id=FragmentId(row.id),
-        kind=FragmentKind(row.kind),
-        actors=tuple(_actor(one, positions) for one in actors),
-        upstream=None if row.upstream is None else relations[row.upstream],
-        query=None if row.query is None else Stateless.model_validate_json(row.query),
-        scan_type=None if row.scan_type is None else ScanType(row.scan_type),
-        rate_limit=row.rate_limit,
-        waiting=row.waiting,
-        cdc=scan_of(row),
-    )
+    one, dealt = FragmentId(row.id), tuple(_actor(one, positions) for one in actors)
+    match FragmentKind(row.kind):
+        case FragmentKind.DML:
+            return DmlPlan(id=one, actors=dealt)
+        case FragmentKind.STREAM_SCAN:
+            return TableScanPlan(
+                id=one,
+                actors=dealt,
+                rate_limit=row.rate_limit,
+                waiting=row.waiting,
+                upstream=relations[row.upstream],
+                query=Stateless.model_validate_json(row.query),
+                scan_type=ScanType(row.scan_type),
+            )
+        case FragmentKind.CDC_SCAN:
+            scan = scan_of(row)
+            return SourceScanPlan(id=one, actors=dealt, rate_limit=row.rate_limit, waiting=row.waiting, cdc=scan)
 
 
 def _actor(row: Row[*tuple[Any, ...]], positions: Mapping[Vnode, VnodePosition]) -> ActorPlan:

@@ -42,17 +42,15 @@ class _Found:
 
 def followed(plan: JobPlan) -> CdcScan:
     """Return what a table follows. Raises Conflict where it follows nothing, not any more, or not yet as a whole."""
-    name = plan.relation.name
-    for fragment in plan.fragments:
-        if fragment.cdc is None:
-            continue
-        if fragment.cdc.broken is not None:
-            raise Conflict(f'table "{name}" follows no longer: {fragment.cdc.broken}')
-        read = [position.state for actor in fragment.actors for position in actor.positions]
-        if len(read) < len(fragment.cdc.splits) or any(state is not PositionState.COMPLETED for state in read):
-            raise Conflict(f'the history of table "{name}" is still read: it can be verified once it is there')
-        return fragment.cdc
-    raise Conflict(f'table "{name}" follows nothing: only what is built from an upstream can be verified')
+    name, fragment = plan.relation.name, plan.source_scan
+    if fragment is None:
+        raise Conflict(f'table "{name}" follows nothing: only what is built from an upstream can be verified')
+    if fragment.cdc.broken is not None:
+        raise Conflict(f'table "{name}" follows no longer: {fragment.cdc.broken}')
+    read = [position.state for actor in fragment.actors for position in actor.positions]
+    if len(read) < len(fragment.cdc.splits) or any(state is not PositionState.COMPLETED for state in read):
+        raise Conflict(f'the history of table "{name}" is still read: it can be verified once it is there')
+    return fragment.cdc
 
 
 async def compare(world: World, plan: JobPlan) -> Verified:

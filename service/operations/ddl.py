@@ -15,9 +15,9 @@ from service.operations.limits import asked_limit, first_limit
 from service.operations.naming import as_named, named
 from service.operations.rescaling import actors_beside, slots
 from service.operations.world import World
-from service.ports.records import CatalogEntry, NewFragment, NewJob
+from service.ports.records import CatalogEntry, NewJob, NewTableScan
 from service.protocol.ids import JobId, RelationId
-from service.protocol.plan import FragmentKind, ScanType
+from service.protocol.plan import ScanType
 from service.protocol.relation import Relation, RelationKind
 from service.sql.explain import PlannedScan, plan_text
 from service.sql.logical import query_reads
@@ -94,7 +94,7 @@ async def explain_view(world: World, statement: CreateMaterializedView, session:
     planned = await _plan(world, statement, session, background=False)
     scans = [
         PlannedScan(scan.upstream.name, scan.query, len(fragment.actors), fragment.rate_limit)
-        for scan, fragment in zip(planned.bound.scans, planned.new.fragments, strict=True)
+        for scan, fragment in zip(planned.bound.scans, planned.new.table_scans, strict=True)
     ]
     return plan_text(
         planned.new.relation, scans, planned.strategy, planned.bound.order, serverless=planned.new.serverless
@@ -153,9 +153,8 @@ async def _plan(
         beside = [await actors_beside(tx, scan.upstream) if tied else None for scan in bound.scans]
     limit = asked_limit(statement.backfill_rate_limit, session, given=statement.limited)
     scans = tuple(
-        NewFragment(
-            FragmentKind.STREAM_SCAN,
-            blocks(
+        NewTableScan(
+            actors=blocks(
                 scan.upstream.vnode_count,
                 _actors(scan.upstream, parallelism, backfill, slots=available, beside=tied_to),
             ),

@@ -15,7 +15,6 @@ from service.ports.records import Command
 from service.protocol.barrier import Barrier
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, FragmentId, GraphId, JobId
 from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle, Update
-from service.protocol.plan import FragmentKind
 from service.protocol.report import Collected
 
 
@@ -127,11 +126,7 @@ async def _finishing(tx: Transaction, collected: Sequence[tuple[Barrier, Collect
     for barrier, answer in collected:
         finished.update(actor.fragment for actor in answer.actors if actor.finished)
         if isinstance(barrier.mutation, Add):
-            jobs.update(
-                plan.id
-                for plan in barrier.mutation.jobs
-                if all(fragment.kind is not FragmentKind.STREAM_SCAN for fragment in plan.fragments)
-            )
+            jobs.update(plan.id for plan in barrier.mutation.jobs if not plan.table_scans)
     if finished:
         jobs.update(job for job, _ in (await tx.fragments.job_of(finished)).values())
     return jobs

@@ -21,13 +21,12 @@ from service.operations.limits import asked_limit, first_limit
 from service.operations.naming import named
 from service.operations.sources import ABANDONED
 from service.operations.world import World
-from service.ports.records import NewFragment, NewJob
+from service.ports.records import NewJob, NewSourceScan
 from service.ports.source_records import Source
 from service.ports.sources import Address
 from service.protocol.cdc import CdcScan, CdcSource, Split
 from service.protocol.columns import TypeName
 from service.protocol.ids import JobId, RelationId
-from service.protocol.plan import FragmentKind
 from service.protocol.relation import VNODE_COUNT_DEFAULT, Relation, RelationKind
 from service.sql.statements import CreateTableFrom
 from service.sql.tables import UNBOUND
@@ -204,9 +203,8 @@ async def _new(
     async with world.stores.begin() as tx:
         first = await first_limit(tx)
     actors = min(max(statement.parallelism, 1), len(scan.splits))
-    fragment = NewFragment(
-        FragmentKind.CDC_SCAN,
-        blocks(len(scan.splits), actors),
+    fragment = NewSourceScan(
+        actors=blocks(len(scan.splits), actors),
         rate_limit=first if limit == AUTO else limit,
         auto=limit == AUTO,
         cdc=scan,

@@ -12,10 +12,9 @@ from service.operations.naming import Named, as_named, named
 from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
-from service.ports.records import NewFragment, NewJob
+from service.ports.records import NewDml, NewJob
 from service.protocol.ids import DATABASE_GRAPH, Generation, GraphId, JobId, RelationId, SourceId
 from service.protocol.mutation import Stop
-from service.protocol.plan import FragmentKind
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.vnodes import Runs
 
@@ -50,7 +49,7 @@ async def create(world: World, new: NewJob, *, if_not_exists: bool, asked_by: st
 def table_job(relation: Relation, statement: str) -> NewJob:
     """A table: one fragment that runs its DML, with one actor that owns every vnode."""
     whole: Runs = ((0, relation.vnode_count - 1),)
-    return NewJob(relation, statement, background=False, fragments=(NewFragment(FragmentKind.DML, (whole,)),))
+    return NewJob(relation, statement, background=False, fragments=(NewDml((whole,)),))
 
 
 async def created(world: World, job: JobId) -> Job:

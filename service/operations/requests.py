@@ -12,7 +12,7 @@ from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.protocol.columns import Column
 from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, RequestId
-from service.protocol.plan import FragmentPlan, Stateless
+from service.protocol.plan import Stateless, TableScanPlan
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.request import Analyze, Analyzed, Engine, Rejected, Request, Verified, Verify, VerifyScan
 
@@ -51,7 +51,7 @@ async def verify(world: World, job: JobId, engine: Engine = Engine.SPARK) -> Ver
                 break  # Else an epoch was committed meanwhile: the positions may be its own or those before it.
         epoch, relation_epoch = epochs
         whole = found.state is JobState.CREATED
-        scans = tuple(_scan(fragment, whole=whole) for fragment in plan.fragments if fragment.upstream is not None)
+        scans = tuple(_scan(scan, whole=whole) for scan in plan.table_scans)
         if not scans:
             raise Conflict(f"job {job} is a {found.kind}: only what is built from an upstream can be verified")
         # A pin's holder is one reader, so each verification gets a name of its own.
@@ -99,11 +99,9 @@ async def _epochs(tx: Transaction, job: Job) -> tuple[Epoch, Epoch]:
     return (snapshot.epoch if snapshot.consumed is None else snapshot.consumed), committed
 
 
-def _scan(fragment: FragmentPlan, *, whole: bool) -> VerifyScan:
-    assert fragment.upstream is not None
-    assert fragment.query is not None
-    positions = tuple(position for actor in fragment.actors for position in actor.positions)
-    return VerifyScan(upstream=fragment.upstream, query=fragment.query, positions=None if whole else positions)
+def _scan(scan: TableScanPlan, *, whole: bool) -> VerifyScan:
+    positions = tuple(position for actor in scan.actors for position in actor.positions)
+    return VerifyScan(upstream=scan.upstream, query=scan.query, positions=None if whole else positions)
 
 
 async def _served(world: World, tx: Transaction) -> bool:

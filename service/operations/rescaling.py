@@ -95,8 +95,8 @@ async def actors_beside(tx: Transaction, upstream: Relation) -> int:
 
 async def check_beside(tx: Transaction, new: NewJob) -> None:
     """Raise Conflict where the upstream of a NoShuffle scan has other actors by now than when the job was planned."""
-    for scan in new.fragments:
-        if scan.scan_type is not ScanType.BACKFILL or scan.upstream is None:
+    for scan in new.table_scans:
+        if scan.scan_type is not ScanType.BACKFILL:
             continue
         entry = await tx.catalog.get(scan.upstream)
         if entry is not None and await actors_beside(tx, entry.relation) != len(scan.actors):

@@ -32,7 +32,7 @@ log = logger("snapshots")
 
 def is_snapshot(plan: JobPlan) -> bool:
     """Whether a job is created in a graph of its own."""
-    return any(fragment.scan_type is ScanType.SNAPSHOT_BACKFILL for fragment in plan.fragments)
+    return any(scan.scan_type is ScanType.SNAPSHOT_BACKFILL for scan in plan.table_scans)
 
 
 def lag_max(parameters: SystemParameters) -> timedelta:
@@ -42,7 +42,7 @@ def lag_max(parameters: SystemParameters) -> timedelta:
 
 async def many_rows(tx: Transaction, plan: JobPlan) -> bool:
     """Whether a job loads so much that its index is better built afterwards."""
-    entries = [await tx.catalog.get(one.upstream.id) for one in plan.fragments if one.upstream is not None]
+    entries = [await tx.catalog.get(scan.upstream.id) for scan in plan.table_scans]
     return sum(entry.key_count for entry in entries if entry is not None) > INDEX_LATER_ROWS
 
 

@@ -42,7 +42,15 @@ from service.ports.limits import AutoLimit
 from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry
 from service.protocol.ids import BIGINT_MAX, FragmentId, JobId, RelationId, Vnode
-from service.protocol.plan import ActorPlan, FragmentPlan, JobPlan, PositionState
+from service.protocol.plan import (
+    ActorPlan,
+    DmlPlan,
+    FragmentPlan,
+    JobPlan,
+    PositionState,
+    SourceScanPlan,
+    TableScanPlan,
+)
 from service.protocol.vnodes import vnodes_of
 
 LISTED = CREATING | {JobState.CANCELLING}
@@ -225,8 +233,8 @@ def _fragment(owner: JobId, plan: FragmentPlan, scan: ScanProgress | None, auto:
         job=owner,
         kind=plan.kind,
         upstream=_upstream(plan),
-        scan_type=plan.scan_type,
-        rate_limit=plan.rate_limit,
+        scan_type=plan.scan_type if isinstance(plan, TableScanPlan) else None,
+        rate_limit=None if isinstance(plan, DmlPlan) else plan.rate_limit,
         auto=auto,
         waiting=scan is not None and scan.waiting,
         waits_for=() if scan is None else scan.awaits,
@@ -245,9 +253,13 @@ def _fragment(owner: JobId, plan: FragmentPlan, scan: ScanProgress | None, auto:
 
 
 def _upstream(plan: FragmentPlan) -> str | None:
-    if plan.cdc is not None:
-        return f"{plan.cdc.external_schema}.{plan.cdc.external_table}"
-    return None if plan.upstream is None else plan.upstream.name
+    match plan:
+        case DmlPlan():
+            return None
+        case TableScanPlan():
+            return plan.upstream.name
+        case SourceScanPlan():
+            return f"{plan.cdc.external_schema}.{plan.cdc.external_table}"
 
 
 def _vnodes(actor: ActorPlan) -> Iterator[VnodeView]:

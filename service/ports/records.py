@@ -24,7 +24,7 @@ from service.protocol.ids import (
     WorkerId,
 )
 from service.protocol.mutation import Mutation
-from service.protocol.plan import FragmentKind, ScanType, Stateless
+from service.protocol.plan import ScanType, Stateless
 from service.protocol.relation import Relation
 from service.protocol.vnodes import Runs
 
@@ -111,22 +111,41 @@ class GraphState:
 
 
 @dataclass(frozen=True, slots=True)
-class NewFragment:
-    """A fragment to be stored; actors get ids in the order of `actors`."""
+class NewDml:
+    """The fragment that runs the statements that write a table. Actors get ids in the order of `actors`, here as in all
+    fragments.
+    """
 
-    kind: FragmentKind
     actors: tuple[Runs, ...]
-    upstream: RelationId | None = None
-    query: Stateless | None = None
-    scan_type: ScanType | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTableScan:
+    """A scan of an upstream. `auto`: the limit is adapted to the load, from `rate_limit` on."""
+
+    actors: tuple[Runs, ...]
+    upstream: RelationId
+    query: Stateless
+    scan_type: ScanType
     rate_limit: int | None = None
     auto: bool = False
-    """The limit is adapted to the load, from `rate_limit` on."""
-    cdc: CdcScan | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSourceScan:
+    """A scan of an external table."""
+
+    actors: tuple[Runs, ...]
+    cdc: CdcScan
+    rate_limit: int | None = None
+    auto: bool = False
     added: bool = False
     """The external table was published for this scan: it is to be taken back with it."""
     completed: bool = False
     """There is no history to read."""
+
+
+NewFragment = NewDml | NewTableScan | NewSourceScan
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +168,17 @@ class NewJob:
 
     def __post_init__(self) -> None:
         """What nobody scans would never be read, and nothing could come after it."""
-        assert {one for edge in self.order for one in edge} <= {one.upstream for one in self.fragments}, self.order
+        assert {one for edge in self.order for one in edge} <= self.upstreams, self.order
+
+    @property
+    def table_scans(self) -> tuple[NewTableScan, ...]:
+        """The scans of upstreams."""
+        return tuple(one for one in self.fragments if isinstance(one, NewTableScan))
+
+    @property
+    def upstreams(self) -> frozenset[RelationId]:
+        """The relations that it scans."""
+        return frozenset(one.upstream for one in self.table_scans)
 
 
 @dataclass(frozen=True, slots=True)

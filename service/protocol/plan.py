@@ -1,7 +1,7 @@
 """What a worker needs to build a job: its relation, its fragments, their actors and positions."""
 
 from enum import StrEnum
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -17,14 +17,13 @@ class _Value(BaseModel):
 
 
 class FragmentKind(StrEnum):
-    """One stage of a job. A table is written by its DML fragment, or by a CDC scan that follows an external table; a
-    view is filled by scans and materialized.
+    """What a fragment of a job does, by its name in catalogs. A table is written by its DML fragment, or by a CDC scan
+    that follows an external table; a view is filled by the scans of its upstreams.
     """
 
     DML = "DML"
     STREAM_SCAN = "STREAM_SCAN"
     CDC_SCAN = "CDC_SCAN"
-    MATERIALIZE = "MATERIALIZE"
 
 
 SCANS: Final = frozenset({FragmentKind.STREAM_SCAN, FragmentKind.CDC_SCAN})
@@ -110,30 +109,46 @@ class Stateless(_Value):
         return upstream.model_copy(update={"columns": (*upstream.columns, *self.computed)})
 
 
-class FragmentPlan(_Value):
-    """One fragment. `upstream`, `query`, `scan_type` are set for stream scans only, `cdc` for CDC scans only, whose
-    actors own splits where others own vnodes.
+class _Fragment(_Value):
+    id: FragmentId
+    actors: tuple[ActorPlan, ...]
+
+
+class DmlPlan(_Fragment):
+    """Runs the statements of users that write the job's table."""
+
+    kind: Literal[FragmentKind.DML] = FragmentKind.DML
+
+
+class _HistoryScan(_Fragment):
+    """A fragment that reads history: it has positions, progress and a limit.
 
     `rate_limit` is in rows per second and actor; None is unlimited and 0 is paused. `waiting` says that the fragment
     waits for its place in the backfill order.
     """
 
-    id: FragmentId
-    kind: FragmentKind
-    actors: tuple[ActorPlan, ...]
-    upstream: Relation | None = None
-    query: Stateless | None = None
-    scan_type: ScanType | None = None
-    cdc: CdcScan | None = None
     rate_limit: int | None = Field(default=None, ge=0)
     waiting: bool = False
 
-    @model_validator(mode="after")
-    def _scan_has_upstream(self) -> Self:
-        scan = self.kind is FragmentKind.STREAM_SCAN
-        assert scan == (self.upstream is not None) == (self.query is not None) == (self.scan_type is not None), self
-        assert (self.kind is FragmentKind.CDC_SCAN) == (self.cdc is not None), self
-        return self
+
+class TableScanPlan(_HistoryScan):
+    """Brings what `query` makes of `upstream` to the job's relation. Its actors own vnodes of the upstream."""
+
+    kind: Literal[FragmentKind.STREAM_SCAN] = FragmentKind.STREAM_SCAN
+    upstream: Relation
+    query: Stateless
+    scan_type: ScanType
+
+
+class SourceScanPlan(_HistoryScan):
+    """Has the job's table follow an external one. Its actors own splits where others own vnodes."""
+
+    kind: Literal[FragmentKind.CDC_SCAN] = FragmentKind.CDC_SCAN
+    cdc: CdcScan
+
+
+HistoryScanPlan = TableScanPlan | SourceScanPlan
+FragmentPlan = Annotated[DmlPlan | TableScanPlan | SourceScanPlan, Field(discriminator="kind")]
 
 
 class SnapshotPlan(_Value):
@@ -156,3 +171,13 @@ class JobPlan(_Value):
     relation: Relation
     fragments: tuple[FragmentPlan, ...]
     snapshot: SnapshotPlan | None = None
+
+    @property
+    def table_scans(self) -> tuple[TableScanPlan, ...]:
+        """The scans of the job's upstreams."""
+        return tuple(one for one in self.fragments if isinstance(one, TableScanPlan))
+
+    @property
+    def source_scan(self) -> SourceScanPlan | None:
+        """What the job's table follows, if it follows anything."""
+        return next((one for one in self.fragments if isinstance(one, SourceScanPlan)), None)

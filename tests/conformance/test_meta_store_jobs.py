@@ -225,12 +225,8 @@ async def test_a_plan_has_everything_a_worker_needs(stores: Stores) -> None:
         first, second = await tx.jobs.plans([view.id, table.id])
     assert (first.id, second.id) == (table.id, view.id)
     (dml,) = first.fragments
-    scan, materialize = second.fragments
-    assert (dml.kind, scan.kind, materialize.kind) == (
-        FragmentKind.DML,
-        FragmentKind.STREAM_SCAN,
-        FragmentKind.MATERIALIZE,
-    )
+    (scan,) = second.table_scans
+    assert (dml.kind, scan.kind) == (FragmentKind.DML, FragmentKind.STREAM_SCAN)
     assert scan.upstream == first.relation
     assert (scan.query, scan.scan_type, scan.rate_limit) == (QUERY, ScanType.ARRANGEMENT_BACKFILL, None)
     assert [actor.vnodes for actor in scan.actors] == [((0, 3),), ((4, 7),)]
@@ -402,14 +398,14 @@ async def test_a_scan_behind_an_arrow_waits_until_it_is_released(stores: Stores)
         (plan,) = await tx.jobs.plans([view.id])
         scans = (await tx.fragments.scans([view.id]))[view.id]
         assert await tx.fragments.held(DATABASE_GRAPH) == [view.id], "a job that has not started holds nothing up"
-    assert [one.waiting for one in plan.fragments] == [False, True, False, True, False]
+    assert [one.waiting for one in plan.table_scans] == [False, True, False, True]
     assert [(scan.waiting, scan.awaits) for scan in scans] == [
         (False, ()),
         (True, ("a",)),
         (False, ()),
         (True, ("b",)),
     ]
-    first, second, third, fourth, _ = plan.fragments
+    first, second, third, fourth = plan.fragments
     async with stores.begin() as tx:
         finished = [report(actor.id, one.id, 1, finished=True) for one in (first, third) for actor in one.actors]
         await tx.fragments.record([collected(20, *finished)], now=NOW)
@@ -421,7 +417,7 @@ async def test_a_scan_behind_an_arrow_waits_until_it_is_released(stores: Stores)
         await tx.fragments.release([fourth.id])
         assert await tx.fragments.held(DATABASE_GRAPH) == []
         (other,) = await tx.jobs.plans([queued.id])
-    assert [one.waiting for one in other.fragments] == [False, True, False], "the other job's scan still waits"
+    assert [one.waiting for one in other.table_scans] == [False, True], "the other job's scan still waits"
 
 
 async def test_a_scan_that_waits_does_not_make_statements_wait(stores: Stores) -> None:

@@ -11,11 +11,11 @@ from service.domain.job import JobEvent
 from service.domain.placement import blocks
 from service.domain.source import Retention
 from service.ports.meta_store import Stores
-from service.ports.records import NewFragment, NewJob
+from service.ports.records import NewJob, NewSourceScan
 from service.ports.source_records import Leftover, Measured, NewSource, Password, Source
 from service.protocol.cdc import CdcColumn, CdcScan, CdcSource, CdcTableReport, SourceReport, Split
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, RelationId, Vnode
-from service.protocol.plan import FragmentKind, PositionState, VnodePosition
+from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.report import ActorReport, Collected
 from tests.support.meta_store import LEASE, NOW, add_created, collected, new_table, new_view, relation
 
@@ -51,7 +51,7 @@ def new_follower(source: Source, name: str, *, splits: int = 1, added: bool = Tr
         readable_after=700,
         total=50,
     )
-    fragment = NewFragment(FragmentKind.CDC_SCAN, blocks(splits, min(splits, 2)), cdc=scan, added=added)
+    fragment = NewSourceScan(actors=blocks(splits, min(splits, 2)), cdc=scan, added=added)
     return NewJob(
         relation(name), f"CREATE TABLE {name}", background=False, fragments=(fragment,), views=(RelationId(source.id),)
     )
@@ -62,8 +62,8 @@ async def plan_of(stores: Stores, name: str) -> tuple[FragmentId, CdcScan]:
         entry = await tx.catalog.named(name)
         assert entry is not None
         (plan,) = await tx.jobs.plans([entry.job])
-    (fragment,) = plan.fragments
-    assert fragment.cdc is not None
+    fragment = plan.source_scan
+    assert fragment is not None
     return fragment.id, fragment.cdc
 
 

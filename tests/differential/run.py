@@ -33,11 +33,10 @@ from service.protocol.ids import (
 from service.protocol.mutation import Add, Mutation, Resume
 from service.protocol.plan import (
     ActorPlan,
-    FragmentKind,
-    FragmentPlan,
     JobPlan,
     ScanType,
     SnapshotPlan,
+    TableScanPlan,
     VnodePosition,
 )
 from service.protocol.relation import Relation
@@ -177,9 +176,8 @@ class Run:
             id=JobId(number),
             relation=planned.relation,
             fragments=(
-                FragmentPlan(
+                TableScanPlan(
                     id=FragmentId(number),
-                    kind=FragmentKind.STREAM_SCAN,
                     actors=_actors(self.world.vnodes, actors, {}),
                     upstream=self.upstream,
                     query=planned.scan.query,

@@ -129,7 +129,7 @@ async def test_fragments_their_limits_and_where_they_read(opened: Opened) -> Non
     stores, engine = opened
     table, view = await table_and_view(stores)
     async with stores.begin() as tx:
-        (dml,), (scan, materialize) = [plan.fragments for plan in await tx.jobs.plans([table.id, view.id])]
+        (dml,), (scan,) = [plan.fragments for plan in await tx.jobs.plans([table.id, view.id])]
     fragments = await rows(
         engine,
         "select fragment_id, table_id, state_table_ids, upstream_fragment_ids, flags, parallelism, parallelism_policy"
@@ -138,7 +138,6 @@ async def test_fragments_their_limits_and_where_they_read(opened: Opened) -> Non
     assert [list(fragment.values()) for fragment in fragments] == [
         [dml.id, table.relation, [table.relation], [], ["DML"], 1, "fixed(1)"],
         [scan.id, view.relation, [scan.id], [dml.id], ["STREAM_SCAN"], 2, "fixed(2)"],
-        [materialize.id, view.relation, [view.relation], [scan.id], ["MATERIALIZE"], 2, "fixed(2)"],
     ]
     assert await rows(engine, "select * from rw_catalog.rw_backfill_info") == [
         {
@@ -168,7 +167,7 @@ async def test_h6_scripts_find_parallelism_internal_tables_and_databases(opened:
     stores, engine = opened
     table, view = await table_and_view(stores, parallelism=2)
     async with stores.begin() as tx:
-        (dml,), (scan, materialize) = [plan.fragments for plan in await tx.jobs.plans([table.id, view.id])]
+        (dml,), (scan,) = [plan.fragments for plan in await tx.jobs.plans([table.id, view.id])]
     assert await rows(engine, "select * from rw_catalog.rw_streaming_parallelism order by id") == [
         {
             "id": job.relation,
@@ -199,7 +198,6 @@ async def test_h6_scripts_find_parallelism_internal_tables_and_databases(opened:
         for job, name, kind, fragment, state, upstream, flag, actors in (
             (table, "t", "table", dml.id, table.relation, [], "DML", 1),
             (view, "m", "materialized view", scan.id, scan.id, [dml.id], "STREAM_SCAN", 2),
-            (view, "m", "materialized view", materialize.id, view.relation, [scan.id], "MATERIALIZE", 2),
         )
     ]
     internal = await rows(engine, "select * from rw_catalog.rw_internal_table_info")

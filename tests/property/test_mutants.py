@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from service.protocol.ids import Vnode
-from service.protocol.plan import ActorPlan, FragmentPlan, PositionState, ScanType, VnodePosition
+from service.protocol.plan import ActorPlan, HistoryScanPlan, PositionState, ScanType, TableScanPlan, VnodePosition
 from service.protocol.vnodes import Runs
 from tests.support.arrangement import INTERLEAVING, INTERVAL, World, random_walk
 from tests.support.model import Arrangement, Half, Key, Marks, Passed, Reading, VersionedTable
@@ -225,7 +225,7 @@ def test_positions_that_are_not_reported_are_found(monkeypatch: pytest.MonkeyPat
 def test_a_bucket_that_recovers_full_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     built = ScanState.of
 
-    def full(plan: FragmentPlan, *, now: float) -> ScanState:
+    def full(plan: HistoryScanPlan, *, now: float) -> ScanState:
         state = built(plan, now=now)
         for actor in state.actors:
             if actor.budget.limit:
@@ -247,7 +247,7 @@ def test_a_bucket_that_saves_up_for_ever_is_found(monkeypatch: pytest.MonkeyPatc
 
 def test_a_limit_that_a_recovery_forgets_is_found() -> None:
     class Forgets(World):
-        def plan(self) -> FragmentPlan:
+        def plan(self) -> TableScanPlan:
             return super().plan().model_copy(update={"rate_limit": None})
 
     assert "I4" in (found(world=Forgets) or "")
@@ -255,7 +255,7 @@ def test_a_limit_that_a_recovery_forgets_is_found() -> None:
 
 def test_a_place_in_the_order_that_a_recovery_forgets_is_found() -> None:
     class Forgets(World):
-        def plan(self) -> FragmentPlan:
+        def plan(self) -> TableScanPlan:
             created = self.newest == 1
             return super().plan().model_copy(update={} if created else {"waiting": False})
 

@@ -272,9 +272,7 @@ class Checker:
         initial = barrier.kind is BarrierKind.INITIAL
         assert not initial or add.paused == control.paused, "I4: a recovery forgot the pause"
         for plan in add.jobs:
-            for fragment in plan.fragments:
-                if fragment.kind is not FragmentKind.STREAM_SCAN:
-                    continue
+            for fragment in plan.table_scans:
                 limit, waits = self._limit(fragment.id, control), self._waits(fragment.id, control)
                 assert fragment.rate_limit == limit, f"I4: fragment {fragment.id} starts without its limit"
                 assert fragment.waiting == waits, f"I4: fragment {fragment.id} starts at another place in the order"

@@ -9,10 +9,10 @@ from typing import Final
 from service.domain.order import Order
 from service.domain.parallelism import Parallelism
 from service.domain.placement import blocks
-from service.ports.records import NewFragment, NewJob
+from service.ports.records import NewJob, NewTableScan
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import RelationId
-from service.protocol.plan import FragmentKind, ScanType, Stateless
+from service.protocol.plan import ScanType, Stateless
 from service.protocol.relation import Relation, RelationKind
 from tests.support.model import Row
 
@@ -97,13 +97,12 @@ def view(
     vnode_count = max(upstream.vnode_count for upstream, _ in branches)
     target = _relation(name, RelationKind.MATERIALIZED_VIEW, keys, vnode_count)
     scans = tuple(
-        NewFragment(
-            FragmentKind.STREAM_SCAN,
-            blocks(upstream.vnode_count, owners),
-            upstream.id,
-            _stateless(number, tuple(part.name for part in upstream.key), query, keys),
-            scan_type,
-            rate_limit,
+        NewTableScan(
+            actors=blocks(upstream.vnode_count, owners),
+            upstream=upstream.id,
+            query=_stateless(number, tuple(part.name for part in upstream.key), query, keys),
+            scan_type=scan_type,
+            rate_limit=rate_limit,
         )
         for number, ((upstream, query), owners) in enumerate(zip(branches, actors, strict=True))
     )

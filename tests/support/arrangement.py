@@ -16,11 +16,10 @@ from service.domain.placement import blocks
 from service.protocol.ids import ActorId, FragmentId, Vnode
 from service.protocol.plan import (
     ActorPlan,
-    FragmentKind,
-    FragmentPlan,
     PositionState,
     ScanType,
     Stateless,
+    TableScanPlan,
     VnodePosition,
 )
 from service.protocol.vnodes import vnodes_of
@@ -169,10 +168,9 @@ class World:
 
     # Steps.
 
-    def plan(self) -> FragmentPlan:
-        return FragmentPlan(
+    def plan(self) -> TableScanPlan:
+        return TableScanPlan(
             id=FragmentId(1),
-            kind=FragmentKind.STREAM_SCAN,
             actors=self.actor_plans(self.settings["actors"] or 1),
             upstream=self.shape.relation,
             query=Stateless(projection=("id", "v * 10"), predicate="v % 3 <> 0"),

@@ -10,18 +10,31 @@ from service.domain.job import CREATING, HOLDS_PERMIT, TERMINAL, Job, JobEvent, 
 from service.domain.order import OrderedScan, awaited, dependents
 from service.domain.parallelism import Parallelism
 from service.domain.progress import ScanProgress, advanced
-from service.ports.records import CatalogEntry, Cleanup, Json, NewFragment, NewJob, Receded
+from service.ports.records import (
+    CatalogEntry,
+    Cleanup,
+    Json,
+    NewDml,
+    NewFragment,
+    NewJob,
+    NewSourceScan,
+    NewTableScan,
+    Receded,
+)
 from service.protocol.epoch import instant_of
 from service.protocol.ids import ActorId, FragmentId, GraphId, JobId, RelationId, SourceId, Vnode
 from service.protocol.plan import (
     SCANS,
     ActorPlan,
+    DmlPlan,
     FragmentKind,
     FragmentPlan,
     JobPlan,
     PositionState,
     ScanType,
     SnapshotPlan,
+    SourceScanPlan,
+    TableScanPlan,
     VnodePosition,
 )
 from service.protocol.relation import Relation, RelationKind
@@ -120,7 +133,7 @@ class FakeJobs:
             assert found is not None, "no logical view is made in memory"
             if found.source.dropped:
                 raise Conflict(f'source "{found.source.name}" cannot be read: it was dropped')
-        for upstream in sorted({one.upstream for one in new.fragments if one.upstream is not None}):
+        for upstream in sorted(new.upstreams):
             read = tables.relations[upstream]
             state = tables.jobs[read.job].job.state
             if state in _UNREADABLE:
@@ -148,7 +161,7 @@ class FakeJobs:
         tables.jobs.put(number, JobRow(job, new.order, rescale_due=new.parallelism is not None))
         late = dependents(new.order)
         for one in new.fragments:
-            self._add_fragment(number, one, waiting=one.upstream in late)
+            self._add_fragment(number, one, late)
         return job
 
     async def get(self, job: JobId) -> Job | None:
@@ -241,43 +254,71 @@ class FakeJobs:
                 raise Conflict(f"{row.relation.kind} named {relation.name} already exists and is still being created")
             raise Conflict(f'{row.relation.kind} with name "{relation.name}" exists')
 
-    def _add_fragment(self, job: JobId, new: NewFragment, *, waiting: bool) -> None:
+    def _add_fragment(self, job: JobId, new: NewFragment, late: Collection[RelationId]) -> None:
         one = FragmentId(next(self.tables.ids))
-        row = FragmentRow(one, job, new.kind, new.upstream, new.query, new.scan_type, new.rate_limit, waiting)
-        row = replace(row, cdc=new.cdc, added=new.added)
-        self.tables.fragments.put(one, row)
+        self.tables.fragments.put(one, _row_of(one, job, new, late))
         for runs in new.actors:
             actor = ActorId(next(self.tables.ids))
             self.tables.actors.put(actor, ActorRow(actor, one, runs))
-        if new.kind in SCANS:
+        if not isinstance(new, NewDml):
             self.tables.scans.put(one, ScanRow())
-        if new.cdc is not None:
+        if isinstance(new, NewSourceScan):
             followed_again(self.tables, new.cdc)
-        if new.completed:
+        if isinstance(new, NewSourceScan) and new.completed:
             owned = [vnode for runs in new.actors for vnode in vnodes_of(runs)]
             done = {one: VnodePosition(vnode=one, state=PositionState.COMPLETED, rows=0) for one in map(Vnode, owned)}
             self.tables.positions.put(one, done)
 
     def _fragment(self, row: FragmentRow) -> FragmentPlan:
         positions = self.tables.positions.get(row.id, {})
-        return FragmentPlan(
-            id=row.id,
-            kind=row.kind,
-            actors=tuple(
-                ActorPlan(
-                    id=actor.id,
-                    vnodes=actor.runs,
-                    positions=tuple(positions[vnode] for vnode in vnodes_of(actor.runs) if vnode in positions),
-                )
-                for actor in self.tables.of_fragment(row.id)
-            ),
-            upstream=None if row.upstream is None else self.tables.relations[row.upstream].relation,
-            query=row.query,
-            scan_type=row.scan_type,
-            rate_limit=row.rate_limit,
-            waiting=row.waiting,
-            cdc=scan_of(self.tables, row),
+        actors = tuple(
+            ActorPlan(
+                id=actor.id,
+                vnodes=actor.runs,
+                positions=tuple(positions[vnode] for vnode in vnodes_of(actor.runs) if vnode in positions),
+            )
+            for actor in self.tables.of_fragment(row.id)
         )
+        match row.kind:
+            case FragmentKind.DML:
+                return DmlPlan(id=row.id, actors=actors)
+            case FragmentKind.STREAM_SCAN:
+                assert row.upstream is not None
+                assert row.query is not None
+                assert row.scan_type is not None
+                return TableScanPlan(
+                    id=row.id,
+                    actors=actors,
+                    rate_limit=row.rate_limit,
+                    waiting=row.waiting,
+                    upstream=self.tables.relations[row.upstream].relation,
+                    query=row.query,
+                    scan_type=row.scan_type,
+                )
+            case FragmentKind.CDC_SCAN:
+                cdc = scan_of(self.tables, row)
+                assert cdc is not None
+                return SourceScanPlan(id=row.id, actors=actors, rate_limit=row.rate_limit, waiting=row.waiting, cdc=cdc)
+
+
+def _row_of(one: FragmentId, job: JobId, new: NewFragment, late: Collection[RelationId]) -> FragmentRow:
+    match new:
+        case NewDml():
+            return FragmentRow(one, job, FragmentKind.DML)
+        case NewTableScan():
+            return FragmentRow(
+                one,
+                job,
+                FragmentKind.STREAM_SCAN,
+                upstream=new.upstream,
+                query=new.query,
+                scan_type=new.scan_type,
+                rate_limit=new.rate_limit,
+                waiting=new.upstream in late,
+            )
+        case NewSourceScan():
+            kind = FragmentKind.CDC_SCAN
+            return FragmentRow(one, job, kind, rate_limit=new.rate_limit, cdc=new.cdc, added=new.added)
 
 
 @dataclass(frozen=True, slots=True)

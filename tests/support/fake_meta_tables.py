@@ -156,11 +156,11 @@ class FragmentRow:
     id: FragmentId
     job: JobId
     kind: FragmentKind
-    upstream: RelationId | None
-    query: Stateless | None
-    scan_type: ScanType | None
-    rate_limit: int | None
-    waiting: bool
+    upstream: RelationId | None = None
+    query: Stateless | None = None
+    scan_type: ScanType | None = None
+    rate_limit: int | None = None
+    waiting: bool = False
     limit_epoch: Epoch | None = None
     paused: bool = False
     resumes_at: int | None = None

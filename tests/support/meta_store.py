@@ -13,7 +13,7 @@ from service.domain.placement import blocks
 from service.meta_store.engine import connect
 from service.meta_store.stores import PostgresStores
 from service.ports.meta_store import Stores, Transaction
-from service.ports.records import NewFragment, NewJob
+from service.ports.records import NewDml, NewJob, NewTableScan
 from service.protocol.api import Registration
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.columns import Column, ColumnType, KeyColumn
@@ -31,7 +31,7 @@ from service.protocol.ids import (
     WorkerId,
 )
 from service.protocol.mutation import Add, Mutation
-from service.protocol.plan import FragmentKind, FragmentPlan, PositionState, ScanType, Stateless, VnodePosition
+from service.protocol.plan import PositionState, ScanType, Stateless, TableScanPlan, VnodePosition
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.report import ActorReport, Collected, RelationReport
 
@@ -71,7 +71,7 @@ def relation(name: str, kind: RelationKind = RelationKind.TABLE, *, vnode_count:
 
 def new_table(name: str) -> NewJob:
     """Return a table as CREATE TABLE asks for it."""
-    fragments = (NewFragment(FragmentKind.DML, (((0, 7),),)),)
+    fragments = (NewDml((((0, 7),),)),)
     return NewJob(relation(name), f"CREATE TABLE {name}", background=False, fragments=fragments)
 
 
@@ -81,12 +81,17 @@ def new_view(
     """Return a view with one scan for each upstream."""
     actors = blocks(8, parallelism)
     scans = tuple(
-        NewFragment(FragmentKind.STREAM_SCAN, actors, upstream, QUERY, ScanType.ARRANGEMENT_BACKFILL, rate_limit)
+        NewTableScan(
+            actors=actors,
+            upstream=upstream,
+            query=QUERY,
+            scan_type=ScanType.ARRANGEMENT_BACKFILL,
+            rate_limit=rate_limit,
+        )
         for upstream in upstreams
     )
-    fragments = (*scans, NewFragment(FragmentKind.MATERIALIZE, actors))
     target = relation(name, RelationKind.MATERIALIZED_VIEW)
-    return NewJob(target, f"CREATE MATERIALIZED VIEW {name}", background=True, fragments=fragments, order=order)
+    return NewJob(target, f"CREATE MATERIALIZED VIEW {name}", background=True, fragments=scans, order=order)
 
 
 async def add_created(tx: Transaction, new: NewJob) -> Job:
@@ -108,11 +113,11 @@ async def table_and_view(stores: Stores, *, parallelism: int = 2) -> tuple[Job, 
         return table, await add_creating(tx, new_view("m", table.relation, parallelism=parallelism))
 
 
-async def scan_of(stores: Stores, job: JobId) -> FragmentPlan:
+async def scan_of(stores: Stores, job: JobId) -> TableScanPlan:
     """Return the plan of the job's first scan."""
     async with stores.begin() as tx:
         (plan,) = await tx.jobs.plans([job])
-    return plan.fragments[0]
+    return plan.table_scans[0]
 
 
 def registration(worker: WorkerId = WORKER) -> Registration:

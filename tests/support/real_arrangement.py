@@ -31,13 +31,12 @@ from service.protocol.ids import (
 from service.protocol.mutation import Add, Mutation, Pause, Resume, Throttle
 from service.protocol.plan import (
     ActorPlan,
-    FragmentKind,
-    FragmentPlan,
     JobPlan,
     PositionState,
     Pushdown,
     ScanType,
     Stateless,
+    TableScanPlan,
     VnodePosition,
 )
 from service.protocol.relation import Relation, RelationKind, state_table
@@ -176,9 +175,8 @@ class RealWorld:
             for number, runs in enumerate(blocks(VNODES, self.actors), start=1)
         )
         keys = tuple(part.name for part in self.upstream.key)
-        scan = FragmentPlan(
+        scan = TableScanPlan(
             id=SCAN,
-            kind=FragmentKind.STREAM_SCAN,
             actors=actors,
             upstream=self.upstream,
             query=_pushed(keys) if self.pushed else _computed(keys),

@@ -43,7 +43,7 @@ from service.protocol.ids import (
     WorkerId,
 )
 from service.protocol.mutation import Add, Mutation, Pause, Resume, Throttle, Update
-from service.protocol.plan import ActorPlan, FragmentKind, FragmentPlan, JobPlan, PositionState, VnodePosition
+from service.protocol.plan import ActorPlan, FragmentKind, JobPlan, PositionState, SourceScanPlan, VnodePosition
 from service.protocol.relation import Relation, RelationKind, state_table
 from service.protocol.report import Collected
 from service.protocol.vnodes import vnodes_of
@@ -533,9 +533,8 @@ class CdcWorld:
             )
             for number, runs in enumerate(blocks(len(table.splits), min(self.actors, len(table.splits))), start=1)
         )
-        fragment = FragmentPlan(
+        fragment = SourceScanPlan(
             id=table.fragment,
-            kind=FragmentKind.CDC_SCAN,
             actors=actors,
             cdc=self.scan(table),
             rate_limit=self.limit,

@@ -12,7 +12,7 @@ from service.protocol.barrier import Barrier
 from service.protocol.columns import Column, ColumnType
 from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, Generation, RelationId, WorkerId
 from service.protocol.mutation import Add
-from service.protocol.plan import FragmentPlan, JobPlan
+from service.protocol.plan import FragmentPlan, JobPlan, TableScanPlan
 from service.protocol.report import ActorReport, Collected, RelationReport
 from service.protocol.request import REQUEST, Analyze, Analyzed
 from tests.support.service import WORKER_TOKEN, Service
@@ -107,9 +107,9 @@ class ScriptedWorker:
                 http.post(f"/workers/{self.worker}/responses", content=response.model_dump_json())
 
 
-def scan_of(plan: JobPlan) -> FragmentPlan:
+def scan_of(plan: JobPlan) -> TableScanPlan:
     """Return the scan of a view's job."""
-    (scan,) = (fragment for fragment in plan.fragments if fragment.upstream is not None)
+    (scan,) = plan.table_scans
     return scan
 
 

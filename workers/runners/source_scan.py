@@ -15,7 +15,7 @@ from service.protocol.barrier import BarrierKind
 from service.protocol.cdc import SourceConnection, SourceReport, lsn_of
 from service.protocol.ids import FragmentId, JobId, SourceId
 from service.protocol.mutation import Mutation
-from service.protocol.plan import FragmentPlan, JobPlan
+from service.protocol.plan import FragmentPlan, JobPlan, SourceScanPlan
 from workers.backfill.scan import ScanState
 from workers.cdc.apply import applying
 from workers.cdc.backoff import Backoff
@@ -80,7 +80,7 @@ class SourceScans:
         """Return the runner of a table's source, which follows that table as well. `connection_of` asks the service how
         to reach a source; it raises AwayError where the service does not say.
         """
-        assert fragment.cdc is not None
+        assert isinstance(fragment, SourceScanPlan)
         plan = fragment.cdc.source
         offset = lsn_of(plan.offset)
         new = cls(plan.id, plan.slot, plan.publication, offset, offset, plan.undecided, spark, connection_of)
@@ -90,9 +90,8 @@ class SourceScans:
         source.add(job, fragment, now)
         return source
 
-    def add(self, job: JobPlan, fragment: FragmentPlan, now: float) -> None:
+    def add(self, job: JobPlan, fragment: SourceScanPlan, now: float) -> None:
         """Follow one more table."""
-        assert fragment.cdc is not None
         self.tables[fragment.id] = FollowedTable(
             job.id,
             job.relation,

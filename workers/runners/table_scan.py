@@ -7,7 +7,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from service.protocol.ids import Epoch, JobId
-from service.protocol.plan import FragmentPlan, JobPlan, Pushdown
+from service.protocol.plan import FragmentPlan, JobPlan, Pushdown, TableScanPlan
 from service.protocol.relation import Relation
 from service.protocol.request import Engine
 from workers.backfill.pace import COPYING, Pace
@@ -50,8 +50,7 @@ class TableScan(HistoryScan):
         now: float,
     ) -> "TableScan":
         """Build a scan from its plan."""
-        assert fragment.upstream is not None
-        assert fragment.query is not None
+        assert isinstance(fragment, TableScanPlan)
         upstream = fragment.query.reading(fragment.upstream)
         return cls(
             job.id,

@@ -21,7 +21,7 @@ from service.ports.state_store import QueryResult
 from service.protocol.barrier import Barrier
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, JobId
 from service.protocol.mutation import Add, Pause, Resume, Stop, Throttle
-from service.protocol.plan import FragmentPlan
+from service.protocol.plan import TableScanPlan
 from tests.support.http import StillClock
 from tests.support.leading import Leader, leading
 from tests.support.meta_store import WORKER, add_created, add_creating, new_table, new_view, report
@@ -66,7 +66,7 @@ class Backfill:
     around: Around
     clock: StillClock
     job: JobId
-    scan: FragmentPlan
+    scan: TableScanPlan
     rows: int = 0
 
     @property
@@ -138,11 +138,11 @@ async def backfill(leader: Leader) -> Backfill:
     async with leader.stores.begin() as tx:
         table = await add_created(tx, new_table("t"))
         new = new_view("m", table.relation, parallelism=1, rate_limit=START)
-        new = replace(new, fragments=tuple(replace(one, auto=one.upstream is not None) for one in new.fragments))
+        new = replace(new, fragments=tuple(replace(one, auto=True) for one in new.table_scans))
         job = (await add_creating(tx, new)).id
         (plan,) = await tx.jobs.plans([job])
     await leader.queue(Add(jobs=(plan,)))
-    return Backfill(leader, around, clock, job, plan.fragments[0])
+    return Backfill(leader, around, clock, job, plan.table_scans[0])
 
 
 def throttles(barrier: Barrier) -> dict[FragmentId, int | None] | None:
@@ -287,7 +287,7 @@ async def test_a_recovery_goes_on_from_the_limit_that_was_committed(backfill: Ba
     barrier = await backfill.recover()
     assert isinstance(barrier.mutation, Add)
     (plan,) = [plan for plan in barrier.mutation.jobs if plan.id == backfill.job]
-    assert plan.fragments[0].rate_limit == 4 * START
+    assert plan.table_scans[0].rate_limit == 4 * START
     await backfill.until(8 * START)
     assert min(change.after for change in await backfill.changes()) == 2 * START, "not from the beginning"
 

@@ -19,7 +19,7 @@ from service.ports.records import NewLogicalView
 from service.ports.sources import Address, SourceLoad
 from service.protocol.cdc import CdcTableReport, SourceReport
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, Vnode
-from service.protocol.plan import FragmentKind, FragmentPlan, PositionState, VnodePosition
+from service.protocol.plan import PositionState, SourceScanPlan, VnodePosition
 from service.protocol.report import ActorReport
 from service.sources.tables import PostgresExternalTables
 from tests.support.external import PASSWORD, External, Following, external_database, following
@@ -51,13 +51,13 @@ def lsn(text: str) -> int:
     return (int(high, 16) << 32) + int(low, 16)
 
 
-async def plan_of(here: Following, name: str) -> FragmentPlan:
+async def plan_of(here: Following, name: str) -> SourceScanPlan:
     async with here.world.stores.begin() as tx:
         entry = await tx.catalog.named(name)
         assert entry is not None
         (plan,) = await tx.jobs.plans([entry.job])
-    (fragment,) = plan.fragments
-    return fragment
+    assert plan.source_scan is not None
+    return plan.source_scan
 
 
 async def test_a_table_follows_and_its_source_moves_on_with_the_epochs(here: Following) -> None:
@@ -68,9 +68,7 @@ async def test_a_table_follows_and_its_source_moves_on_with_the_epochs(here: Fol
     assert (await here.run("CREATE TABLE t (*) FROM pg TABLE 'public.orders'")).tag == "CREATE_TABLE"
     assert external.published() == [(publication, "public", "orders")]
     fragment = await plan_of(here, "t")
-    assert fragment.kind is FragmentKind.CDC_SCAN
     scan = fragment.cdc
-    assert scan is not None
     assert (scan.source.slot, scan.source.publication, scan.source.name) == (slot, publication, "pg")
     assert [(one.name, one.type) for one in scan.columns] == [
         ("id", "bigint"),

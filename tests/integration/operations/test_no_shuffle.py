@@ -16,7 +16,7 @@ from service.ports.records import NewJob
 from service.protocol.columns import Column, ColumnType
 from service.protocol.ids import DATABASE_GRAPH, JobId, WorkerId
 from service.protocol.mutation import Update
-from service.protocol.plan import FragmentPlan, ScanType
+from service.protocol.plan import ScanType, TableScanPlan
 from service.protocol.request import Analyze, Analyzed
 from service.protocol.vnodes import Runs
 from tests.support.leading import Leader, leading
@@ -78,7 +78,7 @@ async def table_and_view(leader: Leader, parallelism: Parallelism, *, actors: in
     return await shown(leader, replace(new_view("v", table.relation, parallelism=actors), parallelism=parallelism))
 
 
-async def no_shuffle(leader: Leader, upstream: str, **session: str) -> tuple[JobId, FragmentPlan]:
+async def no_shuffle(leader: Leader, upstream: str, **session: str) -> tuple[JobId, TableScanPlan]:
     """Have a NoShuffle view `m` queued; return its job and its scan."""
     await run(leader, f"CREATE MATERIALIZED VIEW m AS SELECT id FROM {upstream}", **NO_SHUFFLE, **session)
     async with leader.stores.begin() as tx:
@@ -87,7 +87,7 @@ async def no_shuffle(leader: Leader, upstream: str, **session: str) -> tuple[Job
     return entry.job, await scan_of(leader.stores, entry.job)
 
 
-def owned(scan: FragmentPlan) -> list[Runs]:
+def owned(scan: TableScanPlan) -> list[Runs]:
     return [actor.vnodes for actor in scan.actors]
 
 

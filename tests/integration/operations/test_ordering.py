@@ -12,7 +12,7 @@ from service.operations import commands
 from service.protocol.barrier import Barrier
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, JobId, RelationId
 from service.protocol.mutation import Add, Mutation, StartFragmentBackfill, Stop
-from service.protocol.plan import FragmentKind, FragmentPlan
+from service.protocol.plan import TableScanPlan
 from service.protocol.report import ActorReport
 from tests.support.leading import Leader, leading
 from tests.support.meta_store import add_created, add_creating, new_table, new_view, stores_on
@@ -28,7 +28,7 @@ class Backfill:
     job: JobId
     scans: dict[str, FragmentId]
     """By name: the table's, and behind it a number where the table is scanned again."""
-    plans: dict[FragmentId, FragmentPlan]
+    plans: dict[FragmentId, TableScanPlan]
     told: set[FragmentId] = field(default_factory=set[FragmentId])
 
     async def barrier(self, *finished: str, actors: int = 2) -> Barrier:
@@ -59,10 +59,10 @@ class Backfill:
         """Return the scans that wait, as stored: what the next generation would start with."""
         async with self.leader.stores.begin() as tx:
             (plan,) = await tx.jobs.plans([self.job])
-        return self.held(plan.fragments)
+        return self.held(plan.table_scans)
 
-    def held(self, fragments: tuple[FragmentPlan, ...]) -> list[str]:
-        held = {fragment.id for fragment in fragments if fragment.waiting}
+    def held(self, scans: tuple[TableScanPlan, ...]) -> list[str]:
+        held = {scan.id for scan in scans if scan.waiting}
         return [name for name, scan in self.scans.items() if scan in held]
 
     async def first(self) -> list[str]:
@@ -71,7 +71,7 @@ class Backfill:
         barrier = await self.leader.barrier()
         assert isinstance(barrier.mutation, Add)
         (plan,) = [job for job in barrier.mutation.jobs if job.id == self.job]
-        return self.held(plan.fragments)
+        return self.held(plan.table_scans)
 
     async def queued(self) -> list[list[str]]:
         """Return what waits to be carried: the scans that each start names."""
@@ -105,7 +105,7 @@ async def backfill(leader: Leader, scans: str, *arrows: str, view: str = "m") ->
     added = (await leader.barrier()).mutation
     assert isinstance(added, Add)
     (plan,) = added.jobs
-    fragments = [fragment for fragment in plan.fragments if fragment.kind is FragmentKind.STREAM_SCAN]
+    fragments = plan.table_scans
     names = [f"{letter}{scans[:at].count(letter) or ''}" for at, letter in enumerate(scans)]
     by_name = {name: fragment.id for name, fragment in zip(names, fragments, strict=True)}
     return Backfill(leader, job, by_name, {fragment.id: fragment for fragment in fragments})

@@ -9,7 +9,6 @@ from service.operations.barriers import ADDED_TOGETHER
 from service.protocol.barrier import Barrier
 from service.protocol.ids import JobId
 from service.protocol.mutation import Add, Pause, Resume
-from service.protocol.plan import FragmentKind
 from service.protocol.report import ActorReport
 from tests.support.leading import Leader, leading
 
@@ -60,7 +59,7 @@ async def test_the_end_of_a_backfill_needs_no_interval_to_be_finished(leader: Le
     (job,), _ = await leader.add_views(1, named="m")
     barrier = await leader.barrier()
     assert isinstance(barrier.mutation, Add)
-    (scan,) = [part for part in barrier.mutation.jobs[0].fragments if part.kind is FragmentKind.STREAM_SCAN]
+    (scan,) = barrier.mutation.jobs[0].table_scans
     last = [ActorReport(actor=actor.id, fragment=scan.id, rows=1, completed=True) for actor in scan.actors]
     await leader.queue(None)
     await leader.barrier(*last)

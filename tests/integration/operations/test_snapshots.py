@@ -165,7 +165,7 @@ async def life(database_url: str, request: pytest.FixtureRequest) -> AsyncGenera
         await _counted(leader, table.relation, rows)
         async with leader.stores.begin() as tx:
             new = new_view("m", table.relation)
-            scans = tuple(replace(one, scan_type=one.scan_type and ScanType.SNAPSHOT_BACKFILL) for one in new.fragments)
+            scans = tuple(replace(one, scan_type=ScanType.SNAPSHOT_BACKFILL) for one in new.table_scans)
             job = await tx.jobs.add(replace(new, fragments=scans), now=NOW)
             (plan,) = await tx.jobs.plans([job.id])
         yield Life(leader, tables, job.id, job.relation, plan.fragments[0])

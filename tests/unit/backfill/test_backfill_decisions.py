@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.protocol.ids import ActorId, FragmentId, Vnode
-from service.protocol.plan import ActorPlan, FragmentKind, FragmentPlan, PositionState, VnodePosition
+from service.protocol.plan import ActorPlan, PositionState, ScanType, Stateless, TableScanPlan, VnodePosition
+from tests.support.state_store import relation
 from workers.backfill.budget import Budget
 from workers.backfill.order import Position
 from workers.backfill.pace import (
@@ -269,13 +271,22 @@ def test_jobs_share_what_is_left_of_an_interval() -> None:
     assert share_of(1.0, elapsed_seconds=0.0, jobs=0) == pytest.approx(1.0 - SPARE_SHARE)
 
 
+def scanning(actors: tuple[ActorPlan, ...], **values: Any) -> TableScanPlan:
+    return TableScanPlan(
+        id=FragmentId(7),
+        actors=actors,
+        upstream=relation(1, "t"),
+        query=Stateless(projection=("id",)),
+        scan_type=ScanType.ARRANGEMENT_BACKFILL,
+        **values,
+    )
+
+
 def test_a_scan_is_built_from_what_is_stored() -> None:
     actors = tuple(
         ActorPlan(id=ActorId(i), vnodes=((i, i),), positions=(completed(i, 10 * i),) if i else ()) for i in (0, 1, 2)
     )
-    scan = ScanState.of(
-        FragmentPlan(id=FragmentId(7), kind=FragmentKind.DML, actors=actors, rate_limit=5, waiting=True), now=3.0
-    )
+    scan = ScanState.of(scanning(actors, rate_limit=5, waiting=True), now=3.0)
     assert (scan.id, scan.waiting, scan.finished) == (7, True, False)
     assert [actor.may_finish for actor in scan.actors] == [False, True, True]
     assert {actor.budget for actor in scan.actors} == {Budget(5, 3.0)}
@@ -291,6 +302,6 @@ def test_a_scan_is_built_from_what_is_stored() -> None:
 def test_the_end_of_history_is_told_in_its_own_epoch_only(last: bool, finished: bool) -> None:
     positions = (completed(0, 1), completed(1, 1)) if last else (completed(0, 1),)
     actors = (ActorPlan(id=ActorId(1), vnodes=((0, 1),), positions=positions),)
-    scan = ScanState.of(FragmentPlan(id=FragmentId(7), kind=FragmentKind.DML, actors=actors), now=0.0)
+    scan = ScanState.of(scanning(actors), now=0.0)
     told = report(scan, scan.actors[0], changed=(), finished=finished, snapshot_rows=0, upstream_rows=0)
     assert told.completed == (last and not finished)

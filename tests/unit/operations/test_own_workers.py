@@ -58,7 +58,7 @@ class Machine:
 
 def serverless(name: str, table: RelationId) -> NewJob:
     new = new_view(name, table)
-    scans = tuple(replace(one, scan_type=one.scan_type and ScanType.SNAPSHOT_BACKFILL) for one in new.fragments)
+    scans = tuple(replace(one, scan_type=ScanType.SNAPSHOT_BACKFILL) for one in new.table_scans)
     return replace(new, fragments=scans, serverless=True)
 
 

@@ -23,7 +23,7 @@ async def test_a_limit_follows_its_job_into_a_graph_of_its_own() -> None:
     async with stores.begin() as tx:
         table = await add_created(tx, new_table("t"))
         new = new_view("m", table.relation)
-        scans = tuple(replace(one, scan_type=one.scan_type and ScanType.SNAPSHOT_BACKFILL) for one in new.fragments)
+        scans = tuple(replace(one, scan_type=ScanType.SNAPSHOT_BACKFILL) for one in new.table_scans)
         job = await tx.jobs.add(replace(new, fragments=scans), now=NOW)
         term = await tx.leases.gain("a", lease=LEASE)
     assert term is not None

@@ -18,12 +18,12 @@ from service.protocol.ids import COUNT_MAX, DATABASE_GRAPH, Epoch, Generation, R
 from service.protocol.mutation import MUTATION, Add, Pause, Resume, StartFragmentBackfill, Stop, Throttle
 from service.protocol.plan import (
     ActorPlan,
-    FragmentKind,
-    FragmentPlan,
+    DmlPlan,
     JobPlan,
     PositionState,
     ScanType,
     Stateless,
+    TableScanPlan,
     VnodePosition,
 )
 from service.protocol.relation import Relation, RelationKind
@@ -81,9 +81,8 @@ POSITIONS = few(IN_PROGRESS | COMPLETED)
 QUERIES = st.builds(Stateless, projection=few(TEXTS), predicate=st.none() | TEXTS)
 ACTORS = few(st.builds(ActorPlan, id=IDS, vnodes=RUNS, positions=POSITIONS))
 SCANS = st.builds(
-    FragmentPlan,
+    TableScanPlan,
     id=IDS,
-    kind=st.just(FragmentKind.STREAM_SCAN),
     actors=ACTORS,
     upstream=relations(),
     query=QUERIES,
@@ -91,10 +90,7 @@ SCANS = st.builds(
     rate_limit=st.none() | COUNTS,
     waiting=st.booleans(),
 )
-OTHERS = st.builds(
-    FragmentPlan, id=IDS, kind=st.sampled_from([FragmentKind.DML, FragmentKind.MATERIALIZE]), actors=ACTORS,
-    upstream=st.none(), query=st.none(), scan_type=st.none(), rate_limit=st.none() | COUNTS,
-)  # fmt: skip
+OTHERS = st.builds(DmlPlan, id=IDS, actors=ACTORS)
 JOBS = few(st.builds(JobPlan, id=IDS, relation=relations(), fragments=few(SCANS | OTHERS)))
 MUTATIONS = st.one_of(
     st.builds(Pause),
@@ -246,11 +242,11 @@ SCAN: dict[str, Any] = {
         (Relation, RELATION, {"key": [{"name": "b"}]}),
         (Relation, RELATION, {"columns": [{"name": "a", "type": "int"}, {"name": "a", "type": "text"}]}),
         (Relation, RELATION, {"columns": [{"name": "a", "type": "money"}]}),
-        (FragmentPlan, SCAN, {"upstream": None}),
-        (FragmentPlan, SCAN, {"query": None}),
-        (FragmentPlan, SCAN, {"scan_type": None}),
-        (FragmentPlan, SCAN, {"kind": "MATERIALIZE"}),
-        (FragmentPlan, SCAN, {"rate_limit": -1}),
+        (TableScanPlan, SCAN, {"upstream": None}),
+        (TableScanPlan, SCAN, {"query": None}),
+        (TableScanPlan, SCAN, {"scan_type": None}),
+        (TableScanPlan, SCAN, {"kind": "MATERIALIZE"}),
+        (TableScanPlan, SCAN, {"rate_limit": -1}),
     ],
 )
 def test_what_breaks_an_invariant_is_refused(
@@ -273,3 +269,16 @@ def test_a_limit_is_a_whole_number_or_none(limit: str) -> None:
         Throttle.model_validate_json(f'{{"type": "throttle", "fragments": {{"1": {limit}}}}}')
     told = Throttle.model_validate_json('{"type": "throttle", "fragments": {"1": 5, "2": null, "3": 0}}')
     assert told.fragments == {1: 5, 2: None, 3: 0}
+
+
+@pytest.mark.parametrize(
+    ("stored", "kind"),
+    [
+        ({"id": 1, "kind": "DML", "actors": [], "upstream": None, "query": None, "rate_limit": None}, DmlPlan),
+        ({**SCAN, "cdc": None, "rate_limit": 5, "waiting": True}, TableScanPlan),
+    ],
+)
+def test_a_fragment_that_an_earlier_release_has_stored_is_read(stored: dict[str, Any], kind: type[BaseModel]) -> None:
+    """It had one class for all kinds, with nulls for what a kind has not."""
+    plan = JobPlan.model_validate({"id": 1, "relation": RELATION, "fragments": [stored]})
+    assert [type(fragment) for fragment in plan.fragments] == [kind]
