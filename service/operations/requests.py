@@ -7,6 +7,7 @@ from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from service.domain.job import Job, JobState
 from service.operations import by_store, comparing
 from service.operations.broken import broken_of, notice
+from service.operations.leaving import Gone
 from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
@@ -30,10 +31,20 @@ async def analyze(world: World, upstream: Relation, query: Stateless, names: tup
     return (await _ask(world, request, Analyzed, limit=world.request_deadline)).columns
 
 
-async def verify(world: World, job: JobId, engine: Engine = Engine.SPARK) -> Verified:
+async def verify(world: World, job: JobId, engine: Engine = Engine.SPARK, *, gone: Gone | None = None) -> Verified:
     """Compare a view with its query over its upstreams at a committed epoch, or with the store's answer; or a table
     with the one that it follows. Raises NotFound, Conflict, Invalid, Unavailable.
+
+    A caller that is `gone` waits for no turn. A verification that has begun runs to its end, because the worker does
+    not stop it, and holds its turn for as long.
     """
+    async with world.stores.begin() as tx:
+        await _verifiable(tx, job)
+    async with world.verifications.turn(gone):
+        return await _verified(world, job, engine)
+
+
+async def _verified(world: World, job: JobId, engine: Engine) -> Verified:
     async with world.stores.begin() as tx:
         found = await _verifiable(tx, job)
         (plan,) = await tx.jobs.plans([job])

@@ -15,6 +15,7 @@ from service.domain.overhead import Overhead
 from service.domain.reach import ANY, HostRules
 from service.domain.uploading import Spool
 from service.operations.together import Together
+from service.operations.turns import Turns
 from service.ports.clock import Clock
 from service.ports.columnar import ColumnarBodies
 from service.ports.comparing import ExternalRows, FollowedRows
@@ -28,6 +29,13 @@ from service.ports.state_store import Pins, PublicViews, Reader, Staging, Versio
 from service.protocol.dml import StatementResult
 from service.protocol.ids import RelationId, StatementId
 from service.telemetry.metrics import Metrics, Stage
+
+VERIFICATIONS_MAX, VERIFICATIONS_WAITING_MAX = 2, 20
+
+
+def verification_turns() -> Turns:
+    """Return the turns of a process's verifications."""
+    return Turns("verifications", running=VERIFICATIONS_MAX, waiting=VERIFICATIONS_WAITING_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +107,8 @@ class World:
     singles: SinglesTurn = field(default_factory=SinglesTurn)
     """When a barrier may carry a statement alone, as this process counts while it leads."""
 
+    verifications: Turns = field(default_factory=verification_turns)
+    """Comparisons of this process: each takes Spark's slots, a pin, and one of the connections to the state store."""
     suspects: Suspects = field(default_factory=Suspects)
     """Jobs that workers ended with, as this process saw it while it leads."""
 

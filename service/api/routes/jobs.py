@@ -206,7 +206,7 @@ async def verify_job(job: JobName, call: Calling, engine: Engine = Engine.SPARK)
     """
 
     async def act() -> Verified:
-        return await requests.verify(call.world, await status.job_called(call.world, job), engine)
+        return await requests.verify(call.world, await status.job_called(call.world, job), engine, gone=call.gone)
 
     return await call.once(Verified, act)
 
