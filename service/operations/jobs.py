@@ -148,10 +148,13 @@ async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: str) -> list[
     return cancelled
 
 
-async def drop(world: World, name: str, kind: RelationKind, *, cascade: bool, asked_by: str) -> None:
-    """Drop a relation, created or still being created, and with CASCADE what reads it. Raises NotFound, Conflict."""
+async def drop(world: World, name: str, kind: RelationKind, *, cascade: bool, asked_by: str) -> Collection[SourceId]:
+    """Drop a relation, created or still being created, and with CASCADE what reads it. Return the sources that this
+    concerns: those that were dropped, and those that dropped tables followed. Raises NotFound, Conflict.
+    """
     async with world.stores.begin() as tx:
         doomed = await _doomed(tx, name, kind, cascade=cascade)
+        concerned = await _concerned(tx, doomed)
         # Asked before anything is held: the state store may take its time.
         shown = [victim.name for victim in doomed if victim.kind is not RelationKind.SOURCE]
         if shown and (foreign := await world.tables.foreign_readers(shown)):
@@ -163,6 +166,15 @@ async def drop(world: World, name: str, kind: RelationKind, *, cascade: bool, as
         graphs = await _stop(world, tx, stopping, asked_by=asked_by)
     world.signals.notify()
     await _gone(world, [victim.id for victim in doomed], graphs)
+    return concerned
+
+
+async def _concerned(tx: Transaction, doomed: Sequence[Named]) -> Collection[SourceId]:
+    found = {SourceId(victim.id) for victim in doomed if victim.kind is RelationKind.SOURCE}
+    followers = {victim.id for victim in doomed if victim.entry is not None and victim.entry.follows}
+    if followers:
+        found |= {table.source for table in await tx.following.tables() if table.relation in followers}
+    return found
 
 
 async def _doomed(tx: Transaction, name: str, kind: RelationKind, *, cascade: bool) -> list[Named]:

@@ -4,7 +4,7 @@ What is to be made in the external database is written down first, as something 
 back for it: a service that dies in between leaves nothing there (I9). Next: `service.operations.following`.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Final
@@ -104,12 +104,17 @@ async def existing(world: World, name: str, position: int | None = None) -> Sour
     return source
 
 
-async def left_behind(world: World) -> tuple[str, ...]:
-    """Wait a little for what was dropped to be gone outside as well; return what is not, in words for the caller."""
+async def left_behind(world: World, concerned: Collection[SourceId]) -> tuple[str, ...]:
+    """Wait a little until what a DROP leaves at these sources is removed; return a notice for everything that is not.
+    Other sources are not waited for: their servers may be away.
+    """
+    if not concerned:
+        return ()
 
     async def look() -> bool | None:
         async with world.stores.begin() as tx:
-            return None if await tx.source_cleanups.due(world.clock.now() + ABANDONED / 2) else True
+            due = await tx.source_cleanups.due(world.clock.now() + ABANDONED / 2)
+        return None if any(one.source in concerned for one in due) else True
 
     await until(world, look, limit=CLEANED_WAIT)
     async with world.stores.begin() as tx:
@@ -118,6 +123,7 @@ async def left_behind(world: World) -> tuple[str, ...]:
         f"the {_what(one)} is removed from the external database once "
         f"that can be done: {one.error or 'it has not been tried yet'}"
         for one in left
+        if one.source in concerned
     )
 
 

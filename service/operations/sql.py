@@ -193,13 +193,13 @@ class _Call:
         kind, name = statement.kind, statement.name
         tag = f"DROP_{kind.upper().replace(' ', '_')}"
         try:
-            await jobs.drop(self.world, name, kind, cascade=statement.cascade, asked_by=self.asked_by)
+            concerned = await jobs.drop(self.world, name, kind, cascade=statement.cascade, asked_by=self.asked_by)
         except NotFound:
             # Known only here: of two drops at once one finds the name taken when it looks, and free when it removes.
             if not statement.if_exists or not await self._free(name):
                 raise
             return Outcome(tag, notices=(f'{kind} "{name}" does not exist, skipping',))
-        return Outcome(tag, notices=await sources.left_behind(self.world))
+        return Outcome(tag, notices=await sources.left_behind(self.world, concerned))
 
     async def _made(self, outcome: Outcome, name: str) -> Outcome:
         """Add the job of a relation that was asked for, and whether it goes on in the background."""

@@ -161,8 +161,9 @@ async def drop_source(call: Calling, name: Name, *, cascade: Annotated[bool, Que
     """Drop a source; with `cascade` the tables that follow it, and what reads them, too."""
 
     async def act() -> Done:
-        await jobs.drop(call.world, name, RelationKind.SOURCE, cascade=cascade, asked_by=call.asked_by)
-        return Done(notices=list(await sources.left_behind(call.world)))
+        kind = RelationKind.SOURCE
+        concerned = await jobs.drop(call.world, name, kind, cascade=cascade, asked_by=call.asked_by)
+        return Done(notices=list(await sources.left_behind(call.world, concerned)))
 
     return await call.once(Done, act)
 
