@@ -5,6 +5,8 @@ What decides and what is done outside are one transaction of the meta store, in 
 a table, or a source, while it is being given up.
 """
 
+import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -15,7 +17,7 @@ from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.source_records import Leftover, Measured, Source, SourceCleanup
 from service.ports.sources import Address
-from service.protocol.ids import Term
+from service.protocol.ids import SourceId, Term
 from service.telemetry.log import logger
 
 log = logger("sources")
@@ -26,6 +28,8 @@ _REBUILD: Final = (
 )
 RETRY_FIRST: Final = timedelta(seconds=1)
 RETRY_MOST: Final = timedelta(minutes=1)
+SOURCES_AT_ONCE: Final = 4
+"""Each takes a connection of the meta store for as long as its server takes to answer, or to be given up."""
 MEASURED_EVERY: Final = timedelta(seconds=5)
 
 
@@ -36,14 +40,37 @@ async def there_are_some(world: World) -> bool:
 
 
 async def clean_up(world: World, *, term: Term) -> int:
-    """Remove what is due outside; return how much was removed. Raises Deposed, Unavailable of the meta store."""
+    """Remove what is due outside, at a few sources at a time; return how much was removed. Raises Deposed, Unavailable
+    of the meta store.
+    """
     async with world.stores.begin(term) as tx:
         due = await tx.source_cleanups.due(world.clock.now())
+    turns = asyncio.Semaphore(SOURCES_AT_ONCE)
+
+    async def at_one(source: SourceId) -> int:
+        async with turns:
+            return await _cleaned_at(world, [one for one in due if one.source == source], term=term)
+
+    found = await asyncio.gather(*map(at_one, dict.fromkeys(one.source for one in due)), return_exceptions=True)
     done = 0
-    for one in due:
-        done += await _cleaned(world, one, term=term)
+    for one in found:
+        if isinstance(one, BaseException):
+            raise one
+        done += one
     if done:
         world.signals.notify()
+    return done
+
+
+async def _cleaned_at(world: World, due: Sequence[SourceCleanup], *, term: Term) -> int:
+    """Remove what is due at one source. Once its server did not answer, the rest fails for the same reason untried."""
+    done, away = 0, None
+    for one in due:
+        removed = await _cleaned(world, one, away, term=term)
+        if isinstance(removed, Unavailable):
+            away = removed
+        else:
+            done += removed
     return done
 
 
@@ -68,7 +95,8 @@ async def watch(world: World, *, term: Term) -> None:
         await _retained(world, source, now, term=term)
 
 
-async def _cleaned(world: World, wanted: SourceCleanup, *, term: Term) -> bool:
+async def _cleaned(world: World, wanted: SourceCleanup, away: Unavailable | None, *, term: Term) -> bool | Unavailable:
+    """Return whether it was removed; or why its server does not answer, of which `away` is known before."""
     async with world.stores.begin(term) as tx:
         cleanup = await tx.source_cleanups.hold(wanted.id, world.clock.now())
         source = None if cleanup is None else await tx.sources.get(cleanup.source)
@@ -80,11 +108,13 @@ async def _cleaned(world: World, wanted: SourceCleanup, *, term: Term) -> bool:
         followed = await _is_followed(tx, cleanup)
         at = await address(world, tx, source)
         try:
+            if not followed and away is not None:
+                raise away
             if not followed:
                 await _remove(world, at, source, cleanup)
         except (Refused, Unavailable) as error:
             await _failed(world, tx, source, cleanup, error)
-            return False
+            return error if isinstance(error, Unavailable) else False
         await tx.source_cleanups.done(cleanup.id)
         facts = {"source": source.name, "what": str(cleanup.what), "table": cleanup.table}
         await tx.events.append("source.cleaned", facts, now=world.clock.now())

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -31,6 +31,10 @@ class Faulty(PostgresReplication):
     away: bool = False
     slotless: bool = False
     deadly: bool = False
+    removals: list[str] = field(default_factory=list[str])
+    """The places in which something was to be removed, in order."""
+    turn_of_other: asyncio.Event | None = None
+    """The server of `pg` answers once it is the turn of the source `other`."""
     rival: External | None = None
     """Somebody who makes a slot of the same name just before."""
 
@@ -50,20 +54,27 @@ class Faulty(PostgresReplication):
         return after
 
     async def unpublish(self, at: Address, publication: str, schema: str, table: str) -> None:
-        self._check()
+        await self._check(at)
         await super().unpublish(at, publication, schema, table)
 
     async def drop_publication(self, at: Address, name: str) -> None:
-        self._check()
+        await self._check(at)
         await super().drop_publication(at, name)
 
     async def drop_slot(self, at: Address, name: str) -> None:
-        self._check()
+        await self._check(at)
         await super().drop_slot(at, name)
 
-    def _check(self) -> None:
+    async def _check(self, at: Address) -> None:
+        self.removals.append(at.name)
         if self.away:
             raise Unavailable("it is away")
+        if self.turn_of_other is None:
+            return
+        if at.name == "other":
+            self.turn_of_other.set()
+        async with asyncio.timeout(20):
+            await self.turn_of_other.wait()
 
 
 @pytest.fixture
@@ -120,6 +131,38 @@ async def test_a_drop_does_not_wait_for_a_database_that_is_away(here: Following,
     assert external.slots() == [source.slot]
     assert external.publications() == [source.publication]
     assert here.stored(f"select count(*) from tidefill.secret where value = '{PASSWORD}'") == [(1,)]
+
+
+async def test_a_drop_does_not_wait_for_what_others_left_at_a_server_that_is_away(
+    here: Following, faulty: Faulty
+) -> None:
+    """I13."""
+    await here.run(here.external.create_source())
+    await here.run(here.external.create_source("other"))
+    await here.run("CREATE TABLE t (*) FROM pg TABLE 'orders'")
+    await here.run("CREATE TABLE mine (id bigint primary key)")
+    faulty.away = True
+    assert len((await here.run("DROP TABLE t")).notices) == 1
+    assert (await here.run("DROP TABLE mine")).notices == ()
+    assert len((await here.run("DROP SOURCE other")).notices) == 2, "the slot and the publication of this one alone"
+    faulty.away = False
+
+
+async def test_a_server_that_is_away_is_tried_once_a_tick_and_delays_no_other(here: Following, faulty: Faulty) -> None:
+    """I13."""
+    await here.run(here.external.create_source())
+    await here.run(here.external.create_source("other"))
+    faulty.away = True
+    await here.run("DROP SOURCE pg")
+    await here.run("DROP SOURCE other")
+    later(here, timedelta(minutes=2))
+    faulty.removals.clear()
+    assert await cleaned(here) == 0
+    assert sorted(faulty.removals) == ["other", "pg"], "the slot and the publication of each are due"
+    assert {one.error for one in await source_status.cleanups(here.world)} == {"it is away"}
+    later(here, timedelta(minutes=2))
+    faulty.away, faulty.turn_of_other = False, asyncio.Event()
+    assert await cleaned(here) == 4, "pg answers once it is the turn of the other one"
 
 
 async def test_a_source_that_cannot_be_made_leaves_nothing(here: Following, faulty: Faulty) -> None:
