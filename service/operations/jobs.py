@@ -8,7 +8,7 @@ from service.domain.errors import Conflict, NotFound, Refused, UnderRecovery
 from service.domain.job import IllegalTransition, Job, JobEvent, JobState
 from service.operations import rescaling
 from service.operations.asking import ask
-from service.operations.naming import Named, as_named, named
+from service.operations.naming import Named, as_named, named, or_there
 from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
@@ -33,10 +33,19 @@ class Asked:
 
 async def create(world: World, new: NewJob, *, if_not_exists: bool, asked_by: str) -> Asked:
     """Record a job; the leader starts it. Raises Conflict when the name is taken."""
+
+    async def there() -> Asked | None:
+        async with world.stores.begin() as tx:
+            taken = await tx.catalog.named(new.relation.name)
+        if not if_not_exists or taken is None or taken.relation.kind is not new.relation.kind:
+            return None
+        return Asked(taken.job, existed=True)
+
+    return await or_there(_create(world, new, asked_by=asked_by), there)
+
+
+async def _create(world: World, new: NewJob, *, asked_by: str) -> Asked:
     async with world.stores.begin() as tx:
-        taken = await tx.catalog.named(new.relation.name)
-        if taken is not None and if_not_exists and taken.relation.kind is new.relation.kind:
-            return Asked(taken.job, existed=True)
         job = await tx.jobs.add(new, now=world.clock.now())
         # What it reads is held by now.
         await rescaling.check_beside(tx, new)

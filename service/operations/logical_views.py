@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from service.domain.errors import Conflict, Invalid, NotFound
 from service.operations.beside import parsed
-from service.operations.naming import Named, named
+from service.operations.naming import Named, named, or_there, skipped
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import NewLogicalView
@@ -35,9 +35,14 @@ async def create(world: World, statement: CreateView, timeout_ms: int) -> tuple[
         reads = await _reads(tx, statement)
     if taken is not None and taken.readable:
         return (f'{RelationKind.VIEW} "{statement.name}" already exists, skipping',)
-    view = await _add(world, statement, reads, timeout_ms) if taken is None else taken.id
-    await _make(world, view, statement)
-    return ()
+    if taken is not None:
+        await _make(world, taken.id, statement)
+        return ()
+
+    async def there() -> tuple[str, ...] | None:
+        return await skipped(world, statement.name, RelationKind.VIEW) if statement.if_not_exists else None
+
+    return await or_there(_created(world, statement, reads, timeout_ms), there)
 
 
 async def queries(world: World, names: Collection[str]) -> Mapping[str, Query]:
@@ -82,6 +87,13 @@ async def _reads(tx: Transaction, statement: CreateView) -> Sequence[RelationId]
             raise read.unreadable
         found.append(read.id)
     return found
+
+
+async def _created(
+    world: World, statement: CreateView, reads: Sequence[RelationId], timeout_ms: int
+) -> tuple[str, ...]:
+    await _make(world, await _add(world, statement, reads, timeout_ms), statement)
+    return ()
 
 
 async def _add(world: World, statement: CreateView, reads: Sequence[RelationId], timeout_ms: int) -> RelationId:

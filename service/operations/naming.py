@@ -1,15 +1,24 @@
 """What has a name: a relation with a job; or a logical view or a source, which have none."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, TypeVar
 
 from service.domain.errors import Conflict
 from service.domain.job import JobState
+from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry, LogicalView
 from service.ports.source_records import Source
 from service.protocol.ids import RelationId
 from service.protocol.relation import RelationKind
+
+T = TypeVar("T")
+
+MADE_WAIT: Final = timedelta(seconds=30)
+"""How long IF NOT EXISTS waits for a source or a view that another call is making."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +53,41 @@ async def named(tx: Transaction, name: str) -> Named | None:
     """Return what has the name, None where it is free."""
     found = await tx.catalog.named(name) or await tx.views.named(name) or await tx.sources.named(name)
     return None if found is None else as_named(found)
+
+
+async def or_there(make: Awaitable[T], there: Callable[[], Awaitable[T | None]]) -> T:
+    """Return what `make` gives, or what `there` finds after a Conflict, because another call may have taken the name
+    meanwhile. The Conflict stands where that is None.
+    """
+    try:
+        return await make
+    except Conflict:
+        found = await there()
+        if found is None:
+            raise
+        return found
+
+
+async def skipped(world: World, name: str, kind: RelationKind) -> tuple[str, ...] | None:
+    """Return the notice of IF NOT EXISTS once the source or view of this name can be read; None where the name is free.
+    Raises Conflict where another kind of relation has it, or where nobody makes it in time.
+    """
+    taken: Named | None = None
+
+    async def look() -> bool | None:
+        nonlocal taken
+        async with world.stores.begin() as tx:
+            taken = await named(tx, name)
+        if taken is None or taken.kind is not kind:
+            return False
+        return True if taken.readable else None
+
+    there = await until(world, look, limit=MADE_WAIT)
+    if taken is None:
+        return None
+    if not there:
+        raise taken.taken
+    return (f'{kind} "{name}" already exists, skipping',)
 
 
 async def relation_names(world: World, kind: RelationKind) -> list[str]:

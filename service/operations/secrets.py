@@ -3,14 +3,22 @@
 from collections.abc import Sequence
 
 from service.domain.errors import NotFound
+from service.operations.naming import or_there
 from service.operations.world import World
 
 
 async def create(world: World, name: str, value: str, *, if_not_exists: bool = False, asked_by: str) -> tuple[str, ...]:
     """Keep a secret; return notices. Raises Conflict where there is one of this name."""
+
+    async def there() -> tuple[str, ...] | None:
+        exists = if_not_exists and name in await names(world)
+        return (f'secret "{name}" already exists, skipping',) if exists else None
+
+    return await or_there(_add(world, name, value, asked_by=asked_by), there)
+
+
+async def _add(world: World, name: str, value: str, *, asked_by: str) -> tuple[str, ...]:
     async with world.stores.begin() as tx:
-        if if_not_exists and name in await tx.secrets.names():
-            return (f'secret "{name}" already exists, skipping',)
         await tx.secrets.add(name, value)
         await tx.events.append("secret.created", {"name": name, "asked_by": asked_by}, now=world.clock.now())
     return ()

@@ -7,12 +7,13 @@ back for it: a service that dies in between leaves nothing there (I9). Next: `se
 from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 from service.domain.errors import Conflict, Invalid, MetaError, NotFound, Unreachable
 from service.domain.external import Publication
 from service.domain.source import VERSION_MIN, SourceOptions, conninfo, source_options
-from service.operations.naming import named
+from service.operations.naming import named, or_there, skipped
 from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
@@ -32,13 +33,25 @@ CLEANED_WAIT: Final = timedelta(seconds=5)
 async def create(world: World, statement: CreateSource, *, asked_by: str) -> tuple[str, ...]:
     """Create a source; return notices. Raises Invalid with its place, NotFound, Conflict, Unavailable."""
     options = source_options(statement.options)
+    password = await password_of(world, statement)
+    there = partial(_there, world, statement)
+    return await there() or await or_there(_created(world, statement, options, password, asked_by=asked_by), there)
+
+
+async def _there(world: World, statement: CreateSource) -> tuple[str, ...] | None:
+    """Return the notice of IF NOT EXISTS, None where the name is free. Raises Conflict where it is taken."""
+    if statement.if_not_exists:
+        return await skipped(world, statement.name, RelationKind.SOURCE)
     async with world.stores.begin() as tx:
         taken = await named(tx, statement.name)
-    password = await password_of(world, statement)
     if taken is not None:
-        if statement.if_not_exists and taken.kind is RelationKind.SOURCE and taken.readable:
-            return (f'{RelationKind.SOURCE} "{statement.name}" already exists, skipping',)
         raise taken.taken
+    return None
+
+
+async def _created(
+    world: World, statement: CreateSource, options: SourceOptions, password: str, *, asked_by: str
+) -> tuple[str, ...]:
     at = Address(statement.name, options.place, conninfo(options, password), world.hosts)
     async with evenly(world):
         await world.external.server(at)

@@ -13,13 +13,13 @@ from service.domain.barrier import Inject
 from service.domain.errors import Conflict
 from service.domain.job import JobEvent
 from service.meta_store.commands import PostgresCommands
-from service.operations import limits
+from service.operations import jobs, limits, secrets
 from service.operations.parameters import alter
 from service.protocol.barrier import BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, RelationId
 from tests.support.http import StillClock
 from tests.support.leading import Leader, leading
-from tests.support.meta_store import NOW, WORKER
+from tests.support.meta_store import NOW, WORKER, new_table
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.postgres
@@ -45,6 +45,32 @@ async def test_h1_a_limit_waits_for_the_drop_of_its_job_and_neither_fails(leader
         await dropping.catalog.remove(RelationId(entry.relation.id))
     with pytest.raises(Conflict):
         await limiting
+
+
+async def test_if_not_exists_finds_the_table_that_another_call_was_quicker_to_create(
+    leader: Leader, database_url: str
+) -> None:
+    async with leader.stores.begin() as other:
+        job = await other.jobs.add(new_table("t"), now=NOW)
+        create = jobs.create(leader.world, new_table("t"), if_not_exists=True, asked_by="a test")
+        creating = asyncio.create_task(create)
+        await asyncio.to_thread(until, lambda: waiting_for_a_lock(database_url), what="it waits for the name")
+    assert await creating == jobs.Asked(job.id, existed=True)
+    with pytest.raises(Conflict, match="still being created"):
+        await jobs.create(leader.world, new_table("t"), if_not_exists=False, asked_by="a test")
+
+
+async def test_if_not_exists_finds_the_secret_that_another_call_was_quicker_to_create(
+    leader: Leader, database_url: str
+) -> None:
+    async with leader.stores.begin() as other:
+        await other.secrets.add("s", "first")
+        create = secrets.create(leader.world, "s", "second", if_not_exists=True, asked_by="a test")
+        creating = asyncio.create_task(create)
+        await asyncio.to_thread(until, lambda: waiting_for_a_lock(database_url), what="it waits for the name")
+    assert await creating == ('secret "s" already exists, skipping',)
+    with pytest.raises(Conflict, match="exists"):
+        await secrets.create(leader.world, "s", "second", asked_by="a test")
 
 
 def waiting_for_a_lock(database_url: str) -> bool:

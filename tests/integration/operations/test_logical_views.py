@@ -321,6 +321,16 @@ async def test_what_is_being_dropped_cannot_be_read_any_more(here: Here, name: s
             await tx.jobs.add(late, now=NOW)
 
 
+async def test_if_not_exists_finds_the_view_that_another_call_was_quicker_to_create(here: Here) -> None:
+    async with here.stores.begin() as tx:
+        view = await tx.views.add(NewLogicalView("v", "CREATE VIEW v AS SELECT 1 AS n", (("n", "integer"),), ()))
+        create = asyncio.create_task(here.run(VIEW.replace("VIEW v", "VIEW IF NOT EXISTS v")))
+        while not create.done() and not await here.store.rows("select 1 from pg_locks where not granted"):
+            pass
+        await tx.views.show(view)
+    assert (await create).notices == ('view "v" already exists, skipping',)
+
+
 class Dying(PostgresViews):
     """The service dies before the state store hears of the view, or after."""
 

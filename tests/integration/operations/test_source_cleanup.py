@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from service.domain.errors import Conflict, Unavailable
-from service.operations import source_status, source_upkeep
+from service.operations import source_status, source_upkeep, sql
 from service.operations.sources import ABANDONED
 from service.ports.source_records import NewSource, Password
 from service.ports.sources import Address
@@ -249,6 +249,20 @@ async def test_a_slot_that_somebody_else_was_quicker_to_make_is_his(here: Follow
     await cleaned(here)
     assert (external.slots(), external.publications()) == (["wanted"], [])
     assert here.stored("select count(*) from tidefill.source") == [(0,)]
+
+
+async def test_if_not_exists_finds_the_source_that_another_call_was_quicker_to_create(here: Following) -> None:
+    statement = here.external.create_source().replace("SOURCE pg", "SOURCE IF NOT EXISTS pg")
+    made = await here.through(
+        lambda: asyncio.gather(
+            sql.run(here.world, statement, session={}, asked_by="a test"),
+            sql.run(here.world, statement, session={}, asked_by="a test"),
+        )
+    )
+    assert sorted(one.notices for one in made) == [(), ('source "pg" already exists, skipping',)]
+    assert len(here.external.slots()) == len(here.external.publications()) == 1
+    with pytest.raises(Conflict, match="exists"):
+        await here.run(here.external.create_source())
 
 
 async def test_a_slot_is_dropped_when_its_last_table_has_stopped(here: Following) -> None:
