@@ -8,6 +8,7 @@ from fastapi import Depends, Header, Path, Query, Request
 from pydantic import TypeAdapter
 
 from service.operations.idempotency import once
+from service.operations.leaving import Gone
 from service.operations.world import World
 from service.ports.records import Claim
 from service.protocol.ids import BIGINT_MAX, FragmentId
@@ -67,8 +68,17 @@ class Call:
 
     async def gone(self) -> None:
         """Return when the client has left. The body was read before."""
-        while (await self.request.receive())["type"] != "http.disconnect":
+        await (await gone_of(self.request))()
+
+
+async def gone_of(request: Request) -> Gone:
+    """Return what waits until the client has left. The body has to be read before."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
             pass
+
+    return gone
 
 
 async def world_of(request: Request) -> World:
@@ -99,4 +109,5 @@ async def call_of(
 
 Here = Annotated[World, Depends(world_of)]
 Reserved = Annotated[World, Depends(reserved_of)]
+Leaving = Annotated[Gone, Depends(gone_of)]
 Calling = Annotated[Call, Depends(call_of)]

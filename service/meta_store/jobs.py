@@ -13,7 +13,7 @@ from service.domain.errors import NotFound
 from service.domain.job import TERMINAL, Job, JobEvent, JobState, after
 from service.domain.order import dependents
 from service.domain.parallelism import Parallelism, parse_parallelism
-from service.meta_store.documents import printable, stored, stored_text
+from service.meta_store.documents import among, printable, stored, stored_text
 from service.meta_store.following import followed_again, stored_scan
 from service.meta_store.line import LINE, line_of
 from service.meta_store.models import BLAMED, OPEN, actor, backfill_position, fragment, scan_progress
@@ -80,9 +80,16 @@ class PostgresJobs:
         row = (await self._connection.execute(JOBS.where(job_table.c.id == job))).first()
         return None if row is None else job_of_row(row)
 
-    async def where(self, states: Collection[JobState] | None = None, *, graph: GraphId | None = None) -> Sequence[Job]:
+    async def where(
+        self,
+        states: Collection[JobState] | None = None,
+        *,
+        graph: GraphId | None = None,
+        ids: Collection[JobId] | None = None,
+    ) -> Sequence[Job]:
         found = JOBS if states is None else JOBS.where(job_table.c.state.in_(states))
         found = found if graph is None else found.where(job_table.c.graph == graph)
+        found = found if ids is None else found.where(among(job_table.c.id, ids))
         return [job_of_row(row) for row in (await self._connection.execute(found.order_by(job_table.c.id))).all()]
 
     async def page(self, states: Collection[JobState] | None, *, after: int, limit: int) -> Sequence[Job]:

@@ -11,6 +11,7 @@ from service.domain.placement import blocks
 from service.domain.strategy import Strategy, check_serverless, check_tied, chosen
 from service.operations import jobs, logical_views, requests
 from service.operations.beside import beside
+from service.operations.leaving import Gone
 from service.operations.limits import asked_limit, first_limit
 from service.operations.naming import as_named, named
 from service.operations.rescaling import actors_beside, slots
@@ -57,21 +58,32 @@ class Bound:
 
 
 async def create_table(
-    world: World, statement: CreateTable, text: str, session: Mapping[str, str], *, asked_by: str
+    world: World,
+    statement: CreateTable,
+    text: str,
+    session: Mapping[str, str],
+    *,
+    asked_by: str,
+    gone: Gone | None = None,
 ) -> Created:
     """Create a table and wait for it. Raises Conflict."""
     statement = replace(statement, vnode_count=asked_vnodes(statement.vnode_count, session))
     new = jobs.table_job(table_relation(statement), text)
     made = await jobs.create(world, new, if_not_exists=statement.if_not_exists, asked_by=asked_by)
     if made.existed:
-        await jobs.finished(world, made.job)
+        await jobs.finished(world, made.job, gone=gone)
         return _existing(RelationKind.TABLE, statement.name)
-    await jobs.created(world, made.job)
+    await jobs.created(world, made.job, gone=gone)
     return Created()
 
 
 async def create_view(
-    world: World, statement: CreateMaterializedView, session: Mapping[str, str], *, asked_by: str
+    world: World,
+    statement: CreateMaterializedView,
+    session: Mapping[str, str],
+    *,
+    asked_by: str,
+    gone: Gone | None = None,
 ) -> Created:
     """Create a materialized view; with `background_ddl` only until its first barrier. Raises Invalid, NotFound,
     Conflict.
@@ -79,12 +91,12 @@ async def create_view(
     background = session.get("background_ddl") == "true"
     taken = await _taken(world, statement)
     if taken is not None:
-        return await _there(world, statement, taken.job, background=background)
+        return await _there(world, statement, taken.job, background=background, gone=gone)
     planned = await _plan(world, statement, session, background=background)
     asked = await jobs.create(world, planned.new, if_not_exists=statement.if_not_exists, asked_by=asked_by)
     if asked.existed:
-        return await _there(world, statement, asked.job, background=background)
-    return await (_started if background else _finished)(world, asked.job)
+        return await _there(world, statement, asked.job, background=background, gone=gone)
+    return await (_started if background else _finished)(world, asked.job, gone)
 
 
 async def explain_view(world: World, statement: CreateMaterializedView, session: Mapping[str, str]) -> tuple[str, ...]:
@@ -198,15 +210,17 @@ async def _taken(world: World, statement: CreateMaterializedView) -> CatalogEntr
     raise found.taken
 
 
-async def _there(world: World, statement: CreateMaterializedView, job: JobId, *, background: bool) -> Created:
+async def _there(
+    world: World, statement: CreateMaterializedView, job: JobId, *, background: bool, gone: Gone | None
+) -> Created:
     """Answer IF NOT EXISTS. A background caller, or one that finds the view finished, has nothing to wait for."""
     if not background:
-        await jobs.finished(world, job)
+        await jobs.finished(world, job, gone=gone)
     return _existing(RelationKind.MATERIALIZED_VIEW, statement.name)
 
 
-async def _started(world: World, job: JobId) -> Created:
-    started = await jobs.first_barrier(world, job)
+async def _started(world: World, job: JobId, gone: Gone | None) -> Created:
+    started = await jobs.first_barrier(world, job, gone=gone)
     if started.state is JobState.QUEUED:
         return Created((f"job {job} is queued: max_concurrent_creating_streaming_jobs is reached",))
     if started.state is JobState.CREATING and started.serverless:
@@ -214,9 +228,9 @@ async def _started(world: World, job: JobId) -> Created:
     return Created()
 
 
-async def _finished(world: World, job: JobId) -> Created:
+async def _finished(world: World, job: JobId, gone: Gone | None) -> Created:
     began = world.clock.monotonic()
-    await jobs.created(world, job)
+    await jobs.created(world, job, gone=gone)
     seconds = world.clock.monotonic() - began
     if seconds < SLOW_DDL_SECONDS:
         return Created()

@@ -17,6 +17,7 @@ from service.domain.placement import blocks
 from service.domain.source import source_options
 from service.domain.splits import WHOLE, even_splits, sampled_splits, wanted_splits
 from service.operations import jobs, sources
+from service.operations.leaving import Gone
 from service.operations.limits import asked_limit, first_limit
 from service.operations.naming import named
 from service.operations.sources import ABANDONED
@@ -47,7 +48,13 @@ class _Outside:
 
 
 async def create_table(
-    world: World, statement: CreateTableFrom, text: str, session: Mapping[str, str], *, asked_by: str
+    world: World,
+    statement: CreateTableFrom,
+    text: str,
+    session: Mapping[str, str],
+    *,
+    asked_by: str,
+    gone: Gone | None = None,
 ) -> tuple[str, ...]:
     """Create a table that follows one of a source, and wait until it can be read; return notices. Raises Invalid with
     its place, NotFound, Conflict, Unavailable.
@@ -57,10 +64,10 @@ async def create_table(
         outside = await _looked(world, statement)
         asked = await _asked(world, statement, outside, text, session, asked_by=asked_by)
         if not asked.existed:
-            await jobs.created(world, asked.job)
+            await jobs.created(world, asked.job, gone=gone)
             return ()
         job = asked.job
-    await jobs.finished(world, job)
+    await jobs.finished(world, job, gone=gone)
     return (f'{RelationKind.TABLE} "{statement.name}" already exists, skipping',)
 
 

@@ -1,19 +1,22 @@
 """Jobs as their users ask for them: create, await, cancel, drop."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
-from service.domain.errors import Conflict, NotFound, Refused, UnderRecovery
-from service.domain.job import IllegalTransition, Job, JobEvent, JobState
+from service.domain.awaited import Awaited, Recovered, is_begun, is_over, is_settled
+from service.domain.errors import Conflict, NotFound, Unavailable, UnderRecovery
+from service.domain.job import CREATING, IllegalTransition, Job, JobEvent, JobState
 from service.operations import rescaling
 from service.operations.asking import ask
+from service.operations.leaving import Gone, unless
 from service.operations.naming import Named, as_named, named, or_there
 from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import NewDml, NewJob
-from service.protocol.ids import DATABASE_GRAPH, Generation, GraphId, JobId, RelationId, SourceId
+from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, RelationId, SourceId
 from service.protocol.mutation import Stop
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.vnodes import Runs
@@ -61,74 +64,105 @@ def table_job(relation: Relation, statement: str) -> NewJob:
     return NewJob(relation, statement, background=False, fragments=(NewDml((whole,)),))
 
 
-async def created(world: World, job: JobId) -> Job:
-    """Wait, as the foreground CREATE that asked for it does, until the job is Created and readable.
+async def created(world: World, job: JobId, *, gone: Gone | None = None) -> Job:
+    """Wait, as the foreground CREATE that asked for it does, until the job is Created and readable, or its caller is
+    `gone`, as with all waits here: the job goes on without it.
 
     Raises Conflict when it was cancelled or failed, and UnderRecovery when a recovery within the first 30 s cancelled
     it.
     """
     began = world.clock.monotonic()
-    before = await _recovered(world)
+    before: Recovered | None = None
 
     async def look() -> Job | None:
         nonlocal before
-        found = await _settled(world, job)
-        if found is not None or world.clock.monotonic() - began >= EARLY.total_seconds():
-            return found
-        last = await _recovered(world)
-        if last.generation != before.generation and not last.blamed:
+        found = await seen(world, job)
+        if is_settled(found.job):
+            return found.job
+        last, early = found.recovered, world.clock.monotonic() - began < EARLY.total_seconds()
+        if early and before is not None and last.generation != before.generation and not last.blamed:
             await cancel(world, [job], asked_by="recovery")
             raise UnderRecovery(last.reason)
         # One that a job is to blame for is that job's affair, which ends with the reason if it goes on so.
         before = last
         return None
 
-    found = await until(world, look)
-    assert found is not None
-    return found
+    return await _waited(world, look, gone)
 
 
-async def finished(world: World, job: JobId) -> Job:
+async def finished(world: World, job: JobId, *, gone: Gone | None = None) -> Job:
     """Wait, over any recovery, until a job that somebody else asked for is Created and readable: it is not ours to
     cancel. Raises Conflict when it was cancelled or failed.
     """
 
     async def look() -> Job | None:
-        return await _settled(world, job)
+        found = (await seen(world, job)).job
+        return found if is_settled(found) else None
 
-    found = await until(world, look)
-    assert found is not None
-    return found
+    return await _waited(world, look, gone)
 
 
-async def first_barrier(world: World, job: JobId) -> Job:
+async def first_barrier(world: World, job: JobId, *, gone: Gone | None = None) -> Job:
     """Wait, as a background CREATE does, until the job's first barrier was collected, or it waits in the queue or for a
     worker of its own.
     """
 
     async def look() -> Job | None:
-        async with world.stores.begin() as tx:
-            found = await _existing(tx, job)
-            if found.state in {JobState.QUEUED, JobState.CREATED}:
-                return found
-            _raise_if_ended(found)
-            if found.serverless and found.state is JobState.CREATING:
-                return found  # it takes long until its worker is there, and it need not be waited for
-            scans = (await tx.fragments.scans([job])).get(job, ())
-            return found if found.state is JobState.CREATING and any(scan.at for scan in scans) else None
+        found = await seen(world, job)
+        return found.job if is_begun(found) else None
 
-    found = await until(world, look)
-    assert found is not None
+    return await _waited(world, look, gone)
+
+
+async def over(world: World, job: JobId | None, *, limit: timedelta, gone: Gone | None = None) -> None:
+    """Wait, as WAIT does, until a job is created, readable and has read its history; None: until that holds for every
+    job, but for those that cannot be shown or read. Raises Conflict for one that cannot; Unavailable after `limit`.
+    """
+
+    async def look() -> bool | None:
+        if job is not None:
+            return is_over(await seen(world, job)) or None
+        return None if await world.unfinished.get(None, partial(_unfinished, world)) else True
+
+    if await unless(gone, until(world, look, limit=limit)) is None:
+        raise Unavailable("timeout while waiting for jobs to finish")
+
+
+async def seen(world: World, job: JobId) -> Awaited:
+    """Return a job as callers that wait for it see it; they share their reads. Raises NotFound."""
+    found = await world.awaited.get(job, partial(_seen, world))
+    if found is None:
+        raise NotFound(f"job {job} not found", kind="job")
     return found
 
 
-async def histories(tx: Transaction) -> Mapping[JobId, str | None]:
-    """Return the jobs of created tables whose history has yet to be read from its source, each with why nobody will
-    read it any more, None while somebody does.
-    """
-    found = await tx.jobs.backfilling()
-    scans = await tx.fragments.scans([job.id for job in found]) if found else {}
-    return {job: next((scan.stopped for scan in scans[job] if scan.stopped), None) for job in scans}
+async def _seen(world: World, wanted: Collection[JobId]) -> Mapping[JobId, Awaited]:
+    async with world.stores.begin() as tx:
+        found = await tx.jobs.where(ids=wanted)
+        scans = await tx.fragments.scans(wanted)
+        state = await tx.graphs.state(DATABASE_GRAPH)
+        blamed = await tx.jobs.blamed(DATABASE_GRAPH)
+    recovered = Recovered(state.generation, state.last_error or "adhoc recovery", blamed)
+    return {job.id: Awaited(job, scans.get(job.id, ()), recovered) for job in found}
+
+
+async def _unfinished(world: World, _: Collection[None]) -> Mapping[None, Collection[JobId]]:
+    """Return the jobs that a WAIT for all of them waits for."""
+    async with world.stores.begin() as tx:
+        creating = await tx.jobs.where(CREATING)
+        backfilling = await tx.jobs.backfilling()
+        scans = await tx.fragments.scans([job.id for job in backfilling]) if backfilling else {}
+        unshown = [JobId(relation.id) for relation in await tx.catalog.unshown()]
+        created = await tx.jobs.where(ids=unshown) if unshown else ()
+    read = [job for job in backfilling if not any(scan.stopped for scan in scans.get(job.id, ()))]
+    shown_soon = [job for job in created if job.held_back is None]
+    return {None: {job.id for job in (*creating, *read, *shown_soon)}}
+
+
+async def _waited(world: World, look: Callable[[], Awaitable[Job | None]], gone: Gone | None) -> Job:
+    found = await unless(gone, until(world, look))
+    assert found is not None
+    return found
 
 
 async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: str) -> list[JobId]:
@@ -283,51 +317,3 @@ async def _gone(world: World, relations: Collection[RelationId], graphs: Collect
         return None if left or left_graphs or served else True
 
     await until(world, look, limit=GONE_WAIT)
-
-
-async def _settled(world: World, job: JobId) -> Job | None:
-    async with world.stores.begin() as tx:
-        found = await _existing(tx, job)
-        _raise_if_ended(found)
-        if found.state is not JobState.CREATED:
-            return None
-        if found.held_back is not None:
-            raise Conflict(
-                f"{found.kind} {found.name} is built and kept current, but its view cannot be made: {found.held_back}."
-                " It appears once that is mended"
-            )
-        entry = await tx.catalog.get(found.relation)
-        return found if entry is not None and entry.shown else None
-
-
-async def _existing(tx: Transaction, job: JobId) -> Job:
-    found = await tx.jobs.get(job)
-    if found is None:
-        raise NotFound(f"job {job} not found", kind="job")
-    return found
-
-
-def _raise_if_ended(job: Job) -> None:
-    match job.state:
-        case JobState.FAILED:
-            raise Refused(f"{job.kind} {job.name} could not be created: {job.error}")
-        case JobState.CANCELLING | JobState.CANCELLED | JobState.DROPPING | JobState.DROPPED:
-            raise Conflict(f"the creation of {job.kind} {job.name} was cancelled")
-        case _:
-            return
-
-
-@dataclass(frozen=True, slots=True)
-class _Recovered:
-    """The last recovery of the database graph: which generation it began, why, and whether a job is to blame for it."""
-
-    generation: Generation
-    reason: str
-    blamed: bool
-
-
-async def _recovered(world: World) -> _Recovered:
-    async with world.stores.begin() as tx:
-        state = await tx.graphs.state(DATABASE_GRAPH)
-        blamed = await tx.jobs.blamed(DATABASE_GRAPH)
-    return _Recovered(state.generation, state.last_error or "adhoc recovery", blamed)

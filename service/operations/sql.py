@@ -9,8 +9,7 @@ from datetime import timedelta
 from typing import Final, assert_never
 
 from service.domain.dml import sliced
-from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
-from service.domain.job import CREATING
+from service.domain.errors import Invalid, NotFound
 from service.domain.parallelism import DEFAULT
 from service.domain.parameters import SESSION_DEFAULTS, SystemParameters, bounded, parse_session_variable
 from service.operations import (
@@ -34,7 +33,6 @@ from service.operations.naming import internal_tables, named, relation_names
 from service.operations.outcome import Outcome
 from service.operations.standing import progress_of
 from service.operations.status import listed
-from service.operations.waiting import until
 from service.operations.world import World
 from service.ports.records import CatalogEntry, Claim, LogicalView
 from service.protocol.dml import Delete, InsertValues, Update
@@ -62,8 +60,8 @@ async def run(
     claim: Claim | None = None,
     gone: Gone | None = None,
 ) -> Outcome:
-    """Run one statement; a change is tied to `claim`, and a query ends when its caller is `gone`. Raises domain errors
-    with the position of the fault in `text`, where it has one.
+    """Run one statement; a change is tied to `claim`. A query, or the wait for a job, ends when its caller is `gone`.
+    Raises domain errors with the position of the fault in `text`, where it has one.
     """
     checked = {name: parse_session_variable(name, value) for name, value in session.items()}
     call = _Call(world, text, checked, asked_by, claim, gone)
@@ -171,15 +169,20 @@ class _Call:
     ) -> Outcome:
         match statement:
             case s.CreateTableFrom():
+                gone = self._leaves(statement)
                 notices = await following.create_table(
-                    self.world, statement, self.text, self.session, asked_by=self.asked_by
+                    self.world, statement, self.text, self.session, asked_by=self.asked_by, gone=gone
                 )
                 return await self._made(Outcome("CREATE_TABLE", notices=notices), statement.name)
             case s.CreateTable():
-                created = await ddl.create_table(self.world, statement, self.text, self.session, asked_by=self.asked_by)
+                gone = self._leaves(statement)
+                created = await ddl.create_table(
+                    self.world, statement, self.text, self.session, asked_by=self.asked_by, gone=gone
+                )
                 return await self._made(Outcome("CREATE_TABLE", notices=created.notices), statement.name)
             case s.CreateMaterializedView():
-                created = await ddl.create_view(self.world, statement, self.session, asked_by=self.asked_by)
+                gone = self._leaves(statement)
+                created = await ddl.create_view(self.world, statement, self.session, asked_by=self.asked_by, gone=gone)
                 return await self._made(Outcome("CREATE_MATERIALIZED_VIEW", notices=created.notices), statement.name)
             case s.CreateView():
                 timeout_ms = bounded(
@@ -285,20 +288,13 @@ class _Call:
 
     async def _wait(self, kind: RelationKind | None, name: str | None) -> None:
         only = None if kind is None or name is None else (await self._existing(name, kind)).job
+        await jobs.over(self.world, only, limit=WAIT_LIMIT, gone=self.gone)
 
-        async def look() -> bool | None:
-            async with self.world.stores.begin() as tx:
-                creating = {job.id for job in await tx.jobs.where(CREATING)}
-                histories = await jobs.histories(tx)
-                unshown = await tx.catalog.unshown()
-            if only is not None and (stopped := histories.get(only)) is not None:
-                raise Conflict(f'the history of "{name}" is read no more: {stopped}')
-            left = creating | {job for job, stopped in histories.items() if stopped is None}
-            waiting = bool(left) if only is None else only in left
-            return None if waiting or unshown else True
-
-        if await until(self.world, look, limit=WAIT_LIMIT) is None:
-            raise Unavailable("timeout while waiting for jobs to finish")
+    def _leaves(self, statement: s.CreateTable | s.CreateTableFrom | s.CreateMaterializedView) -> Gone | None:
+        """Return what ends the wait of a CREATE. One with a key waits on, because a repetition gets its answer; unless
+        the repetition finds the relation and waits for it again.
+        """
+        return self.gone if self.claim is None or statement.if_not_exists else None
 
     async def _show(self, statement: Listing | s.Describe | s.ShowCreate) -> Outcome:
         match statement:

@@ -7,11 +7,14 @@ their progress once, however many there are. Next: `service.operations.views`.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 
+from service.domain.awaited import is_readable
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from service.domain.job import CREATING, Job, JobState
 from service.domain.progress import JobProgress, ScanProgress, fragment_text
 from service.domain.waiting import Waiting
 from service.operations.broken import broken_of
+from service.operations.jobs import seen
+from service.operations.leaving import Gone, unless
 from service.operations.limits import check_scans
 from service.operations.standing import Standing, progress_of, standing_of
 from service.operations.views import (
@@ -183,21 +186,17 @@ async def relation(world: World, name: str) -> RelationView:
     return _relation(entry, {found.relation.id: found.relation.name for found in read if found is not None})
 
 
-async def settled(world: World, wanted: JobId, *, limit: timedelta) -> JobView:
-    """Wait until the job is created and readable. Raises NotFound, Conflict when it ended otherwise, Unavailable when
-    `limit` has passed.
+async def settled(world: World, wanted: JobId, *, limit: timedelta, gone: Gone | None = None) -> JobView:
+    """Wait until the job is created and readable. Raises NotFound; Conflict when it ended otherwise, or its public view
+    cannot be made; Unavailable when `limit` has passed, or the caller is `gone`.
     """
 
     async def look() -> Job | None:
-        async with world.stores.begin() as tx:
-            found = await _existing(tx, wanted)
-            if found.state in CREATING:
-                return None
-            entry = await tx.catalog.get(found.relation)
-            created_unseen = found.state is JobState.CREATED and entry is not None and not entry.shown
-        return None if created_unseen else found
+        found = (await seen(world, wanted)).job
+        waits = found.state in CREATING or (found.state is JobState.CREATED and not is_readable(found))
+        return None if waits else found
 
-    found = await until(world, look, limit=limit)
+    found = await unless(gone, until(world, look, limit=limit))
     if found is None:
         raise Unavailable(f"job {wanted} is still being created")
     if found.state is not JobState.CREATED:

@@ -1,11 +1,12 @@
 """What operations act on, handed in by bootstrap: ports and the pace. No operation reaches for anything else."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from service.domain.attention import Attention
+from service.domain.awaited import Awaited
 from service.domain.backlog import Backlog
 from service.domain.barrier import Pace
 from service.domain.dml import SinglesTurn
@@ -27,7 +28,7 @@ from service.ports.signals import Signals
 from service.ports.sources import ExternalTables, Replication
 from service.ports.state_store import Pins, PublicViews, Reader, Staging, VersionedTables
 from service.protocol.dml import StatementResult
-from service.protocol.ids import RelationId, StatementId
+from service.protocol.ids import JobId, RelationId, StatementId
 from service.telemetry.metrics import Metrics, Stage
 
 VERIFICATIONS_MAX, VERIFICATIONS_WAITING_MAX = 2, 20
@@ -98,6 +99,10 @@ class World:
         default_factory=Together[tuple[int, int], Sequence[Event]]
     )
     """Events after one, at most so many: what streams wait for."""
+    awaited: Together[JobId, Awaited] = field(default_factory=Together[JobId, Awaited])
+    """Jobs that callers wait for."""
+    unfinished: Together[None, Collection[JobId]] = field(default_factory=Together[None, Collection[JobId]])
+    """The jobs that a WAIT for all of them waits for."""
     attention: Attention = field(default_factory=Attention)
     """When this process could not have noticed a worker's sign of life."""
     backlog: Backlog = field(default_factory=Backlog)

@@ -208,9 +208,15 @@ class Jobs(Protocol):
 
     async def get(self, job: JobId) -> Job | None: ...
 
-    async def where(self, states: Collection[JobState] | None = None, *, graph: GraphId | None = None) -> Sequence[Job]:
-        """Return jobs in these states (None: all, finished ones included) and in this graph (None: in any), oldest
-        first: the order of the queue.
+    async def where(
+        self,
+        states: Collection[JobState] | None = None,
+        *,
+        graph: GraphId | None = None,
+        ids: Collection[JobId] | None = None,
+    ) -> Sequence[Job]:
+        """Return jobs in these states (None: all, finished ones included), in this graph (None: in any) and with these
+        ids (None: with any), oldest first: the order of the queue.
         """
         ...
 

@@ -183,6 +183,8 @@ async def test_jobs_come_in_the_order_of_the_queue(stores: Stores) -> None:
         await tx.jobs.move(jobs[1].id, JobEvent.QUEUED, now=NOW)
         assert [job.id for job in await tx.jobs.where()] == [job.id for job in jobs]
         assert [job.id for job in await tx.jobs.where({JobState.QUEUED})] == [jobs[1].id]
+        assert [job.id for job in await tx.jobs.where(ids=[jobs[1].id, JobId(999)])] == [jobs[1].id]
+        assert await tx.jobs.where({JobState.QUEUED}, ids=[jobs[0].id]) == []
         both = await tx.jobs.where({JobState.QUEUED, JobState.INITIAL})
     assert [job.id for job in both] == [job.id for job in jobs]
 

@@ -168,11 +168,19 @@ class FakeJobs:
         row = self.tables.jobs.get(job)
         return None if row is None else row.job
 
-    async def where(self, states: Collection[JobState] | None = None, *, graph: GraphId | None = None) -> Sequence[Job]:
+    async def where(
+        self,
+        states: Collection[JobState] | None = None,
+        *,
+        graph: GraphId | None = None,
+        ids: Collection[JobId] | None = None,
+    ) -> Sequence[Job]:
         return [
             row.job
-            for _, row in sorted(self.tables.jobs.items())
-            if (states is None or row.job.state in states) and (graph is None or row.job.graph == graph)
+            for number, row in sorted(self.tables.jobs.items())
+            if (states is None or row.job.state in states)
+            and (graph is None or row.job.graph == graph)
+            and (ids is None or number in ids)
         ]
 
     async def backfilling(self) -> Sequence[Job]:

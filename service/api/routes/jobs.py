@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from service.api.calling import Calling, Cursor, FragmentPath, Here, JobName, Limit
+from service.api.calling import Calling, Cursor, FragmentPath, Here, JobName, Leaving, Limit
 from service.api.routes.mutations import Acknowledged, Wait, acknowledged
 from service.domain.errors import Conflict, Invalid
 from service.domain.job import CREATING, JobState
@@ -193,10 +193,14 @@ async def cancel_job(job: JobName, call: Calling) -> Mapping[str, Any]:
 async def wait_for_job(
     world: Here,
     job: JobName,
+    gone: Leaving,
     timeout_seconds: Annotated[int, Query(ge=1, le=WAIT_MAX_SECONDS)] = WAIT_MAX_SECONDS,
 ) -> JobView:
-    """Wait until the job is created and readable; 409 when it ended otherwise, 503 when the time is up."""
-    return await status.settled(world, await status.job_called(world, job), limit=timedelta(seconds=timeout_seconds))
+    """Wait until the job is created and readable; 409 when it ended otherwise or its view cannot be made, 503 when the
+    time is up.
+    """
+    limit = timedelta(seconds=timeout_seconds)
+    return await status.settled(world, await status.job_called(world, job), limit=limit, gone=gone)
 
 
 @router.post("/jobs/{job}/verify", response_model=Verified)

@@ -1,0 +1,76 @@
+"""What callers that wait for a job see of it, and when their wait is over. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from service.domain.errors import Conflict, Refused
+from service.domain.job import CREATING, Job, JobState
+from service.domain.progress import ScanProgress, follows_unread
+from service.protocol.ids import Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The last recovery of the database graph: which generation it began, why, and whether a job is to blame for it."""
+
+    generation: Generation
+    reason: str
+    blamed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A job with its scans, and the last recovery of the database graph, as one transaction reads them."""
+
+    job: Job
+    scans: Sequence[ScanProgress]
+    recovered: Recovered
+
+
+def is_settled(job: Job) -> bool:
+    """Whether the job is created and its relation readable. Raises Refused where it failed, Conflict where it was
+    cancelled, or where its public view cannot be made.
+    """
+    match job.state:
+        case JobState.FAILED:
+            raise Refused(f"{job.kind} {job.name} could not be created: {job.error}")
+        case JobState.CANCELLING | JobState.CANCELLED | JobState.DROPPING | JobState.DROPPED:
+            raise Conflict(f"the creation of {job.kind} {job.name} was cancelled")
+        case JobState.CREATED:
+            return is_readable(job)
+        case _:
+            return False
+
+
+def is_readable(job: Job) -> bool:
+    """Whether the relation of a created job can be read. Raises Conflict where its public view cannot be made."""
+    if not job.published and job.held_back is not None:
+        raise Conflict(
+            f"{job.kind} {job.name} is built and kept current, but its view cannot be made: {job.held_back}."
+            " It appears once that is mended"
+        )
+    return job.published
+
+
+def is_begun(seen: Awaited) -> bool:
+    """Whether the first barrier of the job was collected, or the job waits in the queue or for a worker of its own.
+    Raises as `is_settled` does.
+    """
+    if seen.job.state in {JobState.QUEUED, JobState.CREATED}:
+        return True
+    is_settled(seen.job)
+    # A worker of its own takes long to start, and need not be waited for.
+    begun = seen.job.serverless or any(scan.at for scan in seen.scans)
+    return seen.job.state is JobState.CREATING and begun
+
+
+def is_over(seen: Awaited) -> bool:
+    """Whether the job has ended, or is created and readable and its history is read. Raises Conflict where nobody reads
+    its history any more, or where its public view cannot be made.
+    """
+    job = seen.job
+    if job.state is not JobState.CREATED:
+        return job.state not in CREATING
+    if follows_unread(seen.scans) and (stopped := next((one.stopped for one in seen.scans if one.stopped), None)):
+        raise Conflict(f'the history of "{job.name}" is read no more: {stopped}')
+    return is_readable(job) and not follows_unread(seen.scans)
