@@ -204,9 +204,7 @@ class Schedule:
         """Do the chores once, and wait until something was published that may leave something to tidy up."""
         heard = self.world.signals.heard(Chore.TIDY)
         if (term := self._term()) is not None:
-            await maintenance.vacuum(self.world, term=term)
-            await maintenance.unstage(self.world, term=term)
-            await maintenance.forget_past(self.world, term=term)
+            await maintenance.tidy(self.world, term=term)
         await self.world.signals.wait(_TIDY_AT_LEAST.total_seconds(), topic=Chore.TIDY, since=heard)
 
     async def mind_sources(self) -> None:

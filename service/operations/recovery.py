@@ -10,7 +10,7 @@ from datetime import datetime
 
 from service.domain.barrier import STOPPED, Abandon, GraphStatus, GraphView
 from service.domain.dml import failed
-from service.domain.errors import Refused, Unavailable
+from service.domain.errors import Deposed
 from service.domain.job import IN_GRAPH, JobEvent, JobState
 from service.domain.set_aside import SetAside
 from service.operations.effects import apply_commands
@@ -115,7 +115,8 @@ async def apply_stops(tx: Transaction, view: GraphView, *, now: datetime) -> Non
 async def clean_up(world: World, *, term: Term, aside: SetAside[RelationId] | None = None) -> bool:
     """Remove from the state store what was dropped, cancelled or failed (I9); return whether nothing is left.
 
-    A relation that somebody still reads is set aside for another try; it holds up nothing else.
+    A relation that cannot be removed, because somebody still reads it or for any other reason, is set aside for another
+    try; it holds up nothing else (I13).
     """
     aside = SetAside() if aside is None else aside
     async with world.stores.begin(term) as tx:
@@ -126,7 +127,9 @@ async def clean_up(world: World, *, term: Term, aside: SetAside[RelationId] | No
         cleanup = left[relation]
         try:
             await world.tables.drop(relation, cleanup.name, term=term)
-        except (Refused, Unavailable) as error:
+        except Deposed:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is of this item alone
             await _not_removed(world, cleanup, str(error), aside, term=term)
             continue
         async with world.stores.begin(term) as tx:

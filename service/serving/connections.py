@@ -135,6 +135,12 @@ def is_away(error: psycopg.Error) -> bool:
     return error.sqlstate.startswith(_AWAY) and error.sqlstate != _TEMPORARY_FILES_LIMIT
 
 
+def is_answered(error: Exception) -> bool:
+    """Whether the server answered a statement with this error, translated or not: another statement may succeed."""
+    cause = error if isinstance(error, psycopg.Error) else error.__cause__
+    return isinstance(cause, psycopg.Error) and cause.sqlstate is not None
+
+
 def is_locked(error: psycopg.Error) -> bool:
     """Whether a statement waited longer for a lock than it may."""
     return isinstance(error, errors.LockNotAvailable)

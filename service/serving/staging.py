@@ -97,7 +97,9 @@ class PostgresStaging:
 
     async def drop(self, statement: StatementId) -> None:
         with translated():
-            async with self._pool.connection() as conn:
+            async with self._pool.connection() as conn, conn.transaction():
+                # A long query on it, such as a dump, must not hold up the leader, which tries again later.
+                await conn.execute("set local lock_timeout = '200ms'")
                 await conn.execute(sql.SQL("drop table if exists {}").format(_table(statement)))
 
     @asynccontextmanager

@@ -10,14 +10,15 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from service.domain.errors import Conflict, Invalid
+from service.domain.errors import Conflict, Invalid, MetaError
 from service.protocol.ids import Epoch, Generation, GraphId, RelationId, Term
 from service.protocol.relation import ALIVE, Relation
 from service.serving import fencing, marks, relation_ddl
-from service.serving.connections import Connection, Pool, is_away, is_locked, said, translated
+from service.serving.connections import Connection, Pool, is_answered, is_away, is_locked, said, translated
 from service.serving.fencing import writing
 from service.serving.horizon import advance
 from service.serving.roles import role_names
+from service.telemetry.log import logger
 
 VACUUM_BATCH: Final = 10_000
 """Row versions deleted per transaction: short enough that nobody waits for their locks."""
@@ -27,6 +28,10 @@ BUILDERS_MAX: Final = 2
 """How many indexes are built at once: a build keeps its connection for long, and barriers need some as well (I10)."""
 ASKED_TOGETHER: Final = 100
 """Tables asked about in one statement; beyond some hundreds its planning costs more than round trips save."""
+_IMPATIENT: Final = "set local lock_timeout = '200ms'"
+"""A long statement on one relation must not hold up the leader, which tries again later."""
+
+log = logger("tables")
 
 
 class PostgresTables:
@@ -92,14 +97,18 @@ class PostgresTables:
             horizon = await advance(conn, graph, epoch)
         deleted = 0
         for relation in await self._dead(await self._stored(relations), horizon):
-            while batch := await self._vacuum_batch(relation, horizon, term):
-                deleted += batch
+            try:
+                while batch := await self._vacuum_batch(relation, horizon, term):
+                    deleted += batch
+            except (MetaError, psycopg.Error) as error:
+                if not is_answered(error):
+                    raise
+                log.warning("relation.not_vacuumed", relation=relation, error=str(error))
         return deleted
 
     async def drop(self, relation: RelationId, name: str, *, term: Term) -> None:
         async with writing(self._pool, term) as conn:
-            # A long query on it must not hold up the leader, who comes again.
-            await conn.execute("set local lock_timeout = '200ms'")
+            await conn.execute(_IMPATIENT)
             for schema in ("public", "live"):
                 if await marks.owner(conn, schema, name) == marks.view_mark(relation):
                     await marks.drop_view(conn, schema, name)
@@ -121,21 +130,31 @@ class PostgresTables:
                 return [RelationId(found) for (found,) in await cursor.fetchall()]
 
     async def _dead(self, relations: Sequence[RelationId], horizon: Epoch) -> list[RelationId]:
-        """Return those that have something to delete. Many to a question: most of a thousand views are idle."""
+        """Return those that have something to delete, or may have: of relations that cannot be asked together, each is
+        tried by itself. Many to a question: most of a thousand views are idle.
+        """
         ask = sql.SQL("select {0} where exists (select from {1} where _to <= {2} and _to <> {3})")
         found: list[RelationId] = []
         with translated():
             async with self._pool.connection() as conn, conn.transaction():
+                await conn.execute(_IMPATIENT)
                 await conn.execute("set local enable_seqscan = off")
                 for first in range(0, len(relations), ASKED_TOGETHER):
                     portion = relations[first : first + ASKED_TOGETHER]
                     asks = [ask.format(number, relation_ddl.table(number), horizon, ALIVE) for number in portion]
-                    cursor = await conn.execute(sql.SQL(" union all ").join(asks))
-                    found += [RelationId(number) for (number,) in await cursor.fetchall()]
+                    try:
+                        async with conn.transaction():
+                            cursor = await conn.execute(sql.SQL(" union all ").join(asks))
+                            found += [RelationId(number) for (number,) in await cursor.fetchall()]
+                    except psycopg.Error as error:
+                        if not is_answered(error):
+                            raise
+                        found += portion
         return found
 
     async def _vacuum_batch(self, relation: RelationId, horizon: Epoch, term: Term) -> int:
         async with writing(self._pool, term) as conn:
+            await conn.execute(_IMPATIENT)
             await conn.execute("set local enable_seqscan = off")
             # The index's own condition is repeated, or the planner may not use it.
             cursor = await conn.execute(
@@ -174,7 +193,7 @@ async def _create(conn: Connection, relation: Relation, *, loading: bool) -> Non
 
 async def _show(conn: Connection, relation: Relation, graph: GraphId) -> None:
     # A reader of what is replaced must not hold up the epoch.
-    await conn.execute("set local lock_timeout = '200ms'")
+    await conn.execute(_IMPATIENT)
     await marks.refuse_foreign(conn, relation.name)
     if await _make_view(conn, "public", relation, relation_ddl.create_public_view(relation, graph)):
         reader = sql.Identifier((await role_names(conn)).reader)

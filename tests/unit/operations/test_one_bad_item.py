@@ -3,16 +3,17 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any, cast
 
 import pytest
 
 from service.domain.errors import Conflict, Invalid, Unavailable
 from service.domain.job import JobEvent, JobState
 from service.domain.set_aside import SetAside
-from service.operations import commands, jobs, queue, recovery
+from service.operations import commands, jobs, maintenance, queue, recovery
 from service.operations.effects import apply_commands
 from service.operations.world import World
-from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, RelationId, Term
+from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, RelationId, StatementId, Term
 from service.protocol.mutation import Stop
 from service.protocol.relation import Relation, RelationKind
 from tests.support.fake_meta_store import FakeStores
@@ -117,8 +118,10 @@ async def dropped(here: Here, *names: str) -> list[RelationId]:
     return relations
 
 
-async def test_c10_a_relation_in_use_is_set_aside_and_the_others_are_removed(here: Here) -> None:
-    here.tables.error = Unavailable("a reader holds it")
+@pytest.mark.parametrize("error", [Unavailable("a reader holds it"), RuntimeError("a reader holds it")])
+async def test_c10_a_relation_in_use_is_set_aside_and_the_others_are_removed(here: Here, error: Exception) -> None:
+    """Also where Postgres refuses with what nobody foresaw."""
+    here.tables.error = error
     aside = SetAside[RelationId]()
     bad, *_ = await dropped(here, "bad", "one", "two")
     for _ in range(3):
@@ -128,6 +131,45 @@ async def test_c10_a_relation_in_use_is_set_aside_and_the_others_are_removed(her
         assert [cleanup.relation for cleanup in await tx.catalog.cleanups()] == [bad]
         told = [event.facts for event in await tx.events.since(0, limit=100) if event.kind == "relation.not_removed"]
     assert told == [{"relation": bad, "name": "bad", "error": "a reader holds it"}]
+
+
+@dataclass
+class Staged:
+    """Staging tables that nobody fills; those that are `read` cannot be dropped."""
+
+    tables: list[StatementId]
+    read: set[StatementId]
+
+    async def unheld(self) -> Sequence[StatementId]:
+        return list(self.tables)
+
+    async def drop(self, statement: StatementId) -> None:
+        if statement in self.read:
+            raise Unavailable("a dump holds it")
+        self.tables.remove(statement)
+
+
+async def test_a_staging_table_in_use_stays_and_the_others_are_dropped(here: Here) -> None:
+    """I13."""
+    staged = Staged([StatementId(number) for number in (1, 2, 3)], {StatementId(1)})
+    here.world = replace(here.world, staging=cast("Any", staged))
+    assert await maintenance.unstage(here.world, term=here.term) == 2
+    assert staged.tables == [StatementId(1)]
+
+
+async def test_a_chore_that_fails_stops_no_other(here: Here) -> None:
+    """I13."""
+    staged = Staged([StatementId(1)], set())
+
+    def fails(name: str) -> None:
+        if name == "before vacuum":
+            raise Unavailable("a table is locked")
+
+    here.tables.passing = fails
+    here.world = replace(here.world, staging=cast("Any", staged))
+    with pytest.raises(Unavailable, match="locked"):
+        await maintenance.tidy(here.world, term=here.term)
+    assert staged.tables == []
 
 
 async def test_c9_only_a_job_of_the_same_name_waits_for_a_clean_up(here: Here) -> None:
