@@ -16,7 +16,7 @@ from service.domain.parallelism import Parallelism, parse_parallelism
 from service.meta_store.documents import among, printable, stored, stored_text
 from service.meta_store.following import followed_again, stored_scan
 from service.meta_store.line import LINE, line_of
-from service.meta_store.models import BLAMED, OPEN, actor, backfill_position, fragment, scan_progress
+from service.meta_store.models import BLAMED, OPEN, TAKEN, actor, backfill_position, fragment, scan_progress
 from service.meta_store.models import job as job_table
 from service.meta_store.models import relation as relations
 from service.meta_store.plans import read_plans
@@ -86,10 +86,12 @@ class PostgresJobs:
         *,
         graph: GraphId | None = None,
         ids: Collection[JobId] | None = None,
+        kept: bool = False,
     ) -> Sequence[Job]:
         found = JOBS if states is None else JOBS.where(job_table.c.state.in_(states))
         found = found if graph is None else found.where(job_table.c.graph == graph)
         found = found if ids is None else found.where(among(job_table.c.id, ids))
+        found = found.where(TAKEN) if kept else found
         return [job_of_row(row) for row in (await self._connection.execute(found.order_by(job_table.c.id))).all()]
 
     async def page(self, states: Collection[JobState] | None, *, after: int, limit: int) -> Sequence[Job]:

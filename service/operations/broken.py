@@ -80,6 +80,7 @@ async def _own(tx: Transaction) -> Mapping[RelationId, Broken]:
             found[table.relation] = Broken("broken", table.broken, table.broken_since, None)
         elif held := table.waiting or waiting.get(table.source):
             found[table.relation] = Broken("stale", held, None, None)
-    for job in await tx.jobs.where({JobState.FAILED}):
+    # A job that failed before it was created has freed its name, and keeps that state for ever.
+    for job in await tx.jobs.where({JobState.FAILED}, kept=True):
         found[job.relation] = Broken("failed", job.error or "it failed", job.state_since, None)
     return found

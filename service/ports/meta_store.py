@@ -214,9 +214,11 @@ class Jobs(Protocol):
         *,
         graph: GraphId | None = None,
         ids: Collection[JobId] | None = None,
+        kept: bool = False,
     ) -> Sequence[Job]:
         """Return jobs in these states (None: all, finished ones included), in this graph (None: in any) and with these
-        ids (None: with any), oldest first: the order of the queue.
+        ids (None: with any), oldest first: the order of the queue. With `kept` only those whose relation is in the
+        catalog.
         """
         ...
 

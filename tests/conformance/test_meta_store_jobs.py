@@ -189,6 +189,16 @@ async def test_jobs_come_in_the_order_of_the_queue(stores: Stores) -> None:
     assert [job.id for job in both] == [job.id for job in jobs]
 
 
+async def test_a_job_whose_relation_was_removed_is_not_among_those_kept(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        never_created, created = await add_creating(tx, new_table("a")), await add_created(tx, new_table("b"))
+        for job in (never_created, created):
+            await tx.jobs.move(job.id, JobEvent.FAILED, now=NOW, error="a row")
+        await tx.catalog.remove(never_created.relation)
+        assert [job.id for job in await tx.jobs.where({JobState.FAILED})] == [never_created.id, created.id]
+        assert [job.id for job in await tx.jobs.where({JobState.FAILED}, kept=True)] == [created.id]
+
+
 async def test_jobs_come_in_pages(stores: Stores) -> None:
     async with stores.begin() as tx:
         first, second, third = [await tx.jobs.add(new_table(name), now=NOW) for name in "abc"]

@@ -174,6 +174,7 @@ class FakeJobs:
         *,
         graph: GraphId | None = None,
         ids: Collection[JobId] | None = None,
+        kept: bool = False,
     ) -> Sequence[Job]:
         return [
             row.job
@@ -181,6 +182,7 @@ class FakeJobs:
             if (states is None or row.job.state in states)
             and (graph is None or row.job.graph == graph)
             and (ids is None or number in ids)
+            and not (kept and self.tables.relations[row.job.relation].dropped)
         ]
 
     async def backfilling(self) -> Sequence[Job]:

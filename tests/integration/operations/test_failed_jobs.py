@@ -1,18 +1,20 @@
 """A created view that has failed stays as it was, and goes no sooner than what reads it; what is gone is removed."""
 
 from collections.abc import AsyncGenerator
+from unittest.mock import AsyncMock
 
 import pytest
 
 from service.domain.barrier import Inject
 from service.domain.job import JobEvent, JobState
 from service.operations import jobs, recovery
+from service.operations.broken import notices_of
 from service.protocol.barrier import BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, JobId
 from service.protocol.mutation import Add, Stop
 from service.protocol.relation import RelationKind
 from tests.support.leading import Leader, leading
-from tests.support.meta_store import NOW, add_created, new_table, new_view
+from tests.support.meta_store import NOW, add_created, add_creating, new_table, new_view
 
 pytestmark = pytest.mark.postgres
 
@@ -50,6 +52,18 @@ async def test_it_leaves_with_the_barrier_that_stops_what_reads_it(leader: Leade
     barrier = await leader.barrier()
     assert barrier.mutation == Stop(jobs=(failed, reader))
     assert [await leader.state_of(one) for one in (failed, reader)] == [JobState.DROPPED] * 2
+
+
+async def test_a_create_that_failed_costs_no_later_select(leader: Leader) -> None:
+    """Its job stays in the history for ever; nobody reads the catalog for it."""
+    async with leader.stores.begin() as tx:
+        failed = await add_creating(tx, new_table("bad"))
+        await tx.jobs.move(failed.id, JobEvent.FAILED, now=NOW, error="refused")
+        await tx.catalog.remove(failed.relation)
+        await add_created(tx, new_table("good"))
+        tx.catalog.all = AsyncMock()
+        assert await notices_of(tx, ["good"]) == ()
+    tx.catalog.all.assert_not_called()
 
 
 async def test_no_generation_starts_it_again(leader: Leader) -> None:
