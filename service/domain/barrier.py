@@ -50,6 +50,17 @@ class OwnWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedIndex:
+    """Why the index of a snapshot job's table could not be built. `failures` counts the tries for which Postgres lacked
+    space, memory or time, not those in which it was away or the table locked; at `due` it is tried again.
+    """
+
+    failures: int
+    error: str
+    due: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Decoupled:
     """What the graph of a snapshot job adds: its job ends, or goes on in the database graph, before it does."""
 
@@ -61,6 +72,8 @@ class Decoupled:
     """The job goes on in the database graph; what was committed here stays known until it is created."""
     unindexed: bool = False
     """The snapshot is loaded, and its table lacks the index that the change log's rows are found by."""
+    index_failed: FailedIndex | None = None
+    """None: its index was not tried yet, or never failed."""
     own_worker: OwnWorker | None = None
     """None: workers of the database graph serve it as well."""
 
@@ -217,7 +230,7 @@ Effect = Publish | Abandon | RollBack | ApplyStops | Inject | Attach | Commit | 
 def decide(view: GraphView, *, now: datetime, pace: Pace) -> Effect:
     """Return the one thing to do next for the graph."""
     if view.decoupled is not None:
-        return _decoupled(view, view.decoupled) or _next(view, now, pace)
+        return _decoupled(view, view.decoupled, now) or _next(view, now, pace)
     if view.published < view.committed:
         return Publish(view.committed)
     return _next(view, now, pace)
@@ -278,7 +291,7 @@ def may_start(line: Line, permits: int) -> bool:
     return line.new or (line.queued and (permits == 0 or line.held < permits))
 
 
-def _decoupled(view: GraphView, decoupled: Decoupled) -> Effect | None:
+def _decoupled(view: GraphView, decoupled: Decoupled, now: datetime) -> Effect | None:
     """Return what only the graph of a snapshot job does. It publishes nothing: nobody can read its job yet."""
     if decoupled.over:
         return Retire()
@@ -289,7 +302,9 @@ def _decoupled(view: GraphView, decoupled: Decoupled) -> Effect | None:
     if view.stops_waiting:
         # Without a barrier, which might not be collected for long: nothing of what it writes is wanted.
         return Abandon(STOPPED)
-    return BuildIndex() if decoupled.unindexed and view.in_flight is None else None
+    # While it is backed off from, barriers carry commands, and read nothing.
+    backed_off = decoupled.index_failed is not None and now < decoupled.index_failed.due
+    return BuildIndex() if decoupled.unindexed and not backed_off and view.in_flight is None else None
 
 
 def _next(view: GraphView, now: datetime, pace: Pace) -> Effect:

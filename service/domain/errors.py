@@ -10,6 +10,7 @@
     │  ├─ Deposed           a newer leader term exists
     │  └─ Stale             the worker or its generation is of the past
     └─ Unavailable    the world did not answer in time: retry
+       └─ Exhausted         it answered that it lacks space, memory or time: retry, though not for ever
 
 Messages are the reference's words where it quotes them; `about` names the thing and `position` the place in a
 statement.
@@ -80,6 +81,10 @@ class Stale(Fenced):
 
 class Unavailable(MetaError):
     """The world did not answer in time."""
+
+
+class Exhausted(Unavailable):
+    """The world answered that it lacks the space, memory or time for this."""
 
 
 @dataclass(eq=False)

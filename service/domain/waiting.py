@@ -120,6 +120,9 @@ def _overdue(around: Around, now: datetime) -> Waiting | None:
     """A barrier that should have been collected long ago, or one that should have been made."""
     graph, since = around.graph, around.graph.last_injected_at
     if graph.decoupled is not None and graph.decoupled.unindexed:
+        if (failed := graph.decoupled.index_failed) is not None and now < failed.due:
+            text = f"the index of its table could not be built: {failed.error}"
+            return Waiting(Reason.INDEX, text, since, failed.due)
         return Waiting(Reason.INDEX, "the index of its table is being built", since)
     if since is None or now - since <= max(around.pace.interval * OVERDUE_INTERVALS, OVERDUE_LEAST):
         return None

@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.domain.barrier import Decoupled, GraphStatus, GraphView, InFlight, Line, OwnWorker
+from service.domain.barrier import Decoupled, FailedIndex, GraphStatus, GraphView, InFlight, Line, OwnWorker
 from service.domain.dml import SINGLY
 from service.domain.errors import NotFound
 from service.domain.job import HOLDS_PERMIT
@@ -216,6 +216,9 @@ def _views() -> Select[*tuple[Any, ...]]:
             snapshot_backfill.c.start_failures,
             snapshot_backfill.c.start_error,
             snapshot_backfill.c.start_due,
+            snapshot_backfill.c.index_failures,
+            snapshot_backfill.c.index_error,
+            snapshot_backfill.c.index_due,
             job.c.serverless,
             not_(_reading()).label("loaded"),
             job.c.state.label("job_state"),
@@ -363,6 +366,7 @@ def _decoupled(row: Row[*tuple[Any, ...]]) -> Decoupled | None:
         over=row.job_state not in HOLDS_PERMIT,
         merged=bool(row.merged),
         unindexed=bool(row.loaded) and not row.indexed,
+        index_failed=None if row.index_due is None else FailedIndex(row.index_failures, row.index_error, row.index_due),
         own_worker=OwnWorker(row.start_failures, row.start_error, row.start_due) if row.serverless else None,
     )
 

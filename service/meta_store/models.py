@@ -233,6 +233,9 @@ snapshot_backfill = Table(
     Column("start_failures", Integer, nullable=False, server_default=_ZERO),
     Column("start_error", Text),
     Column("start_due", _INSTANT),
+    Column("index_failures", Integer, nullable=False, server_default=_ZERO),
+    Column("index_error", Text),
+    Column("index_due", _INSTANT),
 )
 
 fragment = Table(

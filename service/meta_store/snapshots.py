@@ -6,9 +6,9 @@ from typing import Any, Final
 from sqlalchemy import Row, Select, and_, delete, func, insert, not_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.domain.barrier import GraphStatus
+from service.domain.barrier import FailedIndex, GraphStatus
 from service.domain.job import HOLDS_PERMIT
-from service.meta_store.documents import among
+from service.meta_store.documents import among, printable
 from service.meta_store.models import GRAPH_ID, UNFINISHED, barrier, command, snapshot_backfill
 from service.meta_store.models import graph as graphs
 from service.meta_store.models import job as job_table
@@ -72,6 +72,10 @@ class PostgresSnapshots:
 
     async def index_built(self, graph: GraphId) -> None:
         await self._set(graph, indexed=True)
+
+    async def index_failed(self, graph: GraphId, failed: FailedIndex) -> None:
+        error = printable(failed.error)
+        await self._set(graph, index_failures=failed.failures, index_error=error, index_due=failed.due)
 
     async def replayed(self, graph: GraphId, consumed: Epoch) -> None:
         await self._set(graph, consumed=consumed)

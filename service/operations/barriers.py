@@ -122,7 +122,7 @@ async def _carry_out(world: World, view: GraphView, effect: Effect, recorded: Re
         case RollBack():
             await recovery.roll_back(world, view, term=term)
         case BuildIndex():
-            await snapshots.build_index(world, view.graph, term=term)
+            await snapshots.build_index(world, view, term=term)
         case Retire():
             await snapshots.retire(world, view, term=term)
         case _:

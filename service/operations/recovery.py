@@ -38,7 +38,7 @@ async def abandon(world: World, tx: Transaction, view: GraphView, effect: Abando
         again = effect.failure.exhausted and world.suspects.suspect(view.graph, blamed, now=now)
         if effect.failure.deterministic or again:
             # It would fail in the same way every time, and everybody else would recover with it.
-            await _fail(tx, blamed, effect.reason, now=now)
+            await fail(tx, blamed, effect.reason, now=now)
     await tx.graphs.ask_recovery(view.graph, None)
     facts = {"graph": view.graph, "generation": generation, "reason": effect.reason, "job": blamed}
     await tx.events.append("graph.recovering", facts, now=now)
@@ -76,7 +76,8 @@ def _alone(view: GraphView) -> bool:
     return view.decoupled is None or view.decoupled.own_worker is not None
 
 
-async def _fail(tx: Transaction, job: JobId, error: str, *, now: datetime) -> None:
+async def fail(tx: Transaction, job: JobId, error: str, *, now: datetime) -> None:
+    """End a job that is created or being created with its error; nothing is changed of one that is being stopped."""
     before = await tx.jobs.get(job)
     if before is None or before.state not in {JobState.CREATING, JobState.CREATED}:
         return  # its stop is on its way, and that ends it as well

@@ -10,13 +10,16 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from service.domain.barrier import GraphView
+from service.domain.barrier import FailedIndex, GraphView
+from service.domain.errors import Exhausted, MetaError, Refused, Unavailable
 from service.domain.job import JobState
 from service.domain.parameters import SystemParameters
+from service.domain.retry import BACKOFF_MAX
+from service.operations.recovery import fail
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.protocol.epoch import instant_of
-from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, Term
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, JobId, Term
 from service.protocol.mutation import Add, Pause
 from service.protocol.plan import JobPlan, ScanType
 from service.protocol.report import Collected
@@ -26,6 +29,10 @@ LAG_MAX: Final = timedelta(seconds=3)
 """With less than this left to replay (or three barriers) a job merges: the database graph's epoch reads the rest."""
 INDEX_LATER_ROWS: Final = 100_000
 """Building the index of storage order after so many rows were loaded is faster than keeping it while they are."""
+INDEX_TRIES: Final = 3
+"""So many times the state store may lack space, memory or time for an index before its job fails."""
+INDEX_PAUSE: Final = timedelta(seconds=30)
+"""How long it has then to get some: other jobs may end meanwhile, or an operator help."""
 
 log = logger("snapshots")
 
@@ -84,18 +91,40 @@ async def pause_all(tx: Transaction, *, now: datetime) -> None:
         await tx.commands.add(graph, Pause(), asked_by="pause_on_next_bootstrap", now=now)
 
 
-async def build_index(world: World, graph: GraphId, *, term: Term) -> None:
+async def build_index(world: World, view: GraphView, *, term: Term) -> None:
     """Build the index of the job's table; nothing writes it meanwhile. Repeatable. Then the snapshot is consumed."""
+    graph = view.graph
     async with world.stores.begin(term) as tx:
         snapshot = await tx.snapshots.of_graph(graph)
         plans = [] if snapshot is None else await tx.jobs.plans([snapshot.job])
     for plan in plans:
-        await world.tables.index(plan.relation, term=term)
+        try:
+            await world.tables.index(plan.relation, term=term)
+        except (Refused, Unavailable) as error:
+            await _index_failed(world, view, plan.id, error, term=term)
+            return
     async with world.stores.begin(term) as tx:
         await tx.snapshots.index_built(graph)
         if snapshot is not None:
             parameters = SystemParameters.of(await tx.parameters.all())
             await _replayed(tx, graph, snapshot.epoch, lag_max=lag_max(parameters), now=world.clock.now())
+
+
+async def _index_failed(world: World, view: GraphView, job: JobId, error: MetaError, *, term: Term) -> None:
+    """Have it tried again after a pause, or fail the job, which holds a permit (I13): at once where the state store
+    refuses, after some tries where it lacks space, memory or time. A store that is away is waited for.
+    """
+    failed = None if view.decoupled is None else view.decoupled.index_failed
+    failures = (0 if failed is None else failed.failures) + isinstance(error, Exhausted)
+    over = isinstance(error, Refused) or failures >= INDEX_TRIES
+    log.warning("index.not_built", graph=view.graph, job=job, failures=failures, error=str(error))
+    async with world.stores.begin(term) as tx:
+        now = world.clock.now()
+        if over:
+            await fail(tx, job, f"the index of its table could not be built: {error}", now=now)
+        # Also of one that is being stopped, which does not fail.
+        due = now + (INDEX_PAUSE if isinstance(error, Exhausted) else BACKOFF_MAX)
+        await tx.snapshots.index_failed(view.graph, FailedIndex(failures, str(error), due))
 
 
 async def retire(world: World, view: GraphView, *, term: Term) -> None:

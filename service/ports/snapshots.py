@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from service.domain.barrier import FailedIndex
 from service.protocol.ids import Epoch, GraphId, JobId, RelationId
 
 
@@ -52,6 +53,10 @@ class Snapshots(Protocol):
         ...
 
     async def index_built(self, graph: GraphId) -> None: ...
+
+    async def index_failed(self, graph: GraphId, failed: FailedIndex) -> None:
+        """Record why the index of the job's table could not be built, and when it is tried again."""
+        ...
 
     async def replayed(self, graph: GraphId, consumed: Epoch) -> None:
         """Record how far the log was replayed by what the graph commits."""

@@ -31,7 +31,9 @@ class VersionedTables(Protocol):
         ...
 
     async def index(self, relation: Relation, *, term: Term) -> None:
-        """Build the index of storage order where it is missing."""
+        """Build the index of storage order where it is missing. Raises Exhausted where the store lacks space, memory or
+        time for it, Invalid where it refuses.
+        """
         ...
 
     async def publish(

@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool
 
-from service.domain.errors import Conflict, Invalid, Unavailable
+from service.domain.errors import Conflict, Exhausted, Invalid, Unavailable
 
 Connection = psycopg.AsyncConnection[TupleRow]
 Pool = AsyncConnectionPool[Connection]
@@ -43,6 +43,8 @@ later.
 """
 _TOO_MUCH: Final = "54"
 """SQLSTATE class of what exceeds Postgres's own limits, such as 1600 columns."""
+_EXHAUSTED: Final = ("53100", "53200", "57014")
+"""Among them: no space on the disk, no memory, and a statement that took longer than it may or was cancelled."""
 _TEMPORARY_FILES_LIMIT: Final = "53400"
 """Among them, but the statement's own fault."""
 _TAKEN: Final = (
@@ -122,7 +124,8 @@ def translated() -> Generator[None]:
         raise Conflict(said(error)) from error
     except psycopg.Error as error:
         if is_away(error):
-            raise Unavailable(f"the state store did not answer: {said(error)}") from error
+            kind = Exhausted if error.sqlstate in _EXHAUSTED else Unavailable
+            raise kind(f"the state store did not answer: {said(error)}") from error
         if (error.sqlstate or "").startswith(_TOO_MUCH):
             raise Invalid(said(error)) from error
         raise

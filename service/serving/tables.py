@@ -63,9 +63,14 @@ class PostgresTables:
             raise Invalid(said(error)) from error
 
     async def index(self, relation: Relation, *, term: Term) -> None:
-        async with self._building, writing(self._pool, term) as conn:
-            await conn.execute(sql.SQL("set local maintenance_work_mem = {}").format(INDEX_MEMORY))
-            await conn.execute(relation_ddl.create_storage_index(relation))
+        try:
+            async with self._building, writing(self._pool, term) as conn:
+                # The login may have a limit of its own for statements, which a large index exceeds every time.
+                await conn.execute("set local statement_timeout = 0")
+                await conn.execute(sql.SQL("set local maintenance_work_mem = {}").format(INDEX_MEMORY))
+                await conn.execute(relation_ddl.create_storage_index(relation))
+        except psycopg.Error as error:
+            raise Invalid(said(error)) from error
 
     async def publish(
         self, graph: GraphId, epoch: Epoch, *, term: Term, created: Sequence[Relation]

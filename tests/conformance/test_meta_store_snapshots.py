@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from service.domain.barrier import OwnWorker
+from service.domain.barrier import FailedIndex, OwnWorker
 from service.domain.errors import NotFound, Stale
 from service.domain.job import Job, JobEvent
 from service.ports.meta_store import Stores
@@ -121,6 +121,19 @@ async def test_how_starting_it_goes_is_remembered_with_its_graph(stores: Stores)
                 seen.append(decoupled.own_worker)
             await tx.workers.start_failed(own.graph, failed)
     assert seen == [OwnWorker(), None, replace(failed, error="exit\N{REPLACEMENT CHARACTER}code 3"), None]
+
+
+async def test_why_an_index_could_not_be_built_is_remembered_with_its_graph(stores: Stores) -> None:
+    _, begun = await started(stores, indexed=False)
+    failed = FailedIndex(2, "no\0space", NOW)
+    seen: list[FailedIndex | None] = []
+    async with stores.begin() as tx:
+        for _ in range(2):
+            decoupled = (await tx.graphs.view(begun.graph, now=NOW, lease=LEASE)).decoupled
+            assert decoupled is not None
+            seen.append(decoupled.index_failed)
+            await tx.snapshots.index_failed(begun.graph, failed)
+    assert seen == [None, replace(failed, error="no\N{REPLACEMENT CHARACTER}space")]
 
 
 async def test_several_graphs_are_seen_at_once_as_each_is_alone(stores: Stores) -> None:

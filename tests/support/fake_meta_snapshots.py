@@ -7,13 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from service.domain.barrier import FailedIndex
 from service.domain.job import JobState
 from service.ports.limits import AdaptedScan, AutoLimit, Held, LimitChange, Look
 from service.ports.records import Command, LogicalView, NewLogicalView
 from service.ports.snapshots import Snapshot
 from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, GraphId, JobId, RelationId
 from service.protocol.mutation import Pause, Resume, Stop
-from tests.support.fake_meta_tables import GraphRow, Tables
+from tests.support.fake_meta_tables import GraphRow, Tables, printable
 
 _UNFINISHED = {JobState.CREATING, JobState.CANCELLING}
 
@@ -56,6 +57,10 @@ class FakeSnapshots:
     async def index_built(self, graph: GraphId) -> None:
         if row := self.tables.snapshots.get(graph):
             self.tables.snapshots.put(graph, replace(row, indexed=True))
+
+    async def index_failed(self, graph: GraphId, failed: FailedIndex) -> None:
+        if graph in self.tables.snapshots:
+            self.tables.failed_indexes.put(graph, replace(failed, error=printable(failed.error)))
 
     async def replayed(self, graph: GraphId, consumed: Epoch) -> None:
         if row := self.tables.snapshots.get(graph):
@@ -101,6 +106,7 @@ class FakeSnapshots:
                 table.take(key)
         tables.snapshots.take(graph)
         tables.own_workers.take(graph)
+        tables.failed_indexes.take(graph)
         tables.graphs.take(graph)
 
     def _creating(self) -> list[Snapshot]:

@@ -232,6 +232,7 @@ class FakeGraphs:
             over=tables.jobs[snapshot.job].job.state not in {JobState.CREATING, JobState.CANCELLING},
             merged=snapshot.merged,
             unindexed=not (open_ or snapshot.indexed),
+            index_failed=tables.failed_indexes.get(graph),
             own_worker=tables.own_workers.get(graph, OwnWorker()) if own else None,
         )
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any, Generic, TypeVar
 
-from service.domain.barrier import GraphStatus, OwnWorker
+from service.domain.barrier import FailedIndex, GraphStatus, OwnWorker
 from service.domain.dml import SINGLY
 from service.domain.job import Job
 from service.domain.order import Order
@@ -259,6 +259,7 @@ class Tables:
         """What other graphs do of a command, by the part that stands for the whole."""
         self.snapshots = Table[GraphId, Snapshot](journal)
         self.own_workers = Table[GraphId, OwnWorker](journal)
+        self.failed_indexes = Table[GraphId, FailedIndex](journal)
         self.relations = Table[RelationId, RelationRow](journal)
         self.cleanups = Table[RelationId, Cleanup](journal)
         self.jobs = Table[JobId, JobRow](journal)

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -18,10 +19,11 @@ from service.domain.barrier import (
     RollBack,
     Wait,
 )
-from service.domain.errors import NotFound
+from service.domain.errors import Exhausted, Invalid, NotFound, Unavailable
 from service.domain.job import JobEvent, JobState
 from service.domain.parallelism import Adaptive
-from service.operations import commands, maintenance, queue
+from service.domain.waiting import Reason, Waiting
+from service.operations import commands, maintenance, queue, snapshots, status
 from service.operations.asking import ask
 from service.operations.barriers import advance
 from service.operations.effects import progress_of
@@ -32,6 +34,7 @@ from service.protocol.mutation import Add, Pause, Resume, Stop, Throttle
 from service.protocol.plan import FragmentPlan, PositionState, ScanType, VnodePosition
 from service.protocol.report import ActorReport, Collected, RelationReport
 from service.protocol.vnodes import vnodes_of
+from tests.support.http import StillClock
 from tests.support.leading import Leader, leading
 from tests.support.meta_store import NOW, WORKER, add_created, new_table, new_view, registration
 
@@ -43,15 +46,18 @@ MANY = 200_000
 
 @dataclass
 class Tables:
-    """A state store that notes what it is told."""
+    """A state store that notes what it is told, and does what it does not fail."""
 
     said: list[tuple[str, Any]] = field(default_factory=list[tuple[str, Any]])
+    fails: dict[str, Exception] = field(default_factory=dict[str, Exception])
 
     def __getattr__(self, name: str) -> Any:
         async def note(*values: object, **named: object) -> Any:
             first: Any = values[0]
             told = {"roll_back": lambda: (tuple(first), values[1]), "vacuum": lambda: values[2]}
             self.said.append((name, told.get(name, lambda: first)()))
+            if name in self.fails:
+                raise self.fails[name]
             return {} if name in {"publish", "foreign_readers"} else 0
 
         return note
@@ -257,6 +263,72 @@ async def test_the_index_is_built_once_the_snapshot_is_loaded(life: Life) -> Non
     assert life.tables.last("index").id == life.relation
     snapshot = await life.snapshot()
     assert (snapshot.consumed, snapshot.merged) == (snapshot.epoch, True), "so little is left that nothing is replayed"
+
+
+async def unindexed(life: Life) -> GraphId:
+    """Load the snapshot of a job whose index comes afterwards."""
+    graph = (await life.start()).graph
+    await life.collected(await life.injected(graph))
+    await life.loaded(graph)
+    return graph
+
+
+async def waiting(life: Life) -> Waiting:
+    view = (await status.job(life.leader.world, life.job)).job.waiting
+    assert view is not None
+    return view
+
+
+async def later(life: Life, seconds: float) -> None:
+    """Let time pass in which the worker lives."""
+    assert isinstance(life.leader.world.clock, StillClock)
+    life.leader.world.clock.wall += timedelta(seconds=seconds)
+    async with life.leader.stores.begin() as tx:
+        await tx.workers.seen(WORKER, now=life.leader.world.clock.now())
+
+
+@pytest.mark.parametrize("life", [MANY], indirect=True)
+async def test_a_job_whose_index_lacks_space_again_and_again_fails(life: Life) -> None:
+    """I13: it holds a permit, so that nothing else is created meanwhile."""
+    graph = await unindexed(life)
+    life.tables.fails["index"] = Exhausted("no space left on device")
+    for _ in range(2):
+        assert isinstance(await life.look(graph), BuildIndex)
+        assert await life.state() == JobState.CREATING
+        told = await waiting(life)
+        assert (told.reason, "no space left" in told.text) == (Reason.INDEX, True)
+        assert told.until == life.leader.world.clock.now() + snapshots.INDEX_PAUSE
+        # Meanwhile barriers carry what is asked of the job.
+        await life.barrier(graph)
+        await later(life, snapshots.INDEX_PAUSE.total_seconds())
+    assert isinstance(await life.look(graph), BuildIndex)
+    async with life.leader.stores.begin() as tx:
+        found = await tx.jobs.get(life.job)
+    assert found is not None
+    assert found.state is JobState.FAILED
+    assert found.error == "the index of its table could not be built: no space left on device"
+    assert isinstance(await life.look(graph), Retire)
+
+
+@pytest.mark.parametrize("life", [MANY], indirect=True)
+async def test_a_job_whose_index_is_refused_fails_at_once(life: Life) -> None:
+    graph = await unindexed(life)
+    life.tables.fails["index"] = Invalid("index row size 2712 exceeds the maximum")
+    assert isinstance(await life.look(graph), BuildIndex)
+    assert await life.state() == JobState.FAILED
+
+
+@pytest.mark.parametrize("life", [MANY], indirect=True)
+async def test_a_store_that_is_away_fails_no_job(life: Life) -> None:
+    graph = await unindexed(life)
+    life.tables.fails["index"] = Unavailable("connection refused")
+    for _ in range(5):
+        assert isinstance(await life.look(graph), BuildIndex)
+        assert "connection refused" in (await waiting(life)).text
+        await later(life, 5)
+    life.tables.fails.clear()
+    assert isinstance(await life.look(graph), BuildIndex)
+    assert (await life.snapshot()).merged
 
 
 async def test_it_replays_until_little_is_left(life: Life) -> None:

@@ -18,6 +18,7 @@ from service.domain.barrier import (
     Commit,
     Decoupled,
     Effect,
+    FailedIndex,
     GraphStatus,
     GraphView,
     InFlight,
@@ -404,6 +405,7 @@ def test_a_hung_worker_is_given_up_at_the_deadline() -> None:
     assert environment.now - NOW >= PACE.deadline
 
 
+NO_SPACE = FailedIndex(1, "no space", NOW)
 OWN = replace(RUNNING, graph=GraphId(2), published=Epoch(0), decoupled=Decoupled())
 
 
@@ -414,6 +416,11 @@ OWN = replace(RUNNING, graph=GraphId(2), published=Epoch(0), decoupled=Decoupled
         (OWN, Wait(NOW + PACE.interval, "barrier interval")),
         (replace(OWN, hurries=True), Inject(BarrierKind.CHECKPOINT, W1)),
         (replace(OWN, decoupled=Decoupled(unindexed=True)), BuildIndex()),
+        (replace(OWN, decoupled=Decoupled(unindexed=True, index_failed=NO_SPACE)), BuildIndex()),
+        (
+            replace(OWN, decoupled=Decoupled(unindexed=True, index_failed=replace(NO_SPACE, due=NOW + SECOND))),
+            Wait(NOW + PACE.interval, "barrier interval"),
+        ),
         (
             replace(OWN, decoupled=Decoupled(unindexed=True), in_flight=replace(FLYING, collected=True)),
             Commit(Epoch(9)),

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from service.domain.barrier import Decoupled, GraphStatus, GraphView, InFlight, OwnWorker, Pace
+from service.domain.barrier import Decoupled, FailedIndex, GraphStatus, GraphView, InFlight, OwnWorker, Pace
 from service.domain.job import Job, JobState
 from service.domain.progress import ScanProgress
 from service.domain.waiting import Around, Reason, Waiting, why
@@ -116,6 +116,22 @@ def test_a_job_waits_for_a_worker_of_its_own(own: OwnWorker, text: str, until: d
     alone = why(JOB, [SCAN], replace(facts, own_workers=False), now=NOW)
     assert alone is not None
     assert "TIDEFILL_LAUNCHER" in alone.text, "nobody will start it"
+
+
+@pytest.mark.parametrize(
+    ("failed", "waiting"),
+    [
+        (None, Waiting(Reason.INDEX, "the index of its table is being built", BEGAN)),
+        (FailedIndex(1, "no space", NOW), Waiting(Reason.INDEX, "the index of its table is being built", BEGAN)),
+        (
+            FailedIndex(1, "no space", NOW + SECOND),
+            Waiting(Reason.INDEX, "the index of its table could not be built: no space", BEGAN, NOW + SECOND),
+        ),
+    ],
+)
+def test_a_job_waits_for_the_index_of_its_table(failed: FailedIndex | None, waiting: Waiting) -> None:
+    facts = around(decoupled=Decoupled(unindexed=True, index_failed=failed), last_injected_at=BEGAN)
+    assert why(JOB, [SCAN], facts, now=NOW) == waiting
 
 
 def test_a_worker_that_the_graph_has_lost_is_not_alive() -> None:

@@ -4,7 +4,7 @@ import pytest
 from psycopg import OperationalError, errors
 from psycopg.conninfo import conninfo_to_dict
 
-from service.domain.errors import Conflict, Invalid, Unavailable
+from service.domain.errors import Conflict, Exhausted, Invalid, Unavailable
 from service.serving.connections import translated, url_as, with_settings
 
 
@@ -37,7 +37,8 @@ def test_settings_join_those_of_the_url() -> None:
     [
         (OperationalError("connection refused"), Unavailable),
         (errors.AdminShutdown("x"), Unavailable),
-        (errors.DiskFull("x"), Unavailable),
+        (errors.DiskFull("x"), Exhausted),
+        (errors.QueryCanceled("x"), Exhausted),
         (errors.LockNotAvailable("x"), Unavailable),
         (errors.DeadlockDetected("x"), Unavailable),
         (errors.DuplicateTable("x"), Conflict),
@@ -47,8 +48,9 @@ def test_settings_join_those_of_the_url() -> None:
     ],
 )
 def test_what_an_error_means(raised: Exception, expected: type[Exception]) -> None:
-    with pytest.raises(expected), translated():
+    with pytest.raises(expected) as found, translated():
         raise raised
+    assert type(found.value) is expected
 
 
 @pytest.mark.parametrize("url", ["postgresql://u:secret@h:x y/d", "secret", "postgresql://u:secret@h/d?nope=1"])
