@@ -150,7 +150,9 @@ async def _failed(world: World, tx: Transaction, source: Source, cleanup: Source
 
 
 async def skip_idle(world: World, source: Source, *, term: Term) -> None:
-    """Have a slot forget the log up to now, if nothing needs it: held, so that nothing begins to need it meanwhile."""
+    """Have a slot forget the log up to now, if nothing needs it, as much as can be read in a short time. The source is
+    held, so that nothing begins to need it meanwhile.
+    """
     async with world.stores.begin(term) as tx:
         if not await tx.following.idle(source.id):
             return

@@ -131,7 +131,7 @@ class Replication(Protocol):
         ...
 
     async def skip(self, at: Address, slot: str) -> tuple[Lsn, int]:
-        """Have the slot forget everything up to now, and return where that is, with a transaction's id: of those before
-        it changes may have been forgotten.
+        """Have the slot forget everything up to now, or a limited part of that, to be called again; return where that
+        is, with a transaction's id: of those before it changes may have been forgotten.
         """
         ...

@@ -21,6 +21,10 @@ select
 """
 
 
+STEP_BYTES: Final = 512 << 20
+"""How far a slot is moved at once: it reads all that, and a statement that is cancelled moves nothing."""
+
+
 class PostgresReplication:
     """See `service.ports.sources.Replication`."""
 
@@ -78,7 +82,9 @@ class PostgresReplication:
             # What the slot has confirmed already may be further than what is asked for; it never goes back.
             moved = await (
                 await conn.execute(
-                    "select end_lsn::text from pg_replication_slot_advance(%s, pg_current_wal_flush_lsn())", [slot]
+                    "select end_lsn::text from pg_replication_slot_advance(%s, least(pg_current_wal_flush_lsn(),"
+                    " (select confirmed_flush_lsn + %s::numeric from pg_replication_slots where slot_name = %s)))",
+                    [slot, STEP_BYTES, slot],
                 )
             ).fetchone()
             found = await (await conn.execute("select pg_current_xact_id()::text::bigint")).fetchone()

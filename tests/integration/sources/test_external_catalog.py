@@ -9,6 +9,8 @@ import pytest
 from service.domain.errors import Conflict, Invalid, Unavailable
 from service.domain.external import ExternalIndex, ExternalTable, Identity
 from service.ports.sources import Address, SourceLoad
+from service.protocol.cdc import lsn_of
+from service.sources import replication
 from service.sources.replication import PostgresReplication
 from service.sources.tables import PostgresExternalTables
 from tests.support.external import External, external_database
@@ -187,6 +189,20 @@ async def test_a_slot_is_made_skipped_told_and_dropped(external: External) -> No
     await REPLICATION.drop_slot(external.address, "s")
     await REPLICATION.drop_slot(external.address, "s")
     assert await TABLES.slot(external.address, "s") is None
+
+
+async def test_a_slot_far_behind_is_skipped_step_by_step(external: External, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A statement that is cancelled moves nothing, so that none may have too much to read."""
+    monkeypatch.setattr(replication, "STEP_BYTES", 1 << 20)
+    external.run("create table t (id int)")
+    at = [lsn_of(await REPLICATION.create_slot(external.address, "s"))]
+    external.run("insert into t select generate_series(1, 40000)")
+    ((end,),) = external.rows("select pg_current_wal_flush_lsn()::text")
+    while at[-1] < lsn_of(end):
+        at.append(lsn_of((await REPLICATION.skip(external.address, "s"))[0]))
+        assert at[-2] < at[-1] < at[-2] + (2 << 20)
+    assert len(at) > 3
+    await REPLICATION.drop_slot(external.address, "s")
 
 
 async def test_a_server_is_told_as_it_is(external: External) -> None:
