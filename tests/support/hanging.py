@@ -28,6 +28,8 @@ class Way:
     """What is sent after the answer again and again."""
     listener: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0)))
     over: bool = False
+    late: tuple[bytes, float] | None = None
+    """What is asked in these words is brought so many seconds later."""
 
     @property
     def port(self) -> int:
@@ -48,6 +50,8 @@ class Way:
                     data = one.recv(1 << 16)
                     if not data:
                         return
+                    if self.late is not None and one is client and self.late[0] in data:
+                        self.hangs.wait(self.late[1])
                     (server if one is client else client).sendall(data)
 
     def _answer(self, client: socket.socket) -> None:

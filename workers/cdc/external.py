@@ -1,6 +1,6 @@
 """The external database: what it is asked, and what it answers. What goes wrong there is `workers.cdc.connecting`'s."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,7 +14,8 @@ from workers.cdc.connecting import ANSWER_SECONDS, BRIEF_SECONDS, AwayError, Cha
 from workers.cdc.fold import Key, Values
 from workers.cdc.keys import BEYOND, ExternalKey, ExternalTable, Stretch, regions_query, rows_query
 from workers.cdc.log import MESSAGE_BYTES_MAX
-from workers.cdc.log_stream import LaterError, LogStream, patience
+from workers.cdc.log_stream import LaterError, LogStream
+from workers.cdc.patience import Patience
 from workers.cdc.pgoutput import ColumnSent, lsn_text, piece_of, text_of
 from workers.cdc.snapshots import Snapshot
 from workers.cdc.streaming import Streaming
@@ -78,8 +79,10 @@ class Session:
     """What was asked of the log and is not read yet."""
     moving: Streaming | None = field(default=None, init=False)
     """The slot's way to where it was told to be."""
-    slow: bool = field(default=False, init=False)
-    """Whether an epoch went without what was asked last."""
+    patience: Patience = field(default_factory=Patience, init=False)
+    """How long the log is waited for."""
+    moves: Patience = field(default_factory=Patience, init=False)
+    """How long the slot is waited for."""
 
     @classmethod
     def open(cls, conninfo: str, slot: str, publication: str) -> "Session":
@@ -140,18 +143,19 @@ class Session:
             return None
         return str(system)
 
-    def advance(self, offset: int) -> None:
+    def advance(self, offset: int, clock: Callable[[], float]) -> None:
         """Let the external database forget what ends at or before a committed offset. It reads all that. Raises
         AwayError, LaterError where that takes longer than an epoch may wait for it; then it is to be called again.
         """
-        begun = self.moving is not None
         if self.moving is None:
             query = f"select end_lsn from pg_replication_slot_advance({quoted_text(self.slot)}, '{lsn_text(offset)}')"
             self.moving = Streaming.begin(self.log, query)
+            self.moves.asked(clock())
         while not self.moving.over:
-            if self.moving.take(patience(late=begun, slow=self.slow)) is None:
-                self.slow = True
+            if self.moving.take(self.moves.allows()) is None:
+                self.moves.missed(clock())
                 raise LaterError("the external database is still reading what its slot may forget")
+        self.moves.came()
         self.moving = None
 
     def high(self) -> int:
@@ -163,7 +167,7 @@ class Session:
             ask(self.control, "select pg_logical_emit_message(true, 'tidefill', '')")
         return inserted
 
-    def asked(self, after: int, limit: int | None) -> LogStream | None:
+    def asked(self, after: int, limit: int | None, now: float) -> LogStream | None:
         """Return what was asked of the log before and has not come yet, or ask for it up to its present end: the
         transactions that the slot has not forgotten, in the order of their commits; with a limit, about so many
         messages. None where nothing at all was written after `after`.
@@ -175,6 +179,7 @@ class Session:
             upto = self.high()
             if upto > after:
                 self.stream = LogStream.begin(self.log, self._peek(upto, limit), upto, limit)
+                self.patience.asked(now)
         return self.stream
 
     def forget(self) -> None:

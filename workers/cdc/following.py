@@ -157,6 +157,8 @@ class _Epoch:
     def __post_init__(self) -> None:
         self.until = self.clock() + WRITING_SECONDS
         self.reader = LogReader(self.offset, self.now, self._describe)
+        self.second = False
+        """Whether the log was read before in this epoch."""
         self.asked = False
         self.under_way: Generator[None] | None = None
         """The writing that the state store is at."""
@@ -171,10 +173,10 @@ class _Epoch:
     def _run(self, limit: int | None) -> int:
         while True:
             self.asked, before = False, self.reader.at
-            log = self.session.asked(before, limit)
+            log = self.session.asked(before, limit, self.clock())
             if log is None:
                 # Nothing at all was written since: there is no log to be read.
-                self.session.slow = False
+                self.session.patience.slow = False
                 return before
             told, limit = self._read(log), log.limit
             if self.asked:
@@ -186,23 +188,24 @@ class _Epoch:
             else:
                 # All that was told had been read before.
                 limit *= 4
+            self.second = True
 
     def _read(self, log: LogStream) -> int:
         """Read and write what was asked for; return how many messages there were."""
-        told = 0
+        told, patience = 0, self.session.patience
         try:
-            for part in self.reader.read(log.messages(slow=self.session.slow)):
+            for part in self.reader.read(log.messages(patience.allows(second=self.second))):
                 told += part.messages
                 self._take(part)
             self._written()
         except LaterError:
-            self.session.slow = True
+            patience.missed(self.clock(), second=self.second)
             raise
         except BaseException:
             self.session.forget()
             raise
         self.session.forget()
-        self.session.slow = log.late
+        patience.came()
         return told
 
     def _take(self, part: Part | Truncated) -> None:

@@ -157,10 +157,10 @@ class SourceScans:
         seen = session.look(self.offset)
         tables = self._look_at_tables(session)
         if session.stream is None and (session.moving or self.committed - seen.confirmed >= ADVANCE_BYTES):
-            session.advance(self.committed)
+            session.advance(self.committed, epoch.clock)
         behind = seen.inserted - self.offset > BEHIND_BYTES
         # A page counts only with the log up to after it: what was asked for before it is not enough.
-        slow = session.slow or session.stream is not None
+        slow = session.patience.slow or session.stream is not None
         for table in tables:
             if slow and table.may_read(paused=epoch.paused):
                 table.waiting = "the external database takes long to decode its log, which comes first"

@@ -6,7 +6,7 @@ import pytest
 from tests.support.cdc_steps import Started, add, execute, finish
 from tests.support.cdc_tables import NUMBERS, SPLIT
 from tests.support.hanging import message, rows_of, said, way_to
-from workers.cdc import connecting, following, log, log_stream
+from workers.cdc import connecting, following, log, patience
 from workers.cdc.connecting import AwayError, connect
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
@@ -86,7 +86,7 @@ async def test_a_log_that_takes_long_to_decode_keeps_no_epoch(
     async with started(NUMBERS, rows=3) as world:
         await finish(world)
         add(world, NUMBERS, 50, "new")
-        monkeypatch.setattr(log_stream, "FIRST_SECONDS", 0.0)
+        monkeypatch.setattr(patience, "FIRST_SECONDS", 0.0)
         before = world.offset
         execute(world, "create table others (id int)")
         execute(world, "insert into others select generate_series(1, 300000)")
@@ -100,31 +100,13 @@ async def test_a_log_that_takes_long_to_decode_keeps_no_epoch(
         assert (world.waiting, len(await world.rows(NUMBERS))) == (None, 4)
 
 
-async def test_history_waits_while_the_log_takes_long_and_is_read_afterwards(
-    started: Started, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with started(NUMBERS, rows=500) as world:
-        with monkeypatch.context() as patch:
-            patch.setattr(log_stream, "FIRST_SECONDS", 0.0)
-            execute(world, "create table others (id int)")
-            execute(world, "insert into others select generate_series(1, 300000)")
-            await world.epoch(world.throttled(None))
-            assert world.waiting == "the external database is still decoding its log"
-            assert await world.rows(NUMBERS) == []
-        for _ in range(600):
-            await world.epoch(interval_ms=100)
-            if world.finished:
-                break
-        assert len(await world.rows(NUMBERS)) == 500
-
-
 async def test_a_session_that_is_closed_leaves_its_slot(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
     """What still decodes would keep the slot from the next worker, and from being dropped."""
     async with started(NUMBERS, rows=3) as world:
         await finish(world)
         execute(world, "create table others (id int)")
         execute(world, "insert into others select generate_series(1, 300000)")
-        monkeypatch.setattr(log_stream, "FIRST_SECONDS", 0.0)
+        monkeypatch.setattr(patience, "FIRST_SECONDS", 0.0)
         await world.epoch()
         assert world.waiting == "the external database is still decoding its log"
         world.close()

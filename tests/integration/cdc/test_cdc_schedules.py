@@ -15,7 +15,7 @@ from service.protocol.mutation import Pause, Resume
 from tests.support.cdc_tables import ENTIRE, NUMBERS, PARTED, SPLIT, TEXTS
 from tests.support.real_cdc import CdcWorld, External, LocalPages, interleaved
 from tests.support.state_store import prepared_store
-from workers.cdc import backoff, log, log_stream
+from workers.cdc import backoff, log, patience
 from workers.runners import source_scan as executor
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
@@ -29,7 +29,7 @@ async def _live(world: CdcWorld, random: Random, monkeypatch: pytest.MonkeyPatch
                 world.external.change(random)
             mutation: Any = None
             # The log may come an epoch later than it was asked for.
-            monkeypatch.setattr(log_stream, "FIRST_SECONDS", slow.choice((0.0, 5.0, 5.0)))
+            monkeypatch.setattr(patience, "FIRST_SECONDS", slow.choice((0.0, 5.0, 5.0)))
             if not random.randrange(4):
                 mutation = random.choice(
                     (
@@ -65,7 +65,7 @@ async def test_a_table_is_the_external_one_up_to_its_positions_at_every_epoch(
         await world.prepare()
         await world.epoch(world.throttled(random.choice((None, 5_000, 5_000, 5_000))))
         await _live(world, random, monkeypatch)
-        monkeypatch.setattr(log_stream, "FIRST_SECONDS", 5.0)
+        monkeypatch.setattr(patience, "FIRST_SECONDS", 5.0)
         external.rest()
         await world.epoch(Resume())
         await world.epoch(world.throttled(None))

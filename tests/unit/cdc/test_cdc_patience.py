@@ -1,0 +1,83 @@
+"""How long epochs wait for a source whose answers take long."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from workers.cdc.patience import AGAIN_SECONDS, FIRST_SECONDS, WITHIN_SECONDS, Patience
+
+LONG = 300
+"""Epochs."""
+
+
+@dataclass
+class Epochs:
+    """Barriers at an interval, each of which asks a source that takes so long to answer."""
+
+    takes: float
+    interval: float
+    patience: Patience = field(default_factory=lambda: Patience(slow=True))
+    now: float = 0.0
+    asked: float | None = None
+
+    def run(self, number: int) -> list[float]:
+        """Return how long epochs waited, one after the other."""
+        return [self.epoch() for _ in range(number)]
+
+    def epoch(self) -> float:
+        began = self.now
+        if self.asked is None:
+            self.asked = began
+            self.patience.asked(began)
+        allowed, lacking = self.patience.allows(), max(self.asked + self.takes - began, 0.0)
+        waited = min(allowed, lacking)
+        if lacking <= allowed:
+            self.patience.came()
+            self.asked = None
+        else:
+            self.patience.missed(began + waited)
+        self.now = max(began + waited, began + self.interval)
+        return waited
+
+
+@pytest.mark.parametrize("takes", [0.0, 0.05, 0.11, 0.5, 0.95])
+@pytest.mark.parametrize("interval", [0.05, 0.1, 1.0, 10.0])
+def test_a_source_that_answers_within_an_epoch_does_not_stay_slow(takes: float, interval: float) -> None:
+    """History is read only where it is not."""
+    epochs = Epochs(takes, interval)
+    epochs.run(round(2 + takes / interval))
+    assert not epochs.patience.slow
+    assert epochs.run(LONG) == pytest.approx([takes] * LONG)
+    assert not epochs.patience.slow
+
+
+@pytest.mark.parametrize("takes", [3.0, 30.0, 500.0])
+@pytest.mark.parametrize("interval", [0.1, 1.0])
+def test_a_source_that_takes_longer_stays_slow_and_costs_an_epoch_little(takes: float, interval: float) -> None:
+    epochs = Epochs(takes, interval, Patience())
+    assert epochs.epoch() == FIRST_SECONDS
+    assert max(epochs.run(LONG)) <= AGAIN_SECONDS
+    epochs.run(round(takes / interval) + 2)
+    assert epochs.patience.slow or epochs.patience.missing is not None
+
+
+@pytest.mark.parametrize(("takes", "interval"), [(1.05, 0.1), (1.05, 1.0), (1.9, 1.0), (3.0, 10.0)])
+def test_a_source_at_the_limit_costs_less_than_half_of_the_time(takes: float, interval: float) -> None:
+    """What came between two epochs may have come in time: it is waited for once, and not found."""
+    epochs = Epochs(takes, interval)
+    assert sum(epochs.run(LONG)) < epochs.now / 2
+
+
+def test_a_second_question_is_waited_for_longer_each_time() -> None:
+    patience = Patience(slow=True)
+    waits: list[float] = []
+    for _ in range(9):
+        patience.asked(0.0)
+        waits.append(patience.allows(second=True))
+        patience.missed(waits[-1], second=True)
+        assert patience.allows() == 0.0
+        patience.came()
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, WITHIN_SECONDS, WITHIN_SECONDS, WITHIN_SECONDS]
+    patience.asked(0.0)
+    patience.came()
+    assert (patience.slow, patience.allows(second=True)) == (False, FIRST_SECONDS)
