@@ -56,7 +56,9 @@ BRIEF_SECONDS: Final = 3.0
 ANSWER_SECONDS: Final = 25.0
 """How long it may take for anything else: a little more than it allows itself."""
 EPOCH_SECONDS: Final = 40.0
-"""How long an epoch waits for all that it asks besides the log and pages."""
+"""How long an epoch waits for all that it asks besides the log and pages;"""
+PART_SECONDS: Final = 3.0
+"""for each part of the log at least so long, for it may have to ask where the keys of every part lie."""
 ANSWER_BYTES_MAX: Final = 512 << 20
 """How much it may send in one answer, which is in memory whole."""
 _CHANGED: Final = ("42703", "42P01", "42804", "42883", "42846", "3F000")
@@ -100,6 +102,10 @@ class Patient(psycopg.Connection[TupleRow]):
     patience: float = ANSWER_SECONDS
     left: float = float("inf")
     """How long it waits altogether before somebody allows it more."""
+
+    def allow(self, seconds: float) -> None:
+        """Have at least so long for what is asked next."""
+        self.left = max(self.left, seconds)
 
     def wait(self, gen: PQGen[Answer], interval: float = 0.1, timeout: float | None = None) -> Answer:
         """See psycopg. Raises OperationalError where no answer has come in time, TooMuchError."""

@@ -12,6 +12,7 @@ even if nothing was, or the slot would hold the log of idle tables for ever.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,7 +21,8 @@ import psycopg
 from service.protocol.barrier import Barrier
 from service.protocol.ids import Epoch, FragmentId
 from workers.cdc.apply import Applying, applying, is_refusal, reason_of
-from workers.cdc.connecting import AwayError, ChangedError
+from workers.cdc.budget import Budget
+from workers.cdc.connecting import PART_SECONDS, AwayError, ChangedError
 from workers.cdc.external import Session, ask
 from workers.cdc.fold import Applies, Change, Folded, Key, Values, fold
 from workers.cdc.keys import FRESH, SETTLED, ExternalTable, Stretch, keyed
@@ -34,11 +36,11 @@ from workers.state_store.postgres import PostgresStore
 _TRIES: Final = 100
 """A transaction is committed before others see it, for a moment; longer only where it waits for a standby."""
 WRITING_SECONDS: Final = 150.0
-"""How long an epoch writes changes: a transaction is in one of them whole, everybody waits for it, and a barrier has
-300 seconds.
-"""
-_MORE_SECONDS: Final = 15.0
-"""How long it goes on once the table that took longest is left out."""
+"""How long one transaction may take: an epoch writes it whole, and all barriers wait for that."""
+READING_SECONDS: Final = 20.0
+"""An epoch that has read for so long stops at the next commit."""
+ENDING_SECONDS: Final = 200.0
+"""An epoch that has read for so long is undone: a barrier has 300 seconds, with what comes before and after."""
 TOO_LONG: Final = f"a transaction takes more than {WRITING_SECONDS:.0f} s to be written"
 REBUILD: Final = "DROP and CREATE the table again"
 
@@ -101,30 +103,26 @@ def follow(
     barrier: Barrier,
     clock: Callable[[], float],
 ) -> Followed:
-    """Read the log from `offset` to its present end, or about `limit` changes of it; when it returns, all of it is
-    durable. Raises AwayError, then nothing of it is written, LaterError where the log takes longer than an epoch may
-    wait for it; and what the state store raises.
+    """Read the log from `offset` to its present end, or about `limit` changes of it, or what can be read in
+    READING_SECONDS; when it returns, all of it is durable. Raises AwayError, LaterError where the next epoch is to try
+    again at once: then nothing of it is written, but tables that broke stay broken. Raises what the state store raises.
     """
     with applying(store) as writing:
-        one = _Epoch(
-            session,
-            writing,
-            {table.fragment: table for table in tables},
-            barrier.curr,
-            session.snapshot(),
-            offset,
-            clock,
-        )
+        by_id = {table.fragment: table for table in tables}
+        one = _Epoch(session, writing, by_id, barrier.curr, session.snapshot(), offset, clock)
         try:
             end = one.run(limit)
         except LaterError:
             raise
-        except AwayError:
+        except AwayError as error:
             # Up to Postgres 17 nothing can be decoded of a time without the publication, though it be there again.
-            _look_at_publication(session, tables)
-            if not tables or any(table.broken is None for table in tables):
-                raise
-            end = offset
+            with suppress(AwayError):
+                _look_at_publication(session, tables)
+            if any(table.broken is not None for table in tables):
+                # Without them the next try is another one.
+                raise LaterError(str(error)) from error
+            raise
+        session.control.allow(PART_SECONDS)
         # Looked at again, now that all was read: what happened to slot and publication meanwhile may have cost changes.
         seen = session.look(offset)
         _look_at_publication(session, tables)
@@ -155,13 +153,19 @@ class _Epoch:
     clock: Callable[[], float]
 
     def __post_init__(self) -> None:
-        self.until = self.clock() + WRITING_SECONDS
-        self.reader = LogReader(self.offset, self.now, self._describe)
+        self.began = self.clock()
+        self.reader = LogReader(self.offset, self.now, self._describe, self._enough)
+        self.budget = Budget(self.began)
+        self.log: LogStream | None = None
+        """What is being read."""
         self.second = False
         """Whether the log was read before in this epoch."""
+        self.stopped = False
         self.asked = False
         self.under_way: Generator[None] | None = None
         """The writing that the state store is at."""
+        self.charged: FragmentId | None = None
+        """Whose time it is; None: of a transaction that has ended."""
 
     def run(self, limit: int | None) -> int:
         """Read and write; return the new offset."""
@@ -172,19 +176,22 @@ class _Epoch:
 
     def _run(self, limit: int | None) -> int:
         while True:
-            self.asked, before = False, self.reader.at
-            log = self.session.asked(before, limit, self.clock())
+            self.asked, self.stopped, before = False, False, self.reader.at
+            self.log = log = self.session.asked(before, limit, self.clock())
             if log is None:
                 # Nothing at all was written since: there is no log to be read.
                 self.session.patience.slow = False
                 return before
             told, limit = self._read(log), log.limit
+            if self.stopped and any(table.fresh for table in self.tables.values()):
+                # The log comes first; without pages the next epoch keeps what it has read.
+                raise LaterError("the log takes long to be read")
             if self.asked:
                 limit = None
+            elif self.stopped or (limit is not None and told >= limit and self.reader.at > before):
+                return self.reader.at
             elif limit is None or told < limit:
                 return max(log.upto, self.reader.at)
-            elif self.reader.at > before:
-                return self.reader.at
             else:
                 # All that was told had been read before.
                 limit *= 4
@@ -193,8 +200,10 @@ class _Epoch:
     def _read(self, log: LogStream) -> int:
         """Read and write what was asked for; return how many messages there were."""
         told, patience = 0, self.session.patience
+        self.budget = Budget(self.clock() - log.waited)
+        seconds = patience.allows(second=self.second)
         try:
-            for part in self.reader.read(log.messages(patience.allows(second=self.second))):
+            for part in self.reader.read(log.messages(seconds, until=self.began + ENDING_SECONDS, clock=self.clock)):
                 told += part.messages
                 self._take(part)
             self._written()
@@ -206,29 +215,48 @@ class _Epoch:
             raise
         self.session.forget()
         patience.came()
+        patience.slow = patience.slow or self.stopped
         return told
+
+    def _enough(self) -> bool:
+        """Whether to stop at this commit. A row that was asked for is newer: then the log is read on to its moment."""
+        self.stopped = not (self.second or self.asked) and self.clock() - self.began > READING_SECONDS
+        return self.stopped
 
     def _take(self, part: Part | Truncated) -> None:
         if isinstance(part, Truncated):
             self._written()
             for fragment in part.fragments:
                 self._truncate(self.tables[fragment])
+                self._charge(fragment)
             return
         for fragment, key in self.reader.too_large.items():
             table = self.tables[fragment]
             table.breaks(f"{ROW_TOO_LARGE} at {_keyed(table, key)}" if key else ROW_TOO_LARGE)
-        if part.changes and self.clock() >= self.until:
-            most = max(part.changes, key=lambda fragment: len(part.changes[fragment]))
-            self.tables[most].breaks(TOO_LONG)
-            self.until = self.clock() + _MORE_SECONDS
+        if part.changes:
+            self.session.control.allow(PART_SECONDS)
+            # They were decoded together.
+            self._charge(max(part.changes, key=lambda fragment: len(part.changes[fragment])))
         for fragment, changes in part.changes.items():
             self._write(self.tables[fragment], changes)
+        self.reader.drop({fragment for fragment, table in self.tables.items() if table.broken is not None})
+        if part.ended:
+            self.charged = None
+            self.budget.ended()
+        elif (most := self.budget.exceeded(WRITING_SECONDS)) is not None:
+            self.tables[most].breaks(TOO_LONG)
+            raise AwayError(self.tables[most].broken)
+
+    def _charge(self, fragment: FragmentId | None) -> None:
+        assert self.log is not None
+        self.budget.charge(fragment, self.clock() - self.log.waited)
 
     def _written(self) -> None:
         """Wait for what is under way. Raises what its writing does."""
         under_way, self.under_way = self.under_way, None
         if under_way is not None:
             next(under_way, None)
+            self._charge(self.charged)
 
     def _truncate(self, table: TableEpoch) -> None:
         if table.broken is not None:
@@ -249,10 +277,12 @@ class _Epoch:
             return
         if not (folded.made or folded.lacking or folded.ended or folded.asked):
             return
+        self._charge(table.fragment)
         self._written()
         if table.broken is None:
-            self.under_way = self._writing(table, folded, len(changes))
+            self.under_way, self.charged = self._writing(table, folded, len(changes)), table.fragment
             next(self.under_way, None)
+            self._charge(table.fragment)
 
     def _writing(self, table: TableEpoch, folded: Folded, changes: int) -> Generator[None]:
         """Bring what was folded to the store, and let it write; what comes of that is seen when it is asked for."""
@@ -313,7 +343,8 @@ class _Epoch:
         return applies
 
     def _describe(self, sent: TableSent) -> Sequence[Picked]:
-        known = [(one, one.table.named == (sent.schema, sent.name)) for one in self.tables.values()]
+        whole = [one for one in self.tables.values() if one.broken is None]
+        known = [(one, one.table.named == (sent.schema, sent.name)) for one in whole]
         mine = [(one, same) for one, same in known if same or one.table.oid == sent.oid]
         if not mine:
             return ()

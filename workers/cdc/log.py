@@ -4,7 +4,7 @@ What ended at or before the offset is dropped: it is part of what is stored. A t
 record begins; offsets lie between records, so that a record ends at or before one exactly where it begins before it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
@@ -52,10 +52,11 @@ class Picked:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Changes by table, in the order of their commits. `messages` were read for it."""
+    """Changes by table, in the order of their commits. `messages` were read for it; `ended`: a commit among them."""
 
     changes: dict[FragmentId, list[Change]]
     messages: int
+    ended: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def picked(table: ExternalTable, fragment: FragmentId, sent: TableSent) -> Picke
 @dataclass
 class LogReader:
     """Reads from an offset on. `describe` is told of every table that is sent, and says how its rows are picked by each
-    table that follows it.
+    table that follows it. After each commit `enough` says whether to stop there.
     """
 
     at: int
@@ -105,6 +106,7 @@ class LogReader:
     now: Snapshot
     """Any recent one: it says the upper half of the transactions' ids."""
     describe: Callable[[TableSent], Sequence[Picked]]
+    enough: Callable[[], bool]
     xids: set[int] = field(default_factory=set[int])
     changes: int = 0
     committed_at: int | None = None
@@ -115,6 +117,7 @@ class LogReader:
     _pending: dict[FragmentId, list[Change]] = field(default_factory=dict[FragmentId, list[Change]])
     _xid: int = 0
     _stamp: bytes = b""
+    _ended: bool = False
 
     def read(self, messages: Iterable[bytes]) -> Iterator[Part | Truncated]:
         """Read what the slot gives, which may begin before the offset."""
@@ -138,8 +141,8 @@ class LogReader:
                 yield self._part(count)
                 yield self._truncated(decode(message))
                 count, size = 0, 0
-            else:
-                self._note(decode(message), skipping=skipping)
+            elif self._note(decode(message), skipping=skipping) and self.enough():
+                break
         yield self._part(count)
 
     @property
@@ -147,8 +150,15 @@ class LogReader:
         """The transactions that were read, also the one that is not read to its end; a set that does not grow."""
         return self.xids | {self._xid}
 
+    def drop(self, fragments: Container[FragmentId]) -> None:
+        """Decode the rows of these tables no longer."""
+        self._tables = {
+            oid: [one for one in tables if one.fragment not in fragments] for oid, tables in self._tables.items()
+        }
+
     def _part(self, messages: int) -> Part:
-        part, self._pending = Part(self._pending, messages), {}
+        part = Part(self._pending, messages, self._ended)
+        self._pending, self._ended = {}, False
         return part
 
     def _skips(self, begin: Event) -> bool:
@@ -158,12 +168,16 @@ class LogReader:
         self._xid, self._stamp = self.now.full(begin.xid), _stamp(begin.committed_at)
         return False
 
-    def _note(self, event: Event, *, skipping: bool) -> None:
+    def _note(self, event: Event, *, skipping: bool) -> bool:
+        """Return whether a transaction has ended that was read."""
         if isinstance(event, TableSent):
             self._tables[event.oid] = self.describe(event)
-        elif isinstance(event, Commit) and not skipping:
-            self.at, self.committed_at = event.end, event.committed_at
-            self.xids.add(self._xid)
+        if not isinstance(event, Commit) or skipping:
+            return False
+        self.at, self.committed_at = event.end, event.committed_at
+        self.xids.add(self._xid)
+        self._ended = True
+        return True
 
     def _truncated(self, event: Event) -> Truncated:
         assert isinstance(event, Truncate)

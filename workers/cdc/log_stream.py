@@ -6,7 +6,7 @@ So the question outlives the epoch that asked it. Barriers go on without the sou
 come (I13).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,20 +29,28 @@ class LogStream:
     rows: Streaming
     upto: int
     limit: int | None
+    waited: float = 0.0
+    """How many seconds the external database was waited for."""
 
     @classmethod
     def begin(cls, connection: Patient, query: str, upto: int, limit: int | None) -> "LogStream":
         """Ask for the log. Raises AwayError."""
         return cls(Streaming.begin(connection, query), upto, limit)
 
-    def messages(self, seconds: float) -> Iterator[bytes]:
-        """Give the messages; the first is waited for so long. Raises AwayError; LaterError where none has come yet."""
+    def messages(self, seconds: float, *, until: float, clock: Callable[[], float]) -> Iterator[bytes]:
+        """Give the messages; the first is waited for so long, and all are read before `until`. Raises AwayError;
+        LaterError where none has come yet.
+        """
         while not self.rows.over:
-            rows = self.rows.take(seconds)
+            began = clock()
+            if began >= until:
+                raise AwayError("the log was not read in the time that an epoch has")
+            rows = self.rows.take(min(seconds, until - began))
+            self.waited += clock() - began
             if rows is None and seconds < WITHIN_SECONDS:
                 raise LaterError("the external database is still decoding its log")
             if rows is None:
-                raise AwayError(f"the rest of the log did not come within {seconds:g} s")
+                raise AwayError(f"the rest of the log did not come within {min(seconds, until - began):.0f} s")
             seconds = WITHIN_SECONDS
             for row in rows:
                 yield row[_MESSAGE_AT:]

@@ -167,20 +167,23 @@ class SourceScans:
             elif not behind:
                 self._read_pages(session, table, epoch)
         mine = [table.epoch() for table in tables if table.table is not None]
-        followed = follow(
-            session,
-            epoch.stores.versioned,
-            mine,
-            offset=self.offset,
-            undecided=self.undecided,
-            limit=BEHIND_CHANGES if behind else None,
-            barrier=epoch.barrier,
-            clock=epoch.clock,
-        )
+        try:
+            followed = follow(
+                session,
+                epoch.stores.versioned,
+                mine,
+                offset=self.offset,
+                undecided=self.undecided,
+                limit=BEHIND_CHANGES if behind else None,
+                barrier=epoch.barrier,
+                clock=epoch.clock,
+            )
+        finally:
+            # Also where nothing of this epoch is kept: it would break again in every epoch that tries it.
+            for one in mine:
+                self.tables[one.fragment].broken = one.broken
         self.offset, self.undecided = followed.offset, followed.undecided
         done.update({one.fragment: one for one in mine})
-        for table in tables:
-            table.broken = table.broken or (done[table.state.id].broken if table.state.id in done else None)
         if tables:
             tables[0].timings_ms["log"] = (epoch.clock() - began) * 1000
         return self._report(followed)

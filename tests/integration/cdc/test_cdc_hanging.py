@@ -6,7 +6,7 @@ import pytest
 from tests.support.cdc_steps import Started, add, execute, finish
 from tests.support.cdc_tables import NUMBERS, SPLIT
 from tests.support.hanging import message, rows_of, said, way_to
-from workers.cdc import connecting, following, log, patience
+from workers.cdc import connecting, patience
 from workers.cdc.connecting import AwayError, connect
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
@@ -113,25 +113,6 @@ async def test_a_session_that_is_closed_leaves_its_slot(started: Started, monkey
         with psycopg.connect(world.external.url, autocommit=True) as admin:
             found = admin.execute("select active from pg_replication_slots where slot_name = 'slot'").fetchone()
         assert found == (False,)
-
-
-async def test_a_transaction_that_takes_too_long_to_write_breaks_its_table_alone(
-    started: Started, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would take as long in every epoch that tries it, and everybody waits for the epoch."""
-    async with started(NUMBERS, SPLIT, rows=3) as world:
-        await finish(world)
-        monkeypatch.setattr(log, "PART_CHANGES", 100)
-        monkeypatch.setattr(following, "WRITING_SECONDS", 0.0)
-        execute(world, "insert into numbers (id, n) select g, g from generate_series(100, 2000) g")
-        before = await world.rows(SPLIT)
-        await world.epoch()
-        assert list(world.broken) == [NUMBERS.fragment]
-        assert "takes more than 150 s to be written" in world.broken[NUMBERS.fragment]
-        monkeypatch.undo()
-        add(world, SPLIT, 70, "new")
-        await world.epoch()
-        assert (world.waiting, len(await world.rows(SPLIT))) == (None, len(before) + 1)
 
 
 async def test_a_table_that_somebody_locks_holds_no_epoch_up_and_is_followed_afterwards(started: Started) -> None:

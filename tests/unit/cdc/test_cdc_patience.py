@@ -1,9 +1,11 @@
-"""How long epochs wait for a source whose answers take long."""
+"""How long epochs wait for a source whose answers take long, and what a transaction's time is spent on."""
 
 from dataclasses import dataclass, field
 
 import pytest
 
+from service.protocol.ids import FragmentId
+from workers.cdc.budget import Budget
 from workers.cdc.patience import AGAIN_SECONDS, FIRST_SECONDS, WITHIN_SECONDS, Patience
 
 LONG = 300
@@ -81,3 +83,17 @@ def test_a_second_question_is_waited_for_longer_each_time() -> None:
     patience.asked(0.0)
     patience.came()
     assert (patience.slow, patience.allows(second=True)) == (False, FIRST_SECONDS)
+
+
+def test_the_table_that_took_the_most_time_of_a_transaction_is_found() -> None:
+    one, other = FragmentId(1), FragmentId(2)
+    budget = Budget(0.0)
+    for now in (10.0, 20.0, 30.0):
+        budget.charge(one, now)
+    budget.charge(None, 90.0)
+    budget.charge(other, 115.0)
+    assert budget.exceeded(55.0) is None
+    assert budget.exceeded(54.9) == one
+    budget.ended()
+    budget.charge(other, 120.0)
+    assert (budget.exceeded(5.0), budget.exceeded(4.9)) == (None, other)
