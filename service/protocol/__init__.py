@@ -1,5 +1,5 @@
-"""What the planes say to each other: ids, epochs, vnodes, relations, barriers, mutations, reports.
+"""Define the values that the service and the workers exchange: ids, epochs, vnodes, relations, barriers, reports.
 
-The service and the workers share these words and nothing else. Everything here is a value: no I/O, no clock.
-Standard library and pydantic only. Next: `service.domain.barrier`.
+The two planes share this package and nothing else. It holds values only: no I/O and no clock. It imports the standard
+library and pydantic only. Next: `service.domain.barrier`.
 """

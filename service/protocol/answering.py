@@ -1,7 +1,7 @@
-"""How long an external server may take to answer, how much it may say, and what is kept of its words. Pure.
+"""Limit how long an external server may take to answer, how much it may send, and how much of its messages is kept.
 
-A server's own limits are its own to keep: one that hangs behind a connection that is well, or that never ends to send,
-would hold up everybody who waits for whoever asked it (I13).
+The limits are tidefill's own because a server may ignore its own timeouts. A server that hangs behind a healthy
+connection, or that never stops sending, would block every caller that waits for the answer (I13). Pure.
 """
 
 import struct
@@ -9,10 +9,10 @@ from collections.abc import Callable, Generator
 from typing import Final, TypeVar
 
 WORDS_MAX: Final = 500
-"""How many characters of a server's message are kept: it goes into reports, events, logs and answers."""
+"""Characters of a server's message that are kept in reports, events, logs and answers."""
 _BYTES_RECEIVED_AT: Final = 128
 TCP_INFO_BYTES: Final = _BYTES_RECEIVED_AT + 8
-"""How much of `tcp_info` has to be asked for."""
+"""How many bytes of `tcp_info` a caller requests, so that `bytes_received` can read its counter."""
 
 Wanted = TypeVar("Wanted")
 Ready = TypeVar("Ready")
@@ -20,11 +20,11 @@ Answer = TypeVar("Answer")
 
 
 class UnansweredError(Exception):
-    """A server has sent too much, or (`LateError`) taken too long."""
+    """A server sent too many bytes, or took too long (`LateError`)."""
 
 
 class LateError(UnansweredError):
-    """A server has not answered in time."""
+    """A server did not answer in time."""
 
 
 def bounded(
@@ -35,8 +35,10 @@ def bounded(
     seconds: float,
     most_bytes: int,
 ) -> Generator[Wanted, Ready, Answer]:
-    """Go on with what a driver does for one answer, until that is over; whoever runs it calls again now and then, also
-    when nothing has come. Raises UnansweredError.
+    """Drive a driver's generator for one answer until it returns or passes a limit.
+
+    The caller must also resume the generator at intervals when no data has arrived, because the limits are checked only
+    then. Raises UnansweredError above `most_bytes` received bytes, and LateError after `seconds`.
     """
     try:
         wanted = next(asking)
@@ -53,10 +55,12 @@ def bounded(
 
 
 def bytes_received(tcp_info: bytes) -> int:
-    """Return how much a TCP connection has brought so far, by what Linux says of it; 0 where it does not say."""
+    """Return how many bytes a TCP connection has received, from Linux's `tcp_info`; 0 if the kernel
+    does not report it.
+    """
     return struct.unpack_from("=Q", tcp_info, _BYTES_RECEIVED_AT)[0] if len(tcp_info) >= TCP_INFO_BYTES else 0
 
 
 def words(text: str) -> str:
-    """Return a server's message, cut where it is long."""
+    """Return a server's message, cut to `WORDS_MAX` characters."""
     return text if len(text) <= WORDS_MAX else f"{text[:WORDS_MAX]}..."

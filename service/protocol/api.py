@@ -1,11 +1,11 @@
-"""The worker's side of HTTP: routes under `/internal/v1` and the bodies that are not answers or responses.
+"""Describe the worker's HTTP API: the routes under `/internal/v1`, and the bodies that are not answers or responses.
 
-The service is the server; a worker long-polls. Every call is a heartbeat. All need `Authorization: Bearer <worker
-token>`.
+The service is the server and a worker long-polls it. Every call is a heartbeat. Every call needs `Authorization: Bearer
+<worker token>`.
 
     POST /internal/v1/workers                  Registration -> Registered
     GET  /internal/v1/workers/{id}/barrier     its next barrier of any graph, none of ?taken=<graph>:<epoch>, or 204
-    POST /internal/v1/workers/{id}/answers     Answer -> 204; 410 when the worker or its generation is of the past
+    POST /internal/v1/workers/{id}/answers     Answer -> 204; 410 when the worker or its generation is stale
     GET  /internal/v1/workers/{id}/request     the next Request for ?graph=, or 204 after the wait
     POST /internal/v1/workers/{id}/responses   Response -> 204
     GET  /internal/v1/sources/{id}             how to reach a source: SourceConnection; 404 when there is none
@@ -18,12 +18,14 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from service.protocol.ids import Bigint, GraphId, WorkerId
 
 VERSION: Final = 3
-"""Grows when a message changes so that the other side would misread it; a worker of another version is refused."""
+"""Grows when a message changes so that the other side would misread it. The service refuses a worker of another
+version.
+"""
 PARALLELISM_MAX: Final = 1 << 15
 
 
 class Registration(BaseModel):
-    """A worker presents itself once its Spark session is warm."""
+    """A worker registers once its Spark session is warm."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -33,12 +35,13 @@ class Registration(BaseModel):
     pid: Bigint[int]
     host: str = Field(max_length=255)
     parallelism: int = Field(ge=1, le=PARALLELISM_MAX)
-    """How many Spark tasks it can run at once: the default number of actors of a fragment."""
+    """How many Spark tasks the worker can run at once. This is the default number of actors of a fragment."""
 
 
 class Registered(BaseModel):
-    """The service knows the worker. `wait_seconds` is how long a long poll may take, `lease_seconds` how long a
-    silent worker lives.
+    """The service has registered the worker.
+
+    `wait_seconds` is how long a long poll may take. `lease_seconds` is how long a silent worker stays registered.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -46,6 +49,7 @@ class Registered(BaseModel):
     wait_seconds: float
     lease_seconds: float
     dml_url: str = Field(repr=False)
-    """The state store under the login that runs users' DML, whose password the service makes up: it can read the views
-    of alive rows and write the versioned tables, and nothing else.
+    """The state store's URL under the login that runs users' DML; the service generates the password.
+
+    That login can read the views of alive rows and write the versioned tables, and nothing else.
     """

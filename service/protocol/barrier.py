@@ -1,5 +1,6 @@
-"""A barrier closes the interval `(prev, curr]`; everything written inside it carries `curr`. Next:
-`service.domain.barrier`.
+"""Define a barrier: it closes the interval `(prev, curr]`, and everything written inside it carries `curr`.
+
+Next: `service.domain.barrier`.
 """
 
 from enum import StrEnum
@@ -13,7 +14,9 @@ from service.protocol.mutation import Add, Mutation
 
 
 class BarrierKind(StrEnum):
-    """`initial` starts a generation and carries the whole plan; only a `checkpoint` commits and publishes."""
+    """`initial` starts a generation, carries the whole plan and commits; a later barrier commits only as a
+    `checkpoint`.
+    """
 
     INITIAL = "initial"
     BARRIER = "barrier"
@@ -21,12 +24,14 @@ class BarrierKind(StrEnum):
 
 
 class Barrier(BaseModel):
-    """One barrier of one graph, with the DML that was accepted when it was injected.
+    """One barrier of one graph, with the DML that was accepted when the leader injected it.
 
-    `interval_ms` is the pace the leader keeps, and `overhead_ms` what barriers have lately taken outside the worker: a
-    scan's time slice is derived from both. `replay_upto` is set in the graph of a snapshot job whose snapshot is read:
-    the upstreams' change log may be replayed up to that epoch, which the database graph has committed. Invariants:
-    `prev < curr`; an initial barrier carries an `Add`.
+    `interval_ms` is the barrier interval. `overhead_ms` is the time that recent barriers took outside the worker. A
+    scan derives its time slice from both. `replay_upto` is set in the graph of a snapshot job whose table is loaded
+    and indexed. It is the epoch up to which the worker may replay the upstreams' change log; the database graph has
+    committed it.
+
+    Invariants: `prev < curr`; an initial barrier carries an `Add`.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -1,10 +1,12 @@
-"""Following an external Postgres: what a `CDC_SCAN` reads, where a source stands, what a worker tells of it.
+"""Define the values of CDC: what a `CDC_SCAN` reads, the state of a source, and what a worker reports about it.
 
-A *source* is one database with one replication slot and one publication, shared by the tables that follow it. Its log
-is decoded once per epoch, up to a place that is asked for after the epoch's pages were read; what an epoch holds of all
-its tables is therefore the external database at one moment: after the last commit that was decoded. That commit's end,
-the *offset*, is stored with the epoch. A table's history is read in *splits*, ranges of one column of its key: they are
-to a CDC scan what vnodes are to others, so that positions, actors, progress and a change of their number are the same.
+A *source* is one external Postgres database with one replication slot and one publication. The tables that follow the
+database share the source. The worker decodes the log once per epoch. It reads the end of the log only after it has read
+the epoch's pages. So in every epoch all tables of a source show the external database at one moment, namely after the
+last decoded commit. The end of that commit is the *offset*, which is stored with the epoch.
+
+The worker reads a table's history in *splits*, which are ranges of one key column. A split is to a CDC scan what a
+vnode is to other scans. Positions, actors, progress and rescaling therefore work the same way.
 
 LSNs are texts as Postgres prints them (`16/B374D848`). Next: `workers.runners.source_scan`.
 """
@@ -17,7 +19,7 @@ from service.protocol.columns import ColumnType, TypeName
 from service.protocol.ids import Bigint, Count, FragmentId, SourceId
 
 SPLITS_MAX: Final = 1 << 15
-"""A split's number is stored where a vnode's is."""
+"""The number of a split is stored where the number of a vnode is stored, so both have the same maximum."""
 
 Lsn = Annotated[str, StringConstraints(pattern=r"^[0-9A-F]{1,8}/[0-9A-F]{1,8}$")]
 
@@ -27,11 +29,12 @@ class _Value(BaseModel):
 
 
 class CdcSource(_Value):
-    """One external database as the leader last committed it.
+    """One external database in the state that the leader last committed.
 
-    `offset` is the end of the last commit that was decoded, at first the place at which the slot was made; what ends at
-    or before it is dropped when it is decoded again. `undecided` are the transactions (64-bit ids) that were decoded
-    but that no snapshot had shown yet: a page that does not show one of them is not accepted.
+    `offset` is the end of the last decoded commit; before the first commit it is the position at which the slot was
+    created. The worker drops every commit that ends at or before `offset` when it decodes the log again. `undecided`
+    are the 64-bit ids of transactions that were decoded but were not yet visible in any snapshot. The worker refuses a
+    page whose snapshot does not show all of them.
     """
 
     id: SourceId
@@ -43,15 +46,17 @@ class CdcSource(_Value):
 
 
 class Split(_Value):
-    """The rows whose value of the split column is in `[left, right)`; None is without a bound. Postgres texts."""
+    """The rows whose split-column value is in `[left, right)`, as Postgres texts; None means no bound."""
 
     left: str | None = None
     right: str | None = None
 
 
 class CdcColumn(_Value):
-    """A column of the table that follows, by its `name` there; `external` and `type` are its name and full type (as
-    `format_type` prints it) in the external table.
+    """One column of a followed table.
+
+    `name` is the column's name in tidefill. `external` is its name in the external table, and `type` is its full type
+    there as `format_type` prints it.
     """
 
     name: str
@@ -60,13 +65,15 @@ class CdcColumn(_Value):
 
 
 class Published(_Value):
-    """A table's place in a publication, so that whoever looks later knows whether it was the same all the time: what
-    was changed and changed back in between would have left a gap in the log.
+    """How a publication published a table at one moment.
 
-    `system` identifies the server (a copy of it is the same), None where it does not say. `table` is the oid;
-    `publication` is the row that has the publication's options, in the version it had; `entries` are those by which the
-    table is in it, each in its version, none where the publication is for all tables. `partitions` are the oids of
-    those that have rows, each with the versions of the rows by which it is one.
+    A later check compares two such values, to find out whether the publication stayed the same. A change that was
+    undone in between would have left a gap in the log.
+
+    `system` identifies the server (a copy of the server has the same id); None if the server does not report it.
+    `table` is the oid. `publication` is the version of the catalog row that holds the publication's options. `entries`
+    are the versions of the catalog rows that add the table; it is empty for a publication of all tables. `partitions`
+    are the oids of the leaf partitions, each with the versions of the catalog rows that attach it.
     """
 
     system: str | None
@@ -77,13 +84,15 @@ class Published(_Value):
 
 
 class CdcScan(_Value):
-    """What one table follows. `splits` are in the order of their numbers, from 0; their column is `split_column`, an
-    external name. `total` is the external database's own estimate of the rows, None where it has none.
+    """What one followed table reads from its source.
 
-    Pages may be read once every transaction before `readable_after` has ended: the table was added to the publication
-    then, and of older ones the log need not hold everything. `timestamp` is the name of the column that takes the time
-    of a row's commit (of `INCLUDE timestamp`), None without one. `published` is what was published then; None is not
-    known.
+    `splits` are in the order of their numbers, from 0; `split_column` is an external name. `total` is the external
+    database's own estimate of the rows, None if it has none.
+
+    A page may be read once every transaction before `readable_after` has ended. The table was added to the publication
+    at that point, so the log need not hold all changes of older transactions. `timestamp` is the column that receives
+    the commit time of a row (`INCLUDE timestamp`), or None. `published` is how the table was published then; None is
+    unknown.
     """
 
     source: CdcSource
@@ -98,11 +107,15 @@ class CdcScan(_Value):
     timestamp: str | None = None
     published: Published | None = None
     broken: str | None = None
-    """Why the table no longer follows: what changed outside, and what to do. Nothing of it is applied any more."""
+    """Why the table stopped following: the change outside, and what to do. The worker applies nothing
+    to it any more.
+    """
 
 
 class CdcTableReport(_Value):
-    """What there is to say of one table: why it follows no longer (for good), or why no page of it may be read now."""
+    """The state of one followed table: why it stopped for good (`broken`), or why no page can be read
+    now (`waiting`).
+    """
 
     fragment: Bigint[FragmentId]
     broken: str | None = None
@@ -110,11 +123,12 @@ class CdcTableReport(_Value):
 
 
 class SourceReport(_Value):
-    """Where a source stands after an epoch. `waiting` says why nothing of it was read, None where it was.
+    """The state of a source after an epoch.
 
-    `lag_bytes` is how much log was left undecoded, `retained_bytes` how much the slot made the external database keep;
-    None where it could not be asked. `changes` were decoded in this epoch, `commit_lag_ms` is the age that the last
-    decoded commit had.
+    `waiting` is why the worker read nothing from it, None if it did read. `lag_bytes` is the log that is not yet
+    decoded. `retained_bytes` is the log that the slot makes the external database keep. Both are None if they could not
+    be read. `changes` counts the changes decoded in this epoch. `commit_lag_ms` is the age of the last decoded commit
+    when it was written.
     """
 
     source: Bigint[SourceId]
@@ -129,22 +143,23 @@ class SourceReport(_Value):
 
 
 class SourceConnection(_Value):
-    """How to reach a source: asked for by a worker when it first needs it, and kept nowhere."""
+    """How to reach a source. A worker requests it when it first needs the source, and stores it nowhere."""
 
     source: SourceId
     conninfo: str = Field(repr=False)
 
 
 SYSTEM_POSTGRES: Final = "select system_identifier::text from pg_control_system()"
-"""What identifies a server; not every one says it."""
+"""Query for a server's identity. Not every server answers it."""
 
 
 def published_postgres(version: int) -> str:
-    """Return a query of an external server, whose version is its own number: which of some tables (`$2` are their
-    schemas, `$3` their names) the publication `$1` publishes, and how.
+    """Return a query for an external server of `version`: which tables a publication publishes, and how.
 
-    A row has schema, name, what `Published` has but the system, the condition on rows, and the columns; of Postgres 14,
-    which knows neither, both are NULL. A row of a catalog is known by its `xmin`, which is kept when it is frozen.
+    The parameters are the publication `$1`, the schemas `$2` and the table names `$3`. A result row has the schema, the
+    name, the fields of `Published` except `system`, the row filter, and the columns. Postgres 14 has neither row
+    filters nor column lists, so both are NULL there. `xmin` is the version of a catalog row; Postgres keeps it when it
+    freezes the row.
     """
     of_schema = ""
     if version >= 150000:
@@ -167,17 +182,17 @@ def published_postgres(version: int) -> str:
 
 
 def lsn_of(lsn: Lsn) -> int:
-    """Return the place in the log that an LSN names, in bytes."""
+    """Return an LSN as a byte position in the log."""
     high, low = lsn.split("/")
     return (int(high, 16) << 32) | int(low, 16)
 
 
 def carried_postgres(value: str, external: str, kind: ColumnType) -> str:
-    """Return, as an expression of the external server, what a value becomes here: what its text in the log becomes.
+    """Return the expression, in the external server's SQL, for a value as tidefill stores it.
 
-    `external` is its full type there. A type that tidefill has none for is its text as the log has it, not as a cast
-    would make it (of `character(n)` the cast drops blanks); a number that does not fit is refused by its name, never
-    rounded.
+    The result equals what the value's text in the log becomes. `external` is the value's full type there. A type that
+    tidefill does not have becomes the text that the log has. A cast could differ: for `character(n)` it drops blanks.
+    The expression fails, naming the value, on a number that does not fit; it never rounds.
     """
     if external == str(kind):
         return value
@@ -188,15 +203,16 @@ def carried_postgres(value: str, external: str, kind: ColumnType) -> str:
         case TypeName.NUMERIC:
             return fitting_postgres(value, kind)
         case TypeName.DOUBLE:
-            # A real as its digits say, not as its bits do.
+            # Cast through the text: the digits of a real give the value, its binary form would give another one.
             return f"({value})::text::{kind}"
         case _:
             return f"({value})::{kind}"
 
 
 def fitting_postgres(value: str, kind: ColumnType) -> str:
-    """Return an expression that gives a number, or an array of them, its type, or fails with its text where it does not
-    fit exactly.
+    """Return an expression that casts a number, or an array of numbers, to a type.
+
+    The expression fails with the number's text if the number does not fit exactly.
     """
     whole = f"({value})::numeric{'[]' if kind.array else ''}"
     refused = f"(({value})::text || ' does not fit {kind}')::{kind}"

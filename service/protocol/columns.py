@@ -1,8 +1,8 @@
-"""Column types: one value per Postgres type that tidefill keeps exactly, with its Spark twin and its travel rules.
+"""Define the column types: one value per Postgres type that tidefill keeps exactly, with its Spark type.
 
-`docs/types.md` is this table for people. A type is *native* when Arrow carries it unchanged between Postgres and
-Spark; every other type travels as its Postgres text and is cast at the two ends, because what the binary readers do
-to it is not exact (numeric as text, uuid and jsonb not writable, infinite dates turned into garbage).
+`docs/types.md` describes the same table for users. A type is *native* when Arrow carries it unchanged between Postgres
+and Spark. Every other type travels as its Postgres text and is cast at both ends, because the binary readers are not
+exact: they read numeric as text, cannot write uuid and jsonb, and turn infinite dates into garbage.
 """
 
 import re
@@ -66,7 +66,7 @@ _SPARK: Final = {
     TypeName.DATE: "date",
     TypeName.TIMESTAMP: "timestamp_ntz",
     TypeName.TIMESTAMPTZ: "timestamp",
-    # Spark keeps these as their Postgres text: it has no equal of its own.
+    # Spark has no equal type, so these stay Postgres text.
     TypeName.TIME: "string",
     TypeName.UUID: "string",
     TypeName.JSONB: "string",
@@ -89,14 +89,14 @@ _NATIVE: Final = frozenset(
     }
 )
 
-# Why a type cannot be ordered the same by Postgres and Spark, hence cannot be a key.
+# Reasons why Postgres and Spark cannot order a type the same way, so that it cannot be a key.
 _NOT_A_KEY: Final = {
     TypeName.JSONB: "jsonb has an order of its own that Spark does not share",
     TypeName.INTERVAL: "equal intervals can have different texts (1 day = 24:00:00)",
 }
 
 NUMERIC_PRECISION_MAX: Final = 38
-"""Spark's decimal holds 38 digits; a wider numeric could not be kept exactly."""
+"""Spark's decimal holds 38 digits, so a wider numeric could not be kept exactly."""
 
 _PATTERN: Final = re.compile(
     r"^\s*(?P<name>[a-z][a-z0-9 ]*?)\s*(\(\s*(?P<precision>\d+)\s*(,\s*(?P<scale>-?\d+)\s*)?\))?"
@@ -124,7 +124,9 @@ class ColumnType:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a type as a user or Postgres spells it. Raises ValueError, which says why a type is refused."""
+        """Return the type that a text names, as a user or Postgres spells it. Raises ValueError with the reason of a
+        refusal.
+        """
         found = _PATTERN.match(text.lower())
         name = found and _name(found["name"])
         if not found or not name:
@@ -135,8 +137,8 @@ class ColumnType:
             raise ValueError(msg)
         array = bool(found["array"])
         if name is not TypeName.NUMERIC:
-            # varchar(n), timestamp(3), time(0): a narrower type whose limit tidefill would not enforce is refused,
-            # never silently widened.
+            # Refuse varchar(n), timestamp(3) and time(0), because tidefill would not enforce the limit and must not
+            # widen a type silently.
             if found["precision"]:
                 msg = f'type "{text}" is not supported: use {name} without a length or precision'
                 raise ValueError(msg)
@@ -159,24 +161,24 @@ class ColumnType:
 
     @property
     def element(self) -> "ColumnType":
-        """The type of one element of an array."""
+        """The type of one element of an array. The type must be an array."""
         assert self.array, self
         return ColumnType(self.name, self.precision, self.scale)
 
     @property
     def spark(self) -> str:
-        """Spark SQL's spelling of the type that stands for it in a view's query."""
+        """The Spark SQL type that represents this type in a view's query."""
         scalar = f"decimal({self.precision},{self.scale})" if self.name is TypeName.NUMERIC else _SPARK[self.name]
         return f"array<{scalar}>" if self.array else scalar
 
     @property
     def native(self) -> bool:
-        """Whether Arrow carries it exactly, both ways; else it travels as its Postgres text."""
+        """Whether Arrow carries the type exactly in both directions; otherwise a value travels as its Postgres text."""
         return not self.array and self.name in _NATIVE
 
     @property
     def why_not_a_key(self) -> str | None:
-        """The reason it may not be part of a primary key, or None where it may."""
+        """Why the type may not be part of a primary key, or None if it may."""
         return "arrays cannot be keys" if self.array else _NOT_A_KEY.get(self.name)
 
 
@@ -201,7 +203,9 @@ ColumnTypeField = Annotated[
 
 
 class Column(BaseModel):
-    """One column of a relation. A hidden column is stored but not shown: a view's upstream key, a table's `_row_id`."""
+    """One column of a relation. A hidden column is stored but not visible: a view's upstream key, a
+    table's `_row_id`.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -212,15 +216,18 @@ class Column(BaseModel):
 
 
 class ComputedColumn(Column):
-    """A column that the state store computes whenever it reads a row: `expression` is in its SQL, over the stored
-    columns of that row. It is never stored.
+    """A column that the state store computes whenever it reads a row, and never stores.
+
+    `expression` is in the store's SQL, over the stored columns of that row.
     """
 
     expression: str
 
 
 class KeyColumn(BaseModel):
-    """One column of a primary key with its order. NULL is largest, as in Postgres: last ascending, first descending."""
+    """One primary-key column with its order. NULL is the largest value, as in Postgres: last ascending, first
+    descending.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -229,5 +236,5 @@ class KeyColumn(BaseModel):
 
     @property
     def nulls_first(self) -> bool:
-        """Where NULL stands in this column's order."""
+        """Whether NULL comes first in this column's order."""
         return self.descending

@@ -1,8 +1,7 @@
-"""Digests of rows as Postgres computes them, on whatever server, and the queries for them, with what goes in and comes
-out. Pure.
+"""Build the queries that compare the rows of two Postgres servers by digest, with their parameters and results. Pure.
 
-A row's digest is 60 bits of md5 over the texts of its columns; sums of digests do not depend on order. Both sides have
-to print texts in the same way: see `SAME_TEXTS`.
+A row's digest is 60 bits of md5 over the texts of its columns. A sum of digests does not depend on the order of rows.
+Both servers must print texts the same way, so both sessions need `SAME_TEXTS`.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -18,12 +17,14 @@ SAME_TEXTS: Final = {
     "extra_float_digits": "1",
     "bytea_output": "hex",
 }
-"""Settings on which a value's text depends."""
+"""Session settings on which the text of a value depends."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyExpression:
-    """A column of the key as it is there: its expression and type there, and its text, which is the same everywhere."""
+    """One key column on one side: its SQL expression, its type on that side, and its text, which is equal on both
+    sides.
+    """
 
     value: str
     type: str
@@ -32,8 +33,10 @@ class KeyExpression:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the tables that are compared, as SQL: what to select from (as `t`), which of its rows count, its key, the
-    values that are compared, and the vnode of a row.
+    """One side of the comparison, as SQL.
+
+    `table` is what to select from (as `t`) and `where` selects its rows. `key` are the key columns, `values` the
+    compared values, and `vnode` is the vnode of a row.
     """
 
     table: str
@@ -44,7 +47,7 @@ class Side:
 
     @property
     def digest(self) -> str:
-        """The digest of a row, a bigint."""
+        """SQL for the digest of a row, a bigint."""
         framed = " || ".join(
             f"coalesce(length(({one})::text)::text || ':' || ({one})::text, 'N')" for one in self.values
         )
@@ -55,7 +58,9 @@ Bound = Sequence[str] | None
 
 
 def end_query(side: Side, after: Bound, rows: int) -> str:
-    """Find the last of the next `rows` keys, as texts, with their number. No row where none is left."""
+    """Return a query for the last of the next `rows` keys: their number, then the key's texts. No row if no key is
+    left.
+    """
     names = ", ".join(part.value for part in side.key)
     texts = ", ".join(f"{part.text} as x{place}" for place, part in enumerate(side.key))
     order = ", ".join(f"k{place} desc" for place in range(len(side.key)))
@@ -69,24 +74,27 @@ def end_query(side: Side, after: Bound, rows: int) -> str:
 
 
 def digest_query(side: Side, after: Bound, upto: Bound, vnodes: tuple[int, int] | None) -> str:
-    """Count the rows of a part, and sum up their digests."""
+    """Return a query that counts the rows of a part and sums their digests."""
     where = _where(side, after, upto, vnodes)
     return f"select count(*), coalesce(sum({side.digest}), 0) from {side.table} where {where}"
 
 
 def rows_query(side: Side, after: Bound, upto: Bound, vnodes: tuple[int, int] | None) -> str:
-    """Return the rows of a part: key texts, then the digest."""
+    """Return a query for the rows of a part: the key's texts, then the digest."""
     return f"select {_texts(side)}, {side.digest} from {side.table} where {_where(side, after, upto, vnodes)}"
 
 
 def rows_of_query(side: Side) -> str:
-    """Return the rows of keys, which are given as `parameters`."""
+    """Return a query for the rows of given keys. The parameters come from `parameters`."""
     same = " and ".join(f"{part.value} = k.k{place}::{part.type}" for place, part in enumerate(side.key))
     return f"select {_texts(side)}, {side.digest} from {side.table} join {_given(side)} on {same} where {side.where}"
 
 
 def vnodes_query(side: Side) -> str:
-    """Return the vnode of each key, given as for `rows_of_query`: `side.vnode` is over the names of a row `t`."""
+    """Return a query for the vnodes of given keys, with the parameters of `rows_of_query`.
+
+    `side.vnode` refers to columns of a row `t`.
+    """
     names = ", ".join(f"k.k{place}" for place in range(len(side.key)))
     typed = ", ".join(
         f"k.k{place}::{part.type} as {part.value.removeprefix('t.')}" for place, part in enumerate(side.key)
@@ -95,12 +103,12 @@ def vnodes_query(side: Side) -> str:
 
 
 def parameters(keys: Collection[Sequence[str]]) -> list[list[str]]:
-    """Return keys as parameters, an array of texts for each column of the key."""
+    """Return keys as query parameters: one array of texts per key column."""
     return [list(column) for column in zip(*keys, strict=True)]
 
 
 def by_key(found: Iterable[Sequence[Any]]) -> dict[tuple[str, ...], int]:
-    """Return what was read of each key: the digest of its row, or its vnode."""
+    """Return the digest (or the vnode) by key, from result rows of key texts followed by that number."""
     return {tuple(map(str, row[:-1])): int(row[-1]) for row in found}
 
 

@@ -1,8 +1,8 @@
-"""DML as the worker runs it: checked by the service, executed in order inside the epoch, a savepoint each.
+"""Define the DML that a worker runs: the service checks it, the worker runs it in order, one savepoint per statement.
 
-Every SQL text here is one Postgres expression or query printed by `service.sql` from a parsed tree, with each
-relation it reads rewritten to that relation's view of alive rows (`live."name"`). The worker runs it under a login
-that may do nothing else, so that the printed text is not the only fence.
+Each SQL text is one Postgres expression or query that `service.sql` prints from a parsed tree. The printer replaces
+every relation by its view of alive rows (`live."name"`). The worker runs the text under a login that may do nothing
+else, so the printed text is not the only fence.
 """
 
 from typing import Annotated, Final, Literal
@@ -22,8 +22,9 @@ class _Statement(BaseModel):
 
 
 class InsertValues(_Statement):
-    """INSERT .. VALUES. `source` is a query giving `columns` in order; other columns are NULL. An existing key is
-    overwritten; of two rows with one key in the statement the last wins.
+    """INSERT .. VALUES. `source` is a query that gives `columns` in order; other columns become NULL.
+
+    An INSERT overwrites the row of an existing key. Of two rows with one key in the statement, the last one wins.
     """
 
     type: Literal["insert"] = "insert"
@@ -34,7 +35,7 @@ class InsertValues(_Statement):
 class Update(_Statement):
     """UPDATE. `assignments` are (column, expression) over the table's own columns; a key column may be assigned.
 
-    Here and in `Delete` a subquery may name the row that is changed by the relation's own name, as an alias.
+    Here and in `Delete`, a subquery may refer to the changed row by the relation's own name, as an alias.
     """
 
     type: Literal["update"] = "update"
@@ -43,15 +44,16 @@ class Update(_Statement):
 
 
 class Delete(_Statement):
-    """DELETE of the rows for which `predicate` holds, or of all."""
+    """DELETE of the rows that satisfy `predicate`, or of all rows if it is None."""
 
     type: Literal["delete"] = "delete"
     predicate: str | None = None
 
 
 class InsertStaged(_Statement):
-    """A slice of rows that were staged outside any epoch: `first <= _row < last` of the staging table, in `_row`
-    order.
+    """INSERT of a slice of staged rows, in `_row` order: `first <= _row < last` of the staging table.
+
+    The rows were staged outside any epoch.
     """
 
     type: Literal["insert_staged"] = "insert_staged"
@@ -61,14 +63,15 @@ class InsertStaged(_Statement):
 
 
 def staging_table(statement: StatementId) -> str:
-    """Return the qualified name of a statement's staging table: `_row`, which counts from 0, and the statement's
-    columns.
+    """Return the qualified name of a statement's staging table.
+
+    Its columns are `_row`, which counts from 0, and the statement's columns.
     """
     return f"stage.s_{statement}"
 
 
 def live_view(name: str) -> str:
-    """Return the quoted, qualified name of a relation's view of alive rows, for DML."""
+    """Return the quoted, qualified name of a relation's view of alive rows, which DML reads."""
     return f"live.{quoted(name)}"
 
 
@@ -77,7 +80,9 @@ STATEMENT: TypeAdapter[InsertValues | Update | Delete | InsertStaged] = TypeAdap
 
 
 class StatementResult(BaseModel):
-    """What became of a statement. `error` set: it failed alone and changed nothing; `affected` is 0 then."""
+    """The result of a statement. If `error` is set, only this statement failed: it changed nothing and
+    `affected` is 0.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -88,25 +93,27 @@ class StatementResult(BaseModel):
 
 
 class DmlLimits(BaseModel):
-    """How long the DML of one epoch may take. `statement_ms` bounds a statement that is alone in its epoch."""
+    """Time limits for the DML of one epoch. `statement_ms` is the limit of a statement that is alone in its epoch."""
 
     model_config = ConfigDict(frozen=True)
 
     epoch_ms: int = Field(default=2_000, gt=0)
     statement_ms: int = Field(default=10_000, gt=0)
     patient: bool = True
-    """Whether a statement may use `statement_ms` now; if not, it has its share of `epoch_ms` though it is alone."""
+    """Whether a statement that is alone in this epoch may use `statement_ms`; otherwise it gets its share of
+    `epoch_ms`.
+    """
 
 
 class Unfinished(BaseModel):
-    """Statements of an epoch that have no result and have changed nothing. Both kinds wait for a later epoch."""
+    """Statements of an epoch that have no result and changed nothing. All of them wait for a later epoch."""
 
     model_config = ConfigDict(frozen=True)
 
     not_reached: tuple[Bigint[StatementId], ...] = ()
-    """The epoch's time was used up before they had their share of it."""
+    """The epoch's time was used up before these statements had their share of it."""
     set_aside: tuple[Bigint[StatementId], ...] = ()
-    """They took longer than a statement may in an epoch that it shares with others: each gets an epoch of its own."""
+    """They took longer than a statement may take in a shared epoch, so each of them gets an epoch of its own."""
 
 
 NOTHING_UNFINISHED: Final = Unfinished()

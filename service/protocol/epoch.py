@@ -1,4 +1,4 @@
-"""The one epoch sequence: `unix_ms << 16`, strictly increasing, owned by the leader."""
+"""Compute the one epoch sequence: `unix_ms << 16`, strictly increasing, owned by the leader."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -6,14 +6,14 @@ from typing import Final
 from service.protocol.ids import Epoch
 
 NEVER: Final = Epoch(0)
-"""Before every epoch: what a graph has committed before its first barrier."""
+"""Before every epoch. A graph has committed this epoch before its first barrier."""
 
 _SEQUENCE_BITS: Final = 16
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def following(last: Epoch, *, now: datetime) -> Epoch:
-    """Return the epoch after `last`: the present instant, or one more than `last` where the clock went back."""
+    """Return the epoch after `last`: the present instant, or `last + 1` if the clock is not ahead of `last`."""
     return Epoch(max(last + 1, _unix_milliseconds(now) << _SEQUENCE_BITS))
 
 

@@ -1,4 +1,4 @@
-"""Identities. They are never reused: a restarted worker is a new worker, a rebuilt job has a new id."""
+"""Define the ids. An id is never reused: a restarted worker is a new worker, and a rebuilt job has a new id."""
 
 from typing import Annotated, Final, NewType, TypeVar
 
@@ -13,12 +13,12 @@ CommandId = NewType("CommandId", int)
 StatementId = NewType("StatementId", int)
 RequestId = NewType("RequestId", int)
 SourceId = NewType("SourceId", int)
-"""An external database: a source has a name among the relations, and its id is one of theirs."""
+"""The id of an external database. Sources and relations share one set of names and ids."""
 WorkerId = NewType("WorkerId", str)
-"""A UUID made by the worker process when it starts."""
+"""A UUID that the worker process generates when it starts."""
 
 Generation = NewType("Generation", int)
-"""Grows each time a graph is (re)started; fences everything an older one still tries to write (I7)."""
+"""Grows each time a graph starts again. It fences every write of an older generation (I7)."""
 Term = NewType("Term", int)
 """Grows each time the leader lease changes hands (I7)."""
 Epoch = NewType("Epoch", int)
@@ -26,19 +26,20 @@ Epoch = NewType("Epoch", int)
 Vnode = NewType("Vnode", int)
 
 DATABASE_GRAPH: Final = GraphId(1)
-"""The graph every created relation belongs to. Partial graphs of snapshot jobs get ids of their own."""
+"""The graph of every created relation. A partial graph of a snapshot job has an id of its own."""
 
 BIGINT_MAX: Final = 9223372036854775807
-"""Ids and epochs are Postgres bigints; what does not fit names nothing."""
+"""Ids and epochs are Postgres bigints, so a larger number identifies nothing."""
 
 _Id = TypeVar("_Id", bound=int)
 Bigint = Annotated[_Id, Field(ge=0, le=BIGINT_MAX)]
-"""An id or number as another process sends it: one that cannot be stored is refused with its message, before anything
-is decided by it.
+"""An id or number from another process.
+
+Validation refuses the whole message if the number cannot be stored, before the service decides anything by it.
 """
 COUNT_MAX: Final = 1 << 47
 Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
-"""How many of something a message tells: the sum over all actors there may be still fits a bigint."""
+"""A count in a message. The limit is low enough that the sum over all possible actors fits a bigint."""
 
 
 def _epoch(value: object) -> int:
@@ -52,7 +53,7 @@ def _epoch(value: object) -> int:
     return epoch
 
 
-# JSON numbers lose precision above 2^53 in most readers, and every epoch is above it: epochs travel as strings.
+# Epochs travel as strings, because every epoch is above 2^53 and most JSON readers lose precision there.
 EpochField = Annotated[
     Epoch,
     BeforeValidator(_epoch),

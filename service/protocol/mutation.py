@@ -1,4 +1,4 @@
-"""What a barrier may carry: at most one mutation, acting before all else of the epoch that carries it (I4)."""
+"""Define the mutations: a barrier carries at most one, and it acts before anything else of its epoch (I4)."""
 
 from typing import Annotated, Final, Literal, Self
 
@@ -8,10 +8,10 @@ from service.protocol.ids import BIGINT_MAX, FragmentId, JobId
 from service.protocol.plan import ActorPlan, JobPlan
 
 RATE_LIMIT_MAX: Final = 2_147_483_647
-"""A limit is a Postgres integer, as in the reference; no worker reads that fast."""
+"""A limit is a Postgres integer, as in RisingWave; no worker reads faster."""
 _ID: Final = Field(ge=0, le=BIGINT_MAX)
 RateLimit = Annotated[int, Field(ge=0, le=RATE_LIMIT_MAX, strict=True)]
-"""Rows per second and actor; 0 is paused."""
+"""Rows per second and actor; 0 pauses."""
 
 
 class _Mutation(BaseModel):
@@ -19,13 +19,13 @@ class _Mutation(BaseModel):
 
 
 class Pause(_Mutation):
-    """From this epoch on not one snapshot row is read; live rows and barriers go on."""
+    """Pause every backfill: from this epoch on no scan reads a snapshot row. Live rows and barriers continue."""
 
     type: Literal["pause"] = "pause"
 
 
 class Resume(_Mutation):
-    """Take back a pause; every scan continues at the position it held."""
+    """End a pause. Every scan continues at its position."""
 
     type: Literal["resume"] = "resume"
 
@@ -33,7 +33,7 @@ class Resume(_Mutation):
 class Throttle(_Mutation):
     """Replace rate limits: fragment -> rows per second and actor; None is unlimited, 0 pauses the fragment.
 
-    Those of the fragments in `auto` are adapted to the load from there on; those of the others stay as they are given.
+    From then on the service adapts the limits of the fragments in `auto` to the load. The other limits stay fixed.
     """
 
     type: Literal["throttle"] = "throttle"
@@ -48,7 +48,7 @@ class Throttle(_Mutation):
 
 
 class StartFragmentBackfill(_Mutation):
-    """Release fragments that wait for their place in the backfill order."""
+    """Start fragments that wait for their place in the backfill order."""
 
     type: Literal["start_fragment_backfill"] = "start_fragment_backfill"
     fragments: tuple[Annotated[FragmentId, _ID], ...]
@@ -63,18 +63,17 @@ class Add(_Mutation):
 
 
 class Stop(_Mutation):
-    """Forget jobs: their actors do nothing from this epoch on, and their tables are dropped after it is committed
-    (I9).
-    """
+    """Stop jobs. Their actors do nothing from this epoch on, and their tables are dropped after its commit (I9)."""
 
     type: Literal["stop"] = "stop"
     jobs: tuple[Annotated[JobId, _ID], ...]
 
 
 class Update(_Mutation):
-    """Replace the actors of fragments: fragment -> its new actors, which own the vnodes that its old ones owned (I11).
+    """Replace the actors of fragments: fragment -> its new actors, which own the same vnodes as the old ones (I11).
 
-    Positions are not in it: the worker holds newer ones than are stored, and moves them with their vnodes.
+    It carries no positions, because the worker has newer ones than the meta store. The worker moves each position with
+    its vnode.
     """
 
     type: Literal["update"] = "update"

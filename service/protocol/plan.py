@@ -1,4 +1,4 @@
-"""What a worker needs to build a job: its relation, its fragments, their actors and positions."""
+"""Define the plan from which a worker builds a job: its relation, its fragments, and their actors and positions."""
 
 from enum import StrEnum
 from typing import Annotated, Final, Literal, Self
@@ -17,8 +17,9 @@ class _Value(BaseModel):
 
 
 class FragmentKind(StrEnum):
-    """What a fragment of a job does, by its name in catalogs. A table is written by its DML fragment, or by a CDC scan
-    that follows an external table; a view is filled by the scans of its upstreams.
+    """The kind of a fragment, as the catalogs name it.
+
+    A DML fragment or a CDC scan of an external table writes a table. Scans of the upstreams fill a view.
     """
 
     DML = "DML"
@@ -27,14 +28,14 @@ class FragmentKind(StrEnum):
 
 
 SCANS: Final = frozenset({FragmentKind.STREAM_SCAN, FragmentKind.CDC_SCAN})
-"""Those that read history: they have progress, and limits."""
+"""The kinds that read history. They have progress and limits."""
 
 
 class ScanType(StrEnum):
     """How a scan merges its upstream's history with its live changes.
 
-    Arrangement has actors of its own number, each with a position for each of its vnodes. `BACKFILL` is NoShuffle: as
-    many actors as the upstream has, over the same vnodes, each with one position.
+    Arrangement (`ARRANGEMENT_BACKFILL`) chooses its own number of actors, and each actor has a position per vnode.
+    NoShuffle (`BACKFILL`) has the upstream's actors over the same vnodes, and each actor has one position.
     """
 
     ARRANGEMENT_BACKFILL = "ARRANGEMENT_BACKFILL"
@@ -43,22 +44,22 @@ class ScanType(StrEnum):
 
 
 class PositionState(StrEnum):
-    """`NotStarted` is the absence of a position; it is never stored."""
+    """The state of a position. `NotStarted` is the absence of a position and is never stored."""
 
     IN_PROGRESS = "in_progress"
     COMPLETED = "completed"
 
 
 _IN_PROGRESS: Final = PositionState.IN_PROGRESS
-"""Looked up once: an answer has tens of thousands of positions, each of which is checked."""
+"""A module constant, because an answer has tens of thousands of positions and each one is checked."""
 
 
 class VnodePosition(_Value):
-    """How far one vnode has been backfilled.
+    """The backfill position of one vnode.
 
-    `key` holds the last consumed upstream key as Postgres texts in key order (None for NULL) while in progress and is
-    None once completed; `rows` counts the upstream rows read so far. Invariant (I11): `rows` never decreases. Of rows
-    that were copied inside the store, many vnodes at once, only the sum was counted: they are shared out evenly.
+    While in progress, `key` is the last upstream key read, as Postgres texts in key order (None for NULL). Once
+    completed, `key` is None. `rows` counts the upstream rows read so far. Invariant (I11): `rows` never decreases. If
+    the store copied rows of many vnodes at once, only their sum is known, and it is divided evenly between them.
     """
 
     vnode: Annotated[Vnode, Field(ge=0, le=VNODE_MAX)]
@@ -73,7 +74,7 @@ class VnodePosition(_Value):
 
 
 class ActorPlan(_Value):
-    """One parallel instance of a fragment: the vnodes it owns and where each stands."""
+    """One parallel instance of a fragment: the vnodes it owns and their positions."""
 
     id: ActorId
     vnodes: Runs
@@ -81,10 +82,10 @@ class ActorPlan(_Value):
 
 
 class Pushdown(_Value):
-    """A query in the state store's own SQL, where it means there what it means in Spark, to the last bit.
+    """A query in the state store's own SQL, set only if it means exactly what it means in Spark.
 
-    Pages of history are then copied inside the state store. `columns` says of every column of the target relation, in
-    its order, what goes there: the upstream's column of that name, a number (a union's branch), or NULL.
+    The store then copies pages of history itself. `columns` has one entry per column of the target relation, in order:
+    the name of an upstream column, a number (the branch of a union), or None for NULL.
     """
 
     columns: tuple[str | int | None, ...]
@@ -92,20 +93,22 @@ class Pushdown(_Value):
 
 
 class Stateless(_Value):
-    """Project and filter over one upstream, in Spark SQL over the upstream's own column names.
+    """A projection and a filter over one upstream, in Spark SQL over the upstream's column names.
 
-    `projection` gives every column of the target relation, in its order, hidden ones included. `predicate` is None
-    where the query has no WHERE. `pushdown` is None where only Spark can say what a row becomes.
+    `projection` gives every column of the target relation in order, hidden ones included. `predicate` is None if the
+    query has no WHERE. `pushdown` is None if only Spark can compute the rows.
     """
 
     projection: tuple[str, ...]
     predicate: str | None = None
     pushdown: Pushdown | None = None
     computed: tuple[ComputedColumn, ...] = ()
-    """What Spark cannot compute exactly (I12): the store does, and projection and predicate read the result."""
+    """Columns that Spark cannot compute exactly (I12). The store computes them; projection and predicate read the
+    result.
+    """
 
     def reading(self, upstream: Relation) -> Relation:
-        """Return the upstream with the columns that are read for this query."""
+        """Return the upstream with the computed columns that this query reads."""
         return upstream.model_copy(update={"columns": (*upstream.columns, *self.computed)})
 
 
@@ -115,16 +118,16 @@ class _Fragment(_Value):
 
 
 class DmlPlan(_Fragment):
-    """Runs the statements of users that write the job's table."""
+    """The fragment that runs users' statements that write the job's table."""
 
     kind: Literal[FragmentKind.DML] = FragmentKind.DML
 
 
 class _HistoryScan(_Fragment):
-    """A fragment that reads history: it has positions, progress and a limit.
+    """A fragment that reads history. It has positions, progress and a limit.
 
-    `rate_limit` is in rows per second and actor; None is unlimited and 0 is paused. `waiting` says that the fragment
-    waits for its place in the backfill order.
+    `rate_limit` is in rows per second and actor; None is unlimited and 0 is paused. `waiting` is True while the
+    fragment waits for its place in the backfill order.
     """
 
     rate_limit: int | None = Field(default=None, ge=0)
@@ -132,7 +135,9 @@ class _HistoryScan(_Fragment):
 
 
 class TableScanPlan(_HistoryScan):
-    """Brings what `query` makes of `upstream` to the job's relation. Its actors own vnodes of the upstream."""
+    """A scan that writes the result of `query` over `upstream` to the job's relation. Its actors own
+    upstream vnodes.
+    """
 
     kind: Literal[FragmentKind.STREAM_SCAN] = FragmentKind.STREAM_SCAN
     upstream: Relation
@@ -141,7 +146,7 @@ class TableScanPlan(_HistoryScan):
 
 
 class SourceScanPlan(_HistoryScan):
-    """Has the job's table follow an external one. Its actors own splits where others own vnodes."""
+    """A scan that makes the job's table follow an external table. Its actors own splits instead of vnodes."""
 
     kind: Literal[FragmentKind.CDC_SCAN] = FragmentKind.CDC_SCAN
     cdc: CdcScan
@@ -152,10 +157,10 @@ FragmentPlan = Annotated[DmlPlan | TableScanPlan | SourceScanPlan, Field(discrim
 
 
 class SnapshotPlan(_Value):
-    """Where a snapshot job stands while it is being created.
+    """The progress of a snapshot job while it is being created.
 
-    Its history is the upstreams at `epoch`, which the database graph has committed. `consumed` is the epoch up to which
-    their change log was replayed as well, None while the snapshot is still read. Invariant: `epoch <= consumed`.
+    The job reads its upstreams at `epoch`, which the database graph has committed. `consumed` is the epoch up to which
+    it has replayed their change log, None while it still reads the snapshot. Invariant: `epoch <= consumed`.
     """
 
     epoch: EpochField
@@ -163,8 +168,9 @@ class SnapshotPlan(_Value):
 
 
 class JobPlan(_Value):
-    """A job: the relation it creates or maintains and its fragments, upstream first. `snapshot` is None for a job that
-    is maintained in the database graph from its first epoch on, and once it is created.
+    """A job: the relation it creates or maintains, and its fragments, upstream first.
+
+    `snapshot` is None for a job that the database graph maintains from its first epoch on, and for every created job.
     """
 
     id: JobId
@@ -174,10 +180,10 @@ class JobPlan(_Value):
 
     @property
     def table_scans(self) -> tuple[TableScanPlan, ...]:
-        """The scans of the job's upstreams."""
+        """The scans of the job's upstream relations."""
         return tuple(one for one in self.fragments if isinstance(one, TableScanPlan))
 
     @property
     def source_scan(self) -> SourceScanPlan | None:
-        """What the job's table follows, if it follows anything."""
+        """The scan of the external table that the job's table follows, or None."""
         return next((one for one in self.fragments if isinstance(one, SourceScanPlan)), None)

@@ -1,4 +1,4 @@
-"""A relation as both planes see it, and the names of what is stored for it."""
+"""Define a relation as both planes see it, and the names of its stored tables."""
 
 from enum import StrEnum
 from typing import Final, Self
@@ -9,29 +9,30 @@ from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import RelationId
 
 ALIVE: Final = 9223372036854775807
-"""`_to` of a row version that no epoch has ended: bigint's largest."""
+"""`_to` of a row version that no epoch has ended: the largest bigint."""
 
 ROW_ID: Final = "_row_id"
-"""The hidden key of a table that was declared without one."""
+"""The hidden key column of a table that was declared without a key."""
 
 VNODE_COUNT_DEFAULT: Final = 256
 
 SYSTEM_COLUMNS: Final = frozenset({"cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"})
-"""Names that every Postgres table has already: it makes no table with a column called so."""
+"""Columns that every Postgres table has. Postgres refuses to create a column with such a name."""
 
 RESERVED_COLUMNS: Final = SYSTEM_COLUMNS | {"_vnode", "_from", "_to", ROW_ID}
-"""Names of Postgres and of the state store in every table."""
+"""Column names that Postgres and the state store use in every table."""
 
 KEY_PREFIX: Final = "_key_"
-"""How the hidden key columns of views begin."""
+"""Prefix of the hidden key columns of views."""
 
 TRAVEL_PREFIX: Final = "_tidefill_"
-"""How the columns begin that travel beside a relation's own: an operation, a position, a report."""
+"""Prefix of columns that accompany a relation's own while rows travel: an operation, a position, a report."""
 
 
 def why_reserved(name: str) -> str | None:
-    """Return why a user may not call a column so, or None. The case counts, as it does in Postgres once it has folded
-    what is not quoted.
+    """Return why a user may not give a column this name, or None.
+
+    The comparison respects case, as Postgres does after it has folded unquoted names.
     """
     if name in SYSTEM_COLUMNS:
         return f'column name "{name}" is reserved: every Postgres table has a system column called so'
@@ -41,8 +42,10 @@ def why_reserved(name: str) -> str | None:
 
 
 class RelationKind(StrEnum):
-    """What a relation is to its user. Of a logical view, which is a query with a name, and of a source, which is an
-    external database, nothing is stored, and no worker sees them as relations.
+    """What a relation is to its user.
+
+    A logical view (a query with a name) and a source (an external database) store no rows. Workers do not see them as
+    relations.
     """
 
     TABLE = "table"
@@ -83,7 +86,7 @@ class Relation(BaseModel):
 
     @property
     def visible(self) -> tuple[Column, ...]:
-        """The columns a user sees."""
+        """The columns that users see."""
         return tuple(column for column in self.columns if not column.hidden)
 
     @property

@@ -1,7 +1,7 @@
-"""What a worker answers: an epoch is *collected* (its state-store transactions are durable) or it *failed*.
+"""Define a worker's answers: an epoch is *collected* (its state-store transactions are durable) or it *failed*.
 
-Answers are idempotent by (worker, generation, epoch): the first one counts, a repetition is confirmed, an answer of
-an older generation is refused (I7).
+Answers are idempotent by (worker, generation, epoch). The first answer counts and the service confirms a repetition. It
+refuses an answer of an older generation (I7).
 """
 
 from typing import Annotated, Literal
@@ -32,10 +32,10 @@ class _Value(BaseModel):
 
 
 class ActorReport(_Value):
-    """One scan actor after an epoch. `rows` is cumulative over all its vnodes; `positions` are those that changed.
+    """The report of one scan actor after an epoch.
 
-    `finished` is reported one barrier after the epoch in which the last vnode completed, and on every barrier after
-    that.
+    `rows` is cumulative over all vnodes of the actor; `positions` are those that changed. `finished` is True from the
+    barrier after the epoch in which the last vnode completed, and on every later barrier.
     """
 
     actor: Bigint[ActorId]
@@ -46,13 +46,13 @@ class ActorReport(_Value):
     upstream_rows: Count = 0
     """Live changes forwarded in this epoch."""
     completed: bool = False
-    """The fragment's last vnode completed in this epoch: the next barrier finishes it."""
+    """The fragment's last vnode completed in this epoch, so the next barrier finishes the fragment."""
     finished: bool = False
     positions: tuple[VnodePosition, ...] = ()
 
 
 class RelationReport(_Value):
-    """How the number of alive keys of a relation changed in this epoch."""
+    """The change of a relation's number of alive keys in this epoch."""
 
     relation: Bigint[RelationId]
     key_count_delta: int = Field(ge=-COUNT_MAX, le=COUNT_MAX)
@@ -66,8 +66,10 @@ class _Answer(_Value):
 
 
 class Collected(_Answer):
-    """Every actor passed the barrier. Timings are milliseconds by stage, for people and metrics. `consumed` is set by
-    the graph of a snapshot job that has read its snapshot: the epoch up to which the change log was replayed.
+    """Every actor passed the barrier.
+
+    `timings_ms` has milliseconds by stage, for users and metrics. `consumed` is set by the graph of a snapshot job
+    whose snapshot is read: the epoch up to which it replayed the change log.
     """
 
     type: Literal["collected"] = "collected"
@@ -81,12 +83,12 @@ class Collected(_Answer):
 
 
 class Failed(_Answer):
-    """The epoch could not be run; nothing of it may be committed. `job` is set where one job is to blame, `statement`
-    where the connection was lost while that statement ran.
+    """The worker could not run the epoch, so nothing of it may be committed.
 
-    `deterministic` says that running the same epoch again would fail the same way (a bad cast in a query, say): such
-    a job is failed at once instead of holding up the graph. `exhausted` says that the worker had no memory left while
-    it computed the job: one that does so again and again is failed, too.
+    `job` is set if one job caused the failure. `statement` is set if the connection was lost while that statement ran.
+    `deterministic` means that the same epoch would fail the same way again (for example a bad cast in a query). The
+    leader fails such a job at once, so that it does not block the graph. `exhausted` means that the worker ran out of
+    memory while it computed the job. The leader fails a job that does so repeatedly.
     """
 
     type: Literal["failed"] = "failed"

@@ -1,6 +1,6 @@
-"""Questions the service puts to a worker outside the barrier sequence: what does a query give, is a view equal to it.
+"""Define the requests that the service sends to a worker outside the barriers: type a query, verify a view.
 
-A request never blocks an epoch: the worker answers it on a thread of its own.
+A request never blocks an epoch, because the worker answers it on a separate thread.
 """
 
 from enum import StrEnum
@@ -19,7 +19,7 @@ class _Value(BaseModel):
 
 
 class Analyze(_Value):
-    """Have Spark type a query before anything is created. Answered by `Analyzed` or `Rejected`."""
+    """Have Spark type a query before anything is created. The worker answers with `Analyzed` or `Rejected`."""
 
     type: Literal["analyze"] = "analyze"
     id: RequestId
@@ -30,8 +30,10 @@ class Analyze(_Value):
 
 
 class VerifyScan(_Value):
-    """One scan of a view. While the job is being created only the backfilled prefix is compared: `positions` (None:
-    every vnode is complete).
+    """One scan of a view.
+
+    While the job is being created, the worker compares only the prefix that `positions` has backfilled. None means that
+    every vnode is complete.
     """
 
     upstream: Relation
@@ -40,9 +42,9 @@ class VerifyScan(_Value):
 
 
 class Verify(_Value):
-    """Compare a view with its query over its upstreams, read at `epoch`. Answered by `Verified`.
+    """Compare a view with its query over its upstreams at `epoch`. The worker answers with `Verified`.
 
-    The view is read at `relation_epoch`: the same epoch, unless the view is still built in a graph of its own.
+    It reads the view at `relation_epoch`. The two epochs differ only while a partial graph still builds the view.
     """
 
     type: Literal["verify"] = "verify"
@@ -56,7 +58,7 @@ class Verify(_Value):
 
 
 class Analyzed(_Value):
-    """The columns a query gives, in order."""
+    """The columns of a query's result, in order."""
 
     type: Literal["analyzed"] = "analyzed"
     id: Bigint[RequestId]
@@ -64,8 +66,8 @@ class Analyzed(_Value):
 
 
 class Rejected(_Value):
-    """Spark refuses the query, or the worker could not answer. `position` is a 0-based offset into the query, where
-    known.
+    """Spark refuses the query, or the worker could not answer. `position` is a 0-based offset into the
+    query, if known.
     """
 
     type: Literal["rejected"] = "rejected"
@@ -84,15 +86,17 @@ class VnodeDifference(_Value):
 
 
 class Engine(StrEnum):
-    """Who computes what a view should hold: a worker from the upstream's rows, or the store from the view's text."""
+    """How the expected rows are computed: Spark from the upstream's rows, or the store from the view's text."""
 
     SPARK = "spark"
     STORE = "store"
 
 
 class Verified(_Value):
-    """The result of a verification. A digest is order-independent: the sum of the rows' 64-bit hashes, in hex, over
-    all vnodes.
+    """The result of a verification.
+
+    A digest does not depend on the order of rows: it is the sum of the hashes of all rows, in hex. Digests of different
+    engines cannot be compared.
     """
 
     type: Literal["verified"] = "verified"
@@ -105,10 +109,12 @@ class Verified(_Value):
     expected_digest: str
     differences: tuple[VnodeDifference, ...] = ()
     stale: str | None = None
-    """Why what was compared is not current, although it may be equal; null where it is."""
+    """Why the compared rows are not current, even if they are equal; null if they are current."""
     engine: Engine = Engine.SPARK
     rows_missing: tuple[str, ...] = ()
-    """Rows, as Postgres prints them, that the store's answer has and the view has not; at most 20 with the next."""
+    """Rows, as Postgres prints them, in the store's answer but not in the view. At most 20 together
+    with `rows_extra`.
+    """
     rows_extra: tuple[str, ...] = ()
 
 

@@ -1,11 +1,14 @@
-"""Which vnode a key belongs to: the first 16 bits of md5 over a canonical text of the key, modulo the vnode count.
+"""Compute the vnode of a key: the first 16 bits of md5 over the key's canonical text, modulo the vnode count.
 
-Three planes compute it (Postgres for DML, Spark for views, Python for tests and tools), so it is defined once, here,
-with three printers; a test compares all three. The canonical text of a key is, per column, `N` for NULL or `<length
-in characters>:<text>`, concatenated. Texts by type: whole numbers and booleans as themselves; numeric with its
-declared scale; text as it is; bytea in lower-case hex; date in days and timestamps in microseconds since 1970; uuid
-and time as Postgres prints them; floats as floor(x * 2^20), because their shortest decimal text differs between
-engines and a vnode need not be injective.
+Postgres (for DML), Spark (for views) and Python (for tests and tools) all compute it. This module therefore defines it
+once, in three forms, and a test compares all three. The canonical text of a key concatenates, per column, `N` for
+NULL or `<length in characters>:<text>`. The texts by type are:
+
+- whole numbers and booleans: as they are; numeric: with its declared scale
+- text: as it is; bytea: in lower-case hex
+- date: days since 1970; timestamps: microseconds since 1970
+- uuid and time: as Postgres prints them
+- floats: floor(x * 2^20), because engines print different shortest decimals; a vnode need not be injective
 """
 
 import hashlib
@@ -19,14 +22,14 @@ from service.protocol.ids import Vnode
 VNODE_MAX: Final = (1 << 15) - 1
 FLOAT_SCALE: Final = 1 << 20
 FLOAT_LIMIT: Final = float(1 << 40)
-"""Beyond this a scaled float would not fit a bigint with room to spare; all such floats share one text."""
+"""Larger floats share one canonical text. The limit leaves room for the scaled value in a bigint."""
 
 Runs = tuple[tuple[int, int], ...]
-"""Vnodes as runs of neighbours, both ends inclusive, ascending."""
+"""Vnodes as ascending runs of consecutive numbers, both ends inclusive."""
 
 
 def vnode_of(texts: Sequence[str | None], vnode_count: int) -> Vnode:
-    """Return the vnode of a key given the canonical texts of its columns (see `canonical`)."""
+    """Return the vnode of a key, from the canonical texts of its columns (see the module's docstring)."""
     joined = "".join("N" if text is None else f"{len(text)}:{text}" for text in texts)
     digest = hashlib.md5(joined.encode(), usedforsecurity=False).digest()
     return Vnode(int.from_bytes(digest[:2], "big") % vnode_count)
@@ -54,7 +57,7 @@ def vnode_spark(columns: Sequence[tuple[str, ColumnType]], vnode_count: int) -> 
 
 
 def runs_of(vnodes: Iterable[int]) -> Runs:
-    """Return `vnodes` as ascending runs of neighbours."""
+    """Return `vnodes` as ascending runs of consecutive numbers."""
     runs: list[tuple[int, int]] = []
     for vnode in sorted(set(vnodes)):
         if runs and runs[-1][1] == vnode - 1:
