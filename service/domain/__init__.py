@@ -1,18 +1,16 @@
-"""Decisions of the control plane: no await, no clock, no log, no randomness.
+"""Decide for the control plane: pure functions without await, clock, log or randomness.
 
-The invariants, cited by number in code and tests:
+The invariants, which code and tests cite by number:
 
-- **I1 prefix.** At every committed epoch E, for every interleaving scan: what was forwarded downstream equals the
-  upstream at E
-  restricted, vnode by vnode, to `pk <= position`.
+- **I1 prefix.** At every committed epoch E, for every interleaving scan: what the scan has forwarded downstream equals
+  the upstream at E restricted, vnode by vnode, to `pk <= position`.
 - **I2 atomic epoch.** A reader sees all of an epoch or none of it, across all relations of the graph.
 - **I3 nothing lost, nothing twice.** After any kill, recovery restores I1 at the last committed epoch and work
   resumes from it.
-- **I4 control is exact.** Every mutation is acknowledged with the epoch at which it took effect and survives
-  recovery. From a
-  pause's epoch on not one snapshot row is read. A limit of n rows/s per actor is kept over any 10 s window within one
-  page.
-- **I5 live first.** Limits delay history only; barriers and live rows never wait for a permit.
+- **I4 control is exact.** Every mutation is acknowledged with the epoch at which it took effect and survives recovery.
+  From the epoch of a pause on, no scan reads a snapshot row. A limit of n rows/s per actor is kept over any 10 s window
+  within one page.
+- **I5 live first.** Limits delay history only. Barriers and live rows never wait for a permit.
 - **I6 honest progress.** Rows never decrease; 100 % only after the checkpoint that holds the finish has committed.
 - **I7 fenced.** A deposed leader or an old generation can write nothing, in either database.
 - **I8 bounded memory.** Memory is set by page and chunk sizes and one epoch's changes, never by table size.
@@ -20,7 +18,7 @@ The invariants, cited by number in code and tests:
 - **I10 decoupled.** A creating snapshot job never delays the database graph's commit.
 - **I11 rescale.** Changing an actor count mid-backfill keeps all positions and row counts.
 - **I12 one meaning.** A view at epoch E holds what its text would answer as a SELECT over its inputs at E, in the
-  meaning of Postgres, whichever engine computed it. A text that no engine computes so is refused with the reason.
-- **I13 one bad thing stops one thing.** What one caller, statement, row, job, relation, worker or source does wrong or
-  slowly ends or delays that one. Nothing is retried for ever.
+  meaning of Postgres, whichever engine computed it. A text that no engine can compute so is refused with the reason.
+- **I13 one bad thing stops one thing.** A fault or delay of one caller, statement, row, job, relation, worker or source
+  ends or delays that one only. Nothing is retried for ever.
 """

@@ -1,14 +1,15 @@
-"""The adaptive limit of a scan: what it is next, given what was seen since it last changed.
+"""Decide the next adaptive limit of a scan from the load signals seen since the limit last changed.
 
-Additive increase, multiplicative decrease: the one linear rule that finds an unknown capacity and shares it fairly with
-whoever else draws on it (Chiu and Jain, "Analysis of the Increase and Decrease Algorithms for Congestion Avoidance in
-Computer Networks", 1989). What surrounds it is TCP's, with a barrier for the round trip:
+The rule is additive increase, multiplicative decrease. It is the one linear rule that finds an unknown capacity and
+shares it fairly with the other users of that capacity (Chiu and Jain, "Analysis of the Increase and Decrease Algorithms
+for Congestion Avoidance in Computer Networks", 1989). The details are TCP's, with a barrier as the round trip:
 
-- *slow start* (Jacobson 1988; RFC 5681, 3.1): a limit begins low and doubles until the first decrease, and after one
-  again up to the threshold that the decrease left;
-- a decrease is followed by another only once its effect could be seen (RFC 5681, 3.2: once per window);
-- a limit that history does not use is not raised (RFC 7661), or it would be far off when it is needed;
-- steps grow when nothing has been amiss for long (H-TCP, Leith and Shorten 2004): a capacity that came back is found.
+- *slow start* (Jacobson 1988; RFC 5681, 3.1): a limit begins low and doubles until the first decrease. After a decrease
+  it doubles again, up to the threshold that the decrease left.
+- After a decrease the next one waits until the effect can be seen (RFC 5681, 3.2: once per window).
+- A limit that history does not use is not raised (RFC 7661), because it would be far off
+  when it is needed.
+- Steps grow after a long time without a decrease (H-TCP, Leith and Shorten 2004), to find a capacity that came back.
 
 A limit is in rows per second and actor. Next: `service.operations.adaptive`.
 """
@@ -23,32 +24,36 @@ from service.protocol.ids import Epoch
 
 AUTO: Final = "auto"
 Asked = int | Literal["auto"] | None
-"""A limit as users ask for it: a number (0 is paused), adaptive, or none."""
+"""A limit as a user requests it: a number (0 is paused), `auto` (adaptive), or None (no limit)."""
 
 START: Final = 1_000
-"""Where slow start begins: a fraction of what the slowest machine reads, and seven doublings from the fastest."""
+"""Where slow start begins: below the rate of the slowest machine, and seven doublings below that of the fastest."""
 MILD: Final = 0.7
-"""A signal just beyond its bound: the gentler factor of RFC 9438, as each overshoot is one step."""
+"""Decrease factor for a signal just beyond its bound. It is RFC 9438's gentler factor, as each
+overshoot is one step.
+"""
 HARD: Final = 0.5
-"""A signal far beyond its bound, or one that only says no."""
+"""Decrease factor for a signal far beyond its bound, or for one that can only be healthy or unhealthy."""
 FAR: Final = 2.0
-"""Times its bound: so far a signal needs no second look."""
+"""Severity (value / bound) from which one unhealthy signal suffices, without a second one to confirm it."""
 STEP_SHARE: Final = 0.1
-"""An additive step, as a share of the thresholds. With `MILD` it takes five of them back to where it was too much."""
+"""An additive step as a share of the threshold. With `MILD`, five steps return to the limit that was too high."""
 EVEN_STEPS: Final = 5
-"""After so many steps without a decrease the capacity has grown: from then on each step is twice the last."""
+"""After this many steps without a decrease each step is twice the last, because the capacity has probably grown."""
 USED_SHARE: Final = 0.25
-"""A limit of which less is used holds nothing back. Not nearer to 1: a bucket holds an interval's worth, and epochs
-that take longer than an interval get no more.
+"""A limit is raised only if history uses at least this share of it.
+
+The share is not nearer to 1, because a bucket holds the permits of one interval, and an epoch that takes longer gets no
+more.
 """
 LITTLE_SHARE: Final = 0.1
-"""A late barrier of which reading history took less was made late by something else: a lower limit would not help."""
+"""If reading history took a smaller share of a late barrier, a lower limit would not have helped."""
 SMALL_CHANGE: Final = 0.05
-"""A change below this is not worth a command."""
+"""A smaller relative change is not worth a command."""
 
 
 class Signal(StrEnum):
-    """What a limit is adapted to."""
+    """The load signals to which a limit is adapted."""
 
     BARRIER_LATENCY = "barrier_latency"
     REPLICATION_LAG = "replication_lag"
@@ -61,9 +66,10 @@ class Signal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one signal says. `severity` is its value in terms of its bound; infinite where it can only say no.
+    """The value of one load signal.
 
-    One that is not `sure` speaks against raising a limit, and not yet for lowering it.
+    `severity` is the signal's value divided by its bound; it is infinite for a signal that can only be healthy or
+    unhealthy. An unhealthy reading that is not `sure` stops an increase but does not cause a decrease.
     """
 
     signal: Signal
@@ -75,26 +81,26 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Between which a limit is adapted."""
+    """The lowest and highest value of an adaptive limit."""
 
     floor: int
     ceiling: int
 
     def __post_init__(self) -> None:
-        """0 would be a pause, which is for people to ask for."""
+        """Check that the floor is above 0, because a limit of 0 is a pause and only users request pauses."""
         assert 0 < self.floor <= self.ceiling, self
 
     def hold(self, limit: float) -> float:
-        """Return the nearest limit within."""
+        """Return `limit` clamped to the bounds."""
         return min(max(limit, self.floor), self.ceiling)
 
 
 @dataclass(frozen=True, slots=True)
 class Adaptation:
-    """Where the adaptation of one limit stands. `present` is the limit before rounding.
+    """The state of the adaptation of one limit. `present` is the limit before rounding.
 
-    `threshold` is where doubling ends, None before the first decrease. `falling` says that the last step was a decrease
-    and `quiet` counts the additive steps since.
+    `threshold` is where doubling ends, None before the first decrease. `falling` is True if the last step was a
+    decrease. `quiet` counts the additive steps since the last decrease.
     """
 
     present: float
@@ -104,12 +110,12 @@ class Adaptation:
 
     @property
     def doubling(self) -> bool:
-        """Whether the next step up is a doubling."""
+        """Whether the next increase is a doubling."""
         return self.threshold is None or self.present < self.threshold
 
 
 class Move(StrEnum):
-    """What a look came to."""
+    """The outcome of one adaptation step."""
 
     RAISED = "raised"
     LOWERED = "lowered"
@@ -118,7 +124,7 @@ class Move(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The next state, and why. `signal` is the one that spoke against more; None where none did."""
+    """The next state and its reason. `signal` is the one that prevented an increase, None if no signal did."""
 
     after: Adaptation
     move: Move
@@ -128,8 +134,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A checkpoint that was published: injected to published took `latency`, of which `history` went into reading
-    history, None where that is not known.
+    """A published checkpoint.
+
+    `latency` is the time from injection to publication. `history` is the part that was spent reading history, None if
+    it is unknown.
     """
 
     epoch: Epoch
@@ -138,12 +146,15 @@ class Passed:
 
 
 def started(bounds: Bounds) -> Adaptation:
-    """Return where slow start begins."""
+    """Return the initial state, at the beginning of slow start."""
     return Adaptation(bounds.hold(START))
 
 
 def scale_of(states: Collection[Adaptation]) -> float | None:
-    """Return what the steps of these limits are a share of: the same for all, or the smaller would never catch up."""
+    """Return the value of which the steps of these limits are a share, None before the first decrease.
+
+    It is the mean threshold, the same for all limits, because smaller limits could otherwise never catch up.
+    """
     thresholds = [one.threshold for one in states if one.threshold is not None]
     return sum(thresholds) / len(thresholds) if thresholds else None
 
@@ -156,8 +167,10 @@ def decided(
     bounds: Bounds,
     scale: float | None = None,
 ) -> Decision:
-    """Return the next step. `used` is how many rows per second the busiest actor has read since the last one, None
-    where that is not known; `scale` is that of all limits that are adapted to the same signals, None for one alone.
+    """Return the next step of a limit.
+
+    `used` is the rows per second that the busiest actor has read since the last step, None if unknown. `scale` is that
+    of all limits adapted to the same signals (see `scale_of`), None for a single limit.
     """
     state = replace(before, present=bounds.hold(before.present))
     unhealthy = sorted((one for one in readings if not one.healthy), key=lambda one: -one.severity)
@@ -176,17 +189,17 @@ def decided(
 
 
 def to_ask(in_force: int, state: Adaptation, bounds: Bounds) -> int | None:
-    """Return the limit to ask for, None where the one in force is near enough."""
+    """Return the limit to request, or None if the limit in force is close enough."""
     wanted = round(state.present)
     outside = not bounds.floor <= in_force <= bounds.ceiling
     return wanted if outside or abs(wanted - in_force) >= max(in_force * SMALL_CHANGE, 1) else None
 
 
 def of_latency(passed: Sequence[Passed], *, since: Epoch, target: timedelta) -> Reading | None:
-    """Return what the barriers after `since` (newest first) say, None where none has passed.
+    """Return the reading of the barriers after `since` (newest first), None if none has been published.
 
-    Latencies scatter: one just beyond the target has to be confirmed by a second. One that history had little part in
-    speaks against raising a limit and not for lowering it.
+    Latencies scatter, so one just beyond the target needs a second one to confirm it. A late barrier that spent little
+    time on history stops an increase but causes no decrease.
     """
     seen = [one for one in passed if one.epoch > since][:2]
     if not seen:
@@ -210,7 +223,7 @@ def of_latency(passed: Sequence[Passed], *, since: Epoch, target: timedelta) -> 
 def _lowered(state: Adaptation, worst: Reading, bounds: Bounds) -> Decision:
     factor = HARD if worst.severity >= FAR else MILD
     present = bounds.hold(state.present * factor)
-    # The first of several decreases in a row says where it was too much: the others are one spell.
+    # Only the first of several decreases in a row sets the threshold, because together they are one overload.
     threshold = state.threshold if state.falling and state.threshold is not None else present
     move = Move.LOWERED if present < state.present else Move.HELD
     return Decision(Adaptation(present, threshold, falling=True), move, worst.signal, worst.text)
@@ -225,7 +238,7 @@ def _raised(state: Adaptation, bounds: Bounds, scale: float | None) -> Decision:
     else:
         assert state.threshold is not None
         quiet = state.quiet + 1
-        # No step is more than a doubling, so that the exponent need not grow for ever either.
+        # No step exceeds a doubling, so the exponent is capped as well.
         step = max((scale or state.threshold) * STEP_SHARE, 1.0) * 2 ** min(max(quiet - EVEN_STEPS, 0), 60)
         grown = min(state.present + step, state.present * 2)
         how = "a step up"

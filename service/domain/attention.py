@@ -1,6 +1,6 @@
-"""How long this process was itself unable to notice a worker's signs of life: frozen, or without its meta store.
+"""Measure how long this process could not notice a worker's heartbeats: it was frozen or without its meta store.
 
-A worker is given up once it was silent for its lease *while this process could have heard it*. Next:
+A worker is evicted after it was silent for its lease *while this process could have heard it*. Next:
 `service.operations.launching`.
 """
 
@@ -9,32 +9,33 @@ from datetime import timedelta
 from typing import Final
 
 GAP_SECONDS: Final = 1.0
-"""A process that was away for less missed no sign of life that would not come again within the lease."""
+"""A shorter gap loses no heartbeat that a worker would not repeat within its lease."""
 
 
 @dataclass
 class Attention:
-    """Gaps in this process's attention, in seconds of its monotonic clock. Nothing is noticed before the first
-    `awake`.
+    """Gaps in this process's attention, in seconds of its monotonic clock.
+
+    Nothing is recorded before the first `awake`.
     """
 
     last: float | None = None
     gaps: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    """The newest ones, as (beginning, end)."""
+    """The newest gaps, as (beginning, end)."""
 
     def awake(self, now: float) -> None:
-        """Note that the process runs; it was away where it has not said so for long."""
+        """Record that the process runs. A long time since the last call is a gap."""
         if self.last is not None:
             self.missed(self.last, now)
         self.last = now
 
     def missed(self, beginning: float, end: float) -> None:
-        """Note a time in which a sign of life could not be seen, where it was long."""
+        """Record a time in which the process could not notice a heartbeat, if it was long."""
         if end - beginning > GAP_SECONDS:
             self.gaps = [*self.gaps[-9:], (beginning, end)]
 
     def patience(self, lease: timedelta, *, now: float) -> timedelta:
-        """Return how long a worker may have been silent: the lease, and what was missed since it began."""
+        """Return how long a worker may be silent: the lease, plus the gaps within it."""
         missed, since = 0.0, now - lease.total_seconds()
         for beginning, end in reversed(self.gaps):
             if end <= since:

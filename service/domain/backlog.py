@@ -1,4 +1,4 @@
-"""How many statements may wait for an epoch: more than pile up while a worker restarts, not without an end (I13)."""
+"""Bound the statements that wait for an epoch. The bound covers a restart of the worker, and no more (I13)."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from service.domain.errors import Unavailable
 
 _COUNTED_FOR: Final = 0.25
-"""Seconds. Counting takes as long as there are statements; in between this process adds what it accepts."""
+"""Seconds. Counting takes longer with more statements. Between counts this process adds the statements it accepts."""
 
 
 @dataclass(slots=True)
@@ -23,15 +23,15 @@ class Backlog:
     counted_at: float | None = None
 
     def is_old(self, now: float) -> bool:
-        """Whether it is to be counted again."""
+        """Whether the statements have to be counted again."""
         return self.counted_at is None or now >= self.counted_at + _COUNTED_FOR
 
     def counted(self, statements: int, size: int, *, now: float) -> None:
-        """Take in what the meta store counted."""
+        """Store the counts of the meta store."""
         self.statements, self.bytes, self.counted_at = statements, size, now
 
     def admit(self) -> None:
-        """Raise Unavailable where too many wait."""
+        """Raise Unavailable if too many statements, or too many bytes of them, wait."""
         if self.statements >= self.statements_max:
             limit = f"{self.statements_max} statements (TIDEFILL_DML_WAITING_MAX)"
         elif self.bytes >= self.bytes_max:
@@ -41,5 +41,5 @@ class Backlog:
         raise Unavailable(f"{limit} wait for an epoch already; nothing was changed, try again later")
 
     def accepted(self, size: int) -> None:
-        """Add a statement of so many bytes."""
+        """Add one accepted statement of `size` bytes."""
         self.statements, self.bytes = self.statements + 1, self.bytes + size

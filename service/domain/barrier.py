@@ -1,8 +1,9 @@
-"""What to do with one graph now: the whole barrier policy on one screen. Next: `service.operations.barriers`.
+"""Decide what to do with one graph now: the whole barrier policy. Next: `service.operations.barriers`.
 
 A graph's life is *inject -> collect -> commit -> publish*, one barrier at a time. The policy is level-triggered: it
-looks at what is recorded and names the one next effect, so a missed wake-up costs latency, never correctness; a new
-leader that reads the same view continues where the old one stopped (publishing first what was committed).
+reads the recorded state and returns the one next effect. A missed wake-up therefore costs latency and never
+correctness. A new leader that reads the same view continues where the old one stopped; it first publishes what was
+committed.
 """
 
 from collections.abc import Mapping
@@ -18,18 +19,18 @@ from service.protocol.report import Failed
 
 
 class GraphStatus(StrEnum):
-    """Where a graph is between generations."""
+    """The state of a graph between generations."""
 
     RECOVERING = "RECOVERING"
-    """The generation is over: the state store has to be fenced and rolled back to the committed epoch."""
+    """The generation has ended. The leader has to fence the state store and roll it back to the committed epoch."""
     WAITING = "WAITING"
-    """Rolled back; waits for its back-off and a worker. Stops are applied without a barrier meanwhile."""
+    """Rolled back. The graph waits for its back-off and for a worker; meanwhile stops need no barrier."""
     RUNNING = "RUNNING"
 
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """The one barrier that is injected and neither committed nor attached to a later checkpoint."""
+    """The one barrier that is injected, and neither committed nor attached to a later checkpoint."""
 
     epoch: Epoch
     kind: BarrierKind
@@ -40,8 +41,10 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True)
 class OwnWorker:
-    """How starting the worker goes that serves one graph and no other: `failures` counts the starts in a row that came
-    to nothing, `error` says what was wrong with the last one, and at `due` it is tried again.
+    """The state of starting a worker that serves one graph only.
+
+    `failures` counts the consecutive starts that failed, `error` is the error of the last one, and `due` is when the
+    next start is tried.
     """
 
     failures: int = 0
@@ -62,25 +65,25 @@ class FailedIndex:
 
 @dataclass(frozen=True, slots=True)
 class Decoupled:
-    """What the graph of a snapshot job adds: its job ends, or goes on in the database graph, before it does."""
+    """The extra state of a snapshot job's graph. The graph ends when its job ends or moves to the database graph."""
 
     relation: RelationId | None = None
-    """What the job creates."""
+    """The relation that the job creates."""
     over: bool = False
-    """The job was created, cancelled or failed: nothing needs the graph any more."""
+    """The job was created, cancelled or failed, so nothing needs the graph any more."""
     merged: bool = False
-    """The job goes on in the database graph; what was committed here stays known until it is created."""
+    """The job continues in the database graph. Its state committed here stays recorded until it is created."""
     unindexed: bool = False
     """The snapshot is loaded, and its table lacks the index that the change log's rows are found by."""
     index_failed: FailedIndex | None = None
     """None: its index was not tried yet, or never failed."""
     own_worker: OwnWorker | None = None
-    """None: workers of the database graph serve it as well."""
+    """None if workers of the database graph serve this graph as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Whether jobs are new, or queued; and how many hold a permit, which a table never does."""
+    """The job queue in brief: whether jobs are new or queued, and how many jobs hold a permit (a table never does)."""
 
     new: bool = False
     queued: bool = False
@@ -89,7 +92,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class GraphView:
-    """All that the policy looks at, read in one transaction."""
+    """Everything that the policy depends on, read in one transaction."""
 
     graph: GraphId
     status: GraphStatus
@@ -97,46 +100,48 @@ class GraphView:
     committed: Epoch
     published: Epoch
     newest: Epoch
-    """The newest epoch ever injected; the next one is greater."""
+    """The newest epoch ever injected. The next epoch is greater."""
     worker: WorkerId | None
     """The worker that runs the present generation."""
     alive: frozenset[WorkerId]
-    """Workers that serve this graph, whose lease runs."""
+    """The workers that serve this graph and whose lease has not expired."""
     in_flight: InFlight | None = None
     uncommitted: int = 0
-    """Collected barriers that wait for the next checkpoint."""
+    """The number of collected barriers that wait for the next checkpoint."""
     attached: Epoch | None = None
-    """The newest of them, which the next barrier comes after."""
+    """The newest of those barriers. It is `prev` of the next barrier."""
     last_injected_at: datetime | None = None
     attempts: int = 0
-    """Generations started since the last commit of a barrier that was not itself a start."""
+    """Generations started since the last commit of a barrier that was not itself initial."""
     recovering_since: datetime | None = None
     commands_waiting: bool = False
-    """A mutation or a flush is queued that does not wait for an ordinary barrier."""
+    """A mutation or a flush is queued that must not wait for the barrier interval."""
     stops_waiting: bool = False
     commands_open: bool = False
     """Some command is queued, or carried by a barrier that is not committed."""
     statements_waiting: bool = False
     statements_queued: bool = False
-    """The same, with those that wait for an epoch to themselves."""
+    """As `statements_waiting`, but includes the statements that wait for an epoch of their own."""
     backfilling: bool = False
-    """Some scan still reads history: then statements wait for the interval, to leave the scans long slices."""
+    """Some scan still reads history. Statements then wait for the interval, so that scans keep long time slices."""
     hurries: bool = False
-    """One does without a limit: the next barrier need not wait for the rest of an interval in which nothing is read."""
+    """Some scan has no limit. The next barrier need not wait for the rest of an interval in which nothing is read."""
     recover_asked: str | None = None
-    """Why an operator wants a recovery, or None."""
+    """Why an operator requested a recovery, or None."""
     cleanups_waiting: bool = False
-    """Something dropped or cancelled has yet to be removed from the state store."""
+    """The state store still holds something of a dropped, cancelled or failed relation."""
     unsettled: bool = False
-    """Of the database graph: a scan of whatever graph has history left, a job may want other actors, or a relation was
-    created that is not shown yet. Only then has the commit of an idle epoch consequences.
+    """Whether committing an idle epoch has consequences. Set for the database graph only.
+
+    It is True while a scan of any graph has history left, while a job may want other actors, or while a created
+    relation is not visible yet.
     """
     line: Line = Line()
-    """Of the database graph, where every job begins."""
+    """The job queue. Set for the database graph only, because every job begins there."""
     decoupled: Decoupled | None = None
     """None for the database graph."""
     parameters: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The system parameters that were set."""
+    """The stored system parameters, as texts by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +151,20 @@ class Pace:
     interval: timedelta = timedelta(seconds=1)
     checkpoint_frequency: int = 1
     hurry: float = 0.5
-    """The least distance, in intervals, of barriers that are made early for a scan that hurries: one that reads at all
-    fills its slice, and others need no more barriers.
+    """The least distance of early barriers for a scan without a limit, in barrier intervals.
+
+    A scan with permits fills its time slice, so scans with a limit need no earlier barriers.
     """
     statement_delay: timedelta = timedelta(milliseconds=50)
-    """The least distance of barriers that are made early for waiting statements: enough for a few to share one."""
+    """The least distance of early barriers for waiting statements. It is long enough for a few
+    statements to share one.
+    """
     deadline: timedelta = timedelta(minutes=5)
-    """A barrier that is not collected by then is given up. Far above any healthy epoch, whose slice is one interval."""
+    """The leader abandons a barrier that is not collected by then. A healthy epoch is far shorter: one interval's
+    slice.
+    """
     permits: int = 0
-    """How many jobs may be created at once; 0: as many as there are."""
+    """How many jobs may be created at once; 0 is no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +176,9 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """End the generation: nothing of it that is not committed shall count. `failure` is the worker's own account."""
+    """End the generation. Nothing uncommitted of it may take effect. `failure` is the worker's report,
+    if there is one.
+    """
 
     reason: str
     failure: Failed | None = None
@@ -179,12 +191,12 @@ class RollBack:
 
 @dataclass(frozen=True, slots=True)
 class ApplyStops:
-    """Carry out drops and cancels without a barrier: no actor runs."""
+    """Apply drops and cancels without a barrier, because no actor runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inject:
-    """Make the next barrier and hand it to `worker`."""
+    """Make the next barrier and send it to `worker`."""
 
     kind: BarrierKind
     worker: WorkerId
@@ -192,21 +204,21 @@ class Inject:
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """A barrier that is no checkpoint was collected: it waits for the next checkpoint."""
+    """Attach a collected barrier that is not a checkpoint to the next checkpoint."""
 
     epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A checkpoint was collected."""
+    """Commit a collected checkpoint."""
 
     epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do before `until` unless something happens; None: until something happens. `reason` is for people."""
+    """Do nothing before `until`, unless an event arrives. None waits for an event only. `reason` is for users."""
 
     until: datetime | None
     reason: str
@@ -219,7 +231,7 @@ class BuildIndex:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """Forget a snapshot job's graph, in the state store first: nothing may write in its name any more."""
+    """Remove a snapshot job's graph. The leader fences the state store first, so that no write of the graph follows."""
 
 
 STOPPED: Final = "the job is no longer to be created"
@@ -228,7 +240,7 @@ Effect = Publish | Abandon | RollBack | ApplyStops | Inject | Attach | Commit | 
 
 
 def decide(view: GraphView, *, now: datetime, pace: Pace) -> Effect:
-    """Return the one thing to do next for the graph."""
+    """Return the one next effect for the graph."""
     if view.decoupled is not None:
         return _decoupled(view, view.decoupled, now) or _next(view, now, pace)
     if view.published < view.committed:
@@ -237,10 +249,10 @@ def decide(view: GraphView, *, now: datetime, pace: Pace) -> Effect:
 
 
 def after_commit(view: GraphView, epoch: Epoch, *, now: datetime, pace: Pace) -> Effect | None:
-    """Return what follows once the epoch, the one in flight in `view`, is published; None: that takes another look.
+    """Return the effect that follows the publication of the epoch in flight in `view`, or None to read the view again.
 
-    Only of a graph at rest is it known beforehand: nobody waits for anything in it, so that nothing but time makes the
-    next barrier due.
+    The effect is known in advance only for a graph at rest. Nothing waits in such a graph, so only time makes its next
+    barrier due.
     """
     stirred = (
         view.commands_open,
@@ -259,26 +271,30 @@ def after_commit(view: GraphView, epoch: Epoch, *, now: datetime, pace: Pace) ->
 
 
 class Chore(StrEnum):
-    """Work of the leader beside the barriers. Each chore has a loop of its own, because one item of it may wait long
-    for a lock or fail again and again, and no barrier waits for that (I13).
+    """The leader's work outside the barriers.
+
+    Each chore has its own loop, because one item may wait long for a lock or fail repeatedly. No barrier waits for that
+    (I13).
     """
 
     START_JOBS = "start_jobs"
-    """Start the jobs whose turn it is, and give the others their place in the queue."""
+    """Start the jobs that may start, and give the others their place in the queue."""
     CLEAN_UP = "clean_up"
-    """Remove from the state store what was dropped, cancelled or failed."""
+    """Remove the remains of dropped, cancelled and failed relations from the state store."""
     ADAPT = "adapt"
     """Adapt limits to the barrier that was just published."""
     TIDY = "tidy"
     """Vacuum row versions and drop staging tables."""
     SUPERVISE = "supervise"
-    """Start and end worker processes. It is every service's, not the leader's alone."""
+    """Start and end worker processes. Every service does this, not only the leader."""
     MIND_SOURCES = "mind_sources"
-    """See to external databases."""
+    """Look after external databases."""
 
 
 def chores(view: GraphView, pace: Pace) -> tuple[Chore, ...]:
-    """Return the chores that are due. Before the roll back a clean-up would not be fenced."""
+    """Return the chores that are due. A clean-up waits for the roll back, because before that it would
+    not be fenced.
+    """
     due = {
         Chore.START_JOBS: may_start(view.line, pace.permits),
         Chore.CLEAN_UP: view.cleanups_waiting and view.status is not GraphStatus.RECOVERING,
@@ -287,7 +303,7 @@ def chores(view: GraphView, pace: Pace) -> tuple[Chore, ...]:
 
 
 def may_start(line: Line, permits: int) -> bool:
-    """Whether somebody in the line is to be started, or to be told that there is a queue; a limit of 0 is none."""
+    """Whether a job in the queue may start, or needs its place in the queue; `permits` of 0 is no limit."""
     return line.new or (line.queued and (permits == 0 or line.held < permits))
 
 
@@ -300,7 +316,8 @@ def _decoupled(view: GraphView, decoupled: Decoupled, now: datetime) -> Effect |
     if view.status is not GraphStatus.RUNNING:
         return None
     if view.stops_waiting:
-        # Without a barrier, which might not be collected for long: nothing of what it writes is wanted.
+        # Abandon the generation without a barrier, because a barrier might not be collected for long and its writes are
+        # unwanted.
         return Abandon(STOPPED)
     # While it is backed off from, barriers carry commands, and read nothing.
     backed_off = decoupled.index_failed is not None and now < decoupled.index_failed.due
@@ -332,7 +349,7 @@ def _run(view: GraphView, now: datetime, pace: Pace) -> Effect:
     if view.recover_asked is not None:
         return Abandon(view.recover_asked)
     if view.worker not in view.alive:
-        # A worker that ends may have told why.
+        # A worker that stops may have reported the reason before.
         told = None if view.in_flight is None else view.in_flight.failure
         return Abandon("worker lost") if told is None else Abandon(told.error, told)
     if view.in_flight is not None:
@@ -349,7 +366,7 @@ def _advance(barrier: InFlight, now: datetime, pace: Pace) -> Effect:
     if barrier.failure is not None:
         return Abandon(barrier.failure.error, barrier.failure)
     if barrier.collected:
-        # An initial barrier is a checkpoint: it proves that the new generation can run.
+        # An initial barrier commits too, because it proves that the new generation can run.
         return Attach(barrier.epoch) if barrier.kind is BarrierKind.BARRIER else Commit(barrier.epoch)
     deadline = barrier.injected_at + pace.deadline
     if now >= deadline:
@@ -369,5 +386,7 @@ def _due(view: GraphView, now: datetime, pace: Pace) -> datetime:
 
 
 def _later(since: datetime | None, wait: timedelta, now: datetime) -> datetime:
-    """Return when `wait` is over. A clock that went back since, or another leader's, must not stop the graph."""
+    """Return when `wait` is over. It is over now if `since` is in the future: a clock may go back or differ between
+    leaders.
+    """
     return now if since is None or since > now else since + wait

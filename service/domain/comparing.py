@@ -1,9 +1,9 @@
-"""Comparing a table with the external one that it follows, while both change: what is a part, and what truly differs.
+"""Compare a followed table with its external table while both change.
 
-A part of the external table is read in one statement, and what follows it is read once the log has been applied up to
-where it then ended. Keys that differ may have changed in between: they are read again, on both sides, until they are
-equal, or the same on both sides as the time before, and then they truly differ. Source: the reconciliation of pgCopyDB
-and `pt-table-checksum`, with the log's position in the place of locks. Pure.
+A part of the external table is read in one statement. The follower's part is read once the log has been applied up to
+its end at that moment. Keys that differ may have changed in between, so both sides read them again. A key is settled if
+both sides are equal, or if both sides are the same as the time before: then it truly differs. Source: the
+reconciliation of pgCopyDB and `pt-table-checksum`, with the log's position in place of locks. Pure.
 """
 
 from collections.abc import Mapping
@@ -22,8 +22,9 @@ PART_ROWS: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows whose key is after `after` and up to `upto`, in the server's order; None is without a bound. Where the two
-    servers order keys differently, it is rows of the vnodes from `first` to `last` instead.
+    """The rows whose key is after `after` and up to `upto`, in the server's order; None is without a bound.
+
+    If the two servers order keys differently, a part has the rows of the vnodes from `first` to `last` instead.
     """
 
     after: Key | None = None
@@ -33,7 +34,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """How many rows, and the sum of their digests."""
+    """The number of rows, and the sum of their digests."""
 
     rows: int = 0
     total: int = 0
@@ -47,7 +48,7 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What was read of one key, there and here: a digest, or None where there is no row."""
+    """The digests of one key in the external table (`wanted`) and in the follower (`held`); None if there is no row."""
 
     wanted: int | None
     held: int | None
@@ -59,25 +60,25 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """`differing` truly differ, with what was read of them; of `open` nothing can be said yet."""
+    """The result of a repeated read: `differing` keys truly differ, `open` keys have to be read again."""
 
     differing: Mapping[Key, Pair] = field(default_factory=dict[Key, Pair])
     open: Mapping[Key, Pair] = field(default_factory=dict[Key, Pair])
 
 
 def pairs(wanted: Rows, held: Rows) -> dict[Key, Pair]:
-    """Return what was read of every key that differs."""
+    """Return the digests of every key whose rows differ."""
     found = {key: Pair(wanted.get(key), held.get(key)) for key in wanted.keys() | held.keys()}
     return {key: pair for key, pair in found.items() if not pair.equal}
 
 
 def settled(before: Mapping[Key, Pair], now: Mapping[Key, Pair]) -> Settled:
-    """Tell keys that differ as they did before from those that changed since."""
+    """Split the keys that still differ: those with the same digests as `before` truly differ, the others are open."""
     same = {key: pair for key, pair in now.items() if before.get(key) == pair}
     return Settled(same, {key: pair for key, pair in now.items() if key not in same})
 
 
 def vnode_parts(vnode_count: int, rows: int | None) -> list[Part]:
-    """Cut a table of about so many rows into parts by vnode."""
+    """Split a table of about `rows` rows into parts by vnode."""
     count = min(max(ceil((rows or 0) / PART_ROWS), 1), vnode_count)
     return [Part(vnodes=run) for (run,) in blocks(vnode_count, count)]

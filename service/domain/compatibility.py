@@ -1,4 +1,6 @@
-"""RisingWave's session variables that change nothing here: accepted with a notice, so that its scripts run."""
+"""List RisingWave's session variables that have no effect here. They are accepted with a notice so that its scripts
+run.
+"""
 
 from typing import Final
 

@@ -1,8 +1,8 @@
-"""Which statements share an epoch, and which have one to themselves (I13).
+"""Decide which statements share an epoch, and which get an epoch of their own (I13).
 
-`tries` counts the epochs that carried a statement and gave no result for a reason that may be the statement's: it
-overran its share of the epoch's time, or the epoch was abandoned. From `SINGLY` on, a barrier carries the statement
-alone. An abandoned epoch of which a lost worker, a job or an operator was the cause is not counted.
+`tries` counts the epochs that carried a statement without a result, for a reason that may be the statement's. Either
+the statement overran its share of the epoch's time, or the epoch was abandoned. From `SINGLY` tries on, a barrier
+carries the statement alone. An epoch that was abandoned because of a lost worker, a job or an operator does not count.
 """
 
 from collections.abc import Sequence
@@ -13,57 +13,64 @@ from service.protocol.dml import InsertStaged, Statement
 from service.protocol.ids import RelationId, StatementId
 
 STATEMENTS_MAX: Final = 5_000
-"""How many statements one barrier carries: bounds the epoch's transaction (I8)."""
+"""How many statements one barrier carries. It bounds the epoch's transaction (I8)."""
 BYTES_MAX: Final = 16 << 20
-"""How many bytes of statements one barrier carries: Postgres refuses a document above 256 MB, and the worker reads and
-the service prints all of it at once.
+"""How many bytes of statements one barrier carries.
+
+Postgres refuses a document above 256 MB, and both the worker and the service handle all statements at once.
 """
 SLICE_ROWS: Final = 100_000
-"""How many staged rows one epoch moves: about half a second of work, so that barriers keep their pace."""
+"""How many staged rows one epoch moves. It is about half a second of work, so that barriers keep their interval."""
 SINGLY: Final = 2
-"""The second abandonment of a set may be the same again, and a third would be."""
+"""After two abandoned epochs of the same statements, a third one would probably be abandoned as well."""
 TRIES_MAX: Final = 10
-"""A statement that was carried alone and not answered this often fails, whatever the reason."""
+"""A statement that was carried without a result this often fails, whatever the reason."""
 _REST: Final = 4
-"""An epoch with a statement of its own is followed by this many times its length without one: others wait for such
-epochs for a fifth of the time at most.
+"""After an epoch with a lone statement, no other such epoch begins for this many times its length.
+
+Other statements therefore wait for such epochs for at most a fifth of the time.
 """
 _REST_MAX: Final = 60.0
-"""Seconds: more than the default timeout of a statement asks for."""
+"""Maximum of that rest in seconds. It is longer than the default timeout of a statement."""
 _BRIEF: Final = 1.0
-"""Seconds of an epoch that disturb nobody: a single small INSERT has its epoch to itself as well."""
+"""A lone statement that takes fewer seconds needs no rest after it. A single small INSERT is alone in its epoch as
+well.
+"""
 
 
 _CROWDED: Final = 4
-"""While slow statements are about, an epoch that others share is this many times shorter: statements that are slow are
-found sooner, and those behind them are answered sooner.
+"""While there are slow statements, the time of a shared epoch is divided by this number.
+
+Slow statements are then found sooner, and the statements behind them are answered sooner.
 """
 
 
 def epoch_budget_ms(budget_ms: int, *, crowded: bool) -> int:
-    """Return what the statements of an epoch may take together. `crowded`: one was carried alone lately."""
+    """Return the time for all statements of an epoch. `crowded`: a statement was carried alone a short time ago."""
     return max(budget_ms // _CROWDED, 1) if crowded else budget_ms
 
 
 @dataclass(slots=True)
 class SinglesTurn:
-    """When this process, while it leads, may carry a statement alone. Times are of the monotonic clock."""
+    """When the leader may next carry a statement alone. Times are of the monotonic clock."""
 
     due: float = 0.0
 
     def may_begin(self, now: float) -> bool:
-        """Whether the next barrier may carry one."""
+        """Whether the next barrier may carry a statement alone."""
         return now >= self.due
 
     def ended(self, seconds: float, *, now: float) -> None:
-        """Take in how long a statement took that had an epoch to itself."""
+        """Record how long a statement took that had an epoch of its own."""
         if seconds > _BRIEF:
             self.due = now + min(seconds * _REST, _REST_MAX)
 
 
 def slices(waiting: Sequence[tuple[Statement, int]]) -> tuple[Statement, ...]:
-    """Return what of these statements, in this order, one barrier carries: at most `SLICE_ROWS` staged rows. With each
-    comes how many of its staged rows were applied before. Behind a statement that is cut those of the same table wait.
+    """Return the statements that one barrier carries, in order, with at most `SLICE_ROWS` staged rows.
+
+    `waiting` has each statement with the number of its staged rows that were applied before. If a statement is cut,
+    later statements of the same table wait.
     """
     taken: list[Statement] = []
     cut: set[RelationId] = set()
@@ -84,7 +91,7 @@ def slices(waiting: Sequence[tuple[Statement, int]]) -> tuple[Statement, ...]:
 
 
 def sliced(rows: int) -> tuple[str, ...]:
-    """Say that so many staged rows were not published by one epoch, if they were not."""
+    """Return a notice if several epochs published so many staged rows."""
     if rows <= SLICE_ROWS:
         return ()
     epochs = -(-rows // SLICE_ROWS)
@@ -92,8 +99,10 @@ def sliced(rows: int) -> tuple[str, ...]:
 
 
 def failed(carried: Sequence[tuple[StatementId, int]], *, culprit: StatementId | None, hung: bool) -> list[StatementId]:
-    """Return the statements that fail with their epoch. `carried` has each with its tries, this one included; `culprit`
-    is the statement in which the connection was lost, and `hung` says that the epoch had no answer at its deadline.
+    """Return the statements that fail with their epoch.
+
+    `carried` has each statement with its tries, this one included. `culprit` is the statement in which the connection
+    was lost. `hung` means that the worker did not answer by the epoch's deadline.
     """
     alone = len(carried) == 1
     return [

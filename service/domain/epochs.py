@@ -1,4 +1,4 @@
-"""The one sequence of epochs, as the process that leads hands them out: several graphs make barriers side by side."""
+"""Hand out the one sequence of epochs in the leader's process, where several graphs make barriers concurrently."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,11 +9,11 @@ from service.protocol.ids import Epoch
 
 @dataclass
 class Epochs:
-    """Gives each epoch once. A new leader goes on from what is recorded."""
+    """Hands out each epoch once. A new leader continues after the recorded epochs."""
 
     last: Epoch = NEVER
 
     def next(self, newest: Epoch, *, now: datetime) -> Epoch:
-        """Return an epoch after `newest`, the newest that is recorded, and after all that were given here."""
+        """Return an epoch after `newest`, the newest recorded one, and after every epoch returned here."""
         self.last = following(max(self.last, newest), now=now)
         return self.last

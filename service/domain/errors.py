@@ -1,19 +1,18 @@
-"""What can go wrong, sorted by what the caller should do. `service.api.errors` is the one table from here to HTTP.
+"""Define the errors, sorted by what the caller should do. `service.api.errors` is the one table from here to HTTP.
 
     MetaError
-    ├─ Refused        you asked for something impossible: never retry as it is
+    ├─ Refused        the request is impossible: never retry it unchanged
     │  ├─ Invalid           the request itself is wrong (syntax, type, option, value)
-    │  ├─ NotFound          the thing named does not exist
-    │  ├─ TimedOut          the caller took too long to send it
-    │  └─ Conflict          it exists already, is in use, or is in a state that does not allow it
-    ├─ Fenced         you are no longer who you were: stop now
+    │  ├─ NotFound          the named object does not exist
+    │  ├─ TimedOut          the caller took too long to send the request
+    │  └─ Conflict          it exists already, is in use, or is in a state that does not allow the request
+    ├─ Fenced         the caller's authority is over: stop now
     │  ├─ Deposed           a newer leader term exists
     │  └─ Stale             the worker or its generation is of the past
     └─ Unavailable    the world did not answer in time: retry
        └─ Exhausted         it answered that it lacks space, memory or time: retry, though not for ever
 
-Messages are the reference's words where it quotes them; `about` names the thing and `position` the place in a
-statement.
+Messages use RisingWave's own text where the reference quotes it.
 """
 
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from service.protocol.ids import Generation, Term
 
 @dataclass(eq=False)
 class MetaError(Exception):
-    """The root. `message` is for people and never holds a secret."""
+    """The root of all errors. `message` is for users and never contains a secret."""
 
     message: str
 
@@ -32,13 +31,14 @@ class MetaError(Exception):
 
 
 class Refused(MetaError):
-    """You asked for something impossible."""
+    """The request is impossible. The caller must not retry it unchanged."""
 
 
 @dataclass(eq=False)
 class Invalid(Refused):
-    """The request itself is wrong. `position` is a 1-based character offset into the statement; `pointer` a JSON
-    pointer or parameter name.
+    """The request itself is wrong.
+
+    `position` is a 1-based character offset into the statement. `pointer` is a JSON pointer or a parameter's name.
     """
 
     position: int | None = None
@@ -47,7 +47,7 @@ class Invalid(Refused):
 
 @dataclass(eq=False)
 class NotFound(Refused):
-    """The thing named does not exist. `kind` is what it would have been: relation, job, fragment, parameter."""
+    """The named object does not exist. `kind` is what it would have been: relation, job, fragment, parameter."""
 
     kind: str = "object"
     position: int | None = None
@@ -58,11 +58,11 @@ class TimedOut(Refused):
 
 
 class Conflict(Refused):
-    """It exists already, is in use, or is in a state that does not allow this."""
+    """The object exists already, is in use, or is in a state that does not allow the request."""
 
 
 class Fenced(MetaError):
-    """You are no longer who you were."""
+    """The caller's authority is over. It must stop now."""
 
 
 class Deposed(Fenced):
@@ -73,14 +73,14 @@ class Deposed(Fenced):
 
 
 class Stale(Fenced):
-    """The worker or its generation is of the past."""
+    """The worker or its generation is stale."""
 
     def __init__(self, generation: Generation | None = None) -> None:
         super().__init__("this worker is no longer known" if generation is None else f"generation {generation} is over")
 
 
 class Unavailable(MetaError):
-    """The world did not answer in time."""
+    """A store or server did not answer in time. The caller may retry."""
 
 
 class Exhausted(Unavailable):
@@ -89,15 +89,17 @@ class Exhausted(Unavailable):
 
 @dataclass(eq=False)
 class Unreachable(Unavailable):
-    """A host that a user named does not answer. Any failure may take `within_seconds`: a refusal that comes earlier
-    tells by its time what its words do not.
+    """A host that a user named does not answer.
+
+    A caller answers every such failure only after `within_seconds`, because an earlier refusal would reveal by its time
+    what the message hides.
     """
 
     within_seconds: float = 0.0
 
 
 class UnderRecovery(Unavailable):
-    """The graph is recovering; the words are the reference's."""
+    """The graph is recovering. The message is RisingWave's."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"cluster under recovery[{reason}]")

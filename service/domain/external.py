@@ -1,7 +1,7 @@
-"""What an external table becomes here: whether it can be followed, with which columns, key and types.
+"""Decide whether an external table can be followed, and with which columns, key and types.
 
-A type is carried over as it is where tidefill has it, in a wider one where the user declares one, and as text where
-tidefill has none of its own. What could not be kept exactly is refused by the names of column and types.
+A type that tidefill has stays as it is, or becomes a wider one if the user declares it. Any other type becomes text. A
+type whose values could not be kept exactly is refused with the names of the column and the types.
 """
 
 import re
@@ -17,7 +17,7 @@ from service.protocol.relation import why_reserved
 
 
 class Identity(StrEnum):
-    """What a change says of the row that it changed: `pg_class.relreplident`."""
+    """What a change in the log contains of the old row: `pg_class.relreplident`."""
 
     DEFAULT = "d"
     NOTHING = "n"
@@ -35,8 +35,10 @@ class Generated(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExternalColumn:
-    """A column of an external table. `type` is what `format_type` prints, and `base` the same of what a domain is over;
-    `ordered` says that equal values are the same bytes in its collation.
+    """A column of an external table.
+
+    `type` is its full type as `format_type` prints it, and `base` is the same for a domain's base type. `ordered` is
+    False for a collation in which different texts can be equal.
     """
 
     name: str
@@ -49,7 +51,7 @@ class ExternalColumn:
 
 @dataclass(frozen=True, slots=True)
 class ExternalIndex:
-    """A unique index of columns that are never NULL, in ascending order."""
+    """A unique index whose columns are never NULL, in ascending order."""
 
     columns: tuple[str, ...]
     primary: bool = False
@@ -58,7 +60,7 @@ class ExternalIndex:
 
 @dataclass(frozen=True, slots=True)
 class ExternalTable:
-    """`why_not` says why nobody could follow it whatever is asked for, None where one can. `rows` is an estimate."""
+    """A table of an external database. `why_not` is why it can never be followed, or None. `rows` is an estimate."""
 
     schema: str
     name: str
@@ -73,18 +75,20 @@ class ExternalTable:
 
     @property
     def shown(self) -> str:
-        """The name with its schema."""
+        """The table's name with its schema."""
         return f"{self.schema}.{self.name}"
 
     def column(self, name: str) -> ExternalColumn | None:
-        """Return the column called `name`."""
+        """Return the column called `name`, or None."""
         return next((one for one in self.columns if one.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """`tables` are (schema, name) of what it publishes whole; `partial` those of which it leaves rows or columns out.
-    `lacks` names what a publication has to have and this one has not.
+    """A publication of an external database.
+
+    `tables` are the (schema, name) pairs of the tables that it publishes completely. `partial` are those of which it
+    omits rows or columns. `lacks` names the operations that it must publish and does not.
     """
 
     name: str
@@ -97,7 +101,7 @@ class Publication:
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """The table that follows, and which external column each of its columns is."""
+    """The columns and the key of a followed table, and the external column of each of its columns."""
 
     columns: tuple[Column, ...]
     key: tuple[KeyColumn, ...]
@@ -124,7 +128,7 @@ def follower(
     *,
     timestamp: str | None = None,
 ) -> Follower:
-    """Return what follows an external table; without declared columns it takes all of them over. Raises Invalid."""
+    """Return the followed table for an external table, with all its columns if `declared` is None. Raises Invalid."""
     if table.why_not is not None:
         raise Invalid(f'"{table.shown}" cannot be followed: {table.why_not}')
     if not table.selectable:
@@ -145,7 +149,7 @@ def follower(
 
 
 def why_not_published(table: ExternalTable, publication: Publication, *, may_add: bool) -> str | None:
-    """Return why the changes of a table would not come, or not whole, None where they would."""
+    """Return why changes of a table would be missing or incomplete in the publication, or None."""
     if publication.lacks:
         return f'publication "{publication.name}" does not publish {", ".join(publication.lacks)}'
     if table.partitioned and not publication.via_root:
@@ -167,24 +171,24 @@ def why_not_published(table: ExternalTable, publication: Publication, *, may_add
 
 
 def check_published(table: ExternalTable, publication: Publication, *, may_add: bool) -> None:
-    """Raise Invalid where the changes of a table would not come, or not whole."""
+    """Raise Invalid if changes of a table would be missing or incomplete in the publication."""
     if why := why_not_published(table, publication, may_add=may_add):
         raise Invalid(why)
 
 
 def kept_as(base: str) -> ColumnType | None:
-    """Return the type that keeps an external type's values exactly, None where the user has to say which one."""
+    """Return the type that keeps an external type's values exactly, or None if the user has to choose one."""
     if _UNBOUNDED.fullmatch(base):
         return None
     try:
         return ColumnType.parse(_normal(base))
     except ValueError:
-        # What tidefill has no type for travels as its text.
+        # A type that tidefill does not have travels as its text.
         return None if base.startswith("numeric") else ColumnType(TypeName.TEXT, array=base.endswith("[]"))
 
 
 def why_not_kept(base: str, declared: ColumnType) -> str | None:
-    """Return why a declared type does not keep every value of an external type, None where it does."""
+    """Return why a declared type does not keep every value of an external type, or None."""
     kept = kept_as(base)
     if kept is None:
         if declared.name is TypeName.NUMERIC or declared == _TEXT_ALONE:
@@ -210,7 +214,7 @@ def _wider_numeric(kept: ColumnType, declared: ColumnType) -> bool:
 
 
 def _normal(base: str) -> str:
-    """Return a type without the length or precision that a wider one has no need of."""
+    """Return a type without a length or precision that the wider tidefill type does not need."""
     if base.startswith("numeric"):
         return base
     if base.startswith("interval"):
@@ -255,9 +259,7 @@ def _carried(table: ExternalTable, column: Column, *, generated: bool) -> CdcCol
 
 
 def _key_names(table: ExternalTable, key: Sequence[KeyColumn]) -> tuple[str, ...]:
-    """Return the key's columns in their order: those declared, which some unique index has to have, or the primary
-    key's.
-    """
+    """Return the key's columns in order: the declared ones, which must match a unique index, or the primary key's."""
     primary = next((index for index in table.indexes if index.primary), None)
     if not key:
         if primary is None:
@@ -287,7 +289,7 @@ def _check_identity(table: ExternalTable, key: Sequence[str]) -> None:
 
 
 def _identity_columns(table: ExternalTable) -> frozenset[str] | None:
-    """Return what a change says of the old row, None where that is everything."""
+    """Return the columns of the old row that a change contains, or None for all of them."""
     match table.identity:
         case Identity.FULL:
             return None

@@ -1,4 +1,4 @@
-"""What health signals say to an adaptive limit: values and their bounds, read. Texts name no secret."""
+"""Compute the readings of load signals for an adaptive limit, from their values and bounds. Texts contain no secret."""
 
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
@@ -10,12 +10,12 @@ _NO: Final = float("inf")
 
 
 def failed(signal: Signal, text: str) -> Reading:
-    """A signal that could not be measured counts as unhealthy: what nobody can see may be anything."""
+    """Return an unhealthy reading for a signal that could not be measured, because its value may be anything."""
     return Reading(signal, healthy=False, text=text, severity=_NO)
 
 
 def of_lag(lag_bytes: int | None, *, bound_mb: int, signal: Signal = Signal.REPLICATION_LAG) -> Reading:
-    """The replica that has replayed least of a server's log; None where there is no replica."""
+    """Return the reading of a server's slowest replica. `lag_bytes` is None if there is no replica."""
     if lag_bytes is None:
         return Reading(signal, healthy=True, text="no replica")
     lag_mb = lag_bytes / (1 << 20)
@@ -24,8 +24,10 @@ def of_lag(lag_bytes: int | None, *, bound_mb: int, signal: Signal = Signal.REPL
 
 
 def of_active_queries(active: int | None, *, bound: int) -> Reading:
-    """Queries of others that run in an external database; None where its login may not see them: that is no fault of
-    the database, and would never end by itself.
+    """Return the reading of other users' active queries in an external database.
+
+    `active` is None if the login may not see them. That is healthy, because the database is not at fault and the state
+    would never change by itself.
     """
     signal = Signal.SOURCE_ACTIVE_QUERIES
     if active is None:
@@ -35,23 +37,23 @@ def of_active_queries(active: int | None, *, bound: int) -> Reading:
 
 
 def of_connections(used: int, *, most: int, bound_percent: int) -> Reading:
-    """Connections to the state store's server, as a share of what it takes."""
+    """Return the reading of the connections to the state store's server, as a share of its maximum."""
     share = used * 100 / most
     text = f"{used} of {most} connections are in use ({share:.0f} % of {bound_percent} %)"
-    # A share never gets far beyond its bound, however little is left.
+    # A share never gets far beyond its bound, even if no connection is left.
     severity = FAR if used >= most else share / bound_percent
     return Reading(Signal.CONNECTIONS, healthy=share <= bound_percent, text=text, severity=severity)
 
 
 def of_http(status: int, *, expected: int, shown: str) -> Reading:
-    """An answer within the time that it may take."""
+    """Return the reading of an HTTP probe that answered within its timeout."""
     if status == expected:
         return Reading(Signal.HTTP_PROBE, healthy=True, text=f"{shown} answered {status}")
     return failed(Signal.HTTP_PROBE, f"{shown} answered {status}, not {expected}")
 
 
 def of_sql(rows: Sequence[Sequence[Any]], *, largest: int) -> Reading:
-    """One value: a boolean, or a number that is healthy up to `largest`."""
+    """Return the reading of an SQL probe: one boolean, or one number that is healthy up to `largest`."""
     if len(rows) != 1 or len(rows[0]) != 1:
         return failed(Signal.SQL_PROBE, "the query did not give one value")
     (value,) = rows[0]
@@ -67,6 +69,6 @@ def of_sql(rows: Sequence[Sequence[Any]], *, largest: int) -> Reading:
     text = f"the query gave {str(value)[:40]} of {largest}"
     if number <= largest:
         return Reading(Signal.SQL_PROBE, healthy=True, text=text)
-    # Of nothing, or of less, no number is a multiple.
+    # A severity is a multiple of the bound, which has no meaning for a bound of 0 or less.
     severity = float(number / largest) if largest > 0 else _NO
     return Reading(Signal.SQL_PROBE, healthy=False, text=text, severity=severity)

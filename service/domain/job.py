@@ -1,4 +1,4 @@
-"""The life of a job, as a table: the only place where a transition is allowed.
+"""Define the life of a job as a table, the only place that allows a transition.
 
 Initial -> (Queued ->) Creating -> Created -> Dropping -> Dropped
    |          |            |          |-> Failed -> Dropping
@@ -21,7 +21,7 @@ from service.protocol.relation import RelationKind
 
 
 class JobState(StrEnum):
-    """Where a job is. The catalog row exists from `INITIAL` on, so a name is taken and the job is visible."""
+    """The state of a job. The catalog row exists from `INITIAL` on: the name is taken and users see the job."""
 
     INITIAL = "Initial"
     QUEUED = "Queued"
@@ -35,7 +35,7 @@ class JobState(StrEnum):
 
 
 class JobEvent(StrEnum):
-    """What happens to a job."""
+    """The events that change a job's state."""
 
     QUEUED = "queued"
     STARTED = "started"
@@ -50,46 +50,46 @@ _S, _E = JobState, JobEvent
 
 TRANSITIONS: Final[Mapping[tuple[JobState, JobEvent], JobState]] = MappingProxyType(
     {
-        # Every permit is taken: the job waits and shows its place.
+        # Every permit is taken. The job waits and shows its place in the queue.
         (_S.INITIAL, _E.QUEUED): _S.QUEUED,
         # A permit was free at once (a table needs none).
         (_S.INITIAL, _E.STARTED): _S.CREATING,
-        # A permit became free; it is held until the job leaves CREATING or CANCELLING.
+        # A permit became free. The job holds it until it leaves CREATING or CANCELLING.
         (_S.QUEUED, _E.STARTED): _S.CREATING,
         # The checkpoint that holds every actor's finish has committed (I6).
         (_S.CREATING, _E.FINISHED): _S.CREATED,
-        # No barrier has carried it: there is nothing to stop, only to clean up.
+        # No barrier has carried the job, so there is nothing to stop and only something to clean up.
         (_S.INITIAL, _E.CANCEL_ASKED): _S.CANCELLED,
         (_S.QUEUED, _E.CANCEL_ASKED): _S.CANCELLED,
-        # Its actors stop at the next barrier, so a cancel is a request, not a fact.
+        # The job's actors stop only at the next barrier, so a cancel is first a request.
         (_S.CREATING, _E.CANCEL_ASKED): _S.CANCELLING,
         # The barrier with the stop has committed, or a recovery left the job out.
         (_S.CANCELLING, _E.STOPPED): _S.CANCELLED,
-        # The state store refused its tables before it started.
+        # The state store refused the job's tables before the job started.
         (_S.INITIAL, _E.FAILED): _S.FAILED,
         (_S.QUEUED, _E.FAILED): _S.FAILED,
-        # It failed the same way several times: the graph goes on without it.
+        # The job failed deterministically, or exhausted memory repeatedly. The graph continues without it.
         (_S.CREATING, _E.FAILED): _S.FAILED,
-        # A created view met a row that it cannot transform: it stays readable as it was until it is dropped.
+        # A created view fails for the same reasons. It stays readable as it was until it is dropped.
         (_S.CREATED, _E.FAILED): _S.FAILED,
         (_S.CREATED, _E.DROP_ASKED): _S.DROPPING,
-        # No actor runs for it any more, but for what reads it, which goes no later: they leave with one barrier.
+        # The failed job has no actors, but its dependents may. One barrier stops both.
         (_S.FAILED, _E.DROP_ASKED): _S.DROPPING,
         (_S.DROPPING, _E.STOPPED): _S.DROPPED,
     }
 )
 
 TERMINAL: Final = frozenset({_S.CANCELLED, _S.DROPPED})
-"""States without exits: the name is free, and nothing of the job is stored but its history."""
+"""States without exits. The name is free, and only the job's history is still stored."""
 CREATING: Final = frozenset({_S.INITIAL, _S.QUEUED, _S.CREATING})
 """States in which `rw_ddl_progress` lists a job."""
 IN_GRAPH: Final = frozenset({_S.CREATING, _S.CREATED, _S.CANCELLING, _S.DROPPING})
-"""States in which a recovery rebuilds the job's actors, unless it has failed or its stop is asked."""
+"""States in which a recovery rebuilds the job's actors, unless the job has failed or its stop is requested."""
 HOLDS_PERMIT: Final = frozenset({_S.CREATING, _S.CANCELLING})
 
 
 class IllegalTransition(Conflict):
-    """The state does not take the event."""
+    """The job's state does not allow the event."""
 
     def __init__(self, state: JobState, event: JobEvent) -> None:
         super().__init__(f"a job that is {state} cannot be {event}")
@@ -97,7 +97,7 @@ class IllegalTransition(Conflict):
 
 
 def after(state: JobState, event: JobEvent) -> JobState:
-    """Return the state that follows. Raises IllegalTransition."""
+    """Return the state after the event. Raises IllegalTransition."""
     try:
         return TRANSITIONS[state, event]
     except KeyError:
@@ -106,7 +106,7 @@ def after(state: JobState, event: JobEvent) -> JobState:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One DDL that creates a relation. Instants are UTC."""
+    """One DDL statement that creates a relation. Instants are UTC."""
 
     id: JobId
     relation: RelationId
@@ -120,38 +120,38 @@ class Job:
     finished_at: datetime | None = None
     error: str | None = None
     parallelism: Parallelism | None = None
-    """Once it is created; None where nothing was asked for, and its scans keep the actors they have."""
+    """Parallelism once the job is created. None if the user set none; its scans then keep their actors."""
     backfill_parallelism: Parallelism | None = None
-    """Until it is created; None where it is the same."""
+    """Parallelism until the job is created. None if it is the same."""
     failures: int = 0
     """Consecutive recoveries that blamed this job."""
     recoveries: int = 0
-    """Recoveries it lived through while being created."""
+    """Recoveries during the job's creation."""
     graph: GraphId = DATABASE_GRAPH
-    """Where its barriers come from."""
+    """The graph whose barriers the job receives."""
     state_since: datetime | None = None
-    """When it came into its state, where that was recorded."""
+    """When the job entered its state, if that was recorded."""
     serverless: bool = False
-    """Its graph has a worker of its own until the job merges."""
+    """The job's graph has its own worker until the job merges."""
     published: bool = True
-    """Whether what it creates can be read: the epoch that finished it is published a moment after it is committed."""
+    """Whether the created relation can be read. The finishing epoch is published a moment after its commit."""
     held_back: str | None = None
-    """Why what it created cannot be shown, for example because its name was taken in schema public."""
+    """Why the created relation cannot become visible, for example because its name was taken in schema public."""
 
     @property
     def shown(self) -> "Job":
-        """As it is told to people: nothing is Created before it can be read."""
+        """The job as users see it: it is not Created before its relation can be read."""
         early = self.state is JobState.CREATED and not self.published
         return replace(self, state=JobState.CREATING) if early else self
 
     @property
     def failed(self) -> bool:
-        """Whether its actors have ended with an error. What is stored of it stays as it was until it is dropped."""
+        """Whether the job's actors ended with an error. Its stored rows stay as they were until it is dropped."""
         return self.error is not None
 
     @property
     def present_parallelism(self) -> Parallelism | None:
-        """What holds in the state that it is in."""
-        # A table's actors read the history of what it follows, which goes on when the table is created.
+        """The parallelism that applies in the present state."""
+        # A table's actors read the history of its external table, which continues after the table is created.
         creating = self.state in CREATING or self.kind is RelationKind.TABLE
         return self.backfill_parallelism or self.parallelism if creating else self.parallelism

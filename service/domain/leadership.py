@@ -1,4 +1,4 @@
-"""Who leads, and for how long a leader may believe it (River's leadership term)."""
+"""Decide who leads, and until when a leader may believe it (River's leadership term)."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,21 +10,24 @@ LEASE: Final = timedelta(seconds=10)
 RENEW_EVERY: Final = timedelta(seconds=3)
 """Three renewals fit a lease, so one slow or lost attempt does not depose a healthy leader."""
 MARGIN: Final = timedelta(seconds=1)
-"""A leader stops believing before others may take over. Only a convenience: the term check in every write is the
-fence (I7).
+"""A leader stops acting this long before another service may take over.
+
+This is only a convenience: the term check in every write is the fence (I7).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """A term that was won or renewed. `trusted_until` is on the monotonic clock of the process."""
+    """A term that was won or renewed. `trusted_until` is on the process's monotonic clock."""
 
     term: Term
     trusted_until: float
 
     @classmethod
     def gained(cls, term: Term, *, attempt_started: float) -> "Leadership":
-        """Anchor the trust at the *start* of the attempt, so that a slow success cannot stretch it."""
+        """Return the leadership. Trust begins at the *start* of the attempt, so that a slow success
+        cannot extend it.
+        """
         return cls(term, attempt_started + (LEASE - MARGIN).total_seconds())
 
     def trusted(self, monotonic: float) -> bool:

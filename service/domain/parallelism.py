@@ -1,6 +1,6 @@
-"""How many actors the scans of a job have: what was asked for, and what it comes to where the job runs.
+"""Compute how many actors the scans of a job have, from the requested parallelism and the worker's slots.
 
-A job that is not created has its backfill parallelism, if it was given one, and its normal one from then on.
+A job has its backfill parallelism, if one was set, until it is created, and its normal one from then on.
 """
 
 import re
@@ -12,12 +12,12 @@ from typing import Final
 from service.domain.errors import Invalid
 
 ACTORS_MAX: Final = 1 << 15
-"""No relation has more vnodes, and no actor goes without one."""
+"""No relation has more vnodes, and every actor needs one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """So many actors."""
+    """A fixed number of actors."""
 
     actors: int
 
@@ -27,7 +27,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Adaptive:
-    """An actor for each slot of the worker."""
+    """One actor for each slot of the worker."""
 
     def __str__(self) -> str:
         return "adaptive"
@@ -35,7 +35,7 @@ class Adaptive:
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """An actor for each slot of the worker, and no more than so many."""
+    """One actor for each slot of the worker, up to a maximum."""
 
     most: int
 
@@ -56,12 +56,15 @@ class Ratio:
 Parallelism = Fixed | Adaptive | Bounded | Ratio
 
 DEFAULT: Final = Adaptive()
-"""What nobody asked for otherwise."""
+"""The parallelism if the user sets none."""
 _CALL: Final = re.compile(r"(fixed|bounded|ratio) ?\( ?([0-9]{1,5}(?:\.[0-9]{1,9})?) ?\)")
 
 
 def parse_parallelism(text: str) -> Parallelism:
-    """Read `4`, `fixed(4)`, `adaptive`, `bounded(4)` or `ratio(0.5)`. Raises Invalid."""
+    """Return the parallelism that a text means: `4`, `fixed(4)`, `adaptive`, `bounded(4)` or `ratio(0.5)`.
+
+    Raises Invalid.
+    """
     lowered = " ".join(text.lower().split())
     if lowered == "adaptive":
         return Adaptive()
@@ -83,7 +86,7 @@ def parse_parallelism(text: str) -> Parallelism:
 
 
 def resolved(parallelism: Parallelism, *, slots: int, vnode_count: int) -> int:
-    """Return how many actors a scan has on a worker with so many slots. No actor goes without a vnode."""
+    """Return how many actors a scan has on a worker with `slots` slots. Every actor has at least one vnode."""
     match parallelism:
         case Fixed(actors):
             wanted = actors
@@ -97,14 +100,14 @@ def resolved(parallelism: Parallelism, *, slots: int, vnode_count: int) -> int:
 
 
 def check_vnodes(parallelism: Parallelism | None, vnode_count: int, *, backfill: bool = False) -> None:
-    """Raise Invalid, in the reference's words, where more actors are asked for than there are vnodes."""
+    """Raise Invalid, in RisingWave's words, if more actors are requested than there are vnodes."""
     if isinstance(parallelism, Fixed) and parallelism.actors > vnode_count:
         of = "backfill parallelism" if backfill else "parallelism"
         raise Invalid(f"specified {of} {parallelism.actors} should not exceed max parallelism {vnode_count}")
 
 
 def normal(session: Mapping[str, str], kind: str) -> Parallelism:
-    """Return what a session asks for a kind of relation once it is created: the variable of the kind wins."""
+    """Return the parallelism that a session sets for a kind of created relation. The kind's own variable wins."""
     for name in (f"streaming_parallelism_for_{kind.replace(' ', '_')}", "streaming_parallelism"):
         if (asked := session.get(name, "default")) != "default":
             return parse_parallelism(asked)
@@ -112,12 +115,12 @@ def normal(session: Mapping[str, str], kind: str) -> Parallelism:
 
 
 def asked_vnodes(given: int | None, session: Mapping[str, str]) -> int | None:
-    """Return how many vnodes a table shall have, None where nobody says. Its own option wins over the session's."""
+    """Return the requested vnode count of a table, or None. The table's own option wins over the session's."""
     asked = session.get("streaming_max_parallelism", "default")
     return int(asked) if given is None and asked != "default" else given
 
 
 def for_backfill(session: Mapping[str, str]) -> Parallelism | None:
-    """Return what a session asks for while a job is being created, None where it is what it asks for afterwards."""
+    """Return the parallelism that a session sets for backfill, or None if it is the normal one."""
     asked = session.get("streaming_parallelism_for_backfill", "default")
     return None if asked == "default" else parse_parallelism(asked)

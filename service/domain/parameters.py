@@ -1,4 +1,4 @@
-"""System parameters (`ALTER SYSTEM SET`) and session variables (`SET`): names, defaults and what values they take."""
+"""Define system parameters (`ALTER SYSTEM SET`) and session variables (`SET`): names, defaults and allowed values."""
 
 import re
 from collections.abc import Mapping
@@ -12,54 +12,55 @@ from service.domain.errors import Invalid, NotFound
 from service.domain.parallelism import ACTORS_MAX, Fixed, parse_parallelism
 
 INTEGER_MAX: Final = (1 << 31) - 1
-"""Every number here is an integer as Postgres has it."""
+"""Every number here is a Postgres integer."""
 UNLIMITED: Final = -1
-"""`backfill_rate_limit` below zero, or DEFAULT, is no limit; 0 is paused; `auto` adapts it."""
+"""No limit: `backfill_rate_limit` below zero, or DEFAULT. 0 is paused, and `auto` adapts the limit to the load."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemParameters:
-    """Settings of the whole service, stored in the meta store and read by the leader at every tick."""
+    """Settings of the whole service. The meta store holds them and the leader reads them at every tick."""
 
     barrier_interval_ms: int = 1000
-    """How often a barrier ends an epoch, whose changes readers then see."""
+    """How often a barrier ends an epoch. Readers then see the changes of that epoch."""
     checkpoint_frequency: int = 1
-    """Every how many barriers one is a checkpoint, which commits; readers see nothing before."""
+    """Every how many barriers one is a checkpoint. Readers see nothing before the checkpoint commits."""
     max_concurrent_creating_streaming_jobs: int = 1
-    """How many jobs are created at the same time; the others queue. 0 is any number."""
+    """How many jobs are created at the same time; further jobs queue. 0 is no limit."""
     pause_on_next_bootstrap: bool = False
-    """Whether the next recovery begins paused. It is false again after that."""
+    """Whether the next recovery begins paused. The recovery resets it to false."""
     backfill_auto_floor: int = 100
-    """The lowest limit to which `backfill_rate_limit = 'auto'` goes, in rows a second and actor."""
+    """The lowest limit that `backfill_rate_limit = 'auto'` chooses, in rows per second and actor."""
     backfill_auto_ceiling: int = 1_000_000
-    """The highest."""
+    """The highest limit that `auto` chooses, in rows per second and actor."""
     backfill_auto_latency_target_ms: int = 0
-    """How long a barrier may take before the limit is lowered. 0 is the barrier interval."""
+    """How long a barrier may take before `auto` lowers the limit. 0 is the barrier interval."""
     backfill_auto_replication_lag_mb: int = 64
-    """How far a replica of the state store may lag. 0 does not look at it."""
+    """How far a replica of the state store may lag. 0 ignores the lag."""
     backfill_auto_connections_percent: int = 90
-    """How many of the store's connections may be taken. 0 does not look at it."""
+    """How many percent of the state store's connections may be in use. 0 ignores them."""
     backfill_auto_probe_http: str = ""
-    """A URL that is asked how things are, shown without what is secret in it. Empty asks none."""
+    """URL of an HTTP health probe, shown without its secret parts. Empty is no probe."""
     backfill_auto_probe_http_status: int = 200
-    """The status with which it says that all is well."""
+    """The status of a healthy answer."""
     backfill_auto_probe_http_timeout_ms: int = 1_000
-    """How long it may take; longer is unhealthy."""
+    """How long the HTTP probe may take; a longer one is unhealthy."""
     backfill_auto_probe_sql: str = ""
-    """A SELECT of one number that says how things are. Empty asks none."""
+    """A SELECT of one value as a health probe: a boolean, or a number. Empty is no probe."""
     backfill_auto_probe_sql_max: int = 0
     """The largest number that is healthy."""
     backfill_auto_probe_sql_timeout_ms: int = 1_000
-    """How long it may take; longer is unhealthy."""
+    """How long the SQL probe may take; a longer one is unhealthy."""
     backfill_auto_source_replication_lag_mb: int = 64
-    """How far a replica of an external database that a table follows may lag. 0 does not look at it."""
+    """How far a replica of an external database that a table follows may lag. 0 ignores the lag."""
     backfill_auto_source_active_queries: int = 50
-    """How many queries may be active in such a database. 0 does not look at it."""
+    """How many queries may be active in such a database. 0 ignores them."""
     dml_epoch_budget_ms: int = 2_000
-    """How long the INSERTs, UPDATEs and DELETEs of one epoch may take together; the rest waits for the next epoch."""
+    """How long the INSERTs, UPDATEs and DELETEs of one epoch may take together. The rest waits for the next epoch."""
     dml_statement_timeout_ms: int = 10_000
-    """How long one of them may take that has an epoch to itself: every barrier waits for it. It updates some 500,000
-    rows in that time.
+    """How long a statement may take that has an epoch of its own. Every barrier waits for it.
+
+    A statement updates some 500,000 rows in the default time.
     """
     row_limit_max: int = 100_000
     """The largest `row_limit` of a session."""
@@ -68,12 +69,12 @@ class SystemParameters:
 
     @property
     def auto_bounds(self) -> Bounds:
-        """Between which limits are adapted. Two who alter one each at the same time may have crossed them."""
+        """Bounds of the adaptive limit. Concurrent ALTERs can leave floor > ceiling, so the floor is clamped."""
         return Bounds(min(self.backfill_auto_floor, self.backfill_auto_ceiling), self.backfill_auto_ceiling)
 
     @classmethod
     def of(cls, stored: Mapping[str, str]) -> Self:
-        """Read stored texts; what is not stored has its default."""
+        """Return the parameters from their stored texts; a parameter that is not stored has its default."""
         known = {name: parse_system_parameter(name, text) for name, text in stored.items() if name in SYSTEM}
         return cls(**known)  # type: ignore[arg-type]
 
@@ -98,7 +99,7 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "backfill_auto_source_replication_lag_mb": (0, INTEGER_MAX),
         "backfill_auto_source_active_queries": (0, INTEGER_MAX),
         "dml_epoch_budget_ms": (100, 60_000),
-        # Less than the five minutes after which a barrier is given up.
+        # Less than the five minutes after which the leader abandons a barrier.
         "dml_statement_timeout_ms": (100, 240_000),
         "row_limit_max": (1, 10_000_000),
         "statement_timeout_max_ms": (1_000, INTEGER_MAX),
@@ -106,10 +107,10 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
 )
 """The smallest and the largest value of each number."""
 BOUNDED: Final = {"row_limit": "row_limit_max", "statement_timeout": "statement_timeout_max_ms"}
-"""Session variables, each with the system parameter that says how large it may be."""
+"""Session variables, each with the system parameter that is its maximum."""
 
 _KINDS: Final = ("index", "materialized_view", "sink", "source", "table")
-"""Kinds of relations with a parallelism of their own. Those that have no scan remember it, and it changes nothing."""
+"""Kinds of relations that have a parallelism variable. It has no effect for kinds without a scan."""
 SESSION_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "backfill_rate_limit": "default",
@@ -146,7 +147,7 @@ def parse_system_parameter(name: str, text: str) -> int | bool | str:
 
 
 def parse_session_variable(name: str, text: str) -> str:
-    """Return the normal text of a session variable's value. Raises NotFound and Invalid."""
+    """Return the normalized text of a session variable's value. Raises NotFound and Invalid."""
     if name in WITHOUT_EFFECT:
         return text.strip()
     if name not in SESSION_DEFAULTS:
@@ -166,7 +167,7 @@ def parse_session_variable(name: str, text: str) -> str:
 
 
 def bounded(name: str, text: str, parameters: SystemParameters) -> int:
-    """Return the value of a session variable that a system parameter bounds; a default above the bound is the bound.
+    """Return the value of a session variable that has a maximum; a default above the maximum is reduced to it.
 
     Raises Invalid.
     """
@@ -205,7 +206,7 @@ def _parse_parallelism(name: str, text: str) -> str:
 
 
 def parse_bool(name: str, text: str) -> bool:
-    """Return a boolean as Postgres spells it. Raises Invalid."""
+    """Return the boolean that a text means in Postgres. Raises Invalid."""
     lowered = text.strip().lower()
     if lowered in _TRUE:
         return True
@@ -218,7 +219,7 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,30}")
 
 
 def _parse_int(name: str, text: str) -> int:
-    # Not all that Python takes for one: `1_000`, digits of any script.
+    # Python's `int` accepts more than Postgres does: `1_000`, digits of any script.
     if _INTEGER.fullmatch(text.strip()) is None:
         raise Invalid(f'"{name}" takes an integer, not "{text}"', pointer=name)
     value = int(text)

@@ -1,4 +1,4 @@
-"""Which actor owns which vnodes: contiguous blocks, so that an actor's pages are few and long."""
+"""Assign vnodes to actors in contiguous blocks, so that an actor's pages are few and long."""
 
 from itertools import pairwise
 
@@ -9,7 +9,7 @@ from service.protocol.vnodes import Runs
 def blocks(vnode_count: int, parallelism: int) -> tuple[Runs, ...]:
     """Split `0..vnode_count-1` into `parallelism` contiguous blocks whose sizes differ by one at most.
 
-    Raises Invalid where there would be an actor without a vnode.
+    Raises Invalid if an actor would have no vnode.
     """
     if not 1 <= parallelism <= vnode_count:
         msg = f"specified parallelism {parallelism} should not exceed max parallelism {vnode_count}"

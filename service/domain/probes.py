@@ -1,7 +1,7 @@
-"""A health probe's URL: what is asked, and what of it may be seen.
+"""Parse the URL of a health probe, and hide its secret parts.
 
-Whatever names a URL to people (an error, an event, a catalog, a reason) names `shown`: passwords and tokens stand in
-the user's part and in the query.
+Every text for users (an error, an event, a catalog, a reason) names `shown`, because the user part and the query may
+contain passwords and tokens.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Final
 from service.domain.errors import Invalid
 
 LENGTH_MAX: Final = 2_000
-# No `@` in the path: a password with an unescaped `/` would end up in what is taken for it.
+# The path may not contain `@`. Otherwise a password with an unescaped `/` would be taken for a part of the path.
 _URL: Final = re.compile(
     r"(?P<scheme>https?)://(?:(?P<user>[^/?#\s]*)@)?(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?"
     r"(?P<path>/[^?#\s@]*)?(?P<query>\?[^#\s]*)?"
@@ -21,7 +21,7 @@ _HIDDEN: Final = "***"
 
 @dataclass(frozen=True, slots=True)
 class ProbeUrl:
-    """A URL that a GET can be sent to. `target` has everything but `user`, which is sent as basic authentication."""
+    """A URL for a GET request. `target` is the URL without `user`, which is sent as basic authentication."""
 
     target: str = field(repr=False)
     user: str | None = field(repr=False)
@@ -35,7 +35,7 @@ class ProbeUrl:
 
 
 def parse_probe_url(text: str, *, pointer: str) -> ProbeUrl:
-    """Read a URL. Raises Invalid, which does not quote it."""
+    """Return the parsed URL. Raises Invalid, whose message does not quote the URL."""
     found = _URL.fullmatch(text) if len(text) <= LENGTH_MAX and text.isascii() else None
     if found is None or not 0 < int(found["port"] or 80) <= 65_535:
         raise Invalid(

@@ -1,4 +1,4 @@
-"""Progress as people read it: the reference's strings (its section 1.5) and, beside them, numbers (I6)."""
+"""Compute the progress that users read: the reference's strings (its section 1.5), and the same as numbers (I6)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,16 +11,15 @@ from service.protocol.ids import FragmentId
 from service.protocol.plan import ScanType
 
 SMOOTHING: Final = timedelta(seconds=5)
-"""The rate is an average that forgets with this time constant: long enough to be calm, short enough to see a
-throttle.
-"""
+"""Time constant of the averaged rate. It is long enough for a calm rate, and short enough to show a throttle."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanProgress:
-    """One scan fragment. `total` is the upstream's present key count, None while unknown; `rate` is rows per second.
+    """The progress of one scan fragment.
 
-    Invariant: `rows` never decreases within a generation.
+    `total` is the present number of keys in the upstream, None while unknown. `rate` is in rows per second. Invariant:
+    `rows` never decreases within a generation.
     """
 
     fragment: FragmentId
@@ -32,50 +31,50 @@ class ScanProgress:
     rate_limit: int | None = None
     at: datetime | None = None
     waiting: bool = False
-    """It waits for its place in the backfill order."""
+    """The scan waits for its place in the backfill order."""
     awaits: tuple[str, ...] = ()
-    """The relations it still waits for; none where it waits for the barrier that starts it."""
+    """The relations that the scan still waits for. It is empty while the scan waits for the barrier that starts it."""
     scan_type: ScanType | None = ScanType.ARRANGEMENT_BACKFILL
     """None for the scan of an external table."""
     auto: bool = False
-    """Its limit is adapted to the load."""
+    """The service adapts the limit to the load."""
     limited_since: datetime | None = None
-    """When its present limit took effect; None where it began with it."""
+    """When the present limit took effect; None if the scan began with it."""
     stopped: str | None = None
-    """Why an external table is followed no more."""
+    """Why the external table is no longer followed."""
     source_waiting: str | None = None
-    """Why nothing of an external table can be read just now."""
+    """Why nothing of the external table can be read at present."""
 
     @property
     def external(self) -> bool:
-        """Whether it reads an external table: the table that follows it is created before its history is read."""
+        """Whether the scan reads an external table. A followed table is created before its history is read."""
         return self.scan_type is None
 
 
 def held_outside(scans: Sequence[ScanProgress]) -> str | None:
-    """Return why nothing is read of one of these scans' external tables, None where that is said of none."""
+    """Return why nothing is read from an external table of these scans, or None."""
     return next((why for scan in scans for why in (scan.stopped, scan.source_waiting) if why is not None), None)
 
 
 def follows_unread(scans: Sequence[ScanProgress]) -> bool:
-    """Whether the history of an external table is still read, as it may be when the job is created."""
+    """Whether a scan still reads the history of an external table. This can be the case after the job is created."""
     return any(scan.external and not scan.finished for scan in scans)
 
 
 _DECIMALS: Final = 10**20
 _UNKNOWN: Final = "Unknown"
 ETA_MAX: Final = timedelta(days=1000)
-"""Beyond this the rate is too small to say anything."""
+"""A longer estimate means that the rate is too small for an estimate."""
 
 
 class Phase(StrEnum):
-    """What a creating job does now."""
+    """The present phase of a job."""
 
     QUEUED = "queued"
     STARTING = "starting"
     BACKFILLING = "backfilling"
     REPLAYING = "replaying"
-    """A snapshot job reads what changed since its snapshot."""
+    """A snapshot job replays the changes since its snapshot."""
     FINISHING = "finishing"
     CREATED = "created"
     STOPPED = "stopped"
@@ -83,8 +82,10 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotProgress:
-    """How far a snapshot job is besides its scans. `lag` is how far it is behind what is committed, None while its
-    snapshot is read; `merged` says that the database graph's next epochs finish it.
+    """The progress of a snapshot job beyond its scans.
+
+    `lag` is its distance to the committed epoch, None while it reads the snapshot. `merged` is True if the job has
+    moved to the database graph, whose next epochs finish it.
     """
 
     actors: int
@@ -94,7 +95,7 @@ class SnapshotProgress:
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """A job's progress. `text` is the reference's string; `percent` is None where the total is unknown."""
+    """The progress of a job. `text` is the reference's string; `percent` is None if the total is unknown."""
 
     text: str
     phase: Phase
@@ -106,7 +107,9 @@ class JobProgress:
     backfill_type: str
     """As in `rw_ddl_progress`."""
     waiting_for: str | None
-    """Why no history moves now: the pause, a limit of 0, the order, the queue, the recovery; None while it moves."""
+    """Why no history is read now (pause, limit, order, queue, recovery, source), or which limits slow it; None if
+    neither.
+    """
 
 
 def advanced(scan: ScanProgress, *, rows: int, total: int | None, finished: bool, at: datetime) -> ScanProgress:
@@ -125,9 +128,9 @@ def of_job(
     recovering: str | None = None,
     snapshot: SnapshotProgress | None = None,
 ) -> JobProgress:
-    """Return what to show. `started` says whether the job's first barrier was collected."""
+    """Return the progress of a job. `started` is whether the job's first barrier was collected."""
     if state is JobState.CREATED and follows_unread(scans):
-        state = JobState.CREATING  # it can be read, and its history is not there yet
+        state = JobState.CREATING  # The table can be read, but its history is not complete.
     rows = sum(scan.rows for scan in scans)
     totals = [scan.total for scan in scans]
     total = None if None in totals else sum(value for value in totals if value is not None)
@@ -140,7 +143,7 @@ def of_job(
         phase=phase,
         rows=rows,
         total=total,
-        # A job that is gone has no scans: what its text does not know the number does not know either.
+        # A job that is gone has no scans. If its text is unknown, its percentage is unknown too.
         percent=None if phase is Phase.STOPPED and text == _UNKNOWN else _percent(phase, rows, total),
         rate=rate,
         eta=_eta(left, rate) if phase is Phase.BACKFILLING else None,
@@ -150,12 +153,13 @@ def of_job(
 
 
 def fragment_text(rows: int, total: int | None) -> str:
-    """Return `rw_fragment_backfill_progress.progress`: two to twenty decimals and not capped; an empty or unknown
-    upstream is whole. The view in `rw_catalog` prints the same.
+    """Return `rw_fragment_backfill_progress.progress`, with two to twenty decimals and without a cap at 99.99 %.
+
+    An empty or unknown upstream is 100 %. The view in `rw_catalog` prints the same text.
     """
     if not total:
         return f"100% ({rows}/{total or 0})"
-    # In whole numbers, rounded half up: a float's text turns into 1e-05 where little has been read of much.
+    # Compute with integers and round half up, because a float prints 1e-05 if little of much has been read.
     whole, parts = divmod((2 * rows * 100 * _DECIMALS + total) // (2 * total), _DECIMALS)
     decimals = f"{parts:020}".rstrip("0").ljust(2, "0")
     return f"{whole}.{decimals}% ({rows}/{total})"
@@ -200,7 +204,8 @@ def _text(state: JobState, scans: Sequence[ScanProgress], rows: int, total: int 
         return _UNKNOWN
     if total == 0:
         return "99.99%"
-    # Not 100 % before the checkpoint with the finish has committed (I6); the reference prints 100.00% at exactly 1.
+    # Print 100 % only after the checkpoint with the finish has committed (I6); the reference prints 100.00% at exactly
+    # 1.
     share = min(rows / total, 0.9999)
     return f"{share * 100:.2f}% ({rows}/{total})"
 
@@ -210,7 +215,7 @@ def _snapshot_text(phase: Phase, text: str, scans: Sequence[ScanProgress], snaps
         case Phase.BACKFILLING:
             return "Snapshot finished" if all(scan.finished for scan in scans) else f"Snapshot [{text}]"
         case Phase.REPLAYING:
-            # The scans of a job replay the same span together: all of them are behind, or the job merges.
+            # The scans of a job replay the same epochs together: either all of them are behind, or the job merges.
             lag = duration_text(snapshot.lag or timedelta(0))
             return f"LogStore [actor: 0/{snapshot.actors}, avg lag {lag}]"
         case Phase.FINISHING:
@@ -220,7 +225,7 @@ def _snapshot_text(phase: Phase, text: str, scans: Sequence[ScanProgress], snaps
 
 
 def duration_text(duration: timedelta) -> str:
-    """Return a duration as the reference prints one, which is Rust's way: `1.5s`, `250ms`, `40µs`, `0ns`."""
+    """Return a duration as the reference prints one, in Rust's format: `1.5s`, `250ms`, `40µs`, `0ns`."""
     microseconds = duration // timedelta(microseconds=1)
     for unit, size in (("s", 1_000_000), ("ms", 1_000), ("µs", 1)):
         if microseconds >= size:
@@ -241,7 +246,7 @@ def _percent(phase: Phase, rows: int, total: int | None) -> float | None:
 
 
 def _eta(left: int | None, rate: float) -> timedelta | None:
-    """Return the time left, or None where it cannot be said: no total, no movement, or longer than anyone waits."""
+    """Return the time left, or None if the total is unknown, no row is read, or the time exceeds `ETA_MAX`."""
     if left is None or left > rate * ETA_MAX.total_seconds():
         return None
     return timedelta(seconds=left / rate) if left else timedelta(0)
@@ -280,14 +285,14 @@ def _waiting_for(
     if paused:
         return "paused"
     if phase is Phase.REPLAYING:
-        # A limit is one on history; only 0 holds the job as a whole.
+        # A limit slows history only, but a limit of 0 also stops the replay.
         return "backfill_rate_limit is 0" if any(scan.rate_limit == 0 for scan in scans) else None
     return _history_waits_for(scans)
 
 
 def _history_waits_for(scans: Sequence[ScanProgress]) -> str | None:
     open_scans = [scan for scan in scans if not scan.finished]
-    # What waits for its place waits for these: they say why.
+    # A scan that waits for its place depends on the other scans, so those give the reason.
     free = [scan for scan in open_scans if not scan.waiting]
     if open_scans and not free:
         return "backfill_order"
@@ -309,6 +314,6 @@ def _rate(scan: ScanProgress, rows: int, at: datetime) -> float:
     if scan.at is None or at <= scan.at:
         return scan.rate
     seconds = (at - scan.at).total_seconds()
-    # The first rate that is known counts whole: an average with nothing would promise too long a wait.
+    # The first known rate has full weight, because an average with zero would promise too long a wait.
     weight = min(seconds / SMOOTHING.total_seconds(), 1.0) if scan.rate > 0 else 1.0
     return scan.rate * (1 - weight) + (rows - scan.rows) / seconds * weight

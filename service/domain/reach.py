@@ -1,7 +1,7 @@
-"""Decide which addresses the service may connect to for a user: sources and health probes. Pure; `service.reach`
-resolves names and applies it.
+"""Decide which addresses the service may connect to for a user: sources and health probes. Pure.
 
-The address that a name resolved to is judged, not the name alone, and is the one that is connected to.
+`service.reach` resolves names and applies these rules. The rules judge the address to which a name resolved, not the
+name alone. The service then connects to exactly that address.
 """
 
 import re
@@ -18,7 +18,7 @@ _NAT64: Final = IPv6Network("64:ff9b::/96")
 _FORBIDDEN: Final = tuple(
     ip_network(text)
     for text in (
-        "0.0.0.0/8",  # this host, by another name
+        "0.0.0.0/8",  # this host
         "100.100.100.200/32",  # metadata of Alibaba Cloud
         "168.63.129.16/32",  # the platform of Azure
         "169.254.0.0/16",  # link-local, and the metadata of most clouds
@@ -36,22 +36,25 @@ Address = IPv4Address | IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class HostRules:
-    """Which hosts may be reached. `listed` None: all but link-local, metadata and multicast addresses. A list: nothing
-    else, and an address that is otherwise forbidden only where the list has it as an address or a network.
+    """The hosts that the service may connect to.
+
+    Without a list (`closed` is False), all addresses are permitted except link-local, metadata and multicast ones. With
+    a list, only its hosts are permitted. A forbidden address is then permitted only if the list contains it as an
+    address or in a network.
     """
 
     names: frozenset[str] = frozenset()
     suffixes: tuple[str, ...] = ()
     networks: tuple[str, ...] = ()
     closed: bool = False
-    """There is a list."""
+    """Whether the operator gave a list."""
 
     def may_resolve(self, host: str) -> bool:
-        """Whether a name is worth a question to the name server: some address of it might be permitted."""
+        """Whether the service may query the name server for a host, because some address of it might be permitted."""
         return not self.closed or bool(self.networks) or self.names_host(host)
 
     def names_host(self, host: str) -> bool:
-        """Whether the list has this name."""
+        """Whether the list contains this name."""
         name = host.lower().removesuffix(".")
         return name in self.names or name.endswith(self.suffixes)
 
@@ -60,12 +63,12 @@ class HostRules:
         return self._in_networks(address) or (self.names_host(host) and not _forbidden(address))
 
     def permits(self, host: str, address: str) -> bool:
-        """Whether `host`, which resolved to `address`, may be connected to there."""
+        """Whether the service may connect to `host` at `address`, to which it resolved."""
         return self.lists(host, address) or (not self.closed and not _forbidden(address))
 
     def _in_networks(self, address: str) -> bool:
         places = _meant(address)
-        # An address is in no network of the other version.
+        # An address is in no network of the other IP version.
         return bool(places) and all(any(place in ip_network(network) for network in self.networks) for place in places)
 
 
@@ -73,7 +76,7 @@ ANY: Final = HostRules()
 
 
 def parse_host_rules(entries: Sequence[str] | None) -> HostRules:
-    """Read a list of names (`db.example`, `*.db.example`), addresses and networks. Raises Invalid."""
+    """Return the rules for a list of names (`db.example`, `*.db.example`), addresses and networks. Raises Invalid."""
     if entries is None:
         return ANY
     names: set[str] = set()
@@ -100,7 +103,10 @@ def _forbidden(address: str) -> bool:
 
 
 def _meant(address: str) -> tuple[Address, ...]:
-    """Return the address, with the one of IPv4 that it carries; nothing for what is no address."""
+    """Return the address and an IPv4 address that it embeds. A mapped address gives the IPv4 one alone.
+
+    The result is empty if the text is not an address.
+    """
     try:
         place = ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""When the newest published epoch is so old that something must hold the barriers up."""
+"""Decide when the newest published epoch is so old that readiness fails."""
 
 from datetime import datetime, timedelta
 from typing import Final
@@ -9,16 +9,16 @@ from service.protocol.ids import Epoch
 
 INTERVALS_MAX: Final = 5
 FLOOR: Final = timedelta(seconds=30)
-"""An epoch with a heavy statement, or on a loaded machine, takes seconds without anything being wrong."""
+"""An epoch with a heavy statement, or on a loaded machine, takes seconds without a fault."""
 
 
 def age(published: Epoch, *, now: datetime) -> timedelta:
-    """Return how old the newest published epoch is. A clock that went back makes none young."""
+    """Return the age of the newest published epoch. It is never negative, even if the clock went back."""
     return max(now - instant_of(published), timedelta(0))
 
 
 def age_max(parameters: SystemParameters) -> timedelta:
-    """Return the age from which readiness fails. Paused backfills do not matter: their barriers go on."""
+    """Return the age from which readiness fails. Paused backfills do not matter, because their barriers continue."""
     interval = timedelta(milliseconds=parameters.barrier_interval_ms) * parameters.checkpoint_frequency
     return max(FLOOR, interval * INTERVALS_MAX)
 

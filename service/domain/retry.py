@@ -1,4 +1,4 @@
-"""How long a graph waits before it starts again."""
+"""Compute how long a graph waits before it starts again."""
 
 from datetime import timedelta
 from typing import Final
@@ -8,8 +8,8 @@ BACKOFF_MAX: Final = timedelta(seconds=5)
 
 
 def backoff(attempts: int) -> timedelta:
-    """Return the wait before the next start after `attempts` starts that came to nothing: 20 ms doubling to 5 s."""
+    """Return the wait before the next start after `attempts` failed starts: 20 ms, doubling to 5 s."""
     if attempts <= 0:
         return timedelta(0)
-    # Beyond 2^8 the ceiling holds anyway; the cap keeps the power small.
+    # The maximum applies beyond 2^8 anyway. The cap keeps the power small.
     return min(BACKOFF_FIRST * 2 ** min(attempts - 1, 8), BACKOFF_MAX)

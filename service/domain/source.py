@@ -1,4 +1,4 @@
-"""The options of a source: how an external Postgres is reached, and what is made there for it."""
+"""Parse the options of a source: how to reach an external Postgres, and what to create there."""
 
 import re
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ from service.domain.parameters import parse_bool
 
 CONNECTOR: Final = "postgres-cdc"
 PASSWORD: Final = "password"  # noqa: S105 - an option's name
-"""The one option that is kept apart from the others, and never shown."""
+"""The one option that is stored apart from the others and never shown."""
 CONNECT_SECONDS: Final = 5
 NAME_BYTES_MAX: Final = 63
 VERSION_MIN: Final = 140000
-"""From here on the server says how much decoding costs it, and snapshots have 64-bit transaction ids."""
+"""From this version on the server reports what decoding costs it, and snapshots have 64-bit transaction ids."""
 
 _SLOT: Final = re.compile(r"[a-z0-9_]{1,63}")
 _SSL_MODES: Final = {
@@ -25,30 +25,30 @@ _SSL_MODES: Final = {
     "verify-ca": "verify-ca",
     "verify-full": "verify-full",
 }
-"""The reference's words, each with libpq's."""
+"""RisingWave's words, each with libpq's."""
 
 
 class RetentionAction(StrEnum):
-    """What happens when the slot makes the external database keep more log than it may."""
+    """What happens when the slot makes the external database keep more log than allowed."""
 
     PAUSE = "pause"
-    """Nothing but an alarm: the log is kept, and an operator decides."""
+    """Raise an alarm only. The log is kept, and an operator decides."""
     DROP_SLOT = "drop_slot"
-    """The slot is dropped; the tables have to be made anew."""
+    """Drop the slot. The tables have to be created again."""
 
 
 class Retention(StrEnum):
-    """What the log that a slot holds has come to."""
+    """How the log that a slot retains compares with the source's limits."""
 
     WARNING = "warning"
     EXCEEDED = "exceeded"
     SLOT_DROPPED = "slot_dropped"
-    """For good: what followed has to be made anew."""
+    """Permanent: the followed tables have to be created again."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """`publication` and `slot` are None where they get names of their own."""
+    """The options of a source. `publication` and `slot` are None if tidefill chooses their names."""
 
     hostname: str
     port: int
@@ -66,7 +66,7 @@ class SourceOptions:
 
     @property
     def place(self) -> str:
-        """The database, for people."""
+        """The address of the database, for users."""
         return f"{self.hostname}:{self.port}/{self.database}"
 
 
@@ -93,7 +93,7 @@ _NEEDED: Final = ("connector", "hostname", "username", "database.name")
 
 
 def source_options(given: Mapping[str, str]) -> SourceOptions:
-    """Read the options besides the password. Raises Invalid whose pointer is the option that is wrong."""
+    """Return the options without the password. Raises Invalid, whose pointer is the wrong option."""
     unknown = sorted(given.keys() - OPTIONS)
     if unknown:
         names = ", ".join(f'"{name}"' for name in unknown)
@@ -122,11 +122,11 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
 
 
 def retention(options: SourceOptions, retained_bytes: int | None, *, before: Retention | None) -> Retention | None:
-    """Return what the log that a slot holds has come to; None where it is within bounds."""
+    """Return the state of the retained log, or None if it is within bounds."""
     if before is Retention.SLOT_DROPPED:
         return before
     if retained_bytes is None:
-        return before  # nothing new is known
+        return before  # Nothing new is known.
     if options.retained_max_bytes is not None and retained_bytes > options.retained_max_bytes:
         drops = options.retention_action is RetentionAction.DROP_SLOT
         return Retention.SLOT_DROPPED if drops else Retention.EXCEEDED
@@ -136,7 +136,7 @@ def retention(options: SourceOptions, retained_bytes: int | None, *, before: Ret
 
 
 def conninfo(options: SourceOptions, password: str) -> str:
-    """Return how libpq reaches the database. All that it would else take from the environment is said."""
+    """Return libpq's connection string. It sets every option that libpq would otherwise take from the environment."""
     parts = {
         "host": options.hostname,
         "port": str(options.port),
@@ -153,7 +153,7 @@ def conninfo(options: SourceOptions, password: str) -> str:
     if options.ssl_root_cert is not None:
         parts["sslrootcert"] = options.ssl_root_cert
     if "," in options.hostname:
-        # Of several servers it is the one that writes which is followed, whichever that is at the time.
+        # Of several servers, connect to the one that accepts writes at that moment.
         parts["target_session_attrs"] = "read-write"
     return " ".join(f"{name}={_quoted(value)}" for name, value in parts.items())
 
@@ -164,7 +164,7 @@ def _quoted(value: str) -> str:
 
 
 def _hostname(text: str) -> str:
-    # A socket's directory would be one of this machine, where the server may trust whoever comes.
+    # The directory of a socket would be on this machine, where the server may trust every local user.
     if any(not host.strip() or host.strip()[0] in "/@" for host in text.split(",")):
         raise Invalid('option "hostname" takes names or addresses, with commas in between', pointer="hostname")
     return ",".join(host.strip() for host in text.split(","))

@@ -1,4 +1,4 @@
-"""Cutting the history of an external table into splits: ranges of one column of its key, planned once."""
+"""Cut the history of an external table into splits: ranges of one key column, planned once."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -7,23 +7,23 @@ from typing import Final
 from service.protocol.cdc import SPLITS_MAX, Split
 
 WHOLE: Final = (Split(),)
-"""One split for everything: one actor reads it in the order of the key."""
+"""One split for the whole table: one actor reads it in key order."""
 
 
 def wanted_splits(rows: int | None, *, rows_per_split: int, parallelism: int) -> int:
-    """Return into how many splits to cut, at least one for each actor."""
+    """Return the number of splits to cut, at least one per actor."""
     needed = 0 if rows is None else -(-rows // rows_per_split)
     return min(max(needed, parallelism, 1), SPLITS_MAX)
 
 
 def even_splits(low: int, high: int, wanted: int) -> tuple[Split, ...]:
-    """Cut whole numbers arithmetically. What is below `low` or above `high` by then is in the outer splits."""
+    """Cut a range of integers into equal parts. The outer splits include later values below `low` or above `high`."""
     count = min(wanted, max(high - low + 1, 1))
     return _between([str(low + (high - low + 1) * number // count) for number in range(1, count)])
 
 
 def sampled_splits(values: Sequence[str], wanted: int) -> tuple[Split, ...]:
-    """Cut at `values`, which are in the external server's own order, so that about as many lie in each split."""
+    """Cut at `values`, sorted in the external server's order, so that each split has about as many of them."""
     count = min(wanted, len(values) + 1)
     edges = [values[len(values) * number // count] for number in range(1, count)]
     return _between(list(dict.fromkeys(edges)))

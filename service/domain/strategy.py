@@ -1,8 +1,7 @@
-"""Which strategy backfills the scans of a job, and why; and how many actors a scan has that is tied to its upstream.
+"""Choose the strategy that backfills the scans of a job, and compute the actors of a NoShuffle scan.
 
-A NoShuffle scan has an actor beside each actor of its upstream, over the same vnodes, so that no row of it ever goes
-from one to another. Vnodes are dealt out in one way (`service.domain.placement`), so that as many actors own the same
-ones.
+A NoShuffle scan has one actor per actor of its upstream, over the same vnodes, so rows never move between actors.
+`service.domain.placement` assigns vnodes in one way only. Equal numbers of actors therefore own equal vnodes.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,7 +15,7 @@ from service.protocol.plan import ScanType
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """How the scans of a job are backfilled. `why` is a clause that goes on from "because"."""
+    """How the scans of a job are backfilled. `why` completes a sentence after "because"."""
 
     scan_type: ScanType
     why: str
@@ -33,7 +32,7 @@ def chosen(session: Mapping[str, str]) -> Strategy:
 
 
 def check_serverless(strategy: Strategy, *, own_workers: bool) -> None:
-    """Raise Invalid where a job cannot have a worker of its own."""
+    """Raise Invalid if a job cannot have its own worker."""
     if strategy.scan_type is not ScanType.SNAPSHOT_BACKFILL:
         raise Invalid(
             "Serverless Backfill needs a graph of its own, which only a Snapshot backfill has: the strategy is"
@@ -47,16 +46,18 @@ def check_serverless(strategy: Strategy, *, own_workers: bool) -> None:
 
 
 def tied_actors(scans: Collection[int], vnode_count: int) -> int:
-    """Return how many actors a NoShuffle scan has: those of its upstream, which has `scans` with so many each.
+    """Return how many actors a NoShuffle scan has. `scans` has the number of actors of each scan of its upstream.
 
-    A table is written by one. A union of scans that differ has no actors of its own: what they deal out are the vnodes
-    of what they read, not those of the union, and it is read by as many as the widest of them.
+    A table has one writer. A union whose scans have different parallelism has no actor mapping of its own. A NoShuffle
+    scan over it uses the largest parallelism.
     """
     return min(max(scans, default=1), vnode_count)
 
 
 def check_tied(asked: Parallelism | None, actors: int, *, slots: int, vnode_count: int, upstream: str) -> None:
-    """Raise Invalid where another number of actors is asked for than the upstream has. `adaptive` leaves it open."""
+    """Raise Invalid if the user requests another number of actors than the upstream has. `adaptive`
+    accepts any number.
+    """
     if asked is None or isinstance(asked, Adaptive):
         return
     wanted = resolved(asked, slots=slots, vnode_count=vnode_count)

@@ -1,4 +1,4 @@
-"""Bodies of rows on their way in: how slowly one may come, and how much of them is kept in files (I13)."""
+"""Bound uploads of rows: how slowly a body may arrive, and how much of the bodies is kept in files (I13)."""
 
 from dataclasses import dataclass, field
 
@@ -7,34 +7,36 @@ from service.domain.errors import Invalid, Unavailable
 
 @dataclass(slots=True)
 class Patience:
-    """How long this service still waits for the next bytes of a body. Waiting uses it up, bytes that come restore it,
-    and there is never more of it than at first: a body that began fast may not trickle afterwards. The time in which
-    this service does not ask for bytes is not the sender's and does not count.
+    """How long the service still waits for the next bytes of a body.
+
+    Waiting reduces it, and received bytes restore it up to its initial value. A body that began fast therefore may not
+    slow to a trickle. The time in which the service does not read from the sender does not count.
     """
 
     seconds_max: float
     rate_min: float
-    """Bytes that restore a second."""
+    """Bytes that restore one second."""
     seconds: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.seconds = self.seconds_max
 
     def came(self, size: int, *, after: float) -> None:
-        """Take in that so many bytes came after so many seconds of waiting."""
+        """Record that `size` bytes arrived after `after` seconds of waiting."""
         self.seconds = min(self.seconds_max, self.seconds - after + size / self.rate_min)
 
 
 @dataclass(slots=True)
 class Spool:
-    """The files in which this process keeps bodies, taken together."""
+    """The total size of the files in which this process keeps bodies."""
 
     bytes_max: int = 16 << 30
     held: int = 0
 
     def take(self, size: int, *, before: int) -> None:
-        """Count the next bytes of a body that has `before` already. Raises Invalid where it is too large by itself,
-        Unavailable where it is so together with others.
+        """Count the next bytes of a body that has `before` bytes already.
+
+        Raises Invalid if the body alone is too large, and Unavailable if it is too large together with other bodies.
         """
         limit = f"{self.bytes_max} bytes (TIDEFILL_LOAD_FILES_BYTES_MAX)"
         if before + size > self.bytes_max:
@@ -44,5 +46,5 @@ class Spool:
         self.held += size
 
     def give_back(self, size: int) -> None:
-        """Count the bytes of a file that is gone."""
+        """Subtract the bytes of a file that was deleted."""
         self.held -= size

@@ -1,6 +1,6 @@
-"""Why a job waits: a named reason, since when, and until when at the latest where there is such a time.
+"""Compute why a job waits: a named reason, since when, and until when at the latest, if there is such a time.
 
-What holds up the whole graph comes before what holds up the job: it is what has to be seen to first.
+A reason of the whole graph comes before a reason of the job, because it has to be resolved first.
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from service.domain.progress import ScanProgress, follows_unread, held_outside
 from service.domain.retry import backoff
 
 OVERDUE_INTERVALS: Final = 2
-"""A barrier is published within two intervals, or something is amiss."""
+"""A healthy barrier is published within two intervals."""
 OVERDUE_LEAST: Final = timedelta(seconds=5)
-"""On a busy machine short intervals are often passed."""
+"""A busy machine often exceeds two short intervals."""
 
 
 class Reason(StrEnum):
-    """What a job waits for."""
+    """The reasons for which a job waits."""
 
     QUEUE = "queue"
     START = "start"
@@ -42,7 +42,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """`since` is None where it was not recorded. At `until` the service does something about it; None: no such time."""
+    """Why a job waits. `since` is None if unrecorded. At `until` the service takes action; None if it takes none."""
 
     reason: Reason
     text: str
@@ -52,7 +52,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What the waiting of every job of a graph depends on besides itself."""
+    """The state of a graph on which the waiting of all its jobs depends."""
 
     graph: GraphView
     pace: Pace
@@ -60,15 +60,15 @@ class Around:
     paused: bool
     paused_since: datetime | None
     led: bool = True
-    """Whether some service has the leader lease."""
+    """Whether some service holds the leader lease."""
     own_workers: bool = True
-    """Whether somebody starts workers for one graph alone."""
+    """Whether this service can start workers for one graph alone."""
 
 
 def why(
     job: Job, scans: Sequence[ScanProgress], around: Around, *, now: datetime, place: int | None = None
 ) -> Waiting | None:
-    """Return why the job does not go on, None where it does or is not under way. `place` is its place in the queue."""
+    """Return why a job does not progress, or None if it does or is not running. `place` is its place in the queue."""
     if job.held_back is not None and not job.published:
         return Waiting(Reason.NAME, f"its view cannot be made: {job.held_back}", job.state_since)
     match job.state:
@@ -117,7 +117,7 @@ def _without_worker(own: OwnWorker | None, since: datetime | None, *, own_worker
 
 
 def _overdue(around: Around, now: datetime) -> Waiting | None:
-    """A barrier that should have been collected long ago, or one that should have been made."""
+    """Return the reason for a barrier that is overdue: not collected, or not made."""
     graph, since = around.graph, around.graph.last_injected_at
     if graph.decoupled is not None and graph.decoupled.unindexed:
         if (failed := graph.decoupled.index_failed) is not None and now < failed.due:
@@ -133,7 +133,7 @@ def _overdue(around: Around, now: datetime) -> Waiting | None:
 
 
 def _behind(around: Around, since: datetime) -> Waiting:
-    """No service leads, or the one that does has much to do or waits for its stores."""
+    """Return the reason for a barrier that no leader made or committed: there is no leader, or it is slow."""
     if not around.led:
         return Waiting(Reason.LEADER, "no service leads: no barrier was made or committed", since)
     flying = around.graph.in_flight
@@ -153,7 +153,7 @@ def _of_job(job: Job, scans: Sequence[ScanProgress], around: Around) -> Waiting 
         return Waiting(Reason.SOURCE, held, None)
     if around.paused:
         return Waiting(Reason.PAUSE, "every backfill is paused", around.paused_since)
-    # A snapshot job that has read all history replays the log: a pause and a limit of 0 hold that as well.
+    # A snapshot job that has read all history replays the log. A pause and a limit of 0 also stop the replay.
     free = [scan for scan in left or scans if not scan.waiting]
     if not free:
         text = "; ".join(f"{scan.upstream} after {', '.join(scan.awaits) or 'the next barrier'}" for scan in left)
