@@ -1,1 +1,1 @@
-"""The language: parse, bind, plan. A statement's text in, domain values out; sqlglot lives here and nowhere else."""
+"""Parse, bind and plan SQL: the text of a statement becomes domain values. Only this package uses sqlglot."""

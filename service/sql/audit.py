@@ -1,7 +1,7 @@
-"""A second look at the Spark SQL that is about to leave for a worker, independent of how it was made.
+"""Audit the Spark SQL of a view before it goes to a worker, independently of the code that printed it.
 
-Every word outside quotes has to be one that a view may use, every quoted name a column of the upstream, every character
-outside quotes one of an expression. A failure is a mistake of ours.
+Outside quotes, every word must be one that a view may use and every character one of an expression. Every quoted name
+must be a column of the upstream. A failed audit is a fault of tidefill.
 """
 
 import re
@@ -23,15 +23,17 @@ WORDS: Final = frozenset(
     octet_length power raise_error repeat replace reverse right rint round rpad sign split_part sqrt startswith
     substring translate trim unix_micros upper""".split()  # noqa: SIM905 - a list of words reads best as words
 )
-"""Keywords, types, fields, functions: all that `functions`, `special`, `operators`, `casts` and `typed` print."""
+"""All keywords, types, fields and functions that `functions`, `special`, `operators`, `casts` and `typed` print."""
 
 
 class UnsafeError(Exception):
-    """A text for Spark holds what no view may say: a mistake of ours, which must not reach a worker."""
+    """A text for Spark contains something that no view may use. This is a fault of tidefill; no worker
+    may receive it.
+    """
 
 
 def audit(sql: str, names: Collection[str]) -> None:
-    """Raise UnsafeError unless `sql` is made of nothing but allowed words, columns among `names` and literals."""
+    """Raise UnsafeError unless `sql` consists of allowed words, columns among `names` and literals."""
     at = 0
     while at < len(sql):
         found = _SCAN.match(sql, at)

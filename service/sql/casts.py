@@ -1,7 +1,7 @@
-"""Casts as Postgres does them, in Spark SQL. Where Spark's own cast gives another value it is rewritten or refused.
+"""Print Postgres's casts in Spark SQL. A cast whose value differs in Spark is rewritten or refused.
 
-Postgres rounds to a whole number (a double half to even, a numeric half away from zero) where Spark cuts off; a
-timestamptz prints its zone; Spark's text of a float is another.
+Postgres rounds to an integer (a double half to even, a numeric half away from zero), but Spark truncates. Postgres
+prints the zone of a timestamptz. Spark's text of a float differs from Postgres's.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _T = TypeName
 _FLOATS: Final = (_T.REAL, _T.DOUBLE)
 _PLAIN: Final = "cast({0} as {1})"
 
-# What Spark's own cast does as Postgres does, or refuses where Postgres refuses.
+# Casts that Spark evaluates as Postgres does, refusing the same values.
 _SAME: Final = frozenset(
     {
         *((whole, other) for whole in INTEGERS for other in (*INTEGERS, _T.NUMERIC, *_FLOATS)),
@@ -32,7 +32,7 @@ _SAME: Final = frozenset(
 _REWRITTEN: Final[Mapping[tuple[TypeName, TypeName], str]] = MappingProxyType(
     {
         **{(number, whole): "cast(rint({0}) as {1})" for number in _FLOATS for whole in INTEGERS},
-        # Spark would answer NULL. Postgres's numeric has a NaN, which Spark's has not.
+        # Spark's own cast would return NULL. Postgres's numeric has a NaN, but Spark's has none.
         **{
             (number, _T.NUMERIC): "case when isnan({0}) then raise_error('NaN as numeric is not supported in a view')"
             " when abs({0}) = cast('Infinity' as double) then"
@@ -40,7 +40,7 @@ _REWRITTEN: Final[Mapping[tuple[TypeName, TypeName], str]] = MappingProxyType(
             for number in _FLOATS
         },
         **{(_T.NUMERIC, whole): "cast(round({0}, 0) as {1})" for whole in INTEGERS},
-        # These travel as their Postgres text.
+        # These types travel as their Postgres text.
         **{(kind, _T.TEXT): "{0}" for kind in (_T.TIME, _T.UUID, _T.JSONB, _T.INTERVAL)},
         (_T.TIMESTAMPTZ, _T.TEXT): "concat(cast({0} as string), '+00')",
         (_T.BYTEA, _T.TEXT): "concat('\\\\x', lower(hex({0})))",
@@ -58,10 +58,10 @@ _REASONS: Final[Mapping[tuple[TypeName, TypeName], str]] = MappingProxyType(
 
 
 def cast(value: Typed, to: ColumnType, position: int) -> Typed:
-    """Return `value` cast to `to`. Raises Invalid where Postgres has no such cast or Spark no equal one."""
+    """Return `value` cast to `to`. Raises Invalid if Postgres has no such cast or Spark has no equal one."""
     if value.type is None:
         value = coerced(value, to)
-        # The literal has the digits it was written with.
+        # A literal keeps the digits with which it was written.
         exact = to.name is TypeName.NUMERIC and not to.array
         return replace(value, sql=f"cast({value.sql} as {to.spark})", type=to) if exact else value
     if value.type == to:

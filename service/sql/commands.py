@@ -1,4 +1,4 @@
-"""The commands that are no SQL proper: DROP, ALTER, SET, SHOW, CANCEL JOBS, WAIT, DESCRIBE."""
+"""Parse the commands that are not queries or DML: DROP, ALTER, SET, SHOW, CANCEL JOBS, WAIT, DESCRIBE."""
 
 from typing import Final
 
@@ -53,7 +53,7 @@ _SHOWN: Final[dict[tuple[str, ...], Shown]] = {
 
 
 def parse_drop(cursor: Cursor) -> Drop | DropSecret:
-    """Read what follows DROP."""
+    """Parse the rest of DROP."""
     if cursor.accept("secret"):
         return parse_drop_secret(cursor)
     kind = _any_kind(cursor, "DROP")
@@ -71,7 +71,7 @@ def parse_drop(cursor: Cursor) -> Drop | DropSecret:
 def parse_alter(
     cursor: Cursor,
 ) -> AlterSystem | AlterSecret | AlterRateLimit | AlterParallelism | AlterFragmentRateLimit:
-    """Read what follows ALTER."""
+    """Parse the rest of ALTER."""
     if cursor.accept("secret"):
         return parse_alter_secret(cursor)
     if cursor.accept("system"):
@@ -95,7 +95,7 @@ def parse_alter(
 
 
 def parse_set(cursor: Cursor) -> SetVariable:
-    """Read what follows SET."""
+    """Parse the rest of SET."""
     if cursor.token.is_word("local", "transaction", "constraints", "role"):
         raise Invalid(f"SET {cursor.token.text.upper()} is not supported", position=cursor.token.position)
     cursor.accept("session")
@@ -110,7 +110,7 @@ def parse_show(
 ) -> (
     ShowVariable | ShowJobs | ShowParameters | ShowRelations | ShowInternalTables | ShowSecrets | ShowCreate | Describe
 ):
-    """Read what follows SHOW."""
+    """Parse the rest of SHOW."""
     if cursor.accept("create"):
         kind = _any_kind(cursor, "SHOW CREATE")
         shown = ShowCreate(kind, cursor.relation())
@@ -123,7 +123,7 @@ def parse_show(
 
 
 def parse_cancel(cursor: Cursor) -> CancelJobs:
-    """Read what follows CANCEL."""
+    """Parse the rest of CANCEL."""
     if not cursor.accept("jobs"):
         cursor.expect("job")
     ids = [JobId(cursor.integer(maximum=_ID_MAX))]
@@ -134,7 +134,7 @@ def parse_cancel(cursor: Cursor) -> CancelJobs:
 
 
 def parse_wait(cursor: Cursor) -> Wait:
-    """Read what follows WAIT."""
+    """Parse the rest of WAIT."""
     if cursor.token.kind is TokenKind.END:
         return Wait()
     kind = _kind(cursor, "WAIT")
@@ -144,7 +144,7 @@ def parse_wait(cursor: Cursor) -> Wait:
 
 
 def parse_describe(cursor: Cursor) -> Describe:
-    """Read what follows DESCRIBE."""
+    """Parse the rest of DESCRIBE."""
     name = cursor.relation()
     cursor.expect_end()
     return Describe(name)
@@ -177,7 +177,7 @@ def _show_word(cursor: Cursor) -> Shown:
 
 
 def _variable(cursor: Cursor) -> str:
-    # Names of parameters ignore case even when quoted, as Postgres's do.
+    # Postgres ignores the case of parameter names, even of quoted ones.
     return cursor.name().lower()
 
 
@@ -199,7 +199,7 @@ def _value(cursor: Cursor) -> str:
 
 
 def _parallelism(cursor: Cursor) -> Parallelism | None:
-    """Read a number, `adaptive`, `bounded(n)`, `ratio(r)` or DEFAULT, which may be written as a string."""
+    """Read a number, `adaptive`, `bounded(n)`, `ratio(r)` or DEFAULT. The value may be a string."""
     if not cursor.accept("to"):
         cursor.expect_symbol("=")
     token = cursor.token

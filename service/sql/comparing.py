@@ -1,5 +1,6 @@
-"""Comparisons in Spark SQL that lose no digit: numerics that have more than Spark's 38 between them are compared in two
-parts, before the point and behind it.
+"""Print comparisons in Spark SQL without losing digits.
+
+If two numerics together have more than Spark's 38 digits, their integer parts and fractions are compared separately.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ _FLOATS: Final = (TypeName.REAL, TypeName.DOUBLE)
 
 
 def compared(sign: str, left: Typed, right: Typed, kind: ColumnType) -> str:
-    """Return `left <sign> right`, both of which meet in `kind`, with NULL as Postgres has it."""
+    """Return `left <sign> right`, compared as `kind`. NULL behaves as in Postgres."""
     one, other = _operand(left, kind), _operand(right, kind)
     if not _too_wide(one, other):
         return f"({one.sql} {sign} {other.sql})"
@@ -26,17 +27,19 @@ def compared(sign: str, left: Typed, right: Typed, kind: ColumnType) -> str:
 
 
 def listed(values: Sequence[Typed], kind: ColumnType) -> str:
-    """Return `the first = one of the others`."""
+    """Return the condition that the first value equals one of the others."""
     first, *others = (_operand(value, kind) for value in values)
     if _too_wide(first, *others):
-        # Spark would bring all of them to one type.
+        # With IN, Spark would cast all values to one type.
         return f"({' or '.join(compared('=', first, other, kind) for other in others)})"
     return f"({first.sql} in ({', '.join(other.sql for other in others)}))"
 
 
 def _operand(value: Typed, kind: ColumnType) -> Typed:
-    """Spark meets integers by themselves and numerics by themselves. An integer beside a literal with a point it takes
-    for decided where the literal is out of the integer's range, and forgets NULL.
+    """Return the operand, cast to `kind` only where Spark's own coercion is unsafe.
+
+    Spark coerces integers among themselves correctly, and numerics among themselves. If an integer is compared with a
+    decimal literal that is out of the integer's range, Spark replaces the comparison by a constant and ignores NULL.
     """
     met = value.type is not None and kind.name not in (TypeName.NUMERIC, *_FLOATS, *INSTANTS)
     return value if met else coerced(value, kind)
@@ -50,10 +53,14 @@ def _too_wide(*values: Typed) -> bool:
 
 
 def _parts(value: Typed) -> tuple[str, str]:
-    """A number cut off at the point, and the rest, both with its sign: in this order they are ordered as it is."""
+    """Return a number's truncated integer part and its fraction, both with its sign.
+
+    Comparing the pairs in this order compares the numbers.
+    """
     assert value.type is not None
     if value.name is not TypeName.NUMERIC or not digits(value.type)[1]:
-        # Of NULL both are: a rest of 0 would decide what NULL leaves open.
+        # If the number is NULL, the fraction is NULL as well. A fraction of 0 would decide a comparison that must be
+        # NULL.
         return value.sql, f"(case when {value.sql} is not null then cast(0 as {_REST}) end)"
     rest = f"({value.sql} % 1BD)"
     return f"cast(({value.sql} - {rest}) as decimal({NUMERIC_PRECISION_MAX},0))", f"cast({rest} as {_REST})"

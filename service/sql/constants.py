@@ -1,7 +1,7 @@
-"""INSERT .. VALUES of nothing but plain constants, read without a parser: such a statement may bring thousands of them,
-and whoever parses it keeps everybody else waiting.
+"""Read an INSERT .. VALUES of plain constants without a parser, because it may have thousands of them.
 
-What is printed is what `rows.RowScope` prints. Whatever is not plain, or has to be refused, is left to it.
+Parsing such a statement would delay every other caller. The printed text equals that of `rows.RowScope`. A statement
+with other values, or with an error to report, is left to `rows.RowScope`.
 """
 
 import re
@@ -16,7 +16,7 @@ _SPACE: Final = r"[ \t\r\n\f\v]*+"
 _CONSTANT: Final = r"-?[0-9]++(?:\.[0-9]++)?+|'[^']*+(?:''[^']*+)*+'|(?i:true|false|null)"
 _ROW: Final = rf"\({_SPACE}(?:{_CONSTANT}){_SPACE}(?:,{_SPACE}(?:{_CONSTANT}){_SPACE})*+\)"
 _HEAD: Final = re.compile(rf"{_SPACE}insert\b(?:[^\"'$/;-]|\"[^\"]*+\")*?\bvalues{_SPACE}(?=\()", re.IGNORECASE)
-"""Up to the first row: nothing in it opens a comment or a string."""
+"""Matches up to the first row. The pattern allows nothing that opens a comment or a string."""
 _ROWS: Final = re.compile(rf"{_ROW}{_SPACE}(?:,{_SPACE}{_ROW}{_SPACE})*+(?=;|\Z)")
 _END: Final = re.compile(r"[ \t\r\n\f\v;]*+\Z")
 _EACH_ROW: Final = re.compile(_ROW)
@@ -25,19 +25,19 @@ _EACH_CONSTANT: Final = re.compile(_CONSTANT)
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """`text` is the statement without what ends it, and `start` where its rows begin."""
+    """`text` is the statement without its terminator. `start` is the offset of its first row."""
 
     text: str
     start: int
 
     @property
     def rows(self) -> list[list[str]]:
-        """Every row's constants as written, of any length but none."""
+        """The constants of every row, as written. Every row has at least one."""
         return [_EACH_CONSTANT.findall(row) for row in _EACH_ROW.findall(self.text, self.start)]
 
 
 def constants_of(sql: str) -> Constants | None:
-    """Return the rows of an INSERT that brings plain constants; None for every other statement."""
+    """Return the rows of an INSERT of plain constants, or None for any other statement."""
     head = _HEAD.match(sql)
     rows = _ROWS.match(sql, head.end()) if head is not None else None
     if head is None or rows is None or _END.match(sql, rows.end()) is None or UNREADABLE.search(sql) is not None:
@@ -46,7 +46,9 @@ def constants_of(sql: str) -> Constants | None:
 
 
 def printed(rows: Sequence[Sequence[str]], columns: Sequence[Column], *, exact: bool) -> str | None:
-    """Return rows for the first of `columns`, or for all, as VALUES. None where there is something to refuse."""
+    """Return the rows as VALUES for the first of `columns`, or for all of them if `exact`. None if a row has to be
+    refused.
+    """
     width = len(rows[0])
     if width > len(columns) or (exact and width < len(columns)) or any(len(row) != width for row in rows):
         return None

@@ -1,4 +1,4 @@
-"""Reading a statement's tokens from left to right: what the hand-written parsers share."""
+"""Read a statement's tokens from left to right, for the hand-written parsers."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,13 +8,11 @@ from service.protocol.relation import why_reserved
 from service.sql.tokens import Token, TokenKind, syntax_error
 
 NAME_BYTES_MAX: Final = 63
-"""Postgres cuts longer names off; two could become one."""
-
-"""How the hidden key columns of a view begin."""
+"""Postgres truncates longer names, so two of them could become one."""
 
 SCHEMA: Final = "public"
 
-# Postgres's reserved words: as a name they have to be quoted.
+# Postgres's reserved words. As names they have to be quoted.
 RESERVED_WORDS: Final = frozenset(
     """all analyse analyze and any array as asc asymmetric both case cast check collate column constraint create
     current_catalog current_date current_role current_time current_timestamp current_user default deferrable desc
@@ -26,7 +24,7 @@ RESERVED_WORDS: Final = frozenset(
 
 
 class Cursor:
-    """A place in a statement's tokens. `text` is the whole statement, in which tokens have their offsets."""
+    """A position in a statement's tokens. `text` is the whole statement, to which the offsets of tokens refer."""
 
     def __init__(self, text: str, tokens: Sequence[Token]) -> None:
         assert tokens[-1].kind is TokenKind.END
@@ -34,28 +32,28 @@ class Cursor:
 
     @property
     def token(self) -> Token:
-        """The token that is read next."""
+        """The token to read next."""
         return self._tokens[self._at]
 
     @property
     def before(self) -> Token:
-        """The token read last."""
+        """The token that was read last."""
         return self._tokens[max(self._at - 1, 0)]
 
     @property
     def rest(self) -> Sequence[Token]:
-        """What is not read yet, the END included."""
+        """The tokens that are not read yet, the END included."""
         return self._tokens[self._at :]
 
     def advance(self) -> Token:
-        """Read one token; the END stays."""
+        """Read one token. The cursor stays at the END."""
         token = self.token
         if token.kind is not TokenKind.END:
             self._at += 1
         return token
 
     def accept(self, *words: str) -> bool:
-        """Read these words if they all come next, else nothing."""
+        """Read these words if all of them come next; otherwise read nothing."""
         ahead = self._tokens[self._at : self._at + len(words)]
         found = len(ahead) == len(words) and all(token.is_word(word) for token, word in zip(ahead, words, strict=True))
         self._at += len(words) if found else 0
@@ -74,18 +72,18 @@ class Cursor:
                 raise syntax_error(self.token)
 
     def expect_symbol(self, symbol: str) -> Token:
-        """Read this character. Raises Invalid at another token."""
+        """Read this character and return its token. Raises Invalid at another token."""
         if not self.accept_symbol(symbol):
             raise syntax_error(self.token)
         return self.before
 
     def expect_end(self) -> None:
-        """Raise Invalid unless everything is read."""
+        """Raise Invalid unless every token is read."""
         if self.token.kind is not TokenKind.END:
             raise syntax_error(self.token)
 
     def name(self) -> str:
-        """Read one name."""
+        """Read one name. Raises Invalid."""
         token = self.token
         if token.kind is not TokenKind.QUOTED and (token.kind is not TokenKind.NAME or token.value in RESERVED_WORDS):
             raise syntax_error(token)
@@ -93,7 +91,7 @@ class Cursor:
         return checked_name(token.value, token.position)
 
     def relation(self) -> str:
-        """Read a relation's name, which may be qualified with the one schema there is."""
+        """Read the name of a relation, which may be qualified with `public`. Raises Invalid."""
         first, place = self.name(), self.before.position
         if not self.accept_symbol("."):
             return first
@@ -102,7 +100,7 @@ class Cursor:
         return self.name()
 
     def integer(self, *, maximum: int) -> int:
-        """Read a whole number, which may be negative."""
+        """Read an integer, which may be negative. Raises Invalid."""
         place, negative = self.token.position, self.accept_symbol("-")
         token = self.token
         if token.kind is not TokenKind.NUMBER:
@@ -110,7 +108,7 @@ class Cursor:
         self.advance()
         if not token.text.isascii() or not token.text.isdigit():
             raise Invalid(f"{token.text} is not a whole number", position=token.position)
-        # A longer text cannot be in range, and reading it would take time that grows with its square.
+        # A longer number cannot be in range, and parsing it would take time quadratic in its length.
         value = int(token.text) if len(token.text) <= len(str(maximum)) + 20 else maximum + 1
         if value > maximum:
             raise Invalid(f"{token.text[:40]} is out of range: at most {maximum}", position=place)
@@ -118,14 +116,14 @@ class Cursor:
 
 
 def checked_name(name: str, position: int | None) -> str:
-    """Return `name` if Postgres would keep it whole. Raises Invalid."""
+    """Return `name` if Postgres would not truncate it. Raises Invalid."""
     if len(name.encode()) > NAME_BYTES_MAX:
         raise Invalid(f'identifier "{name[:20]}..." is longer than {NAME_BYTES_MAX} bytes', position=position)
     return name
 
 
 def checked_column(name: str, position: int | None) -> str:
-    """Return `name` if a user may call a column so. Raises Invalid."""
+    """Return `name` if a user may give it to a column. Raises Invalid."""
     if reason := why_reserved(name):
         raise Invalid(reason, position=position)
     return checked_name(name, position)

@@ -1,8 +1,8 @@
-"""INSERT, UPDATE and DELETE: read here, then bound to the relations there are, as the values of `service.protocol.dml`.
+"""Parse INSERT, UPDATE and DELETE, and bind them to the existing relations.
 
-What the worker gets is printed from the parsed tree, in Postgres's SQL: every value cast to its column's type, every
-relation replaced by its view of alive rows. A query behind INSERT is not printed: it runs under the reader's login as
-it was written.
+The bound values are printed from the parsed tree in Postgres's SQL for the worker. Every value is cast to its column's
+type, and every relation becomes its view of alive rows. The query of an INSERT .. SELECT is not printed. It runs as
+written under the reader's login.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,8 +25,10 @@ from service.sql.tree import Tree, given, identifier, parse_tree
 
 @dataclass(frozen=True, slots=True)
 class BoundInsert:
-    """Exactly one of `source` (VALUES, printed, of `columns` in order) and `query` (to be run as it is and staged) is
-    set. A query that gives fewer than `columns` fills the first ones.
+    """A bound INSERT. Exactly one of `source` and `query` is set.
+
+    `source` is a printed VALUES that gives `columns` in order. `query` runs as written and its rows are staged. A query
+    with fewer columns than `columns` fills the first ones.
     """
 
     relation: Relation
@@ -37,7 +39,7 @@ class BoundInsert:
 
 @dataclass(frozen=True, slots=True)
 class BoundUpdate:
-    """As `service.protocol.dml.Update`."""
+    """A bound UPDATE, with the fields of `service.protocol.dml.Update`."""
 
     relation: Relation
     assignments: tuple[tuple[str, str], ...]
@@ -46,14 +48,14 @@ class BoundUpdate:
 
 @dataclass(frozen=True, slots=True)
 class BoundDelete:
-    """As `service.protocol.dml.Delete`."""
+    """A bound DELETE, with the fields of `service.protocol.dml.Delete`."""
 
     relation: Relation
     predicate: str | None
 
 
 def parse_insert(cursor: Cursor) -> Insert:
-    """Read INSERT INTO name [(columns)] {VALUES | query}."""
+    """Parse INSERT INTO name [(columns)] {VALUES | query}. Raises Invalid."""
     target, place, columns = _insert_into(cursor)
     if cursor.token.is_word("overriding", "default"):
         raise Invalid(f"{cursor.token.text.upper()} is not supported in INSERT", position=cursor.token.position)
@@ -73,7 +75,7 @@ def parse_insert(cursor: Cursor) -> Insert:
 
 
 def parse_constants(text: str) -> Insert | None:
-    """Read an INSERT of plain constants. None for every other statement, and for one that is to be refused."""
+    """Parse an INSERT of plain constants. None for any other statement, and for one with an error to report."""
     constants = constants_of(text)
     if constants is None:
         return None
@@ -97,7 +99,7 @@ def _insert_into(cursor: Cursor) -> tuple[str, int, tuple[tuple[str, int], ...]]
 
 
 def parse_update(cursor: Cursor) -> Update:
-    """Read UPDATE .. SET .. [WHERE ..]."""
+    """Parse UPDATE .. SET .. [WHERE ..]. Raises Invalid."""
     tree = _changing(cursor, "update")
     if not isinstance(tree.root, exp.Update):
         raise syntax_error(cursor.token)
@@ -109,7 +111,7 @@ def parse_update(cursor: Cursor) -> Update:
 
 
 def parse_delete(cursor: Cursor) -> Delete:
-    """Read DELETE FROM .. [WHERE ..]."""
+    """Parse DELETE FROM .. [WHERE ..]. Raises Invalid."""
     tree = _changing(cursor, "delete", "from")
     if not isinstance(tree.root, exp.Delete):
         raise syntax_error(cursor.token)
@@ -119,12 +121,12 @@ def parse_delete(cursor: Cursor) -> Delete:
 
 
 def bind_insert(statement: Insert, relations: Mapping[str, Relation]) -> BoundInsert:
-    """Return what an INSERT means. Raises Invalid and NotFound."""
+    """Return the bound INSERT. Raises Invalid and NotFound."""
     if statement.constants is not None:
         bound = bind_constants(statement, relations)
         if bound is not None:
             return bound
-        # The tree knows the place of what is to be refused.
+        # The parsed tree knows the position of the value to refuse.
         text = statement.constants.text
         return bind_insert(parse_insert(Cursor(text, tokenize(text))), relations)
     relation, columns = _filled(statement, relations)
@@ -141,8 +143,9 @@ def bind_insert(statement: Insert, relations: Mapping[str, Relation]) -> BoundIn
 
 
 def bind_constants(statement: Insert, relations: Mapping[str, Relation]) -> BoundInsert | None:
-    """Return what an INSERT of plain constants means, in time linear in its length; None where it is none, or holds
-    what is to be refused. Raises Invalid and NotFound.
+    """Return the bound INSERT of plain constants, in time linear in its length.
+
+    None if the statement has no plain constants, or a value to refuse. Raises Invalid and NotFound.
     """
     if statement.constants is None:
         return None
@@ -169,7 +172,7 @@ def _bound_values(statement: Insert, relation: Relation, columns: tuple[Column, 
 
 
 def bind_update(statement: Update, relations: Mapping[str, Relation]) -> BoundUpdate:
-    """Return what an UPDATE means. Raises Invalid and NotFound."""
+    """Return the bound UPDATE. Raises Invalid and NotFound."""
     relation = _table(statement.target, statement.position, relations)
     scope = _scope(statement.tree, relation, relations)
     pairs = [pair for item in statement.tree.root.expressions for pair in _pairs(statement.tree, item)]
@@ -185,7 +188,7 @@ def bind_update(statement: Update, relations: Mapping[str, Relation]) -> BoundUp
 
 
 def bind_delete(statement: Delete, relations: Mapping[str, Relation]) -> BoundDelete:
-    """Return what a DELETE means. Raises Invalid and NotFound."""
+    """Return the bound DELETE. Raises Invalid and NotFound."""
     relation = _table(statement.target, statement.position, relations)
     scope = _scope(statement.tree, relation, relations)
     return BoundDelete(relation, scope.predicate())
@@ -197,7 +200,9 @@ def _scope(tree: Tree, relation: Relation, relations: Mapping[str, Relation]) ->
 
 
 def _changing(cursor: Cursor, *words: str) -> Tree:
-    """Read a whole UPDATE or DELETE; its own first words are not those of a query."""
+    """Parse a whole UPDATE or DELETE. Its first words are skipped by the check, because a query must
+    not contain them.
+    """
     tokens = cursor.rest
     _refuse_clauses(tokens)
     cursor.expect(*words)
@@ -282,7 +287,7 @@ def _width(tree: Tree | None) -> int | None:
     root = tree.root if tree is not None else None
     if not isinstance(root, exp.Select) or any(node.is_star for node in root.expressions):
         return None
-    # A function may give a row of several columns; the staging finds out.
+    # A function may return a row of several columns, so only staging knows the number of columns.
     return len(root.expressions)
 
 
@@ -294,14 +299,14 @@ def _check_width(count: int, columns: int, position: int, *, exact: bool) -> Non
 
 
 def _row(scope: RowScope, row: exp.Expr, columns: Sequence[Column], *, exact: bool) -> list[str]:
-    # One value in parentheses is no row to the parser.
+    # The parser does not represent one value in parentheses as a row.
     items = row.expressions if isinstance(row, exp.Tuple) else [row.this if isinstance(row, exp.Paren) else row]
     _check_width(len(items), len(columns), scope.tree.position(row), exact=exact)
     return [scope.value(item, column) for item, column in zip(items, columns, strict=False)]
 
 
 def _pairs(tree: Tree, item: exp.Expr) -> list[tuple[exp.Expr, exp.Expr]]:
-    """Return (column, value) of one assignment; `(a, b) = (1, 2)` is several."""
+    """Return the (column, value) pairs of one assignment; `(a, b) = (1, 2)` has several."""
     left, right = item.args.get("this"), item.args.get("expression")
     if not isinstance(item, exp.EQ) or left is None or right is None:
         raise Invalid("syntax error in SET", position=tree.position(item))

@@ -1,8 +1,9 @@
-"""What an INSERT, UPDATE or DELETE may call and cast to: an allow-list, because the worker runs these texts inside an
-epoch under a login that can reach more functions than users should (`docs/sql.md` shows the same list).
+"""Define what an INSERT, UPDATE or DELETE may call and cast to, as an allow-list (`docs/sql.md` shows the same list).
 
-A function is here if it computes a value from its arguments, the clock or a random generator. A function that waits,
-locks, reads the server's files or catalogs, or changes anything else is not. Functions are named without a schema.
+The list is needed because the worker runs these texts inside an epoch, under a login that can reach more functions than
+users should. A function is listed if it computes a value from its arguments, the clock or a random generator. A
+function is not listed if it waits, locks, reads the server's files or catalogs, or changes anything. Functions are
+named without a schema.
 """
 
 from typing import Final
@@ -53,7 +54,7 @@ FUNCTIONS: Final = frozenset(
     """.split()  # noqa: SIM905 - a list of words reads best as words
 ) | (AGGREGATES - {"approx_count_distinct"})
 _SYNTAX: Final = frozenset({"all", "any", "array", "grouping", "row", "some"})
-"""Constructs that look like a call."""
+"""Constructs that look like a function call."""
 _FORMS: Final = (
     exp.Array, exp.And, exp.Or, exp.Xor, exp.Case, exp.If, exp.Cast, exp.Extract, exp.Overlay, exp.StrPosition,
     exp.Substring, exp.Trim, exp.Exists, exp.Unnest, exp.Pow, exp.Sqrt, exp.Cbrt, exp.Abs, exp.RegexpLike,
@@ -62,7 +63,7 @@ _FORMS: Final = (
     exp.ArrayContainsAll, exp.ArrayContainedBy, exp.ArrayOverlaps,
     exp.JSONBContainsTopKey, exp.JSONBPathExists, exp.StartsWith, exp.Collate,
 )  # fmt: skip
-"""Functions of the parser that stand for operators and for a syntax of their own."""
+"""sqlglot's function nodes that stand for operators or for special syntax."""
 TYPES: Final = frozenset(
     """bigint bit boolean bytea char character cidr date decimal double float inet int integer interval json jsonb
     jsonpath macaddr name numeric real smallint text time timestamp timestamptz timetz uuid varbit varchar""".split()  # noqa: SIM905 - a list of words reads best as words
@@ -75,7 +76,7 @@ _LIST: Final = 'docs/sql.md, "What a statement that changes rows may call", list
 
 
 def check_allowed(tree: Tree, node: exp.Expr) -> None:
-    """Raise Invalid for a call, a cast or an operator that a statement that changes rows may not have."""
+    """Raise Invalid for a call, a cast or an operator that a statement that changes rows may not contain."""
     match node:
         case exp.Anonymous():
             _check_call(tree, node)
@@ -115,7 +116,7 @@ def _name(node: exp.Anonymous) -> str:
 def _check_type(tree: Tree, node: exp.DataType) -> None:
     shown = node.sql("postgres", comments=False)
     if node.this is exp.DType.ARRAY:
-        return  # the type of its elements is a node of its own
+        return  # The element type is a separate node.
     if shown.lower().partition("(")[0].partition(" ")[0] not in TYPES:
         _refuse(tree, node, f"a cast to {shown.lower()} is not allowed here: {_LIST.removesuffix('functions')}types")
 

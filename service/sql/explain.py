@@ -1,4 +1,4 @@
-"""The plan of a materialized view as text: what it stores, what it reads and how, and why so."""
+"""Print the plan of a materialized view: what it stores, what it reads and how, and why."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class PlannedScan:
 def plan_text(
     relation: Relation, scans: Sequence[PlannedScan], strategy: Strategy, order: Edges, *, serverless: bool = False
 ) -> tuple[str, ...]:
-    """Return the plan, a line each. Projections and predicates are in Spark's SQL, as they will run."""
+    """Return the lines of the plan. Projections and predicates are the Spark SQL that will run."""
     columns = ", ".join(f"{c.name}(hidden)" if c.hidden else c.name for c in relation.columns)
     key = ", ".join(f"{part.name} DESC" if part.descending else part.name for part in relation.key)
     stored = [f"name: {relation.name}", f"columns: [{columns}]", f"key: [{key}]", f"vnodes: {relation.vnode_count}"]

@@ -1,8 +1,8 @@
-"""Scalar expressions of a view: a parsed tree becomes typed Spark SQL, node by node.
+"""Bind the scalar expressions of a view: a parsed tree becomes typed Spark SQL, node by node.
 
-A closed world: a node class that is not in `_BINDERS`, an argument of a node that its binder does not read, a function
-that is not in the allow-list is refused by name and place. Nothing of the user's text reaches Spark but names of
-columns that exist and literals, both quoted here.
+Only known constructs are accepted. A node class that is not in `_BINDERS`, a node argument that its binder does not
+read, or a function that is not in the allow-list is refused with its name and position. Of the user's text, only names
+of existing columns and literals reach Spark, and this package quotes both.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,14 +44,15 @@ NO_PARENTHESES: Final = frozenset(
     """current_catalog current_date current_role current_schema current_time current_timestamp current_user localtime
     localtimestamp session_user system_user user""".split()  # noqa: SIM905 - a list of words reads best as words
 )
-"""Functions that Postgres knows without parentheses; to the parser they look like columns."""
+"""Functions that Postgres calls without parentheses. The parser takes them for columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What names mean: the columns of one relation, under the qualifiers it may be called by.
+    """The meaning of names: the columns of one relation, under the qualifiers that may name it.
 
-    With `derived` the names are those of a logical view over the relation, and stand for what its query makes of it.
+    With `derived`, the names are the columns of a logical view over the relation. Each stands for the expression that
+    the view's query gives it.
     """
 
     tree: Tree
@@ -59,7 +60,7 @@ class Scope:
     qualifiers: frozenset[str]
     derived: Mapping[str, Typed] | None = None
     computed: dict[str, ComputedColumn] = field(default_factory=dict[str, ComputedColumn])
-    """What the store computes of a row, by its expression: what was bound so far asks for it."""
+    """Columns that the store computes for the expressions bound so far, by their expression."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,7 +68,7 @@ class Scope:
         return tuple(column.name for column in self.relation.visible) if self.derived is None else tuple(self.derived)
 
     def named(self, name: str, place: int) -> Typed | None:
-        """Return what a name stands for where it is used, or None."""
+        """Return the value of a name used at `place`, or None."""
         if self.derived is not None:
             found = self.derived.get(name)
             return None if found is None else replace(found, position=place)
@@ -85,31 +86,31 @@ class Scope:
         return value
 
     def argument(self, node: exp.Expr, name: str = "this") -> Typed:
-        """Bind one argument of a node."""
+        """Bind one argument of a node. Raises Invalid and NotFound."""
         value = node.args.get(name)
         if not isinstance(value, exp.Expr):
             raise self.refusal(node)
         return self.bind(value)
 
     def computed_by_store(self, expression: str, kind: ColumnType, position: int) -> Typed:
-        """Return the column that the store computes by an expression of its own SQL."""
+        """Return the column that the store computes with an expression in its own SQL."""
         name = f"{TRAVEL_PREFIX}computed_{len(self.computed)}"
         column = self.computed.setdefault(expression, ComputedColumn(name=name, type=kind, expression=expression))
         return Typed(quoted_name(column.name, position), kind, position)
 
     def reads(self, node: exp.Expr, *names: str) -> None:
-        """Raise Invalid if the node says more than its binder reads."""
+        """Raise Invalid if the node has an argument that its binder does not read."""
         if extra := given(node) - set(names):
             raise Invalid(
                 f"{called(node)} .. {min(extra)} is not supported in a view", position=self.tree.position(node)
             )
 
     def refusal(self, node: exp.Expr) -> Invalid:
-        """Return the refusal of a node by its name."""
+        """Return the error that refuses a node by its name."""
         return Invalid(f"{called(node)} is not supported in a view", position=self.tree.position(node))
 
     def qualifier(self, node: exp.Expr | None) -> None:
-        """Raise NotFound unless a column's or star's qualifier is the relation's."""
+        """Raise NotFound unless the qualifier of a column or a star names the relation."""
         if node is not None and identifier(node) not in self.qualifiers:
             name, place = identifier(node), self.tree.position(node)
             raise NotFound(f'missing FROM-clause entry for table "{name}"', kind="relation", position=place)
@@ -309,10 +310,10 @@ def _subscript(scope: Scope, node: exp.Expr) -> Typed:
     if array.type is None or not array.type.array or len(node.expressions) != 1:
         raise Invalid(f"cannot subscript type {array.shown}", position=array.position)
     index = coerced(scope.bind(node.expressions[0]), INTEGER)
-    # Spark's `get` counts from 0 and answers NULL beyond either end, as Postgres does.
-    # The greater of both: Spark computes a constant difference even where it is not asked for.
+    # Like Postgres, Spark's `get` returns NULL beyond either end, but it counts from 0. `greatest` keeps the index
+    # valid, because Spark evaluates a constant difference even in a branch that is not taken.
     got = f"when {index.sql} > 0 then get({array.sql}, greatest({index.sql}, 1) - 1)"
-    # Of no array Postgres does not compute the subscript.
+    # If the array is NULL, Postgres does not evaluate the subscript.
     got = f"case when {array.sql} is null then null {got} end"
     return Typed(f"({got})", array.type.element, array.position)
 
@@ -331,7 +332,10 @@ def _array(scope: Scope, node: exp.Expr) -> Typed:
 
 
 def _json(scope: Scope, node: exp.Expr) -> Typed:
-    """The store computes it: Spark reads JSON's numbers as floats, and prints objects in other words."""
+    """Bind `->` and `->>` as a column that the store computes.
+
+    Spark would read numbers in JSON as floats and print objects differently.
+    """
     steps = ""
     at: exp.Expr = node
     while isinstance(at, exp.JSONExtract | exp.JSONExtractScalar):

@@ -1,4 +1,4 @@
-"""CREATE TABLE .. FROM: what stands behind the columns of a table that follows one of a source."""
+"""Parse CREATE TABLE .. FROM: the clauses after the columns of a table that follows an external table."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -15,7 +15,7 @@ PARALLELISM_MAX: Final = 256
 BATCH_ROWS_MAX: Final = 1_000_000
 ROWS_PER_SPLIT_MAX: Final = (1 << 53) - 1
 TIMESTAMP: Final = "_timestamp"
-"""What INCLUDE timestamp calls its column by itself."""
+"""The default name of the column that INCLUDE timestamp adds."""
 
 _NUMBERS: Final = {
     "snapshot.batch_size": ("batch_rows", 1, BATCH_ROWS_MAX),
@@ -23,7 +23,7 @@ _NUMBERS: Final = {
     "backfill.num_rows_per_split": ("rows_per_split", 1, ROWS_PER_SPLIT_MAX),
     "backfill.split_pk_column_index": ("split_key_index", 0, ACTORS_MAX),
 }
-"""Options by what they are of the statement, and between which numbers they lie."""
+"""Numeric options: the statement's field, and the smallest and the largest value."""
 _SWITCHES: Final = {"snapshot": "snapshot", "backfill.as_even_splits": "even_splits"}
 _OPTIONS: Final = frozenset({*_NUMBERS, *_SWITCHES, "backfill_rate_limit", "vnode_count"})
 
@@ -38,7 +38,7 @@ class _Behind:
 
 
 def follows(cursor: Cursor) -> bool:
-    """Whether what is read behind a table's columns names a source. Nothing is read."""
+    """Whether the clauses after a table's columns name a source. Reads no token."""
     return any(token.is_word("from", "include") for token in cursor.rest)
 
 
@@ -50,7 +50,7 @@ def parse_follow(
     *,
     if_not_exists: bool,
 ) -> CreateTableFrom:
-    """Read what follows the columns: INCLUDE, WITH and FROM, each once."""
+    """Parse the clauses after the columns, INCLUDE, WITH and FROM, each at most once. Raises Invalid."""
     behind = _Behind()
     while cursor.token.kind is not TokenKind.END:
         _clause(cursor, behind)
@@ -110,7 +110,9 @@ def _included(cursor: Cursor) -> str:
 
 
 def external_name(text: str) -> tuple[str | None, str]:
-    """Return schema and name of an external table: `schema.name`, each as it is or in double quotes. Raises Invalid."""
+    """Return the schema (None if absent) and the name in `schema.name`, each plain or in double quotes.
+    Raises Invalid.
+    """
     parts = (
         [part.value for part in tokenize(text)[:-1] if not part.is_symbol(".")] if '"' in text else text.split(".", 1)
     )

@@ -1,9 +1,9 @@
-"""The functions a view may call: all of them, by the name Postgres knows them by. What is not here is refused.
+"""Define the functions that a view may call, by their Postgres names. Any other function is refused.
 
-Only deterministic scalar functions stand here whose Spark text gives what Postgres gives (`docs/sql.md` lists the known
-differences). A function is a list of overloads; the first whose arguments fit without a cast is taken, else the first
-whose arguments fit by Postgres's implicit casts. Functions that decide by more than the types of their arguments are
-in `service.sql.special`.
+The table holds only deterministic scalar functions whose Spark text gives Postgres's result (`docs/sql.md` lists the
+known differences). A function is a list of overloads. A call takes the first overload whose arguments fit without a
+cast, else the first one whose arguments fit by Postgres's implicit casts. `service.sql.special` has the functions whose
+binding depends on more than the types of their arguments.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,13 +36,14 @@ AGGREGATES: Final = frozenset(
     jsonb_object_agg max min mode percentile_cont percentile_disc stddev stddev_pop stddev_samp string_agg sum
     var_pop var_samp variance approx_count_distinct""".split()  # noqa: SIM905 - a list of words reads best as words
 )
-"""Functions that are known but no scalar ones, so that a refusal can say so."""
+"""Known functions that are not scalar. A refusal names them as aggregate functions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """One way to call a function; `{0}`, `{1}`, ... in `spark` are its arguments. A numeric `result` says how many
-    digits behind the point there are at most.
+    """One signature of a function. `{0}`, `{1}`, ... in `spark` are its arguments.
+
+    The scale of a numeric `result` is the largest scale that the result can have.
     """
 
     arguments: tuple[ColumnType, ...]
@@ -64,7 +65,7 @@ def call(name: str, arguments: Sequence[Typed], position: int) -> Typed:
 
 
 def _result(found: Overload, given: Sequence[Typed]) -> ColumnType:
-    """A numeric has room for what its arguments hold, and for the digit that rounding may bring."""
+    """Return the type of the result. A numeric has room for its arguments, and for one more digit from rounding."""
     if found.result.name is not TypeName.NUMERIC:
         return found.result
     whole, scale = (max(side) for side in zip(*(digits(value.type) for value in given if value.type), strict=True))
@@ -88,7 +89,7 @@ def _each(types: Sequence[ColumnType], spark: str) -> tuple[Overload, ...]:
 
 
 TEXT_BYTES_MAX: Final = 32 << 20
-"""How large a text may become by a function that makes it longer."""
+"""The largest text, in bytes, that a function which lengthens a text may return."""
 _PADDED: Final = "{0} is not null and {1}"
 _PADDED_WITH: Final = "{2} is not null and " + _PADDED
 _REPEATED: Final = "cast(octet_length({0}) as bigint) * {1}"
@@ -97,7 +98,7 @@ _REPLACED: Final = (
     " cast(octet_length({0}) - octet_length(replace({0}, {1}, '')) as bigint) div greatest(octet_length({1}), 1)"
     " * (octet_length({2}) - octet_length({1}))"
 )
-"""The second part looks for the pattern once more: only where the text might become too large."""
+"""The second condition searches for the pattern once more, so it runs only if the text might become too large."""
 
 
 def _text(count: int, spark: str, result: ColumnType = TEXT) -> tuple[Overload, ...]:
@@ -108,8 +109,8 @@ _NUMBERS: Final = (DOUBLE, SMALLINT, INTEGER, BIGINT, REAL)
 _WHOLE_NUMERIC: Final = numeric(NUMERIC_PRECISION_MAX, 0)
 _EXACT_MAX: Final = ColumnType(TypeName.NUMERIC, NUMERIC_PRECISION_MAX, NUMERIC_PRECISION_MAX)
 _WHOLE: Final = (INTEGER, SMALLINT, BIGINT)
-# Beyond 2^53 a double has no fraction, and Spark's ceil and floor return a bigint, which could not hold it.
-# They lose the sign of a zero besides.
+# Beyond 2^53 a double has no fraction, and Spark's ceil and floor return a bigint, which could overflow. They also lose
+# the sign of a zero.
 _ROUNDED: Final = (
     "case when abs({{0}}) >= 9007199254740992 then {{0}} when {0}({{0}}) = 0 then {{0}} * 0"
     " else cast({0}({{0}}) as double) end"
@@ -139,7 +140,7 @@ _SUBSTRING: Final = (
     Overload(
         (TEXT, INTEGER, INTEGER),
         TEXT,
-        # Postgres counts from before the beginning, too: substring('abc', -1, 3) is 'a'.
+        # Postgres also counts positions before the first one: substring('abc', -1, 3) is 'a'.
         "case when {2} < 0 and {0} is not null and {1} is not null then"
         " raise_error('negative substring length not allowed')"
         " else substring({0}, case when {1} < 1 then 1 else {1} end,"
@@ -151,13 +152,17 @@ _SUBSTRING: Final = (
 
 
 def _bounded(size: str, spark: str) -> str:
-    """Postgres stops at 1 GB; a worker would end long before, and with it what everybody else computes (I13)."""
+    """Return `spark` with a check of the result's size.
+
+    Postgres stops at 1 GB. A worker would run out of memory long before, and would end the epochs of other jobs too
+    (I13).
+    """
     refused = f"a text of more than {TEXT_BYTES_MAX >> 20} MiB is not supported in a view"
     return f"case when {size} > {TEXT_BYTES_MAX} then raise_error('{refused}') else {spark} end"
 
 
 def _checked(condition: str, message: str, spark: str) -> tuple[Overload, ...]:
-    """Spark answers NULL or NaN where Postgres refuses."""
+    """Return an overload that fails on `condition`, where Postgres fails but Spark returns NULL or NaN."""
     return (Overload((DOUBLE,), DOUBLE, f"case when {condition} then raise_error('{message}') else {spark} end"),)
 
 
@@ -165,7 +170,7 @@ _MAKE_DATE: Final = (
     "make_date(case when {0} = 0 then raise_error('date field value out of range') when {0} < 0 then {0} + 1"
     " else {0} end, {1}, {2})"
 )
-"""The year before 1 is -1 to Postgres, and 0 to Spark."""
+"""The year before 1 is -1 in Postgres and 0 in Spark."""
 _LOG_ZERO: Final = "case when {{0}} = 0 then raise_error('cannot take logarithm of zero') when {{0}} < 0 then raise_error('cannot take logarithm of a negative number') else {0}({{0}}) end"  # noqa: E501 - one expression
 _DIVIDED: Final = (
     *(Overload((kind, kind), kind, "{0} % {1}") for kind in _WHOLE),
@@ -251,7 +256,7 @@ FUNCTIONS: Final[Mapping[str, tuple[Overload, ...]]] = MappingProxyType(
                 DOUBLE,
                 "case when {0} < 0 then " + _ROUNDED.format("ceil") + " else " + _ROUNDED.format("floor") + " end",
             ),
-            # Compared with 0 a numeric may lose digits; its sign is that of a double, which has none to lose.
+            # A comparison with 0 may lose digits of a numeric. Its sign is a double, which loses none.
             Overload((NUMERIC,), _WHOLE_NUMERIC, "case when sign({0}) < 0 then ceil({0}) else floor({0}) end"),
         ),
         "upper": _text(1, "upper({0})"),

@@ -1,4 +1,4 @@
-"""CREATE VIEW: a query with a name. Postgres says what it means; here it is told what it reads."""
+"""Parse CREATE VIEW, a query with a name, and find the relations that it reads. Postgres interprets the query."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from service.sql.tree import Tree, identifier
 
 
 def parse_create_logical_view(cursor: Cursor) -> CreateView:
-    """Read what follows CREATE VIEW."""
+    """Parse the rest of CREATE VIEW. Raises Invalid."""
     if_not_exists = cursor.accept("if", "not", "exists")
     name = cursor.relation()
     if cursor.token.is_symbol("("):

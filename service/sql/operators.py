@@ -1,4 +1,4 @@
-"""Operators of a view's expressions: which operands they take in Postgres, and what they are in Spark SQL."""
+"""Print the operators of a view's expressions in Spark SQL, for the operands that Postgres accepts."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -55,7 +55,7 @@ UNARY: Final = (exp.Neg, exp.Not, exp.BitwiseNot)
 
 
 def binary(node: Node, left: Typed, right: Typed, position: int) -> Typed:
-    """Return `left <operator> right`. Raises Invalid with Postgres's words where no such operator exists."""
+    """Return `left <operator> right`. Raises Invalid, in Postgres's words, if there is no such operator."""
     if node in _COMPARISON:
         return _comparison(node, left, right)
     if node in _LOGIC:
@@ -73,15 +73,15 @@ def binary(node: Node, left: Typed, right: Typed, position: int) -> Typed:
 _LEAST: Final[Mapping[str, tuple[str, ColumnType]]] = MappingProxyType(
     {"2147483648L": ("(-2147483648)", INTEGER), "9223372036854775808BD": ("(-9223372036854775808L)", BIGINT)}
 )
-"""Literals that have no positive counterpart of their type. In Postgres the sign belongs to the number."""
+"""Literals whose positive value has a wider type. In Postgres the sign belongs to the number."""
 _NEGATED_LEAST: Final[Mapping[str, tuple[str, ColumnType]]] = MappingProxyType(
     {"-2147483648": ("2147483648L", BIGINT), "-9223372036854775808L": ("9223372036854775808BD", numeric(19, 0))}
 )
-"""And so does a second sign: `- -2147483648` is a bigint."""
+"""The same for a second sign: `- -2147483648` is a bigint."""
 
 
 def unary(node: Node, value: Typed, position: int) -> Typed:
-    """Return `<operator> value`."""
+    """Return `<operator> value`. Raises Invalid."""
     if node is exp.Not:
         return Typed(f"(not {truth(value, 'NOT')})", BOOLEAN, position)
     allowed = NUMBERS if node is exp.Neg else INTEGERS
@@ -98,14 +98,14 @@ def unary(node: Node, value: Typed, position: int) -> Typed:
 
 
 def truth(value: Typed, what: str) -> str:
-    """Return a boolean's text. Raises Invalid for anything else."""
+    """Return the Spark SQL of a boolean. Raises Invalid for any other type."""
     if value.type is not None and value.type != BOOLEAN:
         raise Invalid(f"argument of {what} must be type boolean, not type {value.shown}", position=value.position)
     return coerced(value, BOOLEAN).sql
 
 
 def comparable(values: Sequence[Typed], what: str) -> ColumnType:
-    """Return the type in which `values` are compared. Raises Invalid where Spark's order is not Postgres's."""
+    """Return the type in which `values` are compared. Raises Invalid if Spark's order differs from Postgres's."""
     kind = widest(values, what)
     if kind.name in _FLOATS and any(value.type is not None and value.type != kind for value in values):
         kind = DOUBLE
@@ -114,7 +114,10 @@ def comparable(values: Sequence[Typed], what: str) -> ColumnType:
 
 
 def pattern(value: Typed, escape: str) -> str:
-    """Return a LIKE pattern: Spark refuses an escape before an ordinary character, Postgres takes the character."""
+    """Return a LIKE pattern in Spark SQL.
+
+    Spark refuses an escape before an ordinary character, but Postgres takes the character. Raises Invalid.
+    """
     if value.type is None and value.literal is not None:
         return quoted(_escaped(value, escape), value.position)
     if escape != "\\":
@@ -142,19 +145,21 @@ def _arithmetic(sign: str, left: Typed, right: Typed) -> Typed:
         return _exact(sign, coerced(left, kind), coerced(right, kind))
     one, other = coerced(left, kind).sql, coerced(right, kind).sql
     if sign == "/" and kind.name in INTEGERS:
-        # Postgres cuts off; Spark's `/` is a fraction and its `div` a bigint.
+        # Postgres truncates. Spark's `/` returns a fraction and its `div` a bigint.
         return Typed(f"cast(({one} div {other}) as {kind.spark})", kind, left.position)
     if sign == "/":
-        # NaN divided by zero is NaN in Postgres, and an error in Spark.
+        # NaN divided by zero is NaN in Postgres and an error in Spark.
         quotient = f"({one} / case when isnan({one}) and {other} = 0 then {one} else {other} end)"
-        # Spark's quotient of two floats is a double, which has digits enough to be rounded once more.
+        # Spark's quotient of two floats is a double. It has enough digits, so rounding it once more is exact.
         single = kind.name is TypeName.REAL
         return Typed(f"cast({quotient} as float)" if single else quotient, kind, left.position)
     return Typed(f"({one} {sign} {other})", kind, left.position)
 
 
 def _exact(sign: str, left: Typed, right: Typed) -> Typed:
-    """Numerics: all digits behind the point are kept; Spark fails where those before it have no room."""
+    """Return an operation on numerics that keeps all digits after the point. Spark fails if the integer
+    part overflows.
+    """
     assert left.type is not None
     assert right.type is not None
     (whole, scale), (other_whole, other_scale) = digits(left.type), digits(right.type)
@@ -192,7 +197,10 @@ def _number_kind(sign: str, left: Typed, right: Typed) -> ColumnType:
 
 
 def _moved(sign: str, left: Typed, right: Typed) -> Typed:
-    """Dates and instants: plus or minus days or an interval that is written out, and the days between two dates."""
+    """Return an operation on dates and instants.
+
+    Supported are plus or minus days or a literal interval, and the days between two dates.
+    """
     if sign == "+" and left.name not in INSTANTS:
         left, right = right, left
     if right.type is None and right.literal is not None and left.name is TypeName.DATE and sign == "-":
@@ -248,7 +256,7 @@ def _power(left: Typed, right: Typed) -> Typed:
 
 
 def _escaped(value: Typed, escape: str) -> str:
-    """Return a pattern whose only escapes are those Spark knows."""
+    """Return the pattern with only those escapes that Spark accepts."""
     assert value.literal is not None
     shown, characters = "", iter(value.literal)
     for character in characters:

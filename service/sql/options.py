@@ -1,4 +1,4 @@
-"""`WITH (name = value, ...)`: options by name, each with its place, none twice and none unknown."""
+"""Parse `WITH (name = value, ...)`: options by name with their positions, without duplicates or unknown names."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _PLAIN: Final = (TokenKind.NAME, TokenKind.QUOTED, TokenKind.NUMBER)
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option's value: its tokens, and its text as written."""
+    """The value of one option: its tokens, and its text as written."""
 
     name: str
     tokens: tuple[Token, ...]
@@ -25,11 +25,11 @@ class Option:
 
     @property
     def position(self) -> int:
-        """Where the value is."""
+        """The 1-based position of the value."""
         return self.tokens[0].position
 
     def integer(self) -> int:
-        """Return a whole number, which may be written as a string. Raises Invalid."""
+        """Return an integer, which may be written as a string. Raises Invalid."""
         text = "".join(token.value for token in self.tokens).strip()
         if not text.isascii() or not text.lstrip("-").isdigit() or len(text) > len("-9223372036854775807"):
             raise Invalid(f'option "{self.name}" takes an integer, not {self.text}', position=self.position)
@@ -51,7 +51,7 @@ class Option:
 
 
 def read_options(cursor: Cursor, *, known: Collection[str]) -> dict[str, Option]:
-    """Read from the opening parenthesis to the closing one; in the words of the reference where it refuses."""
+    """Read the options from the opening to the closing parenthesis. Raises Invalid, in RisingWave's words."""
     cursor.expect_symbol("(")
     options: dict[str, Option] = {}
     unexpected: dict[str, int] = {}
@@ -73,7 +73,7 @@ def read_options(cursor: Cursor, *, known: Collection[str]) -> dict[str, Option]
 
 
 def vnode_count(option: Option) -> int:
-    """Return how many vnodes a table shall have. Raises Invalid."""
+    """Return the vnode count of a table. Raises Invalid."""
     count = option.integer()
     if not 1 <= count <= VNODE_COUNT_MAX:
         raise Invalid(f"vnode_count is 1 to {VNODE_COUNT_MAX}", position=option.position)
@@ -81,7 +81,7 @@ def vnode_count(option: Option) -> int:
 
 
 def rate_limit(option: Option | None) -> Asked:
-    """Return the limit that is asked for, None where none is. Raises Invalid."""
+    """Return the requested limit, or None for no limit. Raises Invalid."""
     if option is None:
         return None
     if len(option.tokens) == 1 and option.tokens[0].value.strip().lower() == AUTO:

@@ -1,7 +1,7 @@
-"""`backfill_order = DEFAULT | NONE | AUTO | FIXED(a -> b, ...)`, over the names of relations.
+"""Parse and bind `backfill_order = DEFAULT | NONE | AUTO | FIXED(a -> b, ...)`, over names of relations.
 
-AUTO reads the sides of a join before the left-most one. A query of scans and unions has no join, so that all but FIXED
-mean the same: no edges.
+AUTO would read the other sides of a join before the left-most one. A query of scans and unions has no join, so all
+values but FIXED mean the same: no edges.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,7 +17,7 @@ Edges = tuple[tuple[str, str], ...]
 
 
 def parse_order(tokens: Sequence[Token]) -> BackfillOrder:
-    """Read the option's value."""
+    """Return the backfill order that an option's value means. Raises Invalid."""
     cursor = Cursor("", (*tokens, Token(TokenKind.END, "", "", tokens[-1].end, tokens[-1].end)))
     if cursor.accept("default") or cursor.accept("none") or cursor.accept("auto"):
         cursor.expect_end()
@@ -33,8 +33,9 @@ def parse_order(tokens: Sequence[Token]) -> BackfillOrder:
 
 
 def bind_order(order: BackfillOrder, used: Collection[str], relations: Collection[str]) -> Edges:
-    """Return the edges of an order over a query that scans the relations `used`. Raises NotFound and Invalid in the
-    reference's order: bind, used in query, cycle.
+    """Return the edges of an order over a query that scans the relations `used`.
+
+    Raises NotFound and Invalid. The checks have the reference's order: bind, used in query, cycle.
     """
     names = [name for edge in order.edges for name in edge]
     for one in names:
@@ -53,7 +54,7 @@ def bind_order(order: BackfillOrder, used: Collection[str], relations: Collectio
 
 
 def dot(edges: Edges) -> tuple[str, ...]:
-    """Return the order as lines of Graphviz's language, the same for the same edges however they were given."""
+    """Return the order as lines of Graphviz's language, in an order that depends on the edges only."""
     arrows = sorted(f"{_vertex(before)} -> {_vertex(after)};" for before, after in edges)
     return ("digraph G {", *(f"  {arrow}" for arrow in arrows), "}")
 

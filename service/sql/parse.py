@@ -1,7 +1,7 @@
-"""One statement's text becomes one value. Commands are read by hand here; queries are left to `tree` and `select`.
+"""Parse the text of one statement to one value. This package reads commands; `tree` and `select` read queries.
 
-What is recognised but not supported is refused in plain words, everything else with Postgres's `syntax error at or
-near`. Nothing is looked up: a statement that parses may still name what does not exist.
+A known but unsupported statement is refused by name, any other text with Postgres's `syntax error at or near`. Parsing
+reads no catalog, so a parsed statement may name relations that do not exist.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ _NOT_SUPPORTED: Final = frozenset(
 
 
 def parse(sql: str) -> Statement:
-    """Return the one statement `sql` holds. Raises Invalid with its place."""
+    """Return the one statement in `sql`. Raises Invalid with the position of the error."""
     return parse_constants(sql) or _parse(sql)
 
 
@@ -50,7 +50,7 @@ def _parse(sql: str) -> Statement:
 
 
 def _one_statement(tokens: tuple[Token, ...]) -> tuple[Token, ...]:
-    """Return the tokens of the first statement and an END. Raises Invalid unless it is the only one."""
+    """Return the tokens of the only statement, followed by an END. Raises Invalid if there is none or more than one."""
     while tokens[0].is_symbol(";"):
         tokens = tokens[1:]
     if tokens[0].kind is TokenKind.END:
@@ -59,7 +59,7 @@ def _one_statement(tokens: tuple[Token, ...]) -> tuple[Token, ...]:
     behind = next((token for token in tokens[length:-1] if not token.is_symbol(";")), None)
     if behind is not None:
         raise Invalid("cannot run more than one statement in a call", position=behind.position)
-    # The END stands right behind the last token, so that a trailing comment belongs to no query.
+    # The END stands directly after the last token, so that a trailing comment does not belong to a query.
     end = tokens[length - 1].end
     return (*tokens[:length], Token(TokenKind.END, "", "", end, end))
 

@@ -1,8 +1,8 @@
-"""Which queries the state store may answer itself: those that mean in Postgres what they mean in Spark, bit by bit.
+"""Decide which queries the state store may compute: those that mean exactly the same in Postgres and in Spark.
 
-Columns that are passed on, and conditions over them in which the two engines cannot differ: comparisons of exact types
-with columns and plain literals, IS NULL, and their combinations, whose three-valued logic is the same. Everything else
-(an operation that may overflow or round, a float, a pattern, a zone) is Spark's to compute.
+Such a query passes columns on unchanged. Its conditions must be ones in which the engines cannot differ: comparisons of
+exact types with columns and plain literals, IS NULL, and their combinations (the three-valued logic is the same). Spark
+computes everything else, for example an operation that may overflow or round, a float, a pattern, or a time zone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,12 +28,12 @@ _COMPARISON: Final[Mapping[type[exp.Expr], str]] = {
     exp.GTE: ">=",
 }
 _EXACT: Final = frozenset({*INTEGERS, TypeName.NUMERIC, TypeName.TEXT, TypeName.BOOLEAN, TypeName.DATE})
-"""Text is compared byte by byte on both sides: its columns are COLLATE "C"."""
+"""Both engines compare text byte by byte, because its columns are COLLATE "C"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A WHERE and what its names mean; `sql` is it in Spark's words."""
+    """A WHERE condition and the scope of its names; `sql` is the condition in Spark SQL."""
 
     scope: Scope
     node: exp.Expr
@@ -41,7 +41,7 @@ class Condition:
 
 
 def push_down(outputs: Sequence[Typed], conditions: Sequence[Condition]) -> Pushdown | None:
-    """Return the query in Postgres's words, or None where Spark has to compute it. All conditions have to hold."""
+    """Return the query in Postgres's SQL, or None if Spark has to compute it. All conditions have to hold."""
     columns = [output.column.name for output in outputs if output.column is not None]
     pushed = [_condition(condition.scope, condition.node) for condition in conditions]
     if len(columns) < len(outputs) or None in pushed:
@@ -50,7 +50,7 @@ def push_down(outputs: Sequence[Typed], conditions: Sequence[Condition]) -> Push
 
 
 def all_of(conditions: Sequence[str]) -> str | None:
-    """Return the condition that all of these hold, None where there are none."""
+    """Return the condition that all of `conditions` hold, or None if there are none."""
     return f"({' and '.join(conditions)})" if len(conditions) > 1 else next(iter(conditions), None)
 
 
@@ -97,7 +97,7 @@ def _operand(scope: Scope, node: exp.Expr, kind: ColumnType) -> str | None:
         return _column(scope, node)
     text = str(node.this)
     if node.args.get("is_string"):
-        # How Postgres reads a text as another type is not asked for here.
+        # A text literal of another type is not pushed down, because that would depend on how Postgres reads the text.
         return quoted_text(text) + "::text" if kind.name is TypeName.TEXT else None
     return text if text.isdigit() and text.isascii() else None
 

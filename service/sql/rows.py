@@ -1,7 +1,8 @@
-"""Expressions of an INSERT, UPDATE or DELETE, printed for the worker from the parsed tree in Postgres's SQL.
+"""Print the expressions of an INSERT, UPDATE or DELETE for the worker, from the parsed tree, in Postgres's SQL.
 
-Every value is cast to its column's type and every relation replaced by its view of alive rows. The worker puts these
-texts into queries of its own, so what Postgres would refuse in a statement that changes rows is refused here.
+Every value is cast to its column's type, and every relation becomes its view of alive rows. The worker embeds these
+texts in its own queries. An expression that Postgres would refuse in a statement that changes rows is therefore refused
+here.
 """
 
 from collections.abc import Mapping
@@ -21,12 +22,12 @@ from service.sql.select import named_relations
 from service.sql.tree import Dialect, Tree, given, identifier
 
 CONSTANTS: Final = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
-"""Functions without parentheses; the parser takes them for columns."""
+"""Functions without parentheses, which the parser takes for columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowScope:
-    """Names in a statement: the target's columns (unless there are none to see) and the catalog's relations."""
+    """The names in a statement: the target's columns (if `columns_visible`) and the catalog's relations."""
 
     tree: Tree
     target: Relation
@@ -35,26 +36,26 @@ class RowScope:
     columns_visible: bool = True
 
     def value(self, node: exp.Expr, column: Column) -> str:
-        """Print what a column is set to."""
+        """Print the value for a column, cast to its type. Raises Invalid and NotFound."""
         if isinstance(node, exp.Null) or _is_default(node):
             if not column.nullable:
                 raise null_violation(self.target, column.name, self.tree.position(node))
             return f"CAST(NULL AS {column.type})"
         text = self.printed(node)
         if any(not _inside_query(function, node) for function in node.find_all(exp.Anonymous)):
-            # Within CASE Postgres refuses a function that gives several rows; the worker's SELECT would take it.
+            # Within CASE Postgres refuses a function that returns several rows. The worker's SELECT would accept it.
             text = f"CASE WHEN TRUE THEN {text} END"
         return f"CAST({text} AS {column.type})"
 
     def predicate(self) -> str | None:
-        """Print the statement's WHERE."""
+        """Print the statement's WHERE condition, or return None. Raises Invalid and NotFound."""
         where = self.tree.root.args.get("where")
         return None if where is None else self.printed(where.this)
 
     def printed(self, node: exp.Expr) -> str:
-        """Print an expression with every relation replaced by its live view. The tree itself stays as it is."""
+        """Print an expression with every relation replaced by its live view. The tree itself does not change."""
         copied = node.copy()
-        # A copied root has lost what stood around it; nothing there can be a common table expression.
+        # The copied root has lost its ancestors. No common table expression can be among them.
         holder = exp.Paren(this=copied)
         for part in list(holder.walk()):
             self._check(part)
@@ -62,11 +63,11 @@ class RowScope:
             self._check_column(column)
         for table in list(named_relations(holder)):
             self._rewrite(table)
-        # Parentheses as printed keep the operand whole wherever the worker puts it.
+        # The printed parentheses keep the operand together wherever the worker embeds it.
         return holder.sql(dialect=Dialect, comments=False, normalize_functions=False)
 
     def _check(self, node: exp.Expr) -> None:
-        """Refuse what Postgres would in a statement that changes rows, and would take in the worker's query."""
+        """Refuse a node that Postgres refuses in a statement that changes rows but accepts in the worker's query."""
         check_allowed(self.tree, node)
         place = self.tree.position(node)
         if isinstance(node, exp.Parameter | exp.Placeholder | exp.SessionParameter):
@@ -106,7 +107,7 @@ class RowScope:
         node.set("db", None)
 
     def _correlate(self, node: exp.Column, place: int) -> None:
-        """Make a subquery's reference to the changed row its reference to that row under the table's own name."""
+        """Rewrite a subquery's reference to the changed row, to name that row by the table's own name."""
         if _read_as(node, self.target.name):
             message = f'a subquery that reads "{self.target.name}" needs an alias for it here'
             raise Invalid(message, position=place)
@@ -134,7 +135,7 @@ def _is_default(node: exp.Expr) -> bool:
 
 
 def _inside_query(node: exp.Expr, root: exp.Expr) -> bool:
-    """Whether a query lies between the node and `root`, which may itself be one."""
+    """Whether a query lies between the node and `root`, which may itself be a query."""
     at: exp.Expr | None = node
     while at is not None and not isinstance(at, exp.Query):
         if at is root:
@@ -150,7 +151,7 @@ def _is_constant(node: exp.Column) -> bool:
 
 
 def _read_as(node: exp.Column, name: str) -> bool:
-    """Whether a query around the column reads something under that name itself."""
+    """Whether a query around the column reads a relation or subquery under that name."""
     query = node.find_ancestor(exp.Query)
     while query is not None:
         sources = [
@@ -163,7 +164,7 @@ def _read_as(node: exp.Column, name: str) -> bool:
 
 
 def null_violation(relation: Relation, column: str, position: int) -> Invalid:
-    """Return Postgres's words for a NULL where there may be none."""
+    """Return Postgres's error for a NULL in a column that allows none."""
     message = f'null value in column "{column}" of relation "{relation.name}" violates not-null constraint'
     return Invalid(message, position=position)
 

@@ -1,4 +1,4 @@
-"""CREATE SECRET, ALTER SECRET, DROP SECRET; and words about statements that hold one, which never quote it."""
+"""Parse CREATE, ALTER and DROP SECRET, and keep secrets out of error messages."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -10,12 +10,14 @@ from service.sql.statements import AlterSecret, CreateSecret, DropSecret
 from service.sql.tokens import TokenKind, syntax_error
 
 BACKEND = "meta"
-"""Where secrets are kept: the meta store is the one place there is."""
+"""The only backend for secrets: the meta store."""
 
 
 @contextmanager
 def discreet(cursor: Cursor) -> Generator[None]:
-    """Read a statement that may hold a secret: an error that would quote a string of it says only where it is."""
+    """Parse a statement that may contain a secret. An error that would quote one of its strings gives the position
+    only.
+    """
     strings = [token.text for token in cursor.rest if token.kind is TokenKind.STRING]
     try:
         yield
@@ -26,7 +28,7 @@ def discreet(cursor: Cursor) -> Generator[None]:
 
 
 def parse_create_secret(cursor: Cursor) -> CreateSecret:
-    """Read what follows CREATE SECRET."""
+    """Parse the rest of CREATE SECRET. Raises Invalid."""
     with discreet(cursor):
         if_not_exists = cursor.accept("if", "not", "exists")
         name = cursor.name()
@@ -35,7 +37,7 @@ def parse_create_secret(cursor: Cursor) -> CreateSecret:
 
 
 def parse_alter_secret(cursor: Cursor) -> AlterSecret:
-    """Read what follows ALTER SECRET."""
+    """Parse the rest of ALTER SECRET. Raises Invalid."""
     with discreet(cursor):
         name = cursor.name()
         _backend(cursor)
@@ -43,7 +45,7 @@ def parse_alter_secret(cursor: Cursor) -> AlterSecret:
 
 
 def parse_drop_secret(cursor: Cursor) -> DropSecret:
-    """Read what follows DROP SECRET."""
+    """Parse the rest of DROP SECRET. Raises Invalid."""
     if_exists = cursor.accept("if", "exists")
     name = cursor.name()
     cursor.expect_end()

@@ -1,8 +1,8 @@
-"""Queries that Postgres runs as they are: what is refused before, and which relations they name.
+"""Check queries that Postgres runs as written, and find the relations that they name.
 
-The fence is the reader's login (read-only, public views and `rw_catalog` only). What is checked here, on the tokens
-and so whether or not sqlglot understands the text, is what a login cannot be denied: functions that wait, lock,
-notify, read files or run a text as a query, and statements that only look like queries.
+The fence is the reader's login: it is read-only and sees public views and `rw_catalog` only. This module refuses what a
+login cannot be denied: functions that wait, lock, notify, read files or run a text as a query, and statements that only
+look like queries. It checks the tokens, so it works whether or not sqlglot understands the text.
 """
 
 import re
@@ -19,7 +19,7 @@ from service.sql.tree import Tree, identifier, parse_tree
 
 CATALOG: Final = "rw_catalog"
 CATALOG_PREFIX: Final = "rw_"
-"""How its relations begin, which may be named without it."""
+"""Prefix of the names of `rw_catalog`'s relations. A query may name them without the schema."""
 CATALOGS: Final = frozenset({CATALOG, "pg_catalog", "information_schema"})
 
 _DENIED: Final = re.compile(
@@ -36,7 +36,7 @@ _DENIED: Final = re.compile(
 
 
 def parse_select(cursor: Cursor) -> Select:
-    """Read a whole query. Raises Invalid for what is not allowed; syntax is left to Postgres."""
+    """Parse a whole query. Raises Invalid for a forbidden construct. Postgres checks the syntax."""
     tokens = cursor.rest
     check_query(tokens)
     tree = query_tree(cursor.text, tokens)
@@ -46,7 +46,7 @@ def parse_select(cursor: Cursor) -> Select:
 
 
 def query_tree(text: str, tokens: Sequence[Token]) -> Tree | None:
-    """Return the query as sqlglot reads it, or None where only Postgres can."""
+    """Return the query as sqlglot parses it, or None if only Postgres can parse it."""
     try:
         return parse_tree(text, tokens)
     except Invalid:
@@ -64,21 +64,21 @@ def check_query(tokens: Sequence[Token]) -> None:
 
 
 def check_function(token: Token, after: Token) -> None:
-    """Raise Invalid if the two begin a call of a denied function."""
+    """Raise Invalid if the two tokens begin a call of a denied function."""
     named = token.kind in (TokenKind.NAME, TokenKind.QUOTED)
     if named and after.is_symbol("(") and _DENIED.fullmatch(token.value):
         raise Invalid(f"function {token.value} is not allowed here", position=token.position)
 
 
 def named_relations(root: exp.Expr) -> Iterable[exp.Table]:
-    """Yield the tables a tree reads, without those that are common table expressions in their place."""
+    """Yield the tables that a tree reads, except names of common table expressions."""
     for table in root.find_all(exp.Table):
         if isinstance(table.this, exp.Identifier) and not is_cte(table):
             yield table
 
 
 def is_cte(table: exp.Table) -> bool:
-    """Whether the name stands for a common table expression of a query around it."""
+    """Whether the name stands for a common table expression of an enclosing query."""
     if table.args.get("db") is not None or not isinstance(table.this, exp.Identifier):
         return False
     name, at = identifier(table.this), table.parent
@@ -110,8 +110,9 @@ def _relations(tree: Tree | None) -> tuple[str, ...]:
 
 
 def _writes(before: Token | None, token: Token, after: Token) -> str | None:
-    """Return what a token begins that is no part of a query. The words are reserved, or told apart by their
-    neighbours.
+    """Return the writing construct that begins at a token, or None.
+
+    The words are either reserved or recognised by the tokens next to them.
     """
     as_name = before is not None and (before.is_symbol(".") or before.is_word("as"))
     if token.kind is not TokenKind.NAME or as_name:

@@ -1,4 +1,4 @@
-"""CREATE SOURCE: its options, each with its place, and the statement as it may be shown."""
+"""Parse CREATE SOURCE: its options with their positions, and the statement without its password."""
 
 import re
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from service.sql.statements import CreateSource
 from service.sql.tokens import TokenKind
 
 HIDDEN = "'********'"
-"""What is shown in the place of a password."""
+"""Shown in place of a password."""
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
 
 
 def parse_create_source(cursor: Cursor) -> CreateSource:
-    """Read what follows CREATE SOURCE."""
+    """Parse the rest of CREATE SOURCE. Raises Invalid."""
     with discreet(cursor):
         if_not_exists = cursor.accept("if", "not", "exists")
         name = cursor.relation()
@@ -42,7 +42,7 @@ def parse_create_source(cursor: Cursor) -> CreateSource:
 def source_statement(
     name: str, given: Mapping[str, str], *, password: str | None, secret: str | None, if_not_exists: bool = False
 ) -> CreateSource:
-    """Return the statement that makes a source with these options. Raises Invalid whose pointer is an option."""
+    """Return the statement that creates a source with these options. Raises Invalid, whose pointer is an option."""
     source_options(given)
     shown = ", ".join(f"{_name(option)} = {quoted_text(value)}" for option, value in sorted(given.items()))
     hidden = HIDDEN if secret is None else f"secret {_quoted(secret)}"
@@ -55,13 +55,13 @@ def _name(option: str) -> str:
 
 
 def _quoted(name: str) -> str:
-    """Return a name as it has to be written: in double quotes unless it is a plain word."""
+    """Return a name as SQL needs it: in double quotes unless it is a plain word."""
     plain = _PLAIN.fullmatch(name) is not None and name not in RESERVED_WORDS
     return name if plain else quoted(name)
 
 
 def _password(option: Option) -> tuple[str | None, str | None]:
-    """Return the name of a secret, or a password."""
+    """Return the name of a secret, or a password. Raises Invalid."""
     first = option.tokens[0]
     if first.is_word("secret") and len(option.tokens) == 2 and option.tokens[1].kind in _NAMES:
         return option.tokens[1].value, None

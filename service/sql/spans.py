@@ -1,4 +1,4 @@
-"""Intervals that are written out in a view: read here, because Spark reads other texts than Postgres."""
+"""Parse the literal intervals of a view. Spark accepts other texts than Postgres, so it must not parse them."""
 
 import re
 from decimal import Decimal
@@ -23,7 +23,7 @@ _CLOCK: Final = re.compile(r"\s*([0-9]{1,6}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]
 
 
 def parse_span(text: str, position: int) -> Span:
-    """Return the interval a text such as `1 day 02:00:00` or `-3 months` means. Raises Invalid."""
+    """Return the interval that a text such as `1 day 02:00:00` or `-3 months` means. Raises Invalid."""
     months = days = 0
     microseconds = Decimal(0)
     at, refusal = (

@@ -1,4 +1,4 @@
-"""Functions of a view that decide by more than the types of their arguments: NULLs, units, common types, literals."""
+"""Bind the functions of a view that depend on more than the types of their arguments: NULLs, units, literals."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -26,7 +26,7 @@ from service.sql.typed import (
 )
 
 UNITS_OF_TRUNC: Final = frozenset({"second", "minute", "hour", "day", "week", "month", "quarter", "year"})
-# Spark's text for each field, and how many digits it can have before and behind the point.
+# Each field's Spark SQL, and a decimal with room for its digits before and after the point.
 _FIELDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         "year": ("extract(YEAR FROM {0})", "decimal(10,0)"),
@@ -36,7 +36,7 @@ _FIELDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "week": ("extract(WEEK FROM {0})", "decimal(10,0)"),
         "day": ("extract(DAY FROM {0})", "decimal(10,0)"),
         "doy": ("extract(DOY FROM {0})", "decimal(10,0)"),
-        # Spark's week begins with Sunday as 1, Postgres's with Sunday as 0; the ISO one with Monday as 1 in both.
+        # Sunday is 1 in Spark's week and 0 in Postgres's. Monday is 1 in the ISO week of both.
         "dow": ("extract(DAYOFWEEK FROM {0}) - 1", "decimal(10,0)"),
         "isodow": ("extract(DAYOFWEEK_ISO FROM {0})", "decimal(10,0)"),
     }
@@ -52,7 +52,7 @@ _CLOCK_FIELDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 
 
 def extract(field: str, value: Typed, position: int) -> Typed:
-    """Return EXTRACT(field FROM value), a numeric as in Postgres."""
+    """Return EXTRACT(field FROM value), a numeric as in Postgres. Raises Invalid."""
     if value.name not in INSTANTS:
         raise Invalid(f"extract from {value.shown} is not supported in a view", position=position)
     fields = _FIELDS if value.name is TypeName.DATE else {**_FIELDS, **_CLOCK_FIELDS}
@@ -69,7 +69,7 @@ def _coalesce(name: str, arguments: Sequence[Typed], position: int) -> Typed:
     if name in ("greatest", "least"):
         require_ordered(kind, name, position)
     if len(arguments) == 1:
-        # Spark's greatest and least take two or more.
+        # Spark's greatest and least need at least two arguments.
         arguments = [arguments[0], arguments[0]]
     listed = ", ".join(coerced(value, kind).sql for value in arguments)
     return Typed(f"{name}({listed})", kind, position)
@@ -88,7 +88,7 @@ def _nullif(name: str, arguments: Sequence[Typed], position: int) -> Typed:
 def _concat(_: str, arguments: Sequence[Typed], position: int) -> Typed:
     if not arguments:
         raise Invalid("function concat() does not exist", position=position)
-    # Postgres's concat skips NULLs, Spark's answers NULL.
+    # Postgres's concat skips NULLs; Spark's returns NULL.
     listed = ", ".join(f"coalesce({_as_text(value)}, '')" for value in arguments)
     return Typed(f"concat({listed})", TEXT, position)
 
@@ -113,7 +113,7 @@ def _date_trunc(name: str, arguments: Sequence[Typed], position: int) -> Typed:
         raise Invalid(f'unit "{unit}" is not supported by date_trunc in a view', position=arguments[0].position)
     if value.name not in INSTANTS:
         raise Invalid(f"function date_trunc(unknown, {value.shown}) does not exist", position=position)
-    # Spark answers with an instant whatever it is given; a date becomes one in Postgres, too.
+    # Spark returns an instant for every type. In Postgres a date becomes one as well.
     kind = TIMESTAMP if value.name is TypeName.TIMESTAMP else TIMESTAMPTZ
     return Typed(f"cast(date_trunc('{unit}', {value.sql}) as {kind.spark})", kind, position)
 
@@ -129,7 +129,7 @@ def _round(name: str, arguments: Sequence[Typed], position: int) -> Typed:
     exact = coerced(value, NUMERIC)
     assert exact.type is not None
     whole, scale = digits(exact.type)
-    # What it rounds away may leave a digit more.
+    # Rounding may carry into one more digit.
     kind = numeric(max(whole, -int(count)) + 1, min(scale, max(int(count), 0)))
     return Typed(f"round({exact.sql}, {count})", kind, position)
 
@@ -164,7 +164,7 @@ def _count(name: str, arguments: Sequence[Typed], count: int, position: int) -> 
 
 def _as_text(value: Typed) -> str:
     if value.name is TypeName.BOOLEAN:
-        # concat prints a boolean as psql does, not as a cast does.
+        # Postgres's concat prints a boolean as psql does, not as a cast does.
         return f"(case when {value.sql} then 't' when not {value.sql} then 'f' end)"
     return cast(value, TEXT, value.position).sql
 
@@ -197,4 +197,4 @@ SPECIAL: Final[Mapping[tuple[str, int | None], Special]] = MappingProxyType(
         ("round", 2): _round,
     }
 )
-"""By name and number of arguments, None for any number."""
+"""The binders by name and number of arguments; None is any number."""

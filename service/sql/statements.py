@@ -1,6 +1,7 @@
-"""What a statement says, as values: one class per kind. Made by `service.sql.parse`, bound by `views` and `dml`.
+"""Define the parsed statements as values, one class per kind. `service.sql.parse` makes them; `views` and `dml` bind
+them.
 
-Names are as Postgres would store them (unquoted ones folded) and without their schema, which can only be `public`.
+Names are as Postgres would store them: unquoted ones are folded. They have no schema, because it can only be `public`.
 """
 
 from collections.abc import Mapping
@@ -18,21 +19,25 @@ from service.sql.tree import Tree
 
 @dataclass(frozen=True, slots=True)
 class CreateTable:
-    """`key` is empty for a table without a primary key: `tables.table_relation` adds the hidden one."""
+    """CREATE TABLE. `key` is empty for a table without a primary key; `tables.table_relation` then adds
+    the hidden one.
+    """
 
     name: str
     columns: tuple[Column, ...]
     key: tuple[KeyColumn, ...] = ()
     if_not_exists: bool = False
     vnode_count: int | None = None
-    """None where none was given."""
+    """None if the statement gives no vnode count."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateTableFrom:
-    """CREATE TABLE .. FROM: a table that follows one of a source. `columns` are None for `(*)`, and `key` empty where
-    the external one is meant; `timestamp` is the column that takes the time of a row's commit. `external_schema` is
-    None where the source's own is meant. Positions are those of the source's name and of the external table's.
+    """CREATE TABLE .. FROM: a table that follows an external table of a source.
+
+    `columns` is None for `(*)`. `key` is empty if the table takes over the external primary key. `timestamp` is the
+    column for the commit time of a row. `external_schema` is None for the source's own schema. `source_position` and
+    `table_position` are the positions of the source's and the external table's name.
     """
 
     name: str
@@ -67,7 +72,7 @@ class CreateSecret:
 
 @dataclass(frozen=True, slots=True)
 class AlterSecret:
-    """ALTER SECRET: another value from now on."""
+    """ALTER SECRET, which replaces the secret's value."""
 
     name: str
     value: str = field(repr=False)
@@ -83,8 +88,11 @@ class DropSecret:
 
 @dataclass(frozen=True, slots=True)
 class CreateSource:
-    """CREATE SOURCE. `options` are those given but the password, which is the secret called `secret`, or `password`;
-    `text` is the statement without that. `positions` are the places of the options' values.
+    """CREATE SOURCE.
+
+    `options` are the given options except the password. The password is either the value of the secret named `secret`,
+    or `password`. `text` is the statement without a plain password. `positions` are the positions of the options'
+    values.
     """
 
     name: str
@@ -98,7 +106,7 @@ class CreateSource:
 
 @dataclass(frozen=True, slots=True)
 class OrderedName:
-    """A relation in a backfill order: `typed` as the user spelt it, at a 1-based `position`."""
+    """A relation in a backfill order: `typed` as the user spelled it, at a 1-based `position`."""
 
     name: str
     typed: str
@@ -108,17 +116,18 @@ class OrderedName:
 
 @dataclass(frozen=True, slots=True)
 class BackfillOrder:
-    """`FIXED(a -> b)`: the edges as (before, after). Empty for DEFAULT, NONE and AUTO."""
+    """The edges of `FIXED(a -> b)` as (before, after). Empty for DEFAULT, NONE and AUTO."""
 
     edges: tuple[tuple[OrderedName, OrderedName], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CreateMaterializedView:
-    """`options` are the WITH options as typed, by name; `backfill_rate_limit` and `order` are their meaning.
+    """CREATE MATERIALIZED VIEW.
 
-    `limited` tells a limit that was given (None: unlimited) from one that was not, which the session then decides; it
-    decides as well where `serverless` is None.
+    `options` are the WITH options as written, by name; `backfill_rate_limit` and `order` are their parsed values.
+    `limited` is True if the statement gives a limit (None: unlimited). Otherwise the session's limit applies. If
+    `serverless` is None, the session decides about the worker too.
     """
 
     name: str
@@ -131,13 +140,15 @@ class CreateMaterializedView:
     order: BackfillOrder = BackfillOrder()
     serverless: bool | None = None
     sql: str = field(default="", compare=False)
-    """The query as given."""
+    """The query as written."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateView:
-    """CREATE VIEW of a logical view. `sql` is the query as given, `reads` the relations that it names, each with the
-    1-based position of its first place, and `text` the whole statement.
+    """CREATE VIEW of a logical view.
+
+    `sql` is the query as written. `reads` are the relations that it names, each with the 1-based position of its first
+    occurrence. `text` is the whole statement.
     """
 
     name: str
@@ -150,7 +161,7 @@ class CreateView:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """`kind` is what the user says it is; the caller refuses another kind with `wrong_kind`."""
+    """DROP. `kind` is the kind that the user names; the caller refuses another kind with `wrong_kind`."""
 
     kind: RelationKind
     name: str
@@ -160,8 +171,10 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """A query, as given: Postgres itself parses it under the reader's login. `relations` are those of `public` that it
-    names, as far as they can be told: empty where only Postgres understands the text. `catalog`: it names `rw_catalog`.
+    """A query as written. Postgres itself parses it, under the reader's login.
+
+    `relations` are the relations of `public` that it names; empty if only Postgres can parse the text. `catalog` is
+    True if it names `rw_catalog`.
     """
 
     sql: str
@@ -171,11 +184,11 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """INSERT into `target` at `position`; bound by `dml.bind_insert`. `columns` are (name, position), empty where not
-    listed.
+    """INSERT into `target` at `position`; `dml.bind_insert` binds it.
 
-    VALUES are `constants`, or else in `tree`. Else `query` is the query as given, and `tree` what sqlglot makes of it,
-    if anything.
+    `columns` are (name, position), empty if the statement has no list. The rows of VALUES are `constants`, or else in
+    `tree`. For any other query, `query` is the query as written, and `tree` is sqlglot's tree of it, if sqlglot can
+    parse it.
     """
 
     target: str
@@ -188,7 +201,7 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """UPDATE of `target` at `position`; bound by `dml.bind_update`."""
+    """UPDATE of `target` at `position`; `dml.bind_update` binds it."""
 
     target: str
     position: int
@@ -197,7 +210,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """DELETE from `target` at `position`; bound by `dml.bind_delete`."""
+    """DELETE from `target` at `position`; `dml.bind_delete` binds it."""
 
     target: str
     position: int
@@ -206,7 +219,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class SetVariable:
-    """SET of a session variable; the value is its text, `default` for DEFAULT."""
+    """SET of a session variable. The value is its text, `default` for DEFAULT."""
 
     name: str
     value: str
@@ -214,14 +227,14 @@ class SetVariable:
 
 @dataclass(frozen=True, slots=True)
 class ShowVariable:
-    """SHOW of a session variable, or of all (None)."""
+    """SHOW of a session variable, or of all of them (None)."""
 
     name: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class AlterSystem:
-    """ALTER SYSTEM SET; the value is its text."""
+    """ALTER SYSTEM SET. The value is its text."""
 
     name: str
     value: str
@@ -229,12 +242,14 @@ class AlterSystem:
 
 @dataclass(frozen=True, slots=True)
 class ShowParameters:
-    """SHOW PARAMETERS: the system parameters."""
+    """SHOW PARAMETERS, the system parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlterRateLimit:
-    """ALTER .. SET BACKFILL_RATE_LIMIT; a limit of None is unlimited, 0 is paused, `auto` is adapted to the load."""
+    """ALTER .. SET BACKFILL_RATE_LIMIT. A limit of None is unlimited, 0 is paused, and `auto` is
+    adapted to the load.
+    """
 
     kind: RelationKind
     name: str
@@ -243,8 +258,9 @@ class AlterRateLimit:
 
 @dataclass(frozen=True, slots=True)
 class AlterParallelism:
-    """ALTER .. SET PARALLELISM, or (`backfill`) SET BACKFILL_PARALLELISM; None is DEFAULT. With `deferred` nobody waits
-    until the new actors run.
+    """ALTER .. SET PARALLELISM, or SET BACKFILL_PARALLELISM if `backfill`. None is DEFAULT.
+
+    With `deferred` the statement does not wait until the new actors run.
     """
 
     kind: RelationKind
@@ -256,7 +272,7 @@ class AlterParallelism:
 
 @dataclass(frozen=True, slots=True)
 class AlterFragmentRateLimit:
-    """ALTER FRAGMENT .. SET RATE_LIMIT; a limit as in `AlterRateLimit`."""
+    """ALTER FRAGMENT .. SET RATE_LIMIT. The limit is as in `AlterRateLimit`."""
 
     fragment: FragmentId
     limit: Asked
@@ -269,7 +285,7 @@ class ShowJobs:
 
 @dataclass(frozen=True, slots=True)
 class CancelJobs:
-    """CANCEL JOBS; ids in the order given, each once."""
+    """CANCEL JOBS. The ids are in the given order, without duplicates."""
 
     ids: tuple[JobId, ...]
 
@@ -294,24 +310,24 @@ class Recover:
 
 @dataclass(frozen=True, slots=True)
 class ShowRelations:
-    """SHOW TABLES, SHOW MATERIALIZED VIEWS, SHOW VIEWS, SHOW SOURCES."""
+    """SHOW TABLES, SHOW MATERIALIZED VIEWS, SHOW VIEWS or SHOW SOURCES."""
 
     kind: RelationKind
 
 
 @dataclass(frozen=True, slots=True)
 class ShowInternalTables:
-    """SHOW INTERNAL TABLES: where the scans of jobs keep their positions."""
+    """SHOW INTERNAL TABLES, in which the scans of jobs keep their positions."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShowSecrets:
-    """SHOW SECRETS: their names."""
+    """SHOW SECRETS, the names of the secrets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """DESCRIBE, SHOW COLUMNS FROM."""
+    """DESCRIBE, or SHOW COLUMNS FROM."""
 
     name: str
 
@@ -326,14 +342,14 @@ class ShowCreate:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """EXPLAIN: the plan that the view would have."""
+    """EXPLAIN, the plan that the view would have."""
 
     view: CreateMaterializedView
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainBackfill:
-    """EXPLAIN (backfill, format dot): the backfill order that the view would have."""
+    """EXPLAIN (backfill, format dot), the backfill order that the view would have."""
 
     view: CreateMaterializedView
 
@@ -375,6 +391,6 @@ Statement = (
 
 
 def wrong_kind(name: str, *, is_a: RelationKind, asked: RelationKind) -> Invalid:
-    """Return Postgres's words for a statement about another kind of relation."""
+    """Return Postgres's error for a statement that names another kind of relation."""
     assert is_a is not asked
     return Invalid(f'"{name}" is not a {asked}; it is a {is_a}')

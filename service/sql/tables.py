@@ -1,5 +1,6 @@
-"""CREATE TABLE: its text becomes columns and a key, and those a relation. Nothing is accepted that tidefill would not
-keep.
+"""Parse CREATE TABLE to columns and a key, and make a relation of them.
+
+A clause that tidefill would not enforce is refused.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from service.sql.statements import CreateTable, CreateTableFrom
 from service.sql.tokens import TokenKind, syntax_error
 
 UNBOUND: Final = RelationId(0)
-"""Stands for the id that the catalog gives when it stores a relation."""
+"""A placeholder until the catalog assigns an id to the stored relation."""
 
 _REFUSED: Final = {
     "default": "DEFAULT is not supported: give the value in the INSERT",
@@ -41,7 +42,7 @@ class _Table:
 
 
 def parse_create_table(cursor: Cursor) -> CreateTable | CreateTableFrom:
-    """Read what follows CREATE TABLE."""
+    """Parse the rest of CREATE TABLE. Raises Invalid."""
     if_not_exists = cursor.accept("if", "not", "exists")
     name, table = cursor.relation(), _Table()
     if cursor.token.is_word("as"):
@@ -66,7 +67,7 @@ def parse_create_table(cursor: Cursor) -> CreateTable | CreateTableFrom:
 
 
 def table_relation(statement: CreateTable) -> Relation:
-    """Return the relation a statement asks for; a table without a primary key gets its hidden `_row_id`."""
+    """Return the relation that a statement describes. A table without a primary key gets its hidden `_row_id`."""
     columns, key = statement.columns, statement.key
     if not key:
         hidden = Column(name=ROW_ID, type=ColumnType(TypeName.BIGINT), nullable=False, hidden=True)
@@ -115,7 +116,7 @@ def _column(cursor: Cursor, table: _Table) -> None:
 
 
 def _type(cursor: Cursor) -> ColumnType:
-    """Read a type: words, an optional parenthesis, any number of `[]`."""
+    """Read a type: words, an optional parenthesis, any number of `[]`. Raises Invalid."""
     start = cursor.token
     if start.kind is not TokenKind.NAME or start.value in {"not", "null", "primary", *_REFUSED}:
         raise syntax_error(start)

@@ -1,7 +1,8 @@
-"""The lexical rules of Postgres: a statement's text as tokens with their places. Every other module reads these.
+"""Split a statement into tokens with their positions, by Postgres's lexical rules. The whole package reads these
+tokens.
 
-Comments nest and are dropped, dollar quotes and doubled quotes are respected, unquoted names are folded to lower case
-(ASCII only, as Postgres does). What Postgres would lex differently depending on a setting (`U&"..."`) is refused.
+Comments nest and are dropped. Dollar quotes and doubled quotes are respected. Unquoted names are folded to lower case
+(ASCII only, as in Postgres). Text whose meaning depends on a setting of Postgres (`U&"..."`) is refused.
 """
 
 import re
@@ -13,11 +14,11 @@ from typing import Final
 from service.domain.errors import Invalid
 
 NESTING_MAX: Final = 100
-"""Parentheses deeper than any written by hand; a limit keeps recursive readers within Python's stack."""
+"""No handwritten statement nests deeper. The limit keeps recursive readers within Python's stack."""
 
 
 class TokenKind(Enum):
-    """What a token is."""
+    """The kind of a token."""
 
     NAME = auto()
     QUOTED = auto()
@@ -30,7 +31,9 @@ class TokenKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`text` as written, `value` as meant (folded name, unquoted text); `start` and `end` are 0-based offsets."""
+    """A token: `text` as written, `value` as meant (folded name, unquoted text). `start` and `end` are
+    0-based offsets.
+    """
 
     kind: TokenKind
     text: str
@@ -39,26 +42,26 @@ class Token:
     end: int
 
     def is_word(self, *words: str) -> bool:
-        """Whether it is one of these unquoted words."""
+        """Whether the token is one of these unquoted words."""
         return self.kind is TokenKind.NAME and self.value in words
 
     def is_symbol(self, *symbols: str) -> bool:
-        """Whether it is one of these single characters."""
+        """Whether the token is one of these single characters."""
         return self.kind is TokenKind.SYMBOL and self.value in symbols
 
     @property
     def is_text(self) -> bool:
-        """Whether it is a string whose value is known: one without escapes, and not one of bits."""
+        """Whether the token is a string whose value is known: neither one with escapes nor a bit string."""
         return self.kind is TokenKind.STRING and self.text[0] in "'$"
 
     @property
     def position(self) -> int:
-        """The 1-based place in the statement."""
+        """The 1-based position in the statement."""
         return self.start + 1
 
 
 UNREADABLE: Final = re.compile("[\0\ud800-\udfff]")
-"""What is no text: zeros and lone surrogates."""
+"""Characters that are not text: zeros and lone surrogates."""
 
 _LOWER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
@@ -98,7 +101,7 @@ def fold(name: str) -> str:
 
 
 def tokenize(sql: str) -> tuple[Token, ...]:
-    """Return the tokens of `sql`, an END token last. Raises Invalid at what cannot be read."""
+    """Return the tokens of `sql`, with an END token last. Raises Invalid at a character that cannot be read."""
     if (bad := UNREADABLE.search(sql)) is not None:
         raise Invalid("the statement contains a character that is not text", position=bad.start() + 1)
     tokens = [*_tokens(sql), Token(TokenKind.END, "", "", len(sql), len(sql))]
@@ -107,18 +110,18 @@ def tokenize(sql: str) -> tuple[Token, ...]:
 
 
 def mentioned(sql: str) -> frozenset[str]:
-    """Return names of which those that a statement speaks of are some; most are words of another use.
+    """Return a superset of the names in a statement, in which most entries are other words.
 
-    Quicker than reading the tokens of a statement that brings thousands of values.
+    This is faster than tokenizing a statement with thousands of values. Raises Invalid.
     """
     if '""' in sql or "$" in sql:
         return frozenset(token.value for token in tokenize(sql) if token.kind in {TokenKind.NAME, TokenKind.QUOTED})
-    # What stands between two quotes may be a name, whichever of them opens and whichever closes.
+    # Text between two quotes may be a name, because it is unknown which quote opens one.
     return frozenset(fold(word) for word in _WORD.findall(sql)).union(sql.split('"')[1:-1])
 
 
 def syntax_error(token: Token) -> Invalid:
-    """Return Postgres's words for a token that does not belong where it stands."""
+    """Return Postgres's error for an unexpected token."""
     if token.kind is TokenKind.END:
         return Invalid("syntax error at end of input", position=token.position)
     return Invalid(f'syntax error at or near "{token.text}"', position=token.position)

@@ -1,8 +1,8 @@
-"""The only door to sqlglot's parser: a query's text becomes a tree whose nodes know their place in the statement.
+"""Parse a query with sqlglot, to a tree whose nodes know their position. No other module calls sqlglot's parser.
 
-The dialect is RisingWave's (Postgres-like) with every function left as it is written: sqlglot's own function classes
-fold different functions into one and read arguments their own way, so a function is known by its name alone and the
-allow-list (`service.sql.functions`) is keyed by what the user wrote.
+The dialect is RisingWave's (Postgres-like), but every function stays as written. sqlglot's own function classes merge
+different functions and read arguments differently. A function is therefore known by its name alone, and the allow-list
+(`service.sql.functions`) is keyed by the name that the user wrote.
 """
 
 import re
@@ -20,7 +20,7 @@ from service.domain.errors import Invalid
 from service.sql.tokens import Token, TokenKind, fold, syntax_error
 
 _SYNTAX: Final = ("CAST", "EXTRACT", "OVERLAY", "POSITION", "SUBSTRING", "TRIM")
-"""Functions whose arguments have a syntax of their own."""
+"""Functions whose arguments have special syntax."""
 
 
 _DECIMAL: Final = re.compile(r"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?|\.[0-9]+([eE][+-]?[0-9]+)?")
@@ -28,29 +28,34 @@ _UNITS: Final = ("YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND")
 
 
 def _json(node: type[exp.JSONExtract | exp.JSONExtractScalar]) -> Callable[[Parser, exp.Expr, exp.Expr], exp.Expr]:
-    """Postgres's `->` takes one key, which may hold any character: it is no path and stays a literal."""
+    """Return a parser for an operator that keeps the JSON key as a literal.
+
+    Postgres's `->` takes one key, which may contain any character. It is not a path.
+    """
     return lambda _, left, key: node(this=left, expression=key, only_json_types=True)
 
 
 class Dialect(RisingWave):
-    """RisingWave's dialect without function classes; subscripts and JSON keys stay as written, too."""
+    """RisingWave's dialect without function classes. Subscripts and JSON keys stay as written, too."""
 
     INDEX_OFFSET = 0
 
     class Tokenizer(RisingWave.Tokenizer):
-        """Names of functions, which sqlglot takes for `~`."""
+        """A tokenizer that reads RLIKE and REGEXP as names of functions; sqlglot would read them as the
+        operator `~`.
+        """
 
         KEYWORDS = {  # noqa: RUF012 - sqlglot's way to configure a tokenizer
             word: token for word, token in RisingWave.Tokenizer.KEYWORDS.items() if word not in {"RLIKE", "REGEXP"}
         }
 
     class Parser(RisingWave.Parser):
-        """See the module."""
+        """A parser that keeps functions as written (see the module's docstring)."""
 
         FUNCTIONS = {}  # noqa: RUF012 - sqlglot's way to configure a parser
         NO_PAREN_FUNCTIONS = {}  # noqa: RUF012 - see above
         FUNCTION_PARSERS = {name: RisingWave.Parser.FUNCTION_PARSERS[name] for name in _SYNTAX}  # noqa: RUF012 - see above
-        # `x -> 'key'` is JSON here, never a lambda.
+        # `x -> 'key'` is JSON here and never a lambda.
         LAMBDAS = {SqlToken.FARROW: RisingWave.Parser.LAMBDAS[SqlToken.FARROW]}  # noqa: RUF012 - see above
         JSON_OPERATORS = {  # noqa: RUF012 - see above
             **RisingWave.Parser.JSON_OPERATORS,
@@ -63,7 +68,7 @@ class Dialect(RisingWave):
             require_interval: bool = True,  # noqa: FBT001, FBT002 - sqlglot's signature
             parse_function_unit: bool = True,  # noqa: ARG002, FBT001, FBT002 - see above
         ) -> exp.Add | exp.Interval | None:
-            """Read `INTERVAL 'text' [unit]` as a cast: sqlglot loses the `02:30` of `1 day 02:30`."""
+            """Read `INTERVAL 'text' [unit]` as a cast, because sqlglot loses the `02:30` of `1 day 02:30`."""
             if not require_interval or self._next.token_type is not SqlToken.STRING:
                 return None
             if not self._match(SqlToken.INTERVAL):
@@ -76,15 +81,15 @@ class Dialect(RisingWave):
                     self.raise_error("a unit behind an interval takes a whole number before it")
                 text.set("this", f"{text.name} {self._curr.text.lower()}")
                 self._advance()
-            # The caller takes any expression; the signature is narrower than its use.
+            # The caller accepts any expression; the signature is narrower than its use.
             return cast("exp.Interval", self.expression(exp.Cast(this=text, to=exp.DType.INTERVAL.into_expr())))
 
 
 class Tree:
-    """A parsed part of a statement: `text[start:end]` of it. Opaque to everybody outside `service.sql`.
+    """A parsed part of a statement: `text[start:end]`. Code outside `service.sql` must not read its nodes.
 
-    Between processes only the text travels, and is parsed again where `root` is used: pickling the nodes would hold the
-    interpreter for longer than most texts take to parse.
+    Only the text travels between processes, and `root` parses it again. Pickling the nodes would hold Python's
+    interpreter lock for longer than parsing most texts takes.
     """
 
     __slots__ = ("_root", "end", "start", "text")
@@ -95,7 +100,7 @@ class Tree:
 
     @property
     def root(self) -> exp.Expr:
-        """The topmost node. Raises sqlglot's errors where the text was not parsed before."""
+        """The topmost node. Raises sqlglot's errors if the text was not parsed before and cannot be parsed."""
         if self._root is None:
             parsed = Dialect().parse(self.text[self.start : self.end], error_level=ErrorLevel.IMMEDIATE)
             if len(parsed) != 1 or not isinstance(parsed[0], exp.Expr):
@@ -107,24 +112,22 @@ class Tree:
         return Tree, (self.text, self.start, self.end)
 
     def position(self, node: exp.Expr) -> int:
-        """Return the 1-based place of a node in the statement: its own, or that of the first thing in it that has
-        one.
-        """
+        """Return the 1-based position of a node in the statement: its own, or the first one among its descendants."""
         own = _start(node)
         at: exp.Expr | None = node
         while own is None and at is not None:
-            # A literal NULL, say, has no place of its own: that of what it stands in is near enough.
+            # A literal NULL, for example, has no position. The position of its parent is close enough.
             own = min((start for part in at.walk() if (start := _start(part)) is not None), default=None)
             at = at.parent
         return self.start + 1 + (own or 0)
 
 
-# What sqlglot lets escape on text that is no SQL.
+# The exceptions that sqlglot raises on text that is not SQL.
 _FAILURES: Final = (SqlglotError, ValueError, TypeError, AttributeError, LookupError, AssertionError, RecursionError)
 
 
 def parse_tree(text: str, tokens: Sequence[Token]) -> Tree:
-    """Parse what `tokens` (an END last) cover of the statement `text`. Raises Invalid with Postgres's words."""
+    """Parse the part of the statement `text` that `tokens` (an END last) cover. Raises Invalid, in Postgres's words."""
     _refuse_foreign(tokens)
     tree = Tree(text, tokens[0].start, tokens[-1].start)
     try:
@@ -142,15 +145,15 @@ def parse_tree(text: str, tokens: Sequence[Token]) -> Tree:
 
 
 def identifier(node: exp.Expr | None) -> str:
-    """Return the name an identifier node stands for, folded unless quoted. Raises Invalid where it is none."""
+    """Return the name of an identifier node, folded unless quoted. Raises Invalid for any other node."""
     if not isinstance(node, exp.Identifier):
-        # sqlglot takes other things for names, `a.5` say.
+        # sqlglot accepts other nodes as names, for example in `a.5`.
         raise Invalid("syntax error: a name is expected")
     return node.name if node.args.get("quoted") else fold(node.name)
 
 
 def given(node: exp.Expr) -> frozenset[str]:
-    """Return the names of the node's arguments that say anything."""
+    """Return the names of the node's arguments that are set."""
     return frozenset(name for name, value in node.args.items() if value not in (None, False, []))
 
 
@@ -160,7 +163,7 @@ def _start(node: exp.Expr) -> int | None:
 
 
 def _refuse_foreign(tokens: Sequence[Token]) -> None:
-    """What sqlglot overlooks and Postgres does not: a comma too many, operators of other languages."""
+    """Refuse text that sqlglot accepts and Postgres does not: a superfluous comma, operators of other languages."""
     for token, following in pairwise(tokens):
         if token.is_symbol(",", "(") and following.is_symbol(","):
             raise syntax_error(following)
@@ -178,13 +181,13 @@ def _grown(token: Token, following: Token) -> bool:
 
 
 def _culprit(error: ParseError, covered: str, tokens: Sequence[Token]) -> Token:
-    """Return the token at which sqlglot gave up, as near as it tells."""
+    """Return the token at which sqlglot failed, as exactly as its error says."""
     first = error.errors[0] if error.errors else {}
     line, column = int(first.get("line") or 1), int(first.get("col") or 1)
     if "SENTINEL" in str(first.get("description")):
         return tokens[-1]
     starts = [0, *(found.end() for found in re.finditer(r"\n", covered))]
-    # A token's column is that of its last character.
+    # sqlglot gives the column of a token's last character.
     at = tokens[0].start + starts[min(line, len(starts)) - 1] + column - 1
     return next((token for token in tokens if token.start <= at < token.end), tokens[-1])
 
@@ -209,5 +212,5 @@ _CALLED: Final[Mapping[type[exp.Expr], str]] = {
 
 
 def called(node: exp.Expr) -> str:
-    """Return what a node is called in a message."""
+    """Return the name of a node in a message."""
     return _CALLED.get(type(node), type(node).__name__.upper())

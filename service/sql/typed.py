@@ -1,8 +1,7 @@
-"""A typed expression of a view and the rules by which Postgres gives untyped literals and mixed operands a type.
+"""Type the expressions of a view by Postgres's rules for untyped literals and mixed operands.
 
-`sql` is Spark SQL, complete in itself (it may stand as an operand anywhere). A quoted literal has no type until
-something it meets gives it one, as in Postgres; it is then read here, so that Spark gets a literal of the right type
-and no text to guess at.
+`sql` is Spark SQL that can stand as an operand anywhere. As in Postgres, a quoted literal has no type until its context
+gives it one. This module then reads the literal, so that Spark gets a literal of the right type and no text to parse.
 """
 
 import re
@@ -32,11 +31,11 @@ UUID_TYPE: Final = ColumnType(TypeName.UUID)
 JSONB: Final = ColumnType(TypeName.JSONB)
 INTERVAL: Final = ColumnType(TypeName.INTERVAL)
 NUMERIC: Final = ColumnType(TypeName.NUMERIC, NUMERIC_PRECISION_MAX, 10)
-"""Some numeric. That of an expression has room for every value of it, or all digits that Spark has."""
+"""Any numeric. The type of an expression has room for all its values, or all digits that Spark has."""
 
 INTEGERS: Final = (TypeName.SMALLINT, TypeName.INTEGER, TypeName.BIGINT)
 NUMBERS: Final = (*INTEGERS, TypeName.NUMERIC, TypeName.REAL, TypeName.DOUBLE)
-"""Narrowest first: an operation on two of them is done in the wider one."""
+"""Narrowest first: an operation on two of them uses the wider one."""
 INSTANTS: Final = (TypeName.DATE, TypeName.TIMESTAMP, TypeName.TIMESTAMPTZ)
 _INTEGER_DIGITS: Final = {TypeName.SMALLINT: 5, TypeName.INTEGER: 10, TypeName.BIGINT: 20}
 _INTEGER_BITS: Final = {TypeName.SMALLINT: 16, TypeName.INTEGER: 32, TypeName.BIGINT: 64}
@@ -44,7 +43,7 @@ _INTEGER_BITS: Final = {TypeName.SMALLINT: 16, TypeName.INTEGER: 32, TypeName.BI
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """An interval that is written out: it is added as months, then days, then microseconds, as Postgres does."""
+    """A literal interval. As in Postgres, its months are added first, then its days, then its microseconds."""
 
     months: int
     days: int
@@ -53,9 +52,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """An expression. `type` None: a literal without a type yet, `literal` its text (None: NULL).
+    """An expression. If `type` is None, it is a literal without a type and `literal` is its text (None for NULL).
 
-    `column` is set for a column that is passed on unchanged; `span` for an interval that is written out.
+    `column` is set for a column that is passed on unchanged, and `span` for a literal interval.
     """
 
     sql: str
@@ -72,40 +71,38 @@ class Typed:
 
     @property
     def shown(self) -> str:
-        """The type in a message."""
+        """The name of the type in a message."""
         if self.type is None:
             return "unknown"
         return "numeric" if self.name is TypeName.NUMERIC else str(self.type)
 
 
 def quoted(text: str, position: int) -> str:
-    """Return a Spark string literal. Spark's lexer reads escapes, so what it would read otherwise is escaped."""
+    """Return a Spark string literal. Characters that Spark's lexer would interpret are escaped. Raises Invalid."""
     refuse_substitution(text, position)
     escapes = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1a": "\\Z", "\b": "\\b"}
     return "'" + "".join(escapes.get(char, char) for char in text) + "'"
 
 
 def quoted_name(name: str, position: int) -> str:
-    """Return a Spark identifier."""
+    """Return a Spark identifier. Raises Invalid."""
     refuse_substitution(name, position)
     return "`" + name.replace("`", "``") + "`"
 
 
 def refuse_substitution(text: str, position: int) -> None:
-    """Raise Invalid for what Spark would replace with a setting or a variable of its environment, wherever it
-    stands.
-    """
+    """Raise Invalid for a text in which Spark would substitute a setting or a variable of its environment."""
     if "${" in text:
         raise Invalid('"${" is not allowed in a view', position=position)
 
 
 def settled(value: Typed) -> Typed:
-    """Return `value` with a type: what nothing gave one is text, as in Postgres."""
+    """Return `value` with a type. An untyped literal becomes text, as in Postgres."""
     return coerced(value, TEXT) if value.type is None else value
 
 
 def coerced(value: Typed, to: ColumnType) -> Typed:
-    """Return `value` as a `to` by Postgres's implicit rules. Raises Invalid where there is none."""
+    """Return `value` as a `to`, by Postgres's implicit casts. Raises Invalid if there is none."""
     if value.type is None:
         sql = f"cast(NULL as {to.spark})" if value.literal is None else literal(value.literal, to, value.position)
         return Typed(sql, _as_written(value.literal, to), value.position)
@@ -114,14 +111,14 @@ def coerced(value: Typed, to: ColumnType) -> Typed:
     if value.type == to or (value.name is TypeName.NUMERIC and to.name is TypeName.NUMERIC and not to.array):
         return value
     if to.name is TypeName.NUMERIC:
-        # As many digits as the integer can have; a scale would cost digits before the point.
+        # Use as many digits as the integer can have, because a scale would cost digits before the point.
         whole = _INTEGER_DIGITS[value.name or TypeName.BIGINT]
         return replace(value, sql=f"cast({value.sql} as decimal({whole},0))", type=numeric(whole, 0), column=None)
     return replace(value, sql=f"cast({value.sql} as {to.spark})", type=to, column=None)
 
 
 def common_type(one: ColumnType, other: ColumnType, *, position: int) -> ColumnType:
-    """Return the type that holds the values of both exactly, for the branches of a union. Raises Invalid."""
+    """Return the type that holds the values of both types exactly, for the branches of a union. Raises Invalid."""
     if one == other:
         return one
     names = {one.name, other.name}
@@ -138,26 +135,27 @@ def common_type(one: ColumnType, other: ColumnType, *, position: int) -> ColumnT
 
 
 def numeric(whole: int, scale: int) -> ColumnType:
-    """Return the numeric with so many digits before and behind the point; what Spark has no digits for is cut off
-    before the point, where it fails, and not behind it.
+    """Return the numeric type with `whole` digits before and `scale` digits after the point.
+
+    If Spark has too few digits, the type loses digits before the point and not after it. There Spark fails on overflow.
     """
     return ColumnType(TypeName.NUMERIC, max(1, min(whole + scale, NUMERIC_PRECISION_MAX)), scale)
 
 
 def digits_of_both(one: ColumnType, other: ColumnType) -> tuple[int, int]:
-    """Return how many digits before and behind the point hold a number of either type."""
+    """Return the digits before and after the point that hold a number of either type."""
     return max(digits(one)[0], digits(other)[0]), max(digits(one)[1], digits(other)[1])
 
 
 def digits(kind: ColumnType) -> tuple[int, int]:
-    """Return how many digits a number has at most before and behind the point."""
+    """Return the maximum number of digits before and after the point."""
     if kind.precision is None or kind.scale is None:
         return _INTEGER_DIGITS[kind.name], 0
     return kind.precision - kind.scale, kind.scale
 
 
 def fits(value: Typed, to: ColumnType) -> bool:
-    """Whether `value` becomes a `to` without a cast."""
+    """Whether `value` becomes a `to` without an explicit cast."""
     if value.type is None or value.type == to:
         return True
     if to.array or value.name is None:
@@ -169,7 +167,7 @@ def fits(value: Typed, to: ColumnType) -> bool:
 
 
 def common(values: Sequence[Typed], what: str) -> ColumnType:
-    """Return the type that all `values` can have: that of CASE, COALESCE and their like. Raises Invalid."""
+    """Return the type that all `values` can have, for CASE, COALESCE and similar expressions. Raises Invalid."""
     kind = widest(values, what)
     if kind.name is TypeName.NUMERIC and not kind.array:
         known = [value.type for value in values if value.type is not None]
@@ -186,7 +184,7 @@ def common(values: Sequence[Typed], what: str) -> ColumnType:
 
 
 def widest(values: Sequence[Typed], what: str) -> ColumnType:
-    """Return the type in which `values` meet; of numerics one of theirs, whatever its digits. Raises Invalid."""
+    """Return the type in which `values` meet; for numerics one of theirs, whatever its digits. Raises Invalid."""
     known = [value for value in values if value.type is not None]
     if not known:
         return TEXT
@@ -200,13 +198,13 @@ def widest(values: Sequence[Typed], what: str) -> ColumnType:
             raise Invalid(f"{what} types {found.shown} and {value.shown} cannot be matched", position=value.position)
     assert found.type is not None
     if found.name is TypeName.REAL and any(value.name in (*INTEGERS, TypeName.NUMERIC) for value in known):
-        # Postgres meets a real and an exact number as double precision.
+        # In Postgres a real and an exact number meet as double precision.
         return DOUBLE
     return found.type
 
 
 def number(text: str, position: int) -> Typed:
-    """Return a number as written: the smallest whole type it fits, else numeric, exactly."""
+    """Return a number as written: the smallest integer type that fits, else an exact numeric. Raises Invalid."""
     cleaned = text.replace("_", "")
     try:
         value = Decimal(cleaned)
@@ -222,7 +220,7 @@ def number(text: str, position: int) -> Typed:
 
 
 def literal(text: str, to: ColumnType, position: int) -> str:
-    """Return the Spark literal for a quoted literal read as a `to`. Raises Invalid with Postgres's words."""
+    """Return the Spark literal for a quoted literal read as a `to`. Raises Invalid, in Postgres's words."""
     reader = None if to.array else _LITERALS.get(to.name)
     if reader is None:
         raise Invalid(f"a literal of type {to} is not supported in a view", position=position)
@@ -233,7 +231,7 @@ def literal(text: str, to: ColumnType, position: int) -> str:
 
 
 def _as_written(text: str | None, to: ColumnType) -> ColumnType:
-    """Return the type of a literal: a numeric has the digits that it was written with."""
+    """Return the type of a literal. A numeric has the digits with which it was written."""
     if text is None or to.array or to.name is not TypeName.NUMERIC:
         return to
     whole, _, fraction = format(abs(Decimal(text.strip())), "f").partition(".")
@@ -262,7 +260,7 @@ def _text(text: str, _: ColumnType, position: int) -> str:
 def _boolean(text: str, _: ColumnType, __: int) -> str:
     word = text.strip().lower()
     for value, spelled in ((True, ("true", "yes", "on", "1")), (False, ("false", "no", "off", "0"))):
-        # Postgres takes any unique beginning; "o" is that of both on and off.
+        # Postgres accepts any unique prefix. "o" is a prefix of both on and off.
         if word not in ("", "o") and any(full.startswith(word) for full in spelled):
             return str(value).lower()
     raise ValueError(text)
@@ -322,7 +320,7 @@ def _time(text: str, _: ColumnType, __: int) -> str:
     if not re.fullmatch(_CLOCK, text.strip()):
         raise ValueError(text)
     shown = time.fromisoformat(_six_digits(text.strip())).isoformat()
-    # Postgres prints no trailing zeros, and the column is compared as its text.
+    # Postgres prints no trailing zeros, and the column is compared by its text.
     return f"'{shown.rstrip('0') if '.' in shown else shown}'"
 
 
@@ -346,7 +344,7 @@ def _uuid(text: str, _: ColumnType, __: int) -> str:
 
 
 def _six_digits(text: str) -> str:
-    """Python 3.11 reads three or six digits behind the point."""
+    """Return the text with six digits after the point, because Python 3.11 reads only three or six digits."""
     head, point, fraction = text.partition(".")
     return f"{head}.{fraction.ljust(6, '0')}" if point else text
 

@@ -1,10 +1,13 @@
-"""What identifies a row of a view, and the scans of a view with the columns that it takes.
+"""Choose the key of a view, and build its scans with the columns of that key.
 
-Every row of a view belongs to one row of one scan, and a change of that row says which row of the view changes: so a
-view's key is made of its upstreams'. With one scan it is the upstream's key in the same order: a key column that the
-query passes on unchanged is the view's key column, any other is appended to the projection under a name of its own,
-hidden. With several it is hidden altogether: the number of the branch, then columns that the branches' keys share where
-their types agree; a branch leaves NULL what only others need.
+Every row of a view belongs to one row of one scan. A change of that row therefore identifies the row of the view that
+changes, and the view's key consists of its upstreams' keys.
+
+With one scan, the key is the upstream's key in the same order. A key column that the query passes on unchanged is the
+view's key column. Any other key column is appended to the projection as a hidden column with a reserved name.
+
+With several scans, the whole key is hidden: first the number of the branch, then one column per key column. Branches
+share such a column if type and order agree. A branch leaves NULL in columns that only other branches need.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,17 +25,18 @@ from service.sql.order import Edges
 from service.sql.pushdown import Condition, all_of, push_down
 from service.sql.typed import SMALLINT, Typed, quoted_name
 
-# Spark keeps these as text, so only the binder knows what they are.
+# Spark keeps these types as text, so only the binder knows the type.
 _WITHOUT_TWIN: Final = frozenset({TypeName.TIME, TypeName.UUID, TypeName.JSONB, TypeName.INTERVAL})
 _BRANCH: Final = f"{KEY_PREFIX}branch"
 
 
 @dataclass(frozen=True, slots=True)
 class BoundScan:
-    """One upstream occurrence and what becomes of its rows.
+    """One occurrence of an upstream, and how its rows are transformed.
 
-    Per output of the query: `sources` has the upstream's column it passes on unchanged or None, `types` a type that
-    Spark cannot tell, `places` where it stands in the statement.
+    The other fields have one entry per output of the query. `sources` has the upstream's column that is passed on
+    unchanged, or None. `types` has the type if Spark cannot report it, else None. `places` has its position in the
+    statement.
     """
 
     upstream: Relation
@@ -44,8 +48,10 @@ class BoundScan:
 
 @dataclass(frozen=True, slots=True)
 class BoundView:
-    """A view's query: its scans, whose projections all give the columns `names`, the last `hidden` of them hidden key
-    columns. `order` has the edges of its backfill order, between names of relations.
+    """The bound query of a view.
+
+    The projections of all `scans` give the columns `names`. The last `hidden` of them are hidden key columns. `order`
+    has the edges of the backfill order, between names of relations.
     """
 
     scans: tuple[BoundScan, ...]
@@ -57,17 +63,17 @@ class BoundView:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A column of a SELECT."""
+    """One output column of a SELECT."""
 
     name: str
     value: Typed
     number: int | None = None
-    """The branch of a union, in the column that tells it."""
+    """The number of a union's branch, set for the column that contains it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One SELECT over one relation: its own WHERE, and those of the logical views in between, come first to last."""
+    """One SELECT over one relation. `conditions` has the WHEREs of the logical views that it reads, then its own."""
 
     scope: Scope
     outputs: Sequence[Output]
@@ -75,13 +81,13 @@ class Branch:
 
     @property
     def predicate(self) -> str | None:
-        """What a row has to satisfy, in Spark's words."""
+        """The condition that a row has to satisfy, in Spark SQL."""
         return all_of([condition.sql for condition in self.conditions])
 
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """A hidden key column of a union."""
+    """One hidden key column of a union."""
 
     name: str
     type: ColumnType
@@ -108,7 +114,7 @@ def keyed(branch: Branch) -> BoundView:
 
 
 def united(branches: Sequence[Branch]) -> BoundView:
-    """Return the view of several SELECTs put together by UNION ALL; the first names the columns. Raises Invalid."""
+    """Return the view of several SELECTs combined by UNION ALL. The first one names the columns. Raises Invalid."""
     first = branches[0]
     check_widths(branches)
     slots: list[_Slot] = []
@@ -126,7 +132,7 @@ def united(branches: Sequence[Branch]) -> BoundView:
 
 
 def check_widths(branches: Sequence[Branch]) -> None:
-    """Raise Invalid where the branches of a union differ in the number of their columns."""
+    """Raise Invalid if the branches of a union have different numbers of columns."""
     for branch in branches[1:]:
         if len(branch.outputs) != len(branches[0].outputs):
             place = branch.outputs[0].value.position
@@ -134,7 +140,7 @@ def check_widths(branches: Sequence[Branch]) -> None:
 
 
 def _fill(slots: list[_Slot], upstream: Relation) -> Mapping[_Slot, str]:
-    """Find a slot of its type and order for each column of the key, adding those that are missing."""
+    """Return a slot of equal type and order for each column of the key. Adds the missing slots to `slots`."""
     filled: dict[_Slot, str] = {}
     for part in upstream.key:
         kind = upstream.column(part.name).type
@@ -150,7 +156,7 @@ def _fill(slots: list[_Slot], upstream: Relation) -> Mapping[_Slot, str]:
 
 
 def _placed(number: int, slots: Sequence[_Slot], filled: Mapping[_Slot, str], upstream: Relation) -> list[Output]:
-    """Return a branch's hidden outputs: its number, then its key in the slots."""
+    """Return the hidden outputs of a branch: its number, then its key in the slots."""
     placed = [Output(_BRANCH, Typed(f"cast({number} as smallint)", SMALLINT, 1), number)]
     for slot in slots:
         column = upstream.column(filled[slot]) if slot in filled else None
@@ -172,7 +178,7 @@ def _scan(branch: Branch, hidden: Sequence[Output]) -> BoundScan:
             projection=tuple(value.sql for value in every),
             predicate=branch.predicate,
             pushdown=_pushdown(branch, hidden),
-            # A logical view may compute what this query does not read.
+            # A logical view may compute columns that this query does not read.
             computed=tuple(one for one in branch.scope.computed.values() if _named_in(texts, one.name)),
         ),
         sources=tuple(value.column for value in every),
@@ -194,7 +200,7 @@ def _pushdown(branch: Branch, hidden: Sequence[Output]) -> Pushdown | None:
 
 
 def _hidden_name(name: str, number: int) -> str:
-    """Return the name of a hidden key column; that of a view over a view does not grow with the depth."""
+    """Return the name of a hidden key column. It does not grow when views are stacked on views."""
     label = name if name.startswith(KEY_PREFIX) else KEY_PREFIX + name
     return label if len(label.encode()) <= NAME_BYTES_MAX else f"{KEY_PREFIX}{number}"
 

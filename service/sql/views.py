@@ -1,5 +1,6 @@
-"""CREATE MATERIALIZED VIEW: its options, and what its query becomes: scans, each a projection and a filter over one
-relation. A query without UNION ALL has one, a union one for each branch. Next: `service.sql.view_keys`.
+"""Parse CREATE MATERIALIZED VIEW, and bind its query to scans: each is a projection and a filter over one relation.
+
+A query without UNION ALL has one scan, and a union has one per branch. Next: `service.sql.view_keys`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from service.sql.typed import Typed, coerced, common_type, settled
 from service.sql.view_keys import BoundScan, BoundView, Branch, Output, check_widths, keyed, united
 
 SCANS_MAX: Final = 1000
-"""Logical views that put others together twice, one upon the other, would otherwise grow without a bound."""
+"""A stack of logical views, each a union of the one below with itself, would otherwise grow without bound."""
 _NO_VIEWS: Final[Mapping[str, Tree]] = MappingProxyType({})
 SERVERLESS: Final = "cloud.serverless_backfill_enabled"
 OPTIONS: Final = frozenset({"backfill_rate_limit", "backfill_order", SERVERLESS})
@@ -54,7 +55,7 @@ _CLAUSES: Final = {
 
 
 def parse_create_view(cursor: Cursor) -> CreateMaterializedView:
-    """Read what follows CREATE MATERIALIZED VIEW."""
+    """Parse the rest of CREATE MATERIALIZED VIEW. Raises Invalid."""
     if_not_exists = cursor.accept("if", "not", "exists")
     name = cursor.relation()
     if cursor.token.is_symbol("("):
@@ -81,9 +82,9 @@ def parse_create_view(cursor: Cursor) -> CreateMaterializedView:
 def bind_view(
     statement: CreateMaterializedView, relations: Mapping[str, Relation], views: Mapping[str, Tree] = _NO_VIEWS
 ) -> BoundView:
-    """Return what the view's query means over the relations there are. Raises Invalid and NotFound.
+    """Return the bound query of a view over the existing relations. Raises Invalid and NotFound.
 
-    A logical view that it reads, one of `views`, is put in its place: the scans are those of its query.
+    A logical view that the query reads, one of `views`, is replaced by the scans of its query.
     """
     try:
         return _bind(statement, _Catalog(relations, views))
@@ -92,9 +93,10 @@ def bind_view(
 
 
 def view_relation(bound: BoundView, columns: Sequence[Sequence[Column]], name: str) -> Relation:
-    """Return the view's relation, given the columns of each scan as Spark types them (hidden ones included, in order).
+    """Return the view's relation. `columns` are the columns of each scan as Spark types them, in order, hidden ones
+    included.
 
-    Raises Invalid where the branches of a union do not agree.
+    Raises Invalid if the branches of a union do not agree.
     """
     visible = len(bound.names) - bound.hidden
     made: list[Column] = []
@@ -134,7 +136,7 @@ def _bind(statement: CreateMaterializedView, catalog: "_Catalog") -> BoundView:
 
 
 def _selects(tree: Tree, node: exp.Expr) -> Iterator[exp.Select]:
-    """Yield the queries that UNION ALL puts together, in order."""
+    """Yield the queries that UNION ALL combines, in order. Raises Invalid for any other query."""
     match node:
         case exp.Select():
             yield node
@@ -157,7 +159,7 @@ def _selects(tree: Tree, node: exp.Expr) -> Iterator[exp.Select]:
 
 @dataclass(frozen=True, slots=True)
 class _Catalog:
-    """What a query may read, by name; logical views with their queries."""
+    """The relations and the logical views (with their queries) that a query may read, by name."""
 
     relations: Mapping[str, Relation]
     views: Mapping[str, Tree]
@@ -168,7 +170,7 @@ class _Catalog:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A relation as a SELECT sees it, and the conditions of the logical views that it is seen through."""
+    """A relation as a SELECT sees it, and the conditions of the logical views between the two."""
 
     scope: Scope
     conditions: tuple[Condition, ...] = ()
@@ -184,7 +186,7 @@ def _branches(tree: Tree, catalog: _Catalog) -> list[Branch]:
 
 
 def _of_select(tree: Tree, select: exp.Select, catalog: _Catalog) -> Iterator[Branch]:
-    """Yield a branch for each relation that the one in FROM stands for."""
+    """Yield one branch per relation to which the relation in FROM expands."""
     _check_clauses(tree, select, {"expressions", "from_", "where"})
     where = select.args.get("where")
     for source in _from(tree, select.args.get("from_"), catalog):
@@ -228,7 +230,7 @@ def _from(tree: Tree, clause: exp.Expr | None, catalog: _Catalog) -> list[_Sourc
 
 
 def _sources(tree: Tree, name: str, place: int, qualifiers: frozenset[str], catalog: _Catalog) -> list[_Source]:
-    """Return a relation as it is, and a logical view as the relations that its query reads."""
+    """Return a relation unchanged, and a logical view as the relations that its query reads."""
     if name in catalog.relations:
         return [_Source(Scope(tree, catalog.relations[name], qualifiers))]
     try:
@@ -243,7 +245,7 @@ def _sources(tree: Tree, name: str, place: int, qualifiers: frozenset[str], cata
 
 
 def _matched(branches: Sequence[Branch]) -> list[Mapping[str, Typed]]:
-    """Return what the columns of a logical view are in each of its branches, of one type in all of them."""
+    """Return the columns of a logical view in each of its branches. A column has the same type in all branches."""
     first = branches[0].outputs
     _check_names(first)
     check_widths(branches)
@@ -299,7 +301,7 @@ def _expanded(scope: Scope, node: exp.Expr, number: int) -> list[Output]:
 
 
 def _label(node: exp.Expr) -> str | None:
-    """Return the name Postgres gives an expression without one, or None where that is `?column?`."""
+    """Return the name that Postgres gives an expression without an alias, or None for `?column?`."""
     match node:
         case exp.Paren():
             return _label(node.this)

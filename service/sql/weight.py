@@ -1,8 +1,8 @@
-"""How much work parsing a text may be, estimated from its tokens in linear time.
+"""Estimate the work of parsing a text from its tokens, in linear time.
 
-sqlglot tries a type and then an expression where a name is followed by a bracket, at each level of nesting, and a join
-with and without its condition: the time doubles with each level and with each JOIN. The estimate is the sum over the
-tokens of two to the power of these.
+sqlglot backtracks in two places. Where a bracket follows a name, it tries a type and then an expression, at each level
+of nesting. It also tries each join with and without its condition. The time doubles with each level and with each JOIN.
+The weight of a token is two to the power of the levels and JOINs before it, and the estimate is the sum of weights.
 """
 
 from typing import Final
@@ -11,13 +11,13 @@ from service.domain.errors import Invalid
 from service.sql.tokens import tokenize
 
 SHORT: Final = 1_000
-"""Characters whose tokens are read in less than a millisecond."""
+"""A text of this many characters is tokenized in less than a millisecond."""
 LIGHT: Final = 2_000
-"""Weight that takes some 20 milliseconds; a hand-written query of 100 tokens without nesting weighs 100."""
+"""A text of this weight takes some 20 milliseconds. A query of 100 tokens without nesting weighs 100."""
 
 
 def is_light(text: str) -> bool:
-    """Whether a text, or its refusal, takes a few milliseconds."""
+    """Whether parsing or refusing a text takes at most some 20 milliseconds."""
     return len(text) <= SHORT and _weight(text) <= LIGHT
 
 
@@ -25,7 +25,7 @@ def _weight(text: str) -> int:
     try:
         tokens = tokenize(text)
     except Invalid:
-        return 0  # the parser reads no further either
+        return 0  # The parser stops at the same character.
     depth = joins = weight = 0
     for token in tokens:
         depth += token.is_symbol("(", "[") - token.is_symbol(")", "]")
