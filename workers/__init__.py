@@ -1,8 +1,16 @@
-"""tidefill's data plane: one Spark application that runs the vnode-partitioned executors on barriers.
+"""tidefill's data plane: one Spark application that runs the vnode-partitioned fragments of a graph on barriers.
 
-The map, from above: `agent` takes barriers and answers them (it knows no Spark); `graph` runs an epoch of a graph;
-`runners` run its fragments, one module for each kind, by the protocol of `runners.port`; `engines` compute a table
-scan's part, in Spark or in the store; `cdc` reads external databases; `queries` say how a view is maintained;
-`state_store` reads and writes versioned tables; `backfill` decides (pure). `rpc` answers the service's questions beside
-the epochs. To follow one barrier: `agent`, `graph`, `runners.table_scan`, `engines.spark`, `state_store.postgres`.
+The modules, from the top:
+
+* `agent` takes barriers and answers them. It knows no Spark.
+* `graph` runs one epoch of a graph.
+* `runners` run its fragments, one module for each kind, by the protocol of `runners.port`.
+* `engines` compute a table scan's part of an epoch, in Spark or in the state store.
+* `cdc` reads external databases.
+* `queries` translate a view's query into Spark SQL.
+* `state_store` reads and writes versioned tables.
+* `backfill` decides what a scan reads. It is pure.
+* `rpc` answers requests of the service outside the epochs.
+
+To follow one barrier, read `agent`, `graph`, `runners.table_scan`, `engines.spark`, `state_store.postgres`.
 """

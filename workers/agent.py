@@ -1,9 +1,8 @@
-"""The worker's loop: take barriers, have each run in its graph's lane, answer; and beside it, on a thread of its own,
-answer questions.
+"""Take barriers, run each on its graph's thread and answer it; answer the service's requests on a thread of their own.
 
-It knows no Spark: an `Executor` runs epochs, and a `Responder` answers questions. Every call is a heartbeat; the
-questions' long poll goes on while an epoch runs, so a long epoch is not taken for a dead worker. A worker that is
-told it is of the past stops at once (I7). Next: `workers.graph`.
+The agent knows no Spark: an `Executor` runs epochs, and `respond` answers requests. Every call to the service is a
+heartbeat. The long poll for requests continues while an epoch runs, so the service does not mistake a long epoch for a
+dead worker. A worker that gets 410 (Gone) from the service stops at once (I7). Next: `workers.graph`.
 """
 
 import threading
@@ -25,9 +24,11 @@ from service.protocol.request import Analyzed, Rejected, Request, Verified
 from workers.meta_client import MetaClient, ServiceAwayError, StaleWorkerError
 
 LANE_IDLE = timedelta(minutes=10)
-"""A graph that lives has a barrier every interval, also while it is paused."""
+"""A lane without a barrier for this long is removed. A live graph gets a barrier every interval, even while it is
+paused.
+"""
 TRIES_MAX = 300
-"""About ten minutes: a worker whose service never comes back must not stay for ever (I9)."""
+"""Attempts of one call, about ten minutes in all. A worker whose service never comes back must end (I9)."""
 
 log = structlog.get_logger("agent")
 T = TypeVar("T")
@@ -37,23 +38,23 @@ class Executor(Protocol):
     """Runs epochs."""
 
     def run(self, barrier: Barrier) -> Collected:
-        """Run one epoch; everything it wrote is durable when it returns."""
+        """Run one epoch; everything it wrote is durable when this returns."""
         ...
 
     def interrupt(self) -> None:
-        """Have the epoch that runs on another thread fail soon: its generation is over."""
+        """Make the epoch that runs on another thread fail soon, because its generation is over."""
         ...
 
 
 @dataclass
 class _Lane:
-    """The epochs of one graph, one after the other on a thread of their own."""
+    """The epochs of one graph, run one after the other on a thread of their own."""
 
     executor: Executor
     graph: GraphId
     generation: Generation
     taken: Epoch = NEVER
-    """The last barrier that it was given."""
+    """The last barrier that was submitted to this lane."""
     ended: "Future[None] | None" = None
     thread: ThreadPoolExecutor = field(init=False)
 
@@ -62,44 +63,49 @@ class _Lane:
 
     @property
     def over(self) -> bool:
-        """Whether it stands still for so long that its graph may well be gone. If not, a recovery rebuilds it."""
+        """Whether the lane has been idle so long that its graph is probably gone. If the graph still exists, a recovery
+        builds a new lane. The lane of the database graph is never removed.
+        """
         done = self.ended is not None and self.ended.done()
         age = datetime.now(UTC) - instant_of(self.taken)  # noqa: TID251 - the agent owns the clock of its lanes
         return done and self.graph != DATABASE_GRAPH and age > LANE_IDLE
 
     def is_left_by(self, barrier: Barrier) -> bool:
-        """Whether what it still runs is of a generation that is over, so that this barrier must not wait for it. One
-        that hangs in the database graph's epoch is replaced as a whole.
+        """Whether the lane still runs an epoch of an older generation than `barrier`, so that `barrier` must not wait
+        for it. Never true for the database graph: a worker that hangs there is replaced as a whole.
         """
         busy = self.ended is not None and not self.ended.done()
         return busy and self.graph != DATABASE_GRAPH and self.generation < barrier.generation
 
     def leave(self) -> None:
-        """Let what still runs end by itself, soon if it can: nothing of it can be written any more (I7)."""
+        """Abandon the running epoch: interrupt it and do not wait. Nothing of it can be written any more (I7)."""
         self.executor.interrupt()
         self.thread.shutdown(wait=False)
 
 
 @dataclass
 class Agent:
-    """One worker. `explain` turns an epoch's error into an answer. It and `respond` give None when this worker can run
-    nothing any more: it ends without a word, and is replaced as if it had been killed.
+    """One worker. `explain` turns an epoch's error into an answer.
+
+    `explain` and `respond` return None when this worker cannot run anything any more. The worker then ends without an
+    answer, and is replaced as if it had been killed.
     """
 
     registration: Registration
     client: MetaClient
     executor_of: Callable[[GraphId], Executor]
-    """Makes the executor of a graph, when its first barrier comes."""
+    """Makes the executor of a graph when the graph's first barrier arrives."""
     respond: Callable[[Request], Analyzed | Verified | Rejected | None]
     explain: Callable[[Barrier, Exception], Failed | None]
     stop: threading.Event = field(default_factory=threading.Event)
     registered: Registered | None = None
-    """What the service said when this worker presented itself."""
+    """The service's answer to this worker's registration."""
     lanes: dict[GraphId, _Lane] = field(default_factory=dict[GraphId, _Lane])
 
     def run(self) -> None:
-        """Work until `stop` is set or the service says that this worker is of the past. Epochs that have begun are
-        answered before it returns: a worker that is stopped fails no epoch.
+        """Work until `stop` is set or the service answers 410.
+
+        Epochs that have begun are answered before this returns, so stopping a worker fails no epoch.
         """
         self.registered = self._keep_trying(lambda: self.client.register(self.registration))
         questions = threading.Thread(target=self._guarded, args=(self._answer_questions,), daemon=True)
@@ -110,20 +116,20 @@ class Agent:
             lane.thread.shutdown()
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """Run `work`; whatever ends it badly ends the worker."""
+        """Run `work`; any exception ends the worker."""
         try:
             work()
         except StaleWorkerError:
             log.warning("worker.stale", worker=self.registration.worker)
             self.stop.set()
         except BaseException:
-            # Of a lane nobody else would hear what ended it.
+            # On a lane's thread the exception would otherwise go unreported.
             log.exception("worker.broke", worker=self.registration.worker)
             self.stop.set()
             raise
 
     def _hand_out(self) -> None:
-        """Give each barrier to its graph's lane: one graph's epoch may take as long as it likes, others go on (I10)."""
+        """Submit each barrier to its graph's lane, so that one graph's slow epoch does not delay the others (I10)."""
         while not self.stop.is_set():
             taken = {graph: lane.taken for graph, lane in self.lanes.items()}
             barrier = self._keep_trying(partial(self.client.next_barrier, self.registration.worker, taken))
@@ -168,7 +174,8 @@ class Agent:
             )
             if request is None:
                 continue
-            # Each on a thread of its own: a verification takes minutes, and the poll is the worker's heartbeat.
+            # Each request has a thread of its own, because a verification takes minutes and this poll is the worker's
+            # heartbeat.
             threading.Thread(target=self._guarded_response, args=(request,), daemon=True).start()
 
     def _guarded_response(self, request: Request) -> None:
@@ -182,7 +189,10 @@ class Agent:
             self.stop.set()
 
     def _keep_trying(self, call: Callable[[], T]) -> T:
-        """The service may be restarting: a worker outlives it and comes back with the same answer."""
+        """Repeat `call` until the service answers it. A worker outlives a restart of the service.
+
+        Raises StaleWorkerError after `TRIES_MAX` failures, or when `stop` is set during a wait.
+        """
         failures = 0
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Wires a worker: the only module that knows every concrete class."""
+"""Wire a worker. This is the only module that knows every concrete class."""
 
 import os
 import signal
@@ -37,13 +37,13 @@ from workers.state_store.upkeep import Upkeep
 log = structlog.get_logger("worker")
 
 _OUTSIDE_GENERATIONS = Generation(0)
-"""Questions only read, at a pinned epoch: no generation of theirs can be over."""
+"""The generation of sessions that answer requests. They only read a pinned epoch, so no recovery has to fence them."""
 _JVM_SECONDS = 0.5
-"""How long an error waits to be explained by the end of the JVM: the process ends a moment after its connections."""
+"""How long to wait after an error for the JVM to exit. A dying JVM closes its connections a moment before it exits."""
 
 
 def main() -> None:
-    """Run one worker until it is told to stop."""
+    """Run one worker until it is stopped by a signal, by the service or by the end of its JVM."""
     settings = read_settings()
     _configure_log(settings)
     worker = WorkerId(settings.worker_id or str(uuid.uuid4()))  # noqa: TID251 - identities are made in bootstrap
@@ -67,7 +67,7 @@ def _stop(agent: Agent, _signal: int, _frame: object) -> None:
 
 
 def _end_with(session: Session, agent: Agent) -> None:
-    """A worker without its JVM runs nothing: it has to be replaced."""
+    """Stop the agent when the JVM ends: the worker cannot run anything any more and has to be replaced."""
     session.ended.wait()
     if not agent.stop.is_set():
         log.error("worker.jvm_ended")
@@ -93,7 +93,7 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
 
     def failed(barrier: Barrier, error: Exception) -> Failed | None:
         ended = session.ended.wait(_JVM_SECONDS)
-        # A JVM that somebody killed tells nothing: it is replaced.
+        # A killed JVM gives no reason to blame a job: the worker ends without an answer and is replaced.
         return None if ended and not session.out_of_memory else _failure(worker, barrier, error, exhausted=ended)
 
     client = MetaClient.of(settings.service_url, settings.worker_token.get_secret_value())
@@ -122,14 +122,18 @@ def _executor(
     client: MetaClient,
     graph: GraphId,
 ) -> GraphExecutor:
-    """The graphs of snapshot jobs take turns with their Spark jobs; the database graph waits for none of them (I10)."""
+    """Make the executor of a graph. Snapshot jobs' graphs share one mutex for their Spark jobs; the database graph has
+    none (I10).
+    """
     joins = joins_of(session.spark, partial(_connection_of, client))
     turn = nullcontext() if graph == DATABASE_GRAPH else history
     return GraphExecutor(worker, session.spark, connect, joins, Upkeep(url), turn, pool=f"graph-{graph}")
 
 
 def _connection_of(client: MetaClient, source: SourceId) -> SourceConnection:
-    """Ask how to reach a source. Raises AwayError: while the service is away, its sources are."""
+    """Ask the service for a source's connection data. Raises AwayError when the service is away: its sources then are,
+    too.
+    """
     try:
         return client.source(source)
     except ServiceAwayError as error:
@@ -137,7 +141,9 @@ def _connection_of(client: MetaClient, source: SourceId) -> SourceConnection:
 
 
 def _failure(worker: WorkerId, barrier: Barrier, error: Exception, *, exhausted: bool = False) -> Failed | None:
-    """Return what failed; where the JVM was `exhausted`, only which job was computed then, if any was."""
+    """Return the failure to report. When the JVM was `exhausted` (out of memory), report it only if a job was computing
+    then; otherwise return None.
+    """
     blamed = error if isinstance(error, JobFailedError) else None
     if exhausted and (blamed is None or not blamed.computing):
         return None

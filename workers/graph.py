@@ -1,7 +1,7 @@
-"""One graph on one worker: what its fragments are, and how one epoch of all of them runs.
+"""One graph on one worker: hold its fragments, and run one epoch of all of them.
 
-The order inside an epoch: the mutation acts first (I4); then the runners run, tables before the scans that read them,
-upstream before downstream. What nothing changed and what has no history to read costs nothing. Next:
+Order inside an epoch: the mutation acts first (I4). Then the runners run: tables before the scans that read them, and
+an upstream before its downstreams. A scan without changes and without history to read starts no work. Next:
 `workers.runners.table_scan`.
 """
 
@@ -30,34 +30,36 @@ from workers.state_store.upkeep import Upkeep
 
 @dataclass
 class GraphExecutor:
-    """Runs a graph's epochs. A new generation is a fresh start from the plan of its initial barrier.
+    """Runs a graph's epochs. A new generation starts afresh from the plan of its initial barrier.
 
-    `turn` is held while a Spark job runs: the graphs of snapshot jobs share one, so that however many there are, they
-    leave the database graph as many task slots as it uses (I10).
+    `turn` is a mutex that is held while a Spark job runs. The graphs of all snapshot jobs share one, so however many
+    there are, the database graph keeps as many task slots as it uses (I10).
     """
 
     worker: WorkerId
     spark: SparkSession
     connect: Callable[[Barrier], Stores]
     joins: Mapping[FragmentKind, Join]
-    """What runs each kind of fragment. Statements need none: they have one runner."""
+    """How to make the runner of each kind of fragment. DML fragments have none: a graph has one runner for all of them.
+    """
     upkeep: Upkeep | None = None
     turn: AbstractContextManager[Any] = field(default_factory=nullcontext[None])
     pool: str = "default"
-    """Spark shares its task slots out evenly between the jobs of different pools."""
+    """The Spark scheduler pool. Spark shares its task slots evenly between pools."""
     clock: Callable[[], float] = time.monotonic  # noqa: TID251 - the executor owns the worker's clock
     generation: Generation | None = None
     stores: Stores | None = None
     paused: bool = False
     runners: dict[Place, FragmentRunner] = field(default_factory=dict[Place, FragmentRunner])
     replays: dict[JobId, Replay] = field(default_factory=dict[JobId, Replay])
-    """Of the jobs that do not interleave: those of a graph of their own."""
+    """Replay progress of the snapshot jobs, which run in partial graphs."""
     over: bool = False
-    """Whether nobody waits for its epochs any more."""
+    """Whether this executor was interrupted: the leader no longer waits for its epochs."""
 
     def run(self, barrier: Barrier) -> Collected:
-        """Run one epoch; when it returns, everything it wrote is durable. Raises JobFailedError where one job is to
-        blame.
+        """Run one epoch; when it returns, everything it wrote is durable.
+
+        Raises JobFailedError when one job caused the failure.
         """
         began = self.clock()
         if barrier.kind is BarrierKind.INITIAL:
@@ -80,8 +82,9 @@ class GraphExecutor:
         return self._collected(epoch, reports, consumed)
 
     def interrupt(self) -> None:
-        """End this executor: no Spark job of it begins from now on, and one that runs is cancelled, so that its turn is
-        another's. Called from another thread than the one that hangs.
+        """End this executor: it starts no further Spark job, and its running one is cancelled, which frees `turn`.
+
+        Called from another thread than the one that runs the epoch.
         """
         self.over = True
         for runner in list(self.runners.values()):
@@ -142,15 +145,16 @@ class GraphExecutor:
         )
 
     def _replay_upto(self, barrier: Barrier) -> Epoch | None:
-        """Return how far the change log may be replayed now: only once the snapshot is read, and not while a pause or
-        a limit of 0 holds the job.
+        """Return up to which epoch the change log may be replayed now.
+
+        None while the snapshot is still being read, and while a pause or a limit of 0 stops the job.
         """
         settled = not self.paused and all(runner.settled for runner in self.runners.values())
         return barrier.replay_upto if settled else None
 
     def _replayed(self, epoch: RunningEpoch) -> Epoch | None:
-        """Take over, and return, how far a replay came. Looked at again: a snapshot may have been read to its end in
-        this epoch.
+        """Record and return how far the replay has come. The bound is computed again, because a snapshot may have been
+        completed in this epoch.
         """
         upto = self._replay_upto(epoch.barrier)
         if upto is None:
@@ -181,12 +185,12 @@ class GraphExecutor:
 
     @property
     def _group(self) -> str:
-        """What Spark calls the jobs of this generation."""
+        """The Spark job group of this generation."""
         return f"{self.pool}-{self.generation}"
 
     @contextmanager
     def _spark_turn(self, epoch: Epoch) -> Generator[None]:
-        """Hold the turn of a Spark job of this generation. Raises InterruptedError once it is over."""
+        """Hold `turn` for a Spark job of this generation. Raises InterruptedError after the generation has ended."""
         with self.turn:
             if self.over:
                 raise InterruptedError(f"generation {self.generation} is over")

@@ -1,4 +1,4 @@
-"""The service over HTTP, as a worker calls it (routes in `service.protocol.api`)."""
+"""HTTP client for the service's worker API (routes in `service.protocol.api`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,60 +20,62 @@ SLACK_SECONDS = 20.0
 
 
 class ServiceAwayError(Exception):
-    """The service did not answer, or not in words that we know: try again."""
+    """The service did not answer, or answered with an unexpected status. The caller may try again."""
 
 
 class StaleWorkerError(Exception):
-    """The service says that this worker or its generation is of the past: stop."""
+    """The service answered 410: this worker or its generation is over. The caller must stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetaClient:
-    """Thread-safe: httpx clients are."""
+    """Calls of the worker API. Thread-safe, because httpx clients are."""
 
     http: httpx.Client
 
     @classmethod
     def of(cls, url: str, token: str) -> "MetaClient":
-        """Connect lazily; a connection may be kept for as long as a long poll takes."""
+        """Make a client. It connects at the first call, and waits up to `SLACK_SECONDS` for an answer."""
         headers = {"Authorization": f"Bearer {token}"}
         return cls(httpx.Client(base_url=f"{url}/internal/v1", headers=headers, timeout=SLACK_SECONDS))
 
     def register(self, registration: Registration) -> Registered:
-        """Present this worker."""
+        """Register this worker."""
         answer = self._call("POST", "/workers", registration.model_dump_json())
         return Registered.model_validate_json(answer.content)
 
     def next_barrier(self, worker: WorkerId, taken: Mapping[GraphId, Epoch]) -> Barrier | None:
-        """Wait for the next barrier of any graph besides those that were taken; None when there was none in the
-        service's waiting time.
+        """Wait for the next barrier of any graph that is newer than those in `taken`. None when the service had none
+        within its waiting time.
         """
         known = "&".join(f"taken={graph}:{epoch}" for graph, epoch in taken.items())
         answer = self._call("GET", f"/workers/{worker}/barrier?{known}")
         return Barrier.model_validate_json(answer.content) if answer.content else None
 
     def answer(self, answer: Collected | Failed) -> bool:
-        """Answer a barrier; may be repeated. False when its generation is over: then the answer counts for nothing."""
+        """Send the answer to a barrier; sending it twice is harmless. False when the barrier's generation is over: the
+        answer is then discarded.
+        """
         try:
             self._call("POST", f"/workers/{answer.worker}/answers", answer.model_dump_json())
         except StaleWorkerError:
-            # Whether the worker is of the past as well is what its next poll is told.
+            # The next poll tells whether the worker itself is stale as well.
             return False
         return True
 
     def next_request(self, worker: WorkerId, graph: GraphId) -> Request | None:
-        """Wait for the next question; None when there was none."""
+        """Wait for the next request of the service; None when there was none within its waiting time."""
         answer = self._call("GET", f"/workers/{worker}/request?graph={graph}")
         adapter: TypeAdapter[Any] = REQUEST
         return adapter.validate_json(answer.content) if answer.content else None
 
     def source(self, source: SourceId) -> SourceConnection:
-        """Ask how to reach an external database; kept by nobody but the sessions that are opened with it."""
+        """Ask how to reach an external database. The answer is not cached: only the sessions opened with it hold it."""
         answer = self._call("GET", f"/sources/{source}")
         return SourceConnection.model_validate_json(answer.content)
 
     def respond(self, worker: WorkerId, response: Analyzed | Verified | Rejected) -> None:
-        """Answer a question."""
+        """Send the response to a request."""
         self._call("POST", f"/workers/{worker}/responses", response.model_dump_json())
 
     def _call(self, method: str, path: str, body: str | None = None) -> httpx.Response:

@@ -1,7 +1,7 @@
 """Every environment variable of a worker, read once by `workers.bootstrap`.
 
-Secrets come from files in `TIDEFILL_SECRETS_DIR`, not from the environment: a view's query runs in this process's
-executors.
+Secrets come from files in `TIDEFILL_SECRETS_DIR` instead of the environment, because users' queries run in this
+process's executors.
 """
 
 import os
@@ -14,34 +14,32 @@ LogLevel = Annotated[Literal["debug", "info", "warning", "error", "critical"], B
 
 
 class Settings(BaseSettings):
-    """What a worker has to know. `worker_id` is chosen by the launcher, so that it can tell which process is which
-    worker.
-    """
+    """The settings of a worker. The launcher chooses `worker_id`, so that it can match processes with workers."""
 
     model_config = SettingsConfigDict(env_prefix="TIDEFILL_", extra="ignore", frozen=True)
 
     service_url: str = "http://127.0.0.1:8700"
-    """Where the service is."""
+    """URL of the service."""
     worker_id: str | None = None
-    """Its name, unlike that of any other worker there ever was; unset, it makes one up."""
+    """The worker's id, never reused. Unset, the worker makes up a UUID."""
     graph: int = 1
-    """The graph that it serves: 1 is the database graph, another one that of a serverless job."""
+    """The graph that the worker serves: 1 is the database graph, any other one the graph of a serverless job."""
     worker_token: SecretStr
-    """The worker API's token, as the service has it."""
+    """The worker API's token, the same as the service's."""
     state_store_url: SecretStr
     """The login that owns the versioned tables."""
     spark_master: str = "local[*]"
     """The Spark master: local threads, or a cluster (`spark://..`, `k8s://..`)."""
     spark_conf: dict[str, str] = Field(default_factory=dict)
-    """More Spark settings, as JSON; they win over the worker's own."""
+    """Further Spark settings, as JSON. They override the worker's own."""
     log_format: Literal["console", "json"] = "json"
-    """How the worker logs."""
+    """Format of the log."""
     log_level: LogLevel = "info"
-    """From which level on."""
+    """Lowest level that is logged."""
 
 
 def read_settings() -> Settings:
-    """Read the environment and the secrets' directory. Raises pydantic.ValidationError, which names the variable."""
+    """Read the environment and the secrets directory. Raises pydantic.ValidationError, which names the variable."""
     values: dict[str, Any] = {}
     secrets = os.environ.get("TIDEFILL_SECRETS_DIR")
     if secrets:

@@ -1,1 +1,1 @@
-"""Pure decisions of scans: positions, marking, paging, finishing, throttle budget."""
+"""Decide what scans read: positions, marking, pages, throttle budgets and time slices. Pure: no I/O."""

@@ -1,4 +1,4 @@
-"""What an actor may do in one epoch, as it travels to the task that does it."""
+"""The part of an epoch that each actor may do, as sent to the task that does it."""
 
 from pydantic import BaseModel, ConfigDict
 
@@ -8,7 +8,7 @@ from service.protocol.vnodes import Runs
 
 
 class ActorTask(BaseModel):
-    """One actor. `permits` None is any number of rows, 0 is none."""
+    """One actor. `permits` is the number of rows that it may read; None is unlimited, 0 is none."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -18,7 +18,7 @@ class ActorTask(BaseModel):
 
 
 class FragmentTask(BaseModel):
-    """One fragment: what differs from its last epoch. `curr` is the epoch of what it writes."""
+    """One fragment: the values that change from epoch to epoch. `curr` is the epoch of the versions that it writes."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -1,14 +1,17 @@
-"""Permits of one actor: a bucket that fills with time. It delays history only; live changes never ask (I5)."""
+"""The permits of one actor: a token bucket that fills with time. It delays history only; live changes take no permits
+(I5).
+"""
 
 from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """`limit` in rows per second (None: unlimited, 0: paused). `at` is on the worker's monotonic clock.
+    """A token bucket. `limit` is in rows per second (None: unlimited, 0: paused), `at` is on the worker's monotonic
+    clock.
 
-    The bucket holds max(1, limit x interval) and starts empty, also after a recovery, so that a limit of n is kept
-    over any window within one page (I4).
+    The bucket holds max(1, limit x interval) and starts empty, also after a recovery, so that a limit of n is kept over
+    any window within one page (I4).
     """
 
     limit: int | None
@@ -17,7 +20,7 @@ class Budget:
 
     @property
     def permits(self) -> int | None:
-        """Rows that may be read now; None is any number."""
+        """Rows that may be read now; None is unlimited."""
         return None if self.limit is None else int(self.tokens)
 
     def refilled(self, now: float, *, interval_seconds: float) -> "Budget":
@@ -35,5 +38,5 @@ class Budget:
         return replace(self, tokens=self.tokens - rows)
 
     def throttled(self, limit: int | None, *, now: float) -> "Budget":
-        """Return an empty bucket with another limit."""
+        """Return an empty bucket with `limit`."""
         return Budget(limit, now)

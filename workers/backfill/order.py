@@ -1,9 +1,11 @@
-"""The order of a key, said once and printed twice: as a page predicate for Postgres, as a marking predicate for Spark.
+"""Print the order of a key as SQL: as a page predicate for Postgres, and as a marking predicate for Spark.
 
-A position splits the keys of a vnode in two: those at or before it have been backfilled, those after it have not. A
-page reads what is *after* (Postgres, against literals); marking asks whether a live change is *not after* (Spark,
-against position columns that travel beside each change, so that the query text, and with it Spark's generated code,
-is the same in every epoch). NULL is largest: last ascending, first descending, as the storage index has it.
+A position divides the keys of a vnode: those at or before it have been backfilled, those after it have not. A page
+reads the keys *after* it; Postgres compares them with literals. Marking keeps a live change whose key is *not after*
+it. Spark compares the change with position columns that travel with it. The query text, and with it Spark's generated
+code, is therefore the same in every epoch.
+
+NULL is the largest value: last ascending, first descending, as in the storage index.
 """
 
 from collections.abc import Sequence
@@ -15,11 +17,12 @@ from service.protocol.quoting import quoted, quoted_text
 from service.protocol.relation import TRAVEL_PREFIX, Relation
 
 Position = tuple[str | None, ...]
-"""A key as Postgres texts, in key order; None is NULL."""
+"""A key as Postgres texts, in key order. None is NULL."""
 
 POSITION_STATE: Final = f"{TRAVEL_PREFIX}position"
-"""The name of the column beside each change: 0 its vnode is not started, 1 in progress at
-`position_column`, 2 completed."""
+"""The column that carries the position's state with each change: not started, in progress or completed. The key is in
+the columns named by `position_column`.
+"""
 NOT_STARTED: Final = 0
 IN_PROGRESS: Final = 1
 COMPLETED: Final = 2
@@ -49,12 +52,12 @@ def position_column(index: int) -> str:
 
 
 def literal(text: str | None, kind: ColumnType) -> str:
-    """Return a Postgres literal. Needs `standard_conforming_strings`, which is on since 9.1."""
+    """Return a Postgres literal. It needs `standard_conforming_strings`, which is on by default since Postgres 9.1."""
     return "null" if text is None else f"{quoted_text(text)}::{kind}"
 
 
 def after_postgres(key: Sequence[KeyPart], position: Position) -> str:
-    """Return a Postgres condition: the row's key comes after `position`."""
+    """Return a Postgres condition that is true where the row's key comes after `position`."""
     assert len(key) == len(position)
     if _comparable_as_row(key, position):
         return _as_row(key, "<" if key[0].descending else ">", position)
@@ -66,28 +69,30 @@ def after_postgres(key: Sequence[KeyPart], position: Position) -> str:
 
 
 def upto_postgres(key: Sequence[KeyPart], position: Position) -> str:
-    """Return a Postgres condition: the row's key does not come after `position`."""
+    """Return a Postgres condition that is true where the row's key does not come after `position`."""
     if _comparable_as_row(key, position):
         return _as_row(key, ">=" if key[0].descending else "<=", position)
     return f"({_last_postgres(key[0], position[0])}{after_postgres(key, position)} is not true)"
 
 
 def _last_postgres(part: KeyPart, text: str | None) -> str:
-    """Said once more of the first column alone: where an index may stop to read."""
+    """Return a redundant upper bound on the first key column, which lets an index scan stop there."""
     if text is None or (part.nullable and part.descending):
         return ""
     return f"{quoted(part.name)} {'>=' if part.descending else '<='} {literal(text, part.type)} and "
 
 
 def _bound_postgres(part: KeyPart, text: str | None) -> str:
-    """Said once more of the first column alone: an index begins to read there, which alternatives do not tell it."""
+    """Return a redundant lower bound on the first key column. An index scan starts there; it cannot derive a start from
+    the alternatives.
+    """
     if text is None or (part.nullable and not part.descending):
         return ""
     return f"{quoted(part.name)} {'<=' if part.descending else '>='} {literal(text, part.type)} and "
 
 
 def marked_spark(key: Sequence[KeyPart]) -> str:
-    """Return a Spark SQL condition, never NULL: the row's vnode is complete, or its key is at or before it."""
+    """Return a Spark SQL condition, never NULL: the row's vnode is completed, or its key is not after the position."""
     prefix = _not_after_spark(list(key), 0)
     return f"(`{POSITION_STATE}` = {COMPLETED} or (`{POSITION_STATE}` = {IN_PROGRESS} and {prefix}))"
 
@@ -133,7 +138,7 @@ def _before_spark(column: str, position: str, *, descending: bool) -> str:
 
 
 def _position_spark(kind: ColumnType, index: int) -> str:
-    """The position's value travels as text, whatever the key's type."""
+    """Return the position's value in the key column's type. It travels as text, whatever the type."""
     name = f"`{position_column(index)}`"
     if kind.name is TypeName.BYTEA:
         return f"unhex(substr({name}, 3))"

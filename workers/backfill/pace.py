@@ -1,49 +1,53 @@
-"""How long an epoch may read history: the interval less what the epoch takes besides, as measured."""
+"""Compute how long an epoch may read history: the interval less the measured time of everything else in the epoch."""
 
 from dataclasses import dataclass, replace
 from typing import Final
 
 SLICE_MIN_SECONDS: Final = 0.05
-"""One page at least is read anyway; this keeps the estimate of the rest from starving the slice altogether."""
+"""One page is read in any case. This minimum keeps a high overhead estimate from reducing the slice to nothing."""
 SLICE_SHARE_MIN: Final = 0.2
-"""On a machine so busy that an epoch's overhead takes the whole interval, barriers become a fifth slower rather than
-history standing still.
+"""Minimum share of the time available. On a machine so busy that the overhead takes the whole interval, barriers become
+a fifth slower so that history still advances.
 """
 SPARE_SHARE: Final = 0.04
-"""Left of the interval: estimates are means, and half of the barriers shall still be published within it."""
+"""Share of the interval that stays free. Estimates are means, and half of the barriers must still be published within
+the interval.
+"""
 OWN_GRAPH_INTERVALS: Final = 1.6
-"""How many intervals an epoch may take where nobody else waits for it."""
+"""How many intervals an epoch of a partial graph may take. No other job waits for it."""
 FORGETTING: Final = 0.3
-"""Weight of the newest measurement: three epochs after a change of load the estimate is about right."""
+"""Weight of the newest measurement. The estimate is about right three epochs after a change of load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`overhead_seconds` estimates a job's time outside the slice: starting the job, flushing what is in flight,
+    """`overhead_seconds` estimates a job's time outside its slice: starting the job, flushing rows in flight,
     committing.
     """
 
     overhead_seconds: float = 0.2
 
     def slice_seconds(self, available_seconds: float) -> float:
-        """Return the time slice of a job that has so much of the interval to itself."""
+        """Return the time slice of a job that has `available_seconds` of the interval to itself."""
         return max(available_seconds - self.overhead_seconds, available_seconds * SLICE_SHARE_MIN, SLICE_MIN_SECONDS)
 
     def measured(self, *, job_seconds: float, slice_seconds: float) -> "Pace":
-        """Return the pace after a job that used its whole slice. Jobs that stopped early say nothing of the
-        flush.
+        """Return the pace after a job that used its whole slice. A job that stopped early does not show how long its
+        flush takes.
         """
         overhead = max(job_seconds - slice_seconds, 0.0)
         return replace(self, overhead_seconds=self.overhead_seconds * (1 - FORGETTING) + overhead * FORGETTING)
 
 
 COPYING: Final = Pace(overhead_seconds=0.06)
-"""Before anything was measured, of pages that are copied inside the store."""
+"""The initial estimate for pages that are copied inside the state store."""
 
 
 def epoch_seconds(interval_seconds: float, *, alone: bool) -> float:
-    """Return how long an epoch may take: in a graph that one job has to itself, so that nobody else is held up, longer
-    than the interval of barriers, but so that a pause acts within two.
+    """Return how long an epoch may take.
+
+    In a graph that one job has to itself (`alone`) this is longer than the interval of barriers, because no other job
+    waits. It is still short enough for a pause to act within two intervals.
     """
     return interval_seconds * (OWN_GRAPH_INTERVALS if alone else 1)
 
@@ -52,14 +56,17 @@ PAGE_ROWS_FIRST: Final = 2_000
 PAGE_ROWS_MIN: Final = 100
 PAGE_ROWS_MAX: Final = 40_000
 PAGE_BYTES: Final = 4 << 20
-"""A page lives in memory whole, once per actor (I8)."""
+"""Size limit of a page. Each actor holds a whole page in memory (I8)."""
 PAGE_SECONDS: Final = 0.1
-"""The slice is overrun by half a page on average."""
+"""Time limit of a page. A slice is overrun by half a page on average."""
 
 
 def page_rows_after(page_rows: int, *, rows: int, size_bytes: int, seconds: float) -> int:
-    """Return the page size that keeps a page near its bytes and its time, given what the last one was; it at most
-    quadruples at once. A page that history or the permits cut short says nothing of either.
+    """Return the next page size: it keeps a page near `PAGE_BYTES` and `PAGE_SECONDS`, given the last page's rows, size
+    and time.
+
+    The size at most quadruples at once. It does not change after a page that the end of history or the permits cut
+    short.
     """
     if rows * 2 < page_rows:
         return page_rows
@@ -68,8 +75,8 @@ def page_rows_after(page_rows: int, *, rows: int, size_bytes: int, seconds: floa
 
 
 def share_of(interval_seconds: float, *, elapsed_seconds: float, jobs: int) -> float:
-    """Return what is left of an interval for each of `jobs` jobs that still have to run in it, one after the other.
+    """Return the time left in an interval for each of `jobs` jobs that still have to run in it, one after the other.
 
-    `elapsed_seconds` is all that the barrier has taken so far and will take without them.
+    `elapsed_seconds` is all the time that the barrier has taken so far and will take apart from them.
     """
     return max(interval_seconds * (1 - SPARE_SHARE) - elapsed_seconds, 0.0) / max(jobs, 1)

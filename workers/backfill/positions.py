@@ -1,15 +1,16 @@
-"""Positions of one actor's vnodes, and the pages that move them. Pure; storage comes in as a function.
+"""Positions of one actor's vnodes, and the pages that advance them. Pure: storage comes in as a function.
 
-Per vnode: not started (no entry), in progress at a key, or completed. A page is a *range of keys*, the same in all
-vnodes of one *block*: everything after their positions and up to a key, which becomes their position. Nothing of it
-has to be sorted or cut off, so that the store may read it in the order in which it lies, and where rows lie in the
-order of their key, as most do, a page is a part of the table read from end to end, once per block. Where the page ends
-is asked of the store first: keys are spread over the vnodes by their hash, so that the keys of one vnode say where a
-page of about so many rows ends, and those of a few whether the rest is a page; where permits are counted, all of them
-are asked.
+A vnode is not started (it has no entry), in progress at a key, or completed. A page is a *range of keys*, the same in
+all vnodes of one *block*: everything after their positions up to one key, which becomes their position. Pages need no
+sorting and no cut, so the store may read rows in physical order. Where rows lie in key order, as in most tables, a page
+is one contiguous part of the table, read once per block.
 
-With blocks of one vnode the positions of an actor are *one* position, the pair (vnode, key) in storage order: what
-comes before that vnode is completed, and what comes after it has not started.
+The page's upper key is asked of the store first. Keys are hash-distributed over the vnodes, so one vnode's keys predict
+where a page of about the wanted rows ends. A few vnodes confirm that the rest of the block fits in a page. With a rate
+limit, all vnodes of the block are asked, so that the page has exactly the wanted rows.
+
+With blocks of one vnode an actor's whole position is one pair (vnode, key): in storage order, earlier vnodes are
+completed and later ones not started.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,18 +23,19 @@ from service.protocol.vnodes import Runs, vnodes_of
 from workers.backfill.order import Position
 
 BLOCK_VNODES: Final = 32
-"""How many neighbours are read side by side. More would read the table fewer times over; fewer leave fewer positions
-to be stored in an epoch.
+"""Adjacent vnodes that are read together. A larger block reads the table fewer times. A smaller one leaves fewer
+positions to store in an epoch.
 """
 SAMPLED: Final = 4
-"""So many vnodes that have less left than their share of a page say that the whole block has."""
+"""When this many vnodes have less left than their share of a page, the whole block is taken to have less than a page.
+"""
 ONE_VNODE: Final = 1
-"""The block of an actor with one position."""
+"""The block size of an actor with a single position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What is left of one vnode: the rows after a key, or from its start; `rows` were read before."""
+    """The remaining key range of one vnode: the rows after a key, or from the start. `rows` were read before."""
 
     vnode: int
     after: Position | None = None
@@ -41,21 +43,23 @@ class Span:
 
 
 Block = Sequence[Span]
-"""What a page may read of: vnodes in storage order."""
+"""The vnodes that a page may read, in storage order."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageSize:
-    """How many rows a page shall have: `exact` not one more (and fewer only at the end), otherwise about so many."""
+    """The wanted rows of a page. With `exact` no page has more, and only the last one has fewer; otherwise about as
+    many.
+    """
 
     rows: int
     exact: bool
 
 
 class Page(Protocol):
-    """What a read gave: the vnodes it read of, each with the key up to which it did (None: to its end), and their rows.
+    """The result of a read: the rows of each vnode, and the key up to which each was read (None: to its end).
 
-    A vnode whose position is already past the page's end is not among them; at least one always is.
+    A vnode whose position is already past the page's end is not included. At least one vnode is.
     """
 
     @property
@@ -65,7 +69,7 @@ class Page(Protocol):
 
 
 def alike(block: Block) -> Mapping[Position | None, Block]:
-    """Return a block's spans by where they stand."""
+    """Group a block's spans by their position."""
     standing: dict[Position | None, list[Span]] = {}
     for span in block:
         standing.setdefault(span.after, []).append(span)
@@ -73,9 +77,11 @@ def alike(block: Block) -> Mapping[Position | None, Block]:
 
 
 def samples(block: Block) -> Iterator[Block]:
-    """Yield spans whose keys say where a page ends, and more of them for where those have too few keys left: of those
-    that are furthest behind, so that no page reads much more of them than of the others; of these the ones that gave
-    most, for one that has few keys says little. Where the last ones have too few left as well, so has the block.
+    """Yield vnodes to sample for estimating a page's upper key: first one, then up to `SAMPLED`.
+
+    The vnodes that are furthest behind are taken, so that pages advance all vnodes evenly. Of these, the ones with the
+    most rows so far come first, because a vnode with few keys estimates poorly. The next sample is tried when the last
+    had too few keys left. When the last sample has too few as well, the whole block has less than a page left.
     """
     behind = min(
         alike(block).values(), key=lambda spans: (spans[0].after is not None, sum(s.rows for s in spans) / len(spans))
@@ -86,12 +92,12 @@ def samples(block: Block) -> Iterator[Block]:
 
 
 def share_of_page(page_rows: int, some: Block, block: Block) -> int:
-    """Return how many rows of `some` a page of the block has."""
+    """Return how many rows of `some` belong to a page of `block`; at least 1."""
     return max(page_rows * len(some) // len(block), 1)
 
 
 def shared_out(rows: int, vnodes: Sequence[int]) -> Mapping[int, int]:
-    """Return the rows of a page by vnode where only their number is known: as the hash of keys has it, evenly."""
+    """Divide a page's rows over its vnodes where only the total is known: evenly, as the hash distributes keys."""
     each, more = divmod(rows, len(vnodes))
     return {vnode: each + (place < more) for place, vnode in enumerate(vnodes)}
 
@@ -101,7 +107,7 @@ P = TypeVar("P", bound=Page)
 
 @dataclass
 class Positions:
-    """The positions of one actor. Invariant: every vnode is of `runs`; `rows` of a vnode never decreases."""
+    """The positions of one actor. Invariant: every vnode belongs to `runs`; the `rows` of a vnode never decrease."""
 
     runs: Runs
     by_vnode: dict[int, VnodePosition] = field(default_factory=dict)
@@ -115,12 +121,14 @@ class Positions:
 
     @property
     def completed(self) -> bool:
-        """Whether every vnode is."""
+        """Whether every vnode is completed."""
         done = sum(position.state is PositionState.COMPLETED for position in self.by_vnode.values())
         return done == sum(last - first + 1 for first, last in self.runs)
 
     def next_block(self) -> Block:
-        """Return what to read next: what is not completed of the first block that is not; nothing when all is read."""
+        """Return the first block with vnodes that are not completed, and of it those vnodes; empty when all history is
+        read.
+        """
         block: list[Span] = []
         for vnode in vnodes_of(self.runs):
             if block and vnode // self.block_vnodes != block[0].vnode // self.block_vnodes:
@@ -133,7 +141,7 @@ class Positions:
         return block
 
     def record(self, block: Block, page: Page) -> None:
-        """Move the positions over a page that was read of a block."""
+        """Advance the positions over a page that was read from `block`."""
         reached = page.reached
         assert reached, "a page that leads nowhere"
         assert page.rows.keys() <= reached.keys() <= {span.vnode for span in block}, (block, page.rows, reached)
@@ -159,9 +167,9 @@ class Positions:
 
 
 def redistributed(held: Sequence[Positions], owned: Sequence[Runs]) -> list[Positions]:
-    """Deal the vnodes of some actors out to others: each takes its position along, and its rows (I11).
+    """Assign the vnodes of some actors to others. Each vnode keeps its position and its row count (I11).
 
-    The vnodes stay the same, each owned once.
+    Invariant: the set of vnodes stays the same, and each has one owner.
     """
     before = sorted(vnode for positions in held for vnode in vnodes_of(positions.runs))
     after = sorted(vnode for runs in owned for vnode in vnodes_of(runs))
@@ -188,11 +196,11 @@ def pages(
     permits: int | None,
     more_time: Callable[[], bool],
 ) -> Iterator[P]:
-    """Read pages and move `positions` over them until history ends, the permits are used up, or the time is over.
+    """Read pages and advance `positions` over them until history ends, the permits are used up, or the time is over.
 
-    `page_rows` says how large the next page may be, and `permits` how many rows may be read (None: any number). About
-    a page of rows is read where there are permits, however little time there is: otherwise a busy upstream could
-    starve history for ever, and a tiny one take an epoch for each of its blocks.
+    `page_rows` gives the size of the next page, and `permits` how many rows may be read (None: unlimited). While there
+    are permits, rows for more than half a page are read even without time. Otherwise a busy upstream could starve
+    history for ever, and a tiny one would need an epoch for each of its blocks.
     """
     left, done = permits, 0
     while block := positions.next_block():

@@ -1,1 +1,1 @@
-"""What computes a table scan's part of an epoch: Spark, or the state store itself. Next: `workers.engines.port`."""
+"""Compute a table scan's part of an epoch, in Spark or in the state store. Next: `workers.engines.port`."""

@@ -1,7 +1,7 @@
-"""Which row a query cannot transform: Spark's errors tell the reason, never the row.
+"""Find the row that a query cannot transform. Spark's errors give the reason, but never the row.
 
-The failed epoch's rows are read once more, outside any transaction, and halves of what fails are tried until one row
-is left. It takes seconds, once a job has failed for a reason of its own; a row that has gone meanwhile is not found.
+The failed epoch's rows are read again, outside any transaction. A batch that fails is bisected until one row is left.
+This runs only after a job has failed by its own fault, and takes seconds. A row that has gone meanwhile is not found.
 """
 
 import time
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 def find_failing_row(spark: SparkSession, scan: ScanTask, plan: StatelessPlan, task: EpochTask) -> str | None:
-    """Return the key of a row that fails, as `(id) = (5)`, or None where none was found in time."""
+    """Return the key of a row that fails, as `(id) = (5)`, or None if none was found in time."""
     try:
         return _search(spark, scan, plan, task)
     except Exception:
@@ -44,12 +44,12 @@ def _search(spark: SparkSession, scan: ScanTask, plan: StatelessPlan, task: Epoc
         frame = spark.range(0, 1, 1, 1).mapInArrow(rows, spark_schema(input_schema(scan.upstream)))
         try:
             project(frame, plan).write.format("noop").mode("overwrite").save()
-        except Exception:  # noqa: BLE001 - whatever it is, these rows bring it about
+        except Exception:  # noqa: BLE001 - any error counts: these rows cause it
             return True
         return False
 
     for index in range(len(task.actors)):
-        # Nothing is copied in the store: that would be a write.
+        # Without the pushdown, nothing is copied in the store: that would be a write.
         for batch in read_rows(replace(scan, pushdown=None), task, index):
             if _monotonic() > ends:
                 return None
@@ -59,7 +59,7 @@ def _search(spark: SparkSession, scan: ScanTask, plan: StatelessPlan, task: Epoc
 
 
 def smallest(batch: pa.RecordBatch, fails: Callable[[pa.RecordBatch], bool]) -> pa.RecordBatch:
-    """Return one row of a batch that fails; it fails by itself, too, unless several only fail together."""
+    """Bisect a failing batch and return one of its rows. The row fails alone, unless rows fail only in combination."""
     while batch.num_rows > 1:
         half = batch.num_rows // 2
         first = batch.slice(0, half)
@@ -68,7 +68,7 @@ def smallest(batch: pa.RecordBatch, fails: Callable[[pa.RecordBatch], bool]) -> 
 
 
 def shown_key(upstream: Relation, row: pa.RecordBatch) -> str:
-    """Return the key of a batch of one row, as Postgres shows keys."""
+    """Return the key of a batch of one row, formatted as Postgres shows keys."""
     names = [part.name for part in upstream.key]
     values: dict[str, Any] = row.select(names).to_pylist()[0]
     texts = [key_text(values[name], upstream.column(name).type) for name in names]
@@ -76,4 +76,4 @@ def shown_key(upstream: Relation, row: pa.RecordBatch) -> str:
 
 
 def _monotonic() -> float:
-    return time.monotonic()  # noqa: TID251 - a search that nobody waits for any more is given up
+    return time.monotonic()  # noqa: TID251 - the search ends after LIMIT_SECONDS

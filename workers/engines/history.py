@@ -1,4 +1,4 @@
-"""An actor's part of an epoch as far as history goes: pages until its slice or its permits are used up."""
+"""Read history for one actor in one epoch: pages until its slice or its permits are used up."""
 
 import time
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ class ActorHistory:
         )
 
     def pages(self) -> Iterator[ArrowPage]:
-        """Read the pages; what was copied is durable when they end."""
+        """Yield the pages. Rows that were copied inside the store are durable when the iteration ends."""
         permits = self.task.actors[self.index].permits
         with page_reader(self.scan, self.task, self.positions) as read_page:
             sized = _SizedPages(read_page, self.page_rows)
@@ -47,7 +47,7 @@ class ActorHistory:
                 yield page
 
     def report(self) -> dict[str, Any]:
-        """Return what is told of it."""
+        """Return the reader's part of the actor's outcome, as JSON values."""
         return {
             "actor": self.index,
             "positions": [position.model_dump(mode="json") for position in self.positions.take_changed()],
@@ -65,7 +65,9 @@ class ActorHistory:
 
 
 def page_reader(scan: ScanTask, task: EpochTask, positions: Positions) -> AbstractContextManager[PageReader]:
-    """A query that the store can answer is copied inside it: its rows meet Spark only when they change."""
+    """Return the reader of pages. A query that the store can answer itself is copied inside it, so its pages have no
+    rows to pass through Spark.
+    """
     if scan.pushdown is None or not positions.next_block():
         at = task.reading.at
         return nullcontext(lambda block, size: scan.store.read_page(scan.upstream, block, at=at, size=size))
@@ -74,7 +76,7 @@ def page_reader(scan: ScanTask, task: EpochTask, positions: Positions) -> Abstra
 
 @dataclass
 class _SizedPages:
-    """Reads pages and learns from each how large the next may be."""
+    """Reads pages, and derives the next page size from each."""
 
     page_reader: PageReader
     page_rows: int
@@ -92,6 +94,6 @@ class _SizedPages:
 
 
 def outcome_of(values: dict[str, Any]) -> ActorOutcome:
-    """Return the outcome that was told as JSON."""
+    """Return an outcome from its JSON values."""
     positions = tuple(VnodePosition.model_validate(position) for position in values.pop("positions"))
     return ActorOutcome(positions=positions, **values)

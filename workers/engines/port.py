@@ -1,11 +1,13 @@
-"""What a table scan needs of an engine: to compute its part of an epoch.
+"""The protocol of an engine: it computes a table scan's part of an epoch.
 
-In epoch `(prev, curr]`, once every upstream fragment has written `curr`: **first** the changes in `(prev, curr]` are
-forwarded where their key is at or before the position stored at prev; **then** pages after that position are read *at
-curr* until the slice or the permits are used up. A page row and a change of one key never meet in an epoch, and a
-page that reaches the end loses nothing (I1). An update is two halves, an old version that is closed and a new one
-that is inserted, each marked by its own key, so a half-visible update becomes a plain insert or delete. Arrangement and
-NoShuffle differ in who the actors are and in how many vnodes a page of theirs reads. Next: `workers.engines.spark`.
+Epoch `(prev, curr]` runs once every upstream fragment has written `curr`. **First** the changes in `(prev, curr]` are
+forwarded, if their key is at or before the position stored at prev. **Then** pages after that position are read *as of
+curr* until the slice or the permits are used up. A page row and a change of the same key therefore never meet in one
+epoch, and the page that reaches the end misses nothing (I1).
+
+An update has two halves: an old version that is closed and a new one that is inserted. Each is marked by its own key,
+so an update with only one half inside the prefix becomes a plain insert or delete. Arrangement and NoShuffle scans
+differ in their actors and in the number of vnodes that a page reads. Next: `workers.engines.spark`.
 """
 
 from dataclasses import dataclass
@@ -20,14 +22,16 @@ from workers.state_store.port import VersionedStore
 
 
 class EpochTask(FragmentTask):
-    """One fragment's epoch, and what it reads of its upstream."""
+    """One fragment's epoch, with the read window of its upstream."""
 
     reading: Reading
 
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """One fragment in one generation: what is the same in every epoch, and travels in the tasks' closures."""
+    """One fragment in one generation: the values that stay the same in every epoch. They travel in the closures of
+    tasks.
+    """
 
     store: VersionedStore
     upstream: Relation
@@ -39,8 +43,8 @@ class ScanTask:
 
 @dataclass(frozen=True, slots=True)
 class ActorOutcome:
-    """What one actor did. `positions` are those that changed, `page_rows` is how large its next page may be; seconds
-    are from the task's start.
+    """The result of one actor. `positions` are those that changed; `page_rows` is the size of its next page; seconds
+    count from the task's start.
     """
 
     actor: int
@@ -58,9 +62,11 @@ class ScanEngine(Protocol):
     """Computes one fragment's part of its epochs, in one generation."""
 
     def run(self, task: EpochTask) -> list[ActorOutcome]:
-        """Run one epoch; when it returns, every actor's transaction is durable. Raises what the store or Spark does."""
+        """Run one epoch. When this returns, every actor's transaction is durable. Raises the errors of the store and of
+        Spark.
+        """
         ...
 
     def give_up(self) -> None:
-        """Have `run` on another thread fail soon, whatever it waits for: nothing of it can be written any more (I7)."""
+        """Make `run` on another thread fail soon, whatever it waits for. Nothing of it can be written any more (I7)."""
         ...

@@ -1,4 +1,4 @@
-"""The rows between a reader and Spark: operation, report, position beside it, then the upstream's row as it travels."""
+"""The rows between a reader and Spark: operation, report, position, then the upstream's row in its wire types."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from workers.state_store.postgres import read_schema
 
 
 def input_schema(upstream: Relation) -> pa.Schema:
-    """The rows that a reader gives: operation, position beside it, report, then the upstream's row as it travels."""
+    """Return the schema of a reader's rows: operation, report, position, then the upstream's row in its wire types."""
     positions = [pa.field(position_column(index), pa.string()) for index in range(len(upstream.key))]
     return pa.schema(
         [
@@ -28,7 +28,7 @@ def input_schema(upstream: Relation) -> pa.Schema:
 
 
 class PositionColumns:
-    """Puts the position of its vnode beside each change, as columns."""
+    """Adds to each change the position of its vnode, as columns."""
 
     def __init__(self, positions: Positions, parts: int) -> None:
         vnodes = range(1 + max(last for _, last in positions.runs))
@@ -54,10 +54,10 @@ def _state(position: VnodePosition | None) -> int:
 def row_batch(
     schema: pa.Schema, operation: int, batch: pa.RecordBatch, beside: "list[pa.Array[Any]] | None"
 ) -> pa.RecordBatch:
-    """Return rows as a reader gives them; `beside` None: they need no marking."""
+    """Return rows in the schema of a reader. `beside` holds the position columns; None for rows without marking."""
     count = batch.num_rows
     if beside is None:
-        # A page row needs no marking: its position is the one that it makes.
+        # A page row needs no marking, because its own read advances the position past it.
         parts = len(schema) - 3 - batch.num_columns
         beside = [repeated(COMPLETED, count), *(pa.nulls(count, pa.string()) for _ in range(parts))]
     columns = [repeated(operation, count), pa.nulls(count, pa.string()), *beside, *batch.columns]
@@ -65,10 +65,10 @@ def row_batch(
 
 
 def repeated(value: int, count: int) -> "pa.Array[Any]":
-    """Return a column of one small number."""
+    """Return an int8 column that repeats `value`."""
     return pa.repeat(pa.scalar(value, pa.int8()), count)
 
 
 def actor_indexes(batch: pa.RecordBatch) -> list[int]:
-    """Return which actors a partition of `spark.range` stands for."""
+    """Return the actors that a partition of `spark.range` stands for."""
     return [int(index) for index in batch.column(0).to_pylist() if index is not None]

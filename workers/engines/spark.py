@@ -2,8 +2,9 @@
 
     task: reader (python, Arrow) -> marking, filter, projection (Spark SQL) -> writer (python, Arrow)
 
-Pages of a query that the store can answer itself are copied inside the store by the reader; then only changes travel.
-The reader ends with one control row that carries, as JSON, what it did; the writer turns it into the actor's outcome.
+If the store can answer the query itself, the reader copies pages inside the store, and only changes travel through
+Spark. The reader ends with one control row that carries its report as JSON. The writer turns it into the actor's
+outcome.
 """
 
 import json
@@ -35,11 +36,11 @@ class SparkEngine:
         return outcomes
 
     def give_up(self) -> None:
-        """Spark cancels its jobs by their group."""
+        """Do nothing: Spark cancels running jobs by their job group (`GraphExecutor.interrupt`)."""
 
 
 def frame(spark: SparkSession, scan: ScanTask, plan: StatelessPlan) -> DataFrame:
-    """Return the job's frame: each actor's rows are read, made into the query's and written by one task."""
+    """Return the job's frame: one task per actor reads its rows, transforms them by the query and writes them."""
     read = spark.range(0, scan.actors, 1, scan.actors).mapInArrow(
         partial(_read_actors, scan), spark_schema(input_schema(scan.upstream))
     )
@@ -47,7 +48,7 @@ def frame(spark: SparkSession, scan: ScanTask, plan: StatelessPlan) -> DataFrame
 
 
 def project(read: DataFrame, plan: StatelessPlan) -> DataFrame:
-    """Return what the query makes of the rows that a reader gives."""
+    """Apply the query to the rows of a reader."""
     return read.selectExpr(*plan.typed).where(plan.kept).selectExpr(*plan.projected).selectExpr(*plan.written)
 
 
@@ -62,7 +63,9 @@ def _read_actors(scan: ScanTask, batches: Iterator[pa.RecordBatch]) -> Iterator[
 
 
 def read_rows(scan: ScanTask, task: EpochTask, index: int) -> Iterator[pa.RecordBatch]:
-    """Yield what one actor has to transform in an epoch: marked changes, then pages, then its control row."""
+    """Yield the rows that one actor has to transform in an epoch: changes with their positions, then pages, then the
+    control row.
+    """
     history = ActorHistory(scan, task, index)
     schema, reading = input_schema(scan.upstream), task.reading
     upstream_rows = 0
@@ -88,7 +91,7 @@ def _write_actor(scan: ScanTask, batches: Iterator[pa.RecordBatch]) -> Iterator[
             if controls.null_count == batch.num_rows:
                 yield batch
                 continue
-            # The control row is the reader's last, so it ends its batch.
+            # The control row is the reader's last one, so it is the last of its batch.
             report.update(json.loads(controls[-1].as_py()))
             if batch.num_rows > 1:
                 yield batch.slice(0, batch.num_rows - 1)

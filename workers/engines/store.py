@@ -1,7 +1,7 @@
-"""The engine for queries that the state store can answer itself: nothing travels.
+"""The engine for queries that the state store can answer itself: no rows travel to Spark.
 
-Pages are copied inside the store, on a thread of the worker for each actor. Once no history is left, changes need no
-marking, and are carried over inside the store as well.
+Pages are copied inside the store, with one thread of the worker per actor. After all history is read, changes need no
+marking, and are copied inside the store as well.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from workers.state_store.port import Replayed, Written
 
 
 def copied_in_store(query: Pushdown | None, reading: Reading, *, finished: bool) -> bool:
-    """Whether nothing travels in an epoch: the store answers the query, and nothing changed, or nothing has to be
-    marked since the history is `finished`.
+    """Whether the store computes an epoch alone: it answers the query, and either nothing changed, or no change needs
+    marking because history is `finished`.
     """
     return query is not None and (finished or not reading.changes)
 
 
 class StoreEngine:
-    """Copies in the store, at most `at_once` actors at a time: no more than Spark would run tasks."""
+    """Copies in the store, for at most `at_once` actors at a time, as many as Spark would run tasks."""
 
     def __init__(self, scan: ScanTask, *, at_once: int) -> None:
         self._scan = scan
@@ -49,7 +49,10 @@ class StoreEngine:
 
 
 def copy_rows(scan: ScanTask, task: EpochTask, index: int, given_up: Callable[[], bool]) -> ActorOutcome:
-    """Do what `read_rows` has one actor do in an epoch in which nothing travels."""
+    """Do for one actor what `read_rows` and the Spark job would do, in an epoch in which no rows travel.
+
+    Raises InterruptedError when `given_up` says so between pages.
+    """
     history = ActorHistory(scan, task, index)
     changes = _copy_changes(scan, task, index)
     for _ in history.pages():
