@@ -16,7 +16,9 @@ from service.protocol.request import REQUEST, Analyzed, Rejected, Request, Verif
 
 GONE = 410
 SLACK_SECONDS = 20.0
-"""How much longer than the service's own wait a long poll may take before the service counts as away."""
+"""Timeout of each call. It is far longer than the service waits in a long poll (`Registered.wait_seconds`, 3 s), so a
+service that exceeds it counts as away.
+"""
 
 
 class ServiceAwayError(Exception):

@@ -1,1 +1,1 @@
-"""How a view is maintained: stateless; keyed and full will stand beside it."""
+"""How a view is maintained. *Stateless* is the only strategy so far; keyed and full are planned."""

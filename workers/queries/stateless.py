@@ -1,9 +1,8 @@
-"""Project and filter over one upstream, as the Spark SQL of one epoch's job (the strategy *stateless*).
+"""Project and filter one upstream, as the Spark SQL of one epoch's job (the strategy *stateless*).
 
-Three selects, each beginning with the schema it needs and ending with the one it promises:
-rows as they travel -> rows of the upstream's Spark types -> marked, filtered, projected -> rows of the target as they
-travel. The text never changes from epoch to epoch: epochs, positions and limits travel in the rows and in the tasks'
-closures.
+There are three selects. Each starts with the schema it needs and ends with the schema it promises: rows in wire types
+-> rows in the upstream's Spark types -> marked, filtered and projected rows -> rows of the target in wire types. The
+text is the same in every epoch, because epochs, positions and limits travel in the rows and in the tasks' closures.
 """
 
 from dataclasses import dataclass
@@ -16,12 +15,12 @@ from workers.state_store.port import CONTROL, OPERATION, VNODE
 from workers.state_store.wire import from_wire, ticked, to_wire, writes_binary
 
 REPORT: Final = f"{TRAVEL_PREFIX}report"
-"""The column of the control row that ends an actor's rows: what the reader did, as JSON."""
+"""The column of the control row that ends an actor's rows: the reader's report, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatelessPlan:
-    """The selects of a view's job, in order; `kept` is the condition between the first and the second."""
+    """The selects of a view's job, in order. `kept` is the condition between the first and the second."""
 
     typed: tuple[str, ...]
     kept: str
@@ -30,7 +29,7 @@ class StatelessPlan:
 
 
 def plan(query: Stateless, upstream: Relation, target: Relation) -> StatelessPlan:
-    """Return the selects. The control row passes the condition; all else must be marked and satisfy the query."""
+    """Return the selects. Rows pass `kept` if they are marked and satisfy the query; the control row always passes."""
     assert len(query.projection) == len(target.columns), (query, target)
     binary = writes_binary(target)
     predicate = "true" if query.predicate is None else f"coalesce({query.predicate}, false)"
@@ -62,5 +61,5 @@ def plan(query: Stateless, upstream: Relation, target: Relation) -> StatelessPla
 
 
 def _past_control(expression: str) -> str:
-    """The control row has no values: what fails on NULLs is not asked of it."""
+    """Skip the expression for the control row, whose columns are NULL: some expressions fail on NULLs."""
     return f"case when {ticked(OPERATION)} = {CONTROL} then null else {expression} end"

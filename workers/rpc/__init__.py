@@ -1,1 +1,1 @@
-"""Questions of the service, answered beside the epochs. Next: `workers.rpc.answer`."""
+"""Answer requests of the service, concurrently with the epochs. Next: `workers.rpc.answer`."""

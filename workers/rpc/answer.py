@@ -1,4 +1,4 @@
-"""Answers to the service's questions outside the barrier sequence (`service.protocol.request`)."""
+"""Answer the service's requests outside the barrier sequence (`service.protocol.request`)."""
 
 from collections.abc import Callable
 
@@ -52,7 +52,7 @@ _TYPES: dict[type[DataType], TypeName] = {
 def answer(
     spark: SparkSession, reader: Callable[[Verify], VersionedStore], request: Request, *, parallelism: int
 ) -> Analyzed | Verified | Rejected:
-    """Answer one question; whatever goes wrong is part of the answer."""
+    """Answer one request. Every error becomes a `Rejected` answer."""
     try:
         match request:
             case Analyze():
@@ -61,18 +61,20 @@ def answer(
                 return verify(spark, reader(request), request, parallelism=parallelism)
     except PySparkException as error:
         return Rejected(id=request.id, error=error.getMessage() or explain(error)[1])
-    except Exception as error:  # noqa: BLE001 - the asker must learn of it, whatever it is
+    except Exception as error:  # noqa: BLE001 - the service must learn of any error
         return Rejected(id=request.id, error=explain(error)[1])
 
 
 def analyze(spark: SparkSession, request: Analyze) -> Analyzed:
-    """Type a query over an empty frame of its upstream's columns. Raises PySparkException with Spark's words."""
+    """Find the column types of a query, on an empty frame with its upstream's columns. Raises PySparkException with
+    Spark's message.
+    """
     frame = spark.createDataFrame([], _schema(request.query.reading(request.upstream)))
     if request.query.predicate is not None:
         frame = frame.where(request.query.predicate)
     typed = frame.selectExpr(*request.query.projection)
-    # An expression that fails on every row (1/0) is found by optimizing the plan, before anything is created. This is
-    # the public call that optimizes and runs no job: a collect takes ten times as long.
+    # Optimizing the plan finds an expression that fails on every row (1/0) before anything is created. `inputFiles` is
+    # the public call that optimizes and runs no job; a collect takes ten times as long.
     typed.inputFiles()
     columns = (
         Column(name=name, type=_postgres_type(name, field.dataType), nullable=field.nullable)

@@ -1,9 +1,9 @@
-"""Is a view equal to its query over its upstream, both at one epoch? An order-independent digest per vnode says so.
+"""Compare a view with its query over its upstreams, both at one epoch, by an order-independent digest per vnode.
 
-A row's hash is `xxhash64` over its stored columns and over which of them are NULL (xxhash64 itself passes over NULL);
-a vnode's digest is the sum of its rows' hashes as a decimal, so that neither order nor overflow matters, beside their
-number. Only vnodes whose digests differ are compared key by key. Tables are read with the pages and the query of the
-backfill, at the pinned epoch.
+A row's hash is `xxhash64` over its stored columns, and over a flag for each column whether it is NULL, because xxhash64
+itself skips NULLs. A vnode's digest is its number of rows and the sum of their hashes as a decimal, which neither
+depends on order nor overflows. Only vnodes whose digests differ are compared key by key. Tables are read with the pages
+and the query of the backfill, at the pinned epoch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ Digests = dict[int, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One side of the comparison: which relation is read at which epoch, and up to which positions (None: all)."""
+    """One side of the comparison: the relation, its epoch, and the positions up to which it is read (None: all)."""
 
     store: VersionedStore
     relation: Relation
@@ -46,7 +46,7 @@ class _Side:
 
 
 def verify(spark: SparkSession, store: VersionedStore, request: Verify, *, parallelism: int) -> Verified:
-    """Compare. Raises what Spark raises."""
+    """Compare the two sides. Raises Spark's errors."""
     whole = _blocks(request.relation.vnode_count, parallelism)
     expected, found = (_digests(frame, request.relation) for frame in _both(spark, store, request, blocks=whole))
     differing = [vnode for vnode in sorted(expected.keys() | found.keys()) if expected.get(vnode) != found.get(vnode)]
@@ -69,7 +69,7 @@ def verify(spark: SparkSession, store: VersionedStore, request: Verify, *, paral
 def _both(
     spark: SparkSession, store: VersionedStore, request: Verify, *, blocks: tuple[Runs, ...]
 ) -> tuple[DataFrame, DataFrame]:
-    """Return what the view should hold and what it holds."""
+    """Return the rows that the view should hold, and the rows that it holds."""
     held = _Side(store, request.relation, request.relation_epoch, blocks, None)
     identity = Stateless(projection=tuple(ticked(column.name) for column in request.relation.columns))
     return (
@@ -112,7 +112,7 @@ def _read_blocks(side: _Side, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
             )
             for page in whole:
                 for rows in page.batches:
-                    # With positions the rows are marked like live changes: only the backfilled prefix passes.
+                    # With positions, rows are marked like live changes, so that only the backfilled prefix passes.
                     operation = PAGE if beside is None else LIVE
                     yield row_batch(schema, operation, rows, None if beside is None else beside.of(rows))
 
@@ -131,7 +131,7 @@ def _hash(relation: Relation) -> Any:
 def _differences(
     expected: DataFrame, found: DataFrame, request: Verify, differing: Sequence[int]
 ) -> tuple[VnodeDifference, ...]:
-    """Name keys that are missing, extra or unequal; at most `differing_keys_max` in all."""
+    """Return keys that are missing, extra or unequal; at most `differing_keys_max` in all."""
     relation = request.relation
     keys = [f"_k{index}" for index in range(len(relation.key))]
     sides = [
@@ -172,7 +172,7 @@ def _key_text(relation: Relation, name: str) -> Any:
 
 
 def _total(digests: Digests) -> str:
-    """One digest over all vnodes, in hex: sums do not depend on order."""
+    """Return one digest over all vnodes, in hex. Sums do not depend on order."""
     return f"{sum(hashed for _, hashed in digests.values()) % (1 << 128):032x}"
 
 

@@ -1,5 +1,6 @@
-"""The first job of a session pays for code generation, Arrow, forks and imports: a scan of a few rows that nobody keeps
-pays it at start.
+"""Warm up a Spark session: run a scan of a few rows, whose result is discarded, when the worker starts.
+
+The first job of a session pays for code generation, Arrow, forks and imports. The warm-up pays for them instead.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -46,7 +47,7 @@ _TURNS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class _Handful(VersionedStore):
-    """Two changes and a page of one row, and no memory of what is written."""
+    """A store with two changes and a page of one row, which discards all writes."""
 
     @override
     def read_page(self, relation: Relation, block: Block, *, at: Epoch, size: PageSize) -> ArrowPage:
@@ -90,7 +91,7 @@ class _Handful(VersionedStore):
 
 
 def warm(spark: SparkSession, parallelism: int) -> None:
-    """Run epochs of a scan, one partition per task slot."""
+    """Run epochs of a scan, with one partition per task slot."""
     query = Stateless(projection=("k", "i + 1", "n", "upper(t)", "z"), predicate="i > 0")
     scan = ScanTask(_Handful(), _RELATION, _RELATION, parallelism)
     engine = SparkEngine(spark, scan, plan(query, _RELATION, _RELATION))

@@ -1,1 +1,1 @@
-"""What runs fragments, a module for each kind: DML, table scans, source scans. Next: `workers.runners.table_scan`."""
+"""Run fragments, with one module for each kind: DML, table scans, source scans. Next: `workers.runners.table_scan`."""

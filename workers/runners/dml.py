@@ -1,4 +1,6 @@
-"""The statements of an epoch, which the DML fragments of all tables run together: one transaction keeps their order."""
+"""Run the DML statements of an epoch. The DML fragments of all tables share one transaction, which keeps the
+statements' order.
+"""
 
 from collections.abc import Sequence
 
@@ -14,15 +16,15 @@ class DmlRunner:
     settled = True
 
     def mutate(self, mutation: Mutation, now: float) -> None:
-        """Nothing acts on DML."""
+        """Do nothing: no mutation acts on DML."""
 
     def readers(self, *, paused: bool) -> int:
-        """DML reads no history."""
+        """Return 0: DML reads no history."""
         del paused
         return 0
 
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
-        """Run the statements, in order."""
+        """Run the statements in order. Raises what `DmlStore.run` raises."""
         barrier = epoch.barrier
         done = epoch.stores.dml.run(barrier.statements, barrier.curr, barrier.dml) if barrier.statements else None
         epoch.timings_ms["dml"] = (epoch.clock() - epoch.began) * 1000
@@ -36,9 +38,9 @@ class DmlRunner:
         return (done,)
 
     def stop(self, jobs: Sequence[JobId]) -> bool:
-        """A graph that has no table now may get one."""
+        """Return False: a graph without tables may still get one."""
         del jobs
         return False
 
     def end(self) -> None:
-        """It holds nothing between epochs."""
+        """Do nothing: no resource is held between epochs."""

@@ -1,4 +1,4 @@
-"""What went wrong in an epoch: a job's own fault, or the world's."""
+"""Decide why an epoch failed: by a job's own fault, or by the environment."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -13,19 +13,20 @@ from workers.runners.memory_kills import MemoryKills
 _SQLSTATE: Final = re.compile(r"SQLSTATE: (?P<state>[0-9A-Z]{5})")
 _CONDITION: Final = re.compile(r"\[(?P<condition>[A-Z][A-Z0-9_.]+)\][^\n]*")
 _ADVICE: Final = re.compile(r' (Use `try_[^.]*\.|If necessary set "[^"]*" to "[^"]*" to bypass this error\.)')
-"""What Spark tells those who call it, which nobody can follow here."""
+"""Spark's advice to change its settings, which users of tidefill cannot follow."""
 
-# Classes of SQLSTATE that say that the values or the query are wrong: running it again would give the same.
+# SQLSTATE classes of wrong values or a wrong query: running it again would fail again.
 _OWN_FAULT: Final = ("21", "22", "23", "42", "P0001")
-# A value that Postgres refused, told by the Python process of an executor that wrote it: as CSV, or in binary form.
+# A value that Postgres refused, as reported by the executor's Python process that wrote it: as CSV, or in binary form.
 _REFUSED: Final = re.compile(r"psycopg\.errors\.(?P<name>\w+): (?P<said>[^\n]*)")
 _REFUSED_BINARY: Final = re.compile(
     r"\[libpq\][^\n]*ERROR: +(?P<said>[^\n]*).*?SQLSTATE: (?P<state>[0-9A-Z]{5})", re.DOTALL
 )
-# Spark has no condition for it: the quotient of a remainder has more digits than its decimals.
+# Spark raises this without an error condition, when the quotient of a remainder has more digits than its decimal type.
 _ARITHMETIC: Final = re.compile(r"java\.lang\.ArithmeticException: (?P<said>[^\n]*)")
 _EXHAUSTED: Final = re.compile(r"MemoryError|exited with (?:exit )?code 52|OOMKilled")
-"""What the error of a task without memory says: in Java, Spark and Python, of another machine's JVM, of its container.
+"""The error text of a task that ran out of memory: in Java, Spark or Python, in another machine's JVM, in its
+container.
 """
 _PYTHON_ENDED: Final = "Python worker exited unexpectedly"
 _KILLS: Final = MemoryKills()
@@ -33,12 +34,14 @@ EXHAUSTED: Final = (
     "the worker had no memory left while it computed this: its values may take more memory than a worker has"
 )
 _OF_VALUES: Final = ("22", "23514")
-"""Data exceptions, and the violation of a check: of finite dates, say."""
+"""Data exceptions, and violated checks (finite dates, for example)."""
 
 
 class JobFailedError(Exception):
-    """One job's part of the epoch failed: what made `target` from `upstream`. `find_key` gives the key of a row that
-    cannot be transformed; it is asked where the query or the values are to blame. `computing`: an engine ran.
+    """One job's part of the epoch failed: computing `target` from `upstream`.
+
+    `find_key` returns the key of a row that cannot be transformed. It is called when the query or the values are at
+    fault. `computing`: an engine was running.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class JobFailedError(Exception):
         self.job, self.computing = job, computing
         self.where = f'{target.kind} "{target.name}" (job {job}), reading "{upstream.name}"'
         self.deterministic, reason = explain(error)
-        # The text of an error that names a value may hold any word.
+        # An error that names a value may contain any word, so a deterministic error is never taken for lack of memory.
         self.exhausted = computing and not self.deterministic and _exhausted(str(error), kills)
         key = find_key() if self.deterministic else None
         row = "" if key is None else f" at {key}"
@@ -64,7 +67,7 @@ class JobFailedError(Exception):
 
 
 def explain(error: BaseException) -> tuple[bool, str]:
-    """Return whether running the same again would fail the same way, and the reason in one line."""
+    """Return whether a second run would fail the same way, and the reason in one line."""
     text = str(error)
     states = [found["state"] for found in _SQLSTATE.finditer(text)]
     own = next((state for state in states if state.startswith(_OWN_FAULT)), None)
@@ -82,12 +85,14 @@ def explain(error: BaseException) -> tuple[bool, str]:
 
 
 def _exhausted(text: str, kills: MemoryKills) -> bool:
-    """Return whether a task had no memory left. A Python process that ends may as well have been killed by a user."""
+    """Whether a task ran out of memory. The end of a Python process alone is no proof, because a user may have killed
+    it.
+    """
     return _EXHAUSTED.search(text) is not None or (_PYTHON_ENDED in text and kills.grew())
 
 
 def _refusals(text: str) -> Iterator[tuple[str, str]]:
-    """Yield what Postgres said, with its SQLSTATE."""
+    """Yield each message of Postgres with its SQLSTATE."""
     for found in _REFUSED.finditer(text):
         yield found["said"], str(getattr(getattr(errors, found["name"], None), "sqlstate", None) or "")
     for found in _REFUSED_BINARY.finditer(text):

@@ -1,6 +1,4 @@
-"""What all scans that read history have in common: what a mutation changes, what their actors may read in an epoch,
-and what is reported of them.
-"""
+"""The common part of all scans that read history: apply mutations, give out permits, and report progress."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +16,9 @@ from workers.runners.port import RunningEpoch
 
 
 class Outcome(Protocol):
-    """What one actor did in an epoch. `page_rows` is how large its next page may be; seconds are from its start."""
+    """The result of one actor in an epoch. `page_rows` is the size of its next page; seconds count from the task's
+    start.
+    """
 
     @property
     def actor(self) -> int: ...
@@ -36,7 +36,7 @@ class Outcome(Protocol):
 
 @dataclass
 class HistoryScan:
-    """One scan fragment as it runs."""
+    """One scan fragment while it runs."""
 
     job: JobId
     target: Relation
@@ -44,10 +44,10 @@ class HistoryScan:
     page_rows: int = PAGE_ROWS_FIRST
     told_finished: bool = False
     timings_ms: dict[str, float] = field(default_factory=dict[str, float])
-    """The last epoch's job: how long it ran, its slice, and how long its slowest reader read."""
+    """Of the last epoch's job: its duration, its slice, and the reading time of its slowest reader."""
 
     def mutate(self, mutation: Mutation, now: float) -> None:
-        """Let a mutation act, if it is about this fragment."""
+        """Apply a mutation if it names this fragment."""
         fragment = self.state.id
         match mutation:
             case Throttle(fragments=limits) if fragment in limits:
@@ -56,22 +56,22 @@ class HistoryScan:
                 self.state.waiting = False
             case Update(fragments=actors) if fragment in actors:
                 self.state.rescale(actors[fragment], now=now)
-                # Its job has a partition for each actor; and the new ones have reported nothing yet.
+                # The job has one partition per actor, so it is planned again. The new actors have reported nothing yet.
                 self.told_finished = False
                 self.replan()
             case _:
                 pass
 
     def replan(self) -> None:
-        """Forget how the present actors' part of an epoch is computed."""
+        """Discard the plans for computing an epoch, because the actors have changed."""
         raise NotImplementedError
 
     def may_read(self, *, paused: bool) -> bool:
-        """Whether history may be read in an epoch of a graph that is paused or not."""
+        """Whether the scan may read history in an epoch whose graph is `paused` or not."""
         return self.state.may_read(paused=paused)
 
     def permits(self, epoch: RunningEpoch) -> list[int | None]:
-        """Return how many rows each actor may read now; None is any number."""
+        """Return how many rows each actor may read now; None is unlimited."""
         interval = epoch.barrier.interval_ms / 1000
         for actor in self.state.actors:
             actor.budget = actor.budget.refilled(epoch.clock(), interval_seconds=interval)
@@ -79,14 +79,14 @@ class HistoryScan:
         return [actor.budget.permits if may_read else 0 for actor in self.state.actors]
 
     def actor_tasks(self, permits: Sequence[int | None]) -> tuple[ActorTask, ...]:
-        """Return what each actor may do."""
+        """Return the task of each actor."""
         return tuple(
             ActorTask(runs=actor.positions.runs, positions=tuple(actor.positions.by_vnode.values()), permits=allowed)
             for actor, allowed in zip(self.state.actors, permits, strict=True)
         )
 
     def measure(self, outcomes: Sequence[Outcome], pace: Pace, *, slice_seconds: float, job_seconds: float) -> Pace:
-        """Learn from a job how large pages and how long slices may be; return the new pace."""
+        """Set the next page size from a job's outcomes, and return the pace for the next slice."""
         reading = max(outcome.reading_seconds for outcome in outcomes)
         self.timings_ms = {"job": job_seconds * 1000, "slice": slice_seconds * 1000, "reading": reading * 1000}
         self.page_rows = min(outcome.page_rows for outcome in outcomes)
@@ -95,7 +95,7 @@ class HistoryScan:
         return pace
 
     def advance(self, outcomes: Sequence[Outcome]) -> None:
-        """Take over how far the actors came."""
+        """Record the actors' new positions, and take the rows that they read out of their budgets."""
         for outcome in outcomes:
             actor = self.state.actors[outcome.actor]
             for position in outcome.positions:
@@ -105,9 +105,9 @@ class HistoryScan:
     def reports(
         self, outcomes: Mapping[int, Outcome], *, finishing: bool, forwarded: Callable[[int], int]
     ) -> Sequence[ActorReport]:
-        """Return a report of each actor; `forwarded` gives the live changes that one of them forwarded.
+        """Return a report of each actor. `forwarded` gives the number of live changes that an actor forwarded.
 
-        A scan that has told its finish once in this generation and forwards nothing has nothing more to tell.
+        A scan that has reported its finish in this generation, and forwards nothing, reports nothing.
         """
         told, self.told_finished = self.told_finished, finishing
         if told and finishing and not outcomes and not any(map(forwarded, range(len(self.state.actors)))):

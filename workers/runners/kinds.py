@@ -1,4 +1,4 @@
-"""Every kind of fragment and what runs it: a new kind is a runner, and a line here."""
+"""Map every kind of fragment to its runner. A new kind is a new runner and one line here."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,7 +14,7 @@ from workers.runners.table_scan import TableScan
 
 
 def joins_of(spark: SparkSession, connection_of: Callable[[SourceId], SourceConnection]) -> Mapping[FragmentKind, Join]:
-    """Return what runs each kind of fragment of a graph. `connection_of` says how to reach a source."""
+    """Return how to make the runner of each kind of fragment. `connection_of` returns how to reach a source."""
     return {
         FragmentKind.STREAM_SCAN: partial(TableScan.join, spark),
         FragmentKind.CDC_SCAN: partial(SourceScans.join, spark, connection_of),

@@ -1,4 +1,4 @@
-"""Processes that the kernel ended for want of memory: Linux counts them, for the whole machine."""
+"""Detect processes that the kernel killed for lack of memory. Linux counts them for the whole machine."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +9,7 @@ _COUNT: Final = "oom_kill "
 
 @dataclass
 class MemoryKills:
-    """Compares the count with the one at the last look, or at the start of this process."""
+    """Compares the kernel's counter with its value at the last call, or at the start of this process."""
 
     counters: Path = Path("/proc/vmstat")
     seen: int = field(init=False)
@@ -18,7 +18,7 @@ class MemoryKills:
         self.seen = self._count()
 
     def grew(self) -> bool:
-        """Return whether there was one since the last look; False where the system does not say."""
+        """Return whether a process was killed since the last call; False where the system has no such counter."""
         before, self.seen = self.seen, self._count()
         return self.seen > before
 

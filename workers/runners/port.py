@@ -1,8 +1,8 @@
-"""The protocol by which a graph runs its fragments, and what an epoch gives each of them.
+"""The protocol by which a graph runs its fragments, and the state that an epoch gives to each of them.
 
-A runner runs one fragment, or several that share something: the statements of an epoch share a transaction, the tables
-of a source its log. To add a kind of fragment is to write a runner and to name it in `workers.runners.kinds`. Next:
-`workers.graph`.
+A runner runs one fragment, or several that share something: the statements of an epoch share a transaction, and the
+tables of a source share its log. To add a kind of fragment, write a runner and list it in `workers.runners.kinds`.
+Next: `workers.graph`.
 """
 
 from collections import defaultdict
@@ -28,14 +28,14 @@ FragmentReport = ActorReport | SourceReport | DmlOutcome
 
 @dataclass
 class Stores:
-    """How the worker reaches the state store in one generation."""
+    """The worker's access to the state store in one generation."""
 
     versioned: PostgresStore
     dml: DmlStore
 
 
 class Phase(IntEnum):
-    """Tables are written before they are read."""
+    """The order of runners in an epoch: tables are written before they are read."""
 
     DML = 0
     SOURCE = 1
@@ -43,12 +43,12 @@ class Phase(IntEnum):
 
 
 Place = tuple[Phase, int, int]
-"""Where a runner comes in an epoch: phase, relation (one is created after everything it reads), fragment."""
+"""A runner's place in an epoch's order: phase, relation, fragment. A relation has a higher id than those it reads."""
 
 
 @dataclass
 class RunningEpoch:
-    """One epoch while it runs: the barrier, what the runners share, and what those before have written."""
+    """One epoch while it runs: the barrier, the shared state of its runners, and what the earlier ones have written."""
 
     barrier: Barrier
     stores: Stores
@@ -56,26 +56,26 @@ class RunningEpoch:
     began: float
     clock: Callable[[], float]
     spark_turn: Callable[[], AbstractContextManager[None]]
-    """Held while a Spark job runs."""
+    """Enter it while a Spark job runs."""
     interval_seconds: float
     readers: int = 0
-    """How many scans that have not run yet may read history: they share what is left of the interval."""
+    """How many scans that have not run yet may read history. They share the rest of the interval."""
     readings: Mapping[JobId, Reading] = field(default_factory=dict[JobId, Reading])
-    """What the scans of jobs that do not interleave read."""
+    """The read windows of snapshot jobs in a partial graph."""
     changed: set[RelationId] = field(default_factory=set[RelationId])
     key_count_deltas: dict[RelationId, int] = field(default_factory=lambda: defaultdict(int))
     inserted: dict[RelationId, int] = field(default_factory=lambda: defaultdict(int))
     timings_ms: dict[str, float] = field(default_factory=dict[str, float])
 
     def wrote(self, relation: RelationId, *, inserted: int, ended: int) -> None:
-        """Take note of the versions that were written to a relation."""
+        """Record the versions that were written to a relation."""
         if inserted or ended:
             self.changed.add(relation)
             self.key_count_deltas[relation] += inserted - ended
             self.inserted[relation] += inserted
 
     def share_seconds(self) -> float:
-        """Return what is left of the interval for one of the readers."""
+        """Return each reader's share of the rest of the interval."""
         elapsed = self.barrier.overhead_ms / 1000 + self.clock() - self.began
         return share_of(self.interval_seconds, elapsed_seconds=elapsed, jobs=self.readers)
 
@@ -85,36 +85,36 @@ class FragmentRunner(Protocol):
 
     @property
     def place(self) -> Place:
-        """Where it comes in an epoch; one place is one runner."""
+        """The runner's place in the order of an epoch; unique."""
         ...
 
     @property
     def settled(self) -> bool:
-        """Whether no history is left to read and no limit holds it: then a change log may be replayed."""
+        """Whether all history is read and no limit of 0 applies, so that a change log may be replayed."""
         ...
 
     def mutate(self, mutation: Mutation, now: float) -> None:
-        """Let a mutation act on its fragments, before all else of the epoch (I4)."""
+        """Apply a mutation to the fragments, before everything else in the epoch (I4)."""
         ...
 
     def readers(self, *, paused: bool) -> int:
-        """Return how many of its scans may read history in an epoch of a graph that is paused or not."""
+        """Return how many of the scans may read history in an epoch whose graph is `paused` or not."""
         ...
 
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
-        """Run an epoch; what it wrote is durable when it returns. Raises JobFailedError where one job is to blame."""
+        """Run an epoch; its writes are durable when this returns. Raises JobFailedError when one job caused the
+        failure.
+        """
         ...
 
     def stop(self, jobs: Sequence[JobId]) -> bool:
-        """Forget the fragments of jobs; return whether none is left."""
+        """Remove the fragments of `jobs`; return whether none is left."""
         ...
 
     def end(self) -> None:
-        """Let go of what it holds: it runs no epoch any more. May be called from another thread than the one that
-        runs.
-        """
+        """Release all resources: the runner runs no further epoch. May be called from another thread than `run`."""
         ...
 
 
 Join = Callable[[Mapping[Place, FragmentRunner], JobPlan, FragmentPlan, float], FragmentRunner]
-"""Returns the runner of a fragment that is added: a new one, or one of those that run, which takes it as well."""
+"""Returns the runner of an added fragment: a new one, or a running one that takes the fragment as well."""

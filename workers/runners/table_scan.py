@@ -1,4 +1,7 @@
-"""A table scan: it backfills one relation into another, merging the upstream's history with its live changes."""
+"""A table scan: backfill one relation into another, merging the upstream's history with its live changes.
+
+Next: `workers.engines.port`.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,18 +29,20 @@ from workers.state_store.port import VersionedStore
 
 @dataclass(kw_only=True)
 class TableScan(HistoryScan):
-    """One scan fragment as it runs: a `FragmentRunner`."""
+    """One scan fragment while it runs: a `FragmentRunner`."""
 
     spark: SparkSession
     upstream: Relation
     query: StatelessPlan
     pushdown: Pushdown | None = None
     consumed: Epoch | None = None
-    """Up to where a snapshot job has come that goes on in the database graph: its first epoch there reads the rest."""
+    """The epoch that a snapshot job had consumed when it joined the database graph. Its first epoch there reads the
+    rest.
+    """
     paces: dict[Engine, Pace] = field(default_factory=lambda: {Engine.SPARK: Pace(), Engine.STORE: COPYING})
-    """An epoch in which the store copies all by itself takes less long to begin and to end."""
+    """One pace per engine, because a job in the store starts and ends faster than one in Spark."""
     engines: dict[Engine, ScanEngine] = field(default_factory=dict[Engine, ScanEngine])
-    """Made when they are first needed: an idle view costs nothing."""
+    """Made on first use, so that an idle view costs nothing."""
     ended: bool = False
 
     @classmethod
@@ -65,34 +70,34 @@ class TableScan(HistoryScan):
 
     @property
     def place(self) -> Place:
-        """A relation is created after everything it reads."""
+        """The place of its target, which has a higher id than everything it reads."""
         return Phase.SCAN, self.target.id, self.state.id
 
     @property
     def settled(self) -> bool:
-        """Whether no history is left to read and no limit holds it."""
+        """Whether all history is read and no limit of 0 applies."""
         return self.state.finished and not self.state.held
 
     def replan(self) -> None:
-        """Forget the engines, which know the present actors."""
+        """Discard the engines, which depend on the present actors."""
         self.engines = {}
 
     def readers(self, *, paused: bool) -> int:
-        """Whether it may read history."""
+        """Return 1 if the scan may read history, otherwise 0."""
         return int(self.may_read(paused=paused))
 
     def stop(self, jobs: Sequence[JobId]) -> bool:
-        """Whether its job is among those."""
+        """Return whether its job is among `jobs`."""
         return self.job in jobs
 
     def end(self) -> None:
-        """Give up what runs, and run nothing any more."""
+        """Make a running engine fail soon, and run nothing any more."""
         self.ended = True
         for engine in list(self.engines.values()):
             engine.give_up()
 
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
-        """Run once, in its share of what is left of the interval."""
+        """Run one epoch within the scan's share of the rest of the interval."""
         reading, finished = self._reading(epoch), self.state.finished
         permits = self.permits(epoch)
         outcomes: Sequence[ActorOutcome] = ()
@@ -110,7 +115,7 @@ class TableScan(HistoryScan):
             inserted, closed = (sum(outcome.inserted for outcome in outcomes), sum(o.closed for o in outcomes))
             epoch.wrote(self.target.id, inserted=inserted, ended=closed)
         epoch.timings_ms |= {f"{name}_{self.state.id}": took for name, took in self.timings_ms.items()}
-        # Where nothing interleaves there is no change left that its last page might have missed.
+        # Without interleaving, no change is left that the last page might have missed.
         finishing = self.state.finished if self.job in epoch.readings else finished
         by_actor = {outcome.actor: outcome for outcome in outcomes}
         return self.reports(
@@ -120,8 +125,10 @@ class TableScan(HistoryScan):
         )
 
     def _reading(self, epoch: RunningEpoch) -> Reading:
-        """Return what there is to read. A job that follows the change log mostly finds it empty, and looking costs less
-        than a Spark job: all the more in the database graph's barrier at which it merges.
+        """Return the read window.
+
+        For a job that follows the change log, check first whether anything changed. The log is mostly empty, and the
+        check is cheaper than a Spark job. This matters most in the database graph's barrier at which the job merges.
         """
         reading = epoch.readings.get(self.job)
         if reading is None:
@@ -139,13 +146,13 @@ class TableScan(HistoryScan):
         store, computing = epoch.stores.versioned, False
         try:
             with epoch.spark_turn():
-                # Only now: who waited long for the turn makes up for it.
+                # The clock starts here, so that a long wait for the turn shortens the slice.
                 began = epoch.clock()
                 copies = copied_in_store(self.pushdown, task.reading, finished=self.state.finished)
                 name = Engine.STORE if copies else Engine.SPARK
                 task = task.model_copy(update={"slice_seconds": self.paces[name].slice_seconds(epoch.share_seconds())})
                 engine = self._engine(name, store)
-                # Only now: who ends this from here on finds the engine.
+                # Checked here, because a call of `end` from now on finds the engine.
                 self._check_present()
                 computing = True
                 outcomes = engine.run(task)
@@ -179,7 +186,7 @@ class TableScan(HistoryScan):
 
 
 def make_engine(name: Engine, spark: SparkSession, scan: ScanTask, query: StatelessPlan) -> ScanEngine:
-    """Return what computes a scan's part of an epoch."""
+    """Make the engine that computes a scan's part of an epoch."""
     if name is Engine.SPARK:
         return SparkEngine(spark, scan, query)
     return StoreEngine(scan, at_once=spark.sparkContext.defaultParallelism)

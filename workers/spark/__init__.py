@@ -1,1 +1,1 @@
-"""Session, frames and schemas: the only PySpark plumbing."""
+"""Start Spark and its JVM, and run frames: the only PySpark plumbing."""

@@ -1,7 +1,7 @@
-"""The daemon that forks Spark's Python workers, with everything a task imports already loaded: a fork then costs
+"""The daemon that forks Spark's Python workers. It has everything loaded that a task imports, so a fork takes
 milliseconds.
 
-Named by the Spark setting `spark.python.daemon.module`.
+Spark finds it by the setting `spark.python.daemon.module`.
 """
 
 import gc
@@ -21,14 +21,14 @@ _LOADED = (
 )
 
 _COLLECTED_AFTER: Final = 50_000
-"""New objects until the youngest are looked through. Python's own 700 are those of 350 rows: copying pages of an
-external table took twice the time. A task's garbage is collected when it ends, whatever happens before.
+"""New objects until a collection of the youngest generation. Python's default of 700 is reached every 350 rows, which
+doubled the time for copying pages of an external table. A collection at the end of each task happens in any case.
 """
 
 if __name__ == "__main__":
     for module in _LOADED:
         import_module(module)
-    # A Python worker collects its garbage after each task: what was loaded here would be walked through every time.
+    # A Python worker collects garbage after each task. Without the freeze it would traverse these modules each time.
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECTED_AFTER, *gc.get_threshold()[1:])

@@ -1,8 +1,8 @@
 """Frames that are planned once and run once per epoch: their schemas, and the task of an epoch.
 
-Spark analyses, optimizes and compiles a frame anew whenever it is built, which takes a tenth of an interval and more;
-so a frame is built when there is something for it to do, and kept, and the task of an epoch reaches its Spark tasks as
-a local property of the job.
+Spark analyses, optimizes and compiles a frame whenever it is built, which takes a tenth of an interval and more.
+Therefore a frame is built on first use and kept. The task of an epoch reaches the Spark tasks as a local property of
+the job.
 """
 
 from typing import Final, TypeVar
@@ -15,13 +15,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 OUTCOME: Final = "outcome"
-"""The column of text in which such a job answers."""
+"""The text column in which such a job returns its outcomes."""
 _PROPERTY: Final = "tidefill.task"
 Task = TypeVar("Task", bound=BaseModel)
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Return the Spark schema of Arrow batches: timestamps without a zone stay without one."""
+    """Return the Spark schema of Arrow batches. Timestamps without a zone stay without one."""
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
@@ -32,7 +32,7 @@ def run_frame(frame: DataFrame, task: BaseModel) -> list[str]:
 
 
 def task_of(kind: type[Task]) -> Task:
-    """Return the task of the job whose Spark task calls this."""
+    """Return the task of the present job. Called in a Spark task."""
     context = TaskContext.get()
     assert context is not None
     stated = context.getLocalProperty(_PROPERTY)

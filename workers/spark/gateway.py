@@ -1,10 +1,10 @@
-"""The JVM that a session runs in, started and spoken to as PySpark wants it.
+"""Start the JVM of a session, and connect PySpark to it.
 
-It is started here. Spark's own launcher starts a JVM before it, only to print the command, and always adds the module
+Spark's own launcher is not used. It starts another JVM first, only to print the command. It also always adds the module
 `jdk.incubator.vector`, which the Java of the embedded wheel lacks.
 
-Half of a JVM's start goes into loading the classes of Spark. Where they have been laid out once for this Java and these
-jars (`lay_out`), it maps them instead: class data sharing, JEP 310. A JVM passes over a file that does not fit.
+Half of a JVM's start time is spent on loading Spark's classes. A CDS archive (class data sharing, JEP 310) for this
+Java and these jars lets the JVM map them instead; `lay_out` makes it. A JVM ignores an archive that does not fit.
 """
 
 import hashlib
@@ -28,8 +28,9 @@ _SPARK: Final = Path(pyspark.__file__).parent
 
 
 def start_gateway(conf: Mapping[str, str], info: Path) -> "subprocess.Popen[bytes]":
-    """Start SparkSubmit for PySpark, which connects to it through two variables of the environment. `info` is where it
-    will say how. Raises FileNotFoundError where there is no Java.
+    """Start SparkSubmit for PySpark, which finds it by two environment variables.
+
+    The JVM writes its port and secret to `info`. Raises FileNotFoundError if there is no Java.
     """
     classes = laid_out(conf)
     command = [
@@ -51,8 +52,8 @@ def start_gateway(conf: Mapping[str, str], info: Path) -> "subprocess.Popen[byte
 
 
 def laid_out(conf: Mapping[str, str]) -> Path:
-    """Return where the classes are laid out for the Java of this environment, if they are: beside what was installed
-    with it.
+    """Return the path of the CDS archive for the Java of this environment, whether it exists or not. It is in
+    `share/tidefill` of the Python environment.
     """
     java = os.path.realpath(shutil.which(_java()) or _java())
     known = hashlib.sha256("\n".join((java, _class_path(conf))).encode()).hexdigest()[:16]
@@ -60,8 +61,9 @@ def laid_out(conf: Mapping[str, str]) -> Path:
 
 
 def lay_out(conf: Mapping[str, str], listed: Path) -> Path:
-    """Lay out the classes that a session like this one has `listed`; return where. Raises OSError where that cannot be
-    written, CalledProcessError where this Java cannot do it.
+    """Make the CDS archive of the classes that a session has `listed`; return its path.
+
+    Raises OSError if the file cannot be written, CalledProcessError if this Java cannot make an archive.
     """
     target = laid_out(conf)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +79,7 @@ def lay_out(conf: Mapping[str, str], listed: Path) -> Path:
 
 
 def listing(listed: Path) -> str:
-    """Return the Java options of a session that lists the classes it loads, wherever they come from."""
+    """Return the Java options of a session that writes the names of the classes it loads to `listed`."""
     return f"-XX:+UseParallelGC -Xshare:off -XX:DumpLoadedClassList={shlex.quote(str(listed))}"
 
 
@@ -92,7 +94,7 @@ def _class_path(conf: Mapping[str, str]) -> str:
 
 
 def _connection(process: "subprocess.Popen[bytes]", info: Path) -> tuple[str, str]:
-    """Wait for the file in which the JVM says its port (4 bytes) and secret (length and text), written in one move."""
+    """Wait for the file with the JVM's port (4 bytes) and secret (length and text); the JVM writes it in one move."""
     while not info.exists():
         if process.poll() is not None:
             msg = f"the Java gateway ended with code {process.returncode} before it was ready"
@@ -103,7 +105,7 @@ def _connection(process: "subprocess.Popen[bytes]", info: Path) -> tuple[str, st
     return str(struct.unpack(">i", content[:4])[0]), content[8 : 8 + length].decode()
 
 
-# As `org.apache.spark.launcher.JavaModuleOptions` has them.
+# The same as in `org.apache.spark.launcher.JavaModuleOptions`.
 _OPTIONS: Final = (
     *(
         f"--add-opens={module}=ALL-UNNAMED"

@@ -1,4 +1,4 @@
-"""The one Spark session of a worker: started and stopped."""
+"""Start and stop the one Spark session of a worker."""
 
 import os
 import re
@@ -19,11 +19,11 @@ from workers.spark.gateway import JAVA_OPTIONS, start_gateway
 
 _SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 _SOCKETS_IN_BYTES: Final = 106 - len("/.sock") - 37
-"""How long the name of their directory may be. Java takes paths of 106 bytes; their names are a full stop, a UUID and
-`.sock`.
+"""Maximum length of the socket directory's path. Java accepts socket paths of 106 bytes, and each socket's file name is
+a full stop, a UUID and `.sock`.
 """
 CONF: Final[Mapping[str, str]] = {
-    # Loopback TCP buffers hold far more rows in flight than a slice wants: sockets of the machine cut the flush to a
+    # Loopback TCP buffers hold many more rows in flight than fit a slice. Unix domain sockets cut the flush to a
     # quarter.
     _SOCKETS: "true",
     "spark.sql.adaptive.enabled": "false",
@@ -31,7 +31,7 @@ CONF: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.eventLog.enabled": "false",
     "spark.locality.wait": "0",
-    # One attempt: a failed task fails the epoch, and recovery does the rest.
+    # One attempt only: a failed task fails the epoch, and recovery repeats it.
     "spark.task.maxFailures": "1",
     "spark.stage.maxConsecutiveAttempts": "1",
     "spark.speculation": "false",
@@ -41,11 +41,11 @@ CONF: Final[Mapping[str, str]] = {
     "spark.sql.codegen.cache.maxEntries": "1000",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
-    # Names are those of Postgres, where "a" and "A" are two.
+    # Names follow Postgres, where "a" and "A" differ.
     "spark.sql.caseSensitive": "true",
-    # A numeric that has no room for its digits is an error, and never rounded to fit.
+    # A numeric without room for its digits is an error, and is never rounded to fit.
     "spark.sql.decimalOperations.allowPrecisionLoss": "false",
-    # A view's text runs in here: no substitution, no files by path.
+    # The text of users' views runs here: no variable substitution, no reading of files by path.
     "spark.sql.variable.substitute": "false",
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.legacy.allowUntypedScalaUDF": "false",
@@ -60,16 +60,16 @@ _LOCAL: Final = re.compile(r"local\[(?P<threads>\*|\d+)\]")
 
 
 _OUT_OF_MEMORY: Final = 52
-"""How Spark's JVM then exits: `org.apache.spark.util.SparkExitCode.OOM`."""
+"""Exit code of Spark's JVM after it ran out of memory: `org.apache.spark.util.SparkExitCode.OOM`."""
 
 
 @dataclass
 class Session:
-    """A running Spark session. `ended` is set when its JVM is gone: it runs nothing more."""
+    """A running Spark session. `ended` is set when its JVM has exited: it cannot run anything any more."""
 
     spark: SparkSession
     folder: Path
-    """Temporary files of its own."""
+    """The session's temporary files."""
     gateway: "subprocess.Popen[bytes]"
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -78,7 +78,7 @@ class Session:
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether its JVM ended because it had no memory left. One that was killed says nothing of what it ran (I3)."""
+        """Whether the JVM exited because it ran out of memory. A JVM that was killed blames no job (I3)."""
         return self.gateway.returncode == _OUT_OF_MEMORY
 
     def _watch(self) -> None:
@@ -101,7 +101,7 @@ class Session:
 
 
 def start(master: str, extra: Mapping[str, str]) -> Session:
-    """Start Spark. Raises FileNotFoundError where there is no Java."""
+    """Start Spark. Raises FileNotFoundError if there is no Java."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     root = str(Path(__file__).resolve().parents[2])
     os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -110,7 +110,7 @@ def start(master: str, extra: Mapping[str, str]) -> Session:
     conf = {**CONF, **slots, "spark.sql.warehouse.dir": str(folder / "warehouse"), **extra}
     if len(os.fsencode(folder)) > _SOCKETS_IN_BYTES:
         conf[_SOCKETS] = "false"
-    # Spark's artifacts and its sockets as well.
+    # This is also the directory of Spark's artifacts and sockets.
     conf[JAVA_OPTIONS] += " " + shlex.quote(f"-Djava.io.tmpdir={folder}")
     gateway = start_gateway(conf, folder / "connection")
     builder = SparkSession.builder.master(master).appName("tidefill")
@@ -122,8 +122,10 @@ def start(master: str, extra: Mapping[str, str]) -> Session:
 
 
 def _with_room(master: str) -> tuple[str, Mapping[str, str]]:
-    """Give a local Spark twice the task slots of its parallelism: the database graph never waits for the slots of
-    snapshot jobs; on what processors there are the system shares the threads out (I10). A cluster has its own ways.
+    """Give a local Spark twice as many task slots as its parallelism. Return the master and further settings.
+
+    The database graph then never waits for the slots of snapshot jobs (I10), and the operating system divides the
+    processors among the threads. A cluster manages its own slots.
     """
     found = _LOCAL.fullmatch(master)
     if found is None:

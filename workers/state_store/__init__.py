@@ -1,1 +1,1 @@
-"""Versioned tables as the workers read and write them."""
+"""Read and write versioned tables, as workers do."""

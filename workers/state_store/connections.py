@@ -1,8 +1,8 @@
-"""Connections of one process, cached by purpose: opening one costs more than a small epoch.
+"""Connections of one process, cached by purpose, because opening one costs more than a small epoch.
 
-Every session of an epoch is called `tidefill:<graph>:<generation>`, so that a recovery can end those of older
-generations, and a session is closed when one of another name is asked for. A connection that met an error is closed,
-never reused: a failed COPY keeps its locks.
+Every session of an epoch is named `tidefill:<graph>:<generation>`, so that a recovery can end the sessions of older
+generations. A cached session is closed when the same purpose needs one of another name. A connection that met an error
+is closed and never reused, because a failed COPY keeps its locks.
 """
 
 import atexit
@@ -23,52 +23,55 @@ _READING: Final = (*_EXACT, "set max_parallel_workers_per_gather = 0", "set enab
 _READ_ONLY: Final = "set default_transaction_read_only = on"
 _BITMAP: Final = ("set enable_indexscan = off", "set enable_indexonlyscan = off")
 BOUNDS: Final = (*_READING, _READ_ONLY, "set enable_bitmapscan = off")
-"""Where a page ends is found by following the storage index so many keys: a bitmap would read a whole vnode first."""
+"""Settings for finding a page's upper key: follow the storage index for a limited number of keys. A bitmap scan would
+read a whole vnode first.
+"""
 PAGES: Final = (*_READING, _READ_ONLY, *_BITMAP)
-"""The rows of a page are read in the order in which they lie: following the index would come back to each block."""
+"""Settings for reading a page in physical order. Following the index would return to each disk block several times."""
 CHANGES: Final = (*_READING, _READ_ONLY, *_BITMAP)
-"""What an epoch changed lies together; an index on the vnode would lead through the whole history."""
+"""Settings for reading the changes of an epoch, which lie together. An index on the vnode would go through the whole history.
+"""
 _BOUNDED: Final = ("set idle_in_transaction_session_timeout = '60s'", "set lock_timeout = '30s'")
 WRITING: Final = (*_READING, *_BOUNDED)
 _OTHERS: Final = ("enable_hashjoin", "enable_mergejoin", "enable_material", "enable_bitmapscan")
 ONLY_BY_KEY: Final = tuple(f"set {other} = off" for other in _OTHERS)
 BY_KEY: Final = tuple(f"set local {other} = off" for other in _OTHERS)
-"""Versions that end are found each by its key. Of a table that grows there are no statistics, and a plan made without
-them reads all of it for a few.
+"""Settings for ending versions, which are found by key, one by one. A growing table has no statistics, and a plan
+without them reads the whole table for a few rows.
 """
 BY_INDEX: Final = ("set local enable_indexscan = on", "set local enable_indexonlyscan = on")
-"""From here on, in a session that reads what lies together."""
+"""Settings that allow index scans from here on, in a session with the settings of `PAGES` or `CHANGES`."""
 ANYHOW: Final = tuple(f"set local {other} = on" for other in _OTHERS)
 COPYING: Final = (*_READING, *_BITMAP, *_BOUNDED)
 
 KEPT: Final = 32
-"""Connections kept by one process: the five purposes, of the database graph and of a few beside it; of the worker
-itself three for each actor that copies.
+"""Maximum of cached connections in one process: the five purposes, for the database graph and a few others. The worker
+itself has three for each actor that copies.
 """
 
 Purpose = tuple[int, str, str, tuple[str, ...]]
-"""A process, driver and server, graph, and what is done."""
+"""Process id, driver and URL, session name without the generation, and setup statements."""
 
 _open: list[tuple[Purpose, str, Any]] = []
-"""Those that nobody uses now, with their names; the least recently used first."""
+"""The idle connections with their session names, the least recently used first."""
 _lock = threading.Lock()
 
 
 def application_name(graph: GraphId, generation: Generation) -> str:
-    """Return the name under which a generation's sessions are known."""
+    """Return the session name of a generation."""
     return f"tidefill:{graph}:{generation}"
 
 
 def question_name(graph: GraphId, question: RequestId) -> str:
-    """Return the name under which the sessions of one question are known: no generation's, and each question's own,
-    so that none meets a session that died since the last one.
+    """Return the session name of one request. It contains no generation, so no recovery ends the session. It is unique
+    to the request, so no request gets a cached session that has died since the last one.
     """
     return f"tidefill:{graph}:question:{question}"
 
 
 @contextmanager
 def adbc_connection(url: str, name: str, setup: Sequence[str], *, autocommit: bool) -> Generator[Any]:
-    """Give a cached Arrow connection; on an error it is closed."""
+    """Yield a cached Arrow connection; it is closed on an error."""
 
     def connect() -> Any:
         connection = adbc.connect(_named(url, name), autocommit=autocommit)
@@ -85,7 +88,7 @@ def adbc_connection(url: str, name: str, setup: Sequence[str], *, autocommit: bo
 
 @contextmanager
 def psycopg_connection(url: str, name: str, setup: Sequence[str]) -> Generator[psycopg.Connection]:
-    """Give a cached psycopg connection outside any transaction; on an error it is closed."""
+    """Yield a cached psycopg connection outside any transaction; it is closed on an error."""
 
     def connect() -> psycopg.Connection:
         connection = psycopg.connect(url, application_name=name, autocommit=True)
@@ -110,7 +113,7 @@ def _cached(driver: str, url: str, name: str, setup: tuple[str, ...], connect: A
 
 
 def _taken(purpose: Purpose, name: str) -> Any:
-    """Take a connection for a purpose; close one of another name, which is of another generation."""
+    """Take an idle connection of a purpose. Close those of another session name: they belong to another generation."""
     with _lock:
         place = next((place for place, (kept, _, _) in enumerate(_open) if kept == purpose), None)
         known = None if place is None else _open.pop(place)
@@ -131,7 +134,7 @@ def _keep(purpose: Purpose, name: str, connection: Any) -> None:
 
 @atexit.register
 def _close_kept() -> None:
-    """A process that was forked has its parent's connections in its list, and leaves them alone."""
+    """Close this process's idle connections. A forked process also lists its parent's and must not close them."""
     for (pid, *_), _, connection in _open:
         if pid == os.getpid():
             connection.close()

@@ -1,11 +1,11 @@
-"""DML on versioned tables: statements run in order in one transaction of their own login, a savepoint each.
+"""Run DML on versioned tables: an epoch's statements, in order, in one transaction with a savepoint for each.
 
-The statements of an epoch share a budget of time, so that they cannot hold everybody's barrier up (I13). A statement
-that overruns its share is rolled back to its savepoint and reported as unfinished; a statement that has the epoch to
-itself fails when it overruns its timeout.
+The statements run under a login of their own. They share a time budget, so that they cannot delay the barriers of other
+jobs (I13). A statement that exceeds its share is rolled back to its savepoint and reported as unfinished. A statement
+that has the epoch to itself fails when it exceeds its timeout.
 
-Every statement comes down to two sets: *ended* (rows whose versions end) and *brought* or *assigned* (rows that are
-there afterwards). One SQL command then writes both, so that one net change per key and epoch remains.
+Every statement is reduced to two sets: *ended* (rows whose versions end) and *brought* or *assigned* (rows that exist
+afterwards). One SQL command then writes both, so that one net change per key and epoch remains.
 """
 
 import time
@@ -42,28 +42,28 @@ SETUP = (
     *ONLY_BY_KEY,
     "set idle_in_transaction_session_timeout = '60s'",
     "set lock_timeout = '30s'",
-    # Of the fence and of the commands between statements; each statement has a timeout of its own.
+    # For the fence and the commands between statements. Each statement has its own timeout.
     "set statement_timeout = '60s'",
 )
 _CONNECTION_LOST: Final = ("08", "57P")
-"""SQLSTATEs, by their beginning, of a connection or server that is gone. The text of a statement can raise every other
-one, so that every other one is an error of that statement alone (I13).
+"""Prefixes of the SQLSTATEs of a lost connection or server. The text of a statement can raise any other SQLSTATE, so
+any other one is an error of that statement alone (I13).
 """
 
 
 _SHARE: Final = 0.5
-"""The part of the epoch's budget that one statement may use when it shares the epoch: at least two statements are
-decided in every epoch, and a slow one costs the others half a budget at most.
+"""The share of the epoch's budget that one statement may use when it shares the epoch. At least two statements are
+decided in every epoch, and a slow one costs the others at most half a budget.
 """
 _DEFAULTS: Final = DmlLimits()
 _CANCELED: Final = "57014"
 _CONTENDED: Final = ("40", "55P03")
-"""A deadlock, or a lock that was not given in time: the statement may do better without the others."""
+"""A deadlock, or a lock timeout. The statement may succeed in an epoch of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class DmlOutcome:
-    """Results in the order of the statements, and how each relation's number of alive keys changed."""
+    """Results in the order of the statements, and the change of each relation's number of live keys."""
 
     results: tuple[StatementResult, ...]
     relations: tuple[RelationId, ...]
@@ -83,7 +83,7 @@ class StatementBrokeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DmlStore:
-    """The login under which users' statements run."""
+    """Runs users' statements under their own login."""
 
     url: str = field(repr=False)
     graph: GraphId
@@ -91,9 +91,11 @@ class DmlStore:
     clock: Callable[[], float] = time.monotonic  # noqa: TID251 - a budget is time
 
     def run(self, statements: Sequence[Statement], epoch: Epoch, limits: DmlLimits = _DEFAULTS) -> DmlOutcome:
-        """Run statements at `epoch` and commit. A bad one fails alone; raises StatementBrokeError when the connection
-        is lost in a statement, and psycopg.Error when it is lost elsewhere or the generation is over. The fence is the
-        last command, outside every statement's savepoint, so that no statement's own error is taken for the fence's.
+        """Run statements at `epoch` and commit. A bad statement fails alone.
+
+        Raises StatementBrokeError when the connection is lost during a statement. Raises psycopg.Error when it is lost
+        elsewhere, or the generation is over (I7). The fence is the last command, outside every savepoint, so no error
+        of a statement is mistaken for the fence's.
         """
         name = application_name(self.graph, self.generation)
         with psycopg_connection(self.url, name, SETUP) as connection, connection.transaction():
@@ -148,7 +150,7 @@ class _Run:
         )
 
     def statement(self, statement: Statement) -> None:
-        """Run one statement in a savepoint and keep what became of it."""
+        """Run one statement in a savepoint and record its result."""
         self._arm()
         relation = statement.relation.id
         try:
@@ -165,8 +167,8 @@ class _Run:
             self._deltas[relation] = self._deltas.get(relation, 0) + delta
 
     def _arm(self) -> None:
-        """Set the timeout of the next statement. It is only set again once it is twice too long: a command for every
-        statement would cost more than most statements do.
+        """Set the timeout of the next statement. Only a timeout of more than twice the wanted one is set again, because
+        a command for every statement would cost more than most statements do.
         """
         wanted = self._share_ms if self._alone else max(min(self._share_ms, round(self.left_ms)), 1)
         if self._timeout_ms == 0 or self._timeout_ms > 2 * wanted:
@@ -176,7 +178,7 @@ class _Run:
     def _failed(self, statement: Statement, error: psycopg.Error) -> None:
         state = error.sqlstate or ""
         if state == _CANCELED and self._timeout_ms < self._share_ms:
-            # It was begun late, and has not had its share.
+            # It was started late, and had less than its share.
             self.not_reached.append(statement.id)
         elif not self._alone and (
             state.startswith(_CONTENDED) or (state == _CANCELED and self._timeout_ms < self._limits.statement_ms)
@@ -201,7 +203,7 @@ def _too_slow(limits: DmlLimits) -> str:
 
 
 def _apply(connection: psycopg.Connection, statement: Statement, epoch: Epoch) -> tuple[int, int]:
-    """Return (rows the user affected, change of the number of alive keys)."""
+    """Return (rows that the user affected, change of the number of live keys)."""
     row = connection.execute(_sql(command(statement, epoch))).fetchone()
     assert row is not None
     affected, ended, made, lost = map(int, row)
@@ -211,8 +213,8 @@ def _apply(connection: psycopg.Connection, statement: Statement, epoch: Epoch) -
 
 
 def command(statement: Statement, epoch: Epoch) -> str:
-    """Return the SQL command of a statement; it gives one row: affected, versions ended, versions made at keys that had
-    none of this epoch, and rows lost to others with the same key.
+    """Return the SQL command of a statement. Its result is one row: rows affected, versions ended, versions made at
+    keys without a version of this epoch, and rows lost to another row with the same key.
     """
     relation = statement.relation
     match statement:
@@ -232,7 +234,10 @@ def command(statement: Statement, epoch: Epoch) -> str:
 
 
 def _insert(relation: Relation, columns: Sequence[str], source: str, epoch: Epoch) -> str:
-    """Of two rows with one key the last wins: their number has a name that no column of a user's has."""
+    """Return the command of an INSERT. Of several rows with the same key, the last one wins.
+
+    Rows are numbered in the column `_from`, a name that no user column can have.
+    """
     given = ", ".join(quoted(name) for name in columns)
     values = ", ".join(_value(column, set(columns)) for column in relation.columns)
     rows = f"select {_vnode(relation, 'brought')} as _vnode, brought.*, true as _to from brought"
@@ -244,7 +249,9 @@ def _insert(relation: Relation, columns: Sequence[str], source: str, epoch: Epoc
 
 
 def _update(relation: Relation, assignments: Sequence[tuple[str, str]], predicate: str | None, epoch: Epoch) -> str:
-    """Rows that keep their key are made again; where the key was assigned, there is none at the old one."""
+    """Return the command of an UPDATE. Rows that keep their key get a new version; a row whose key changes leaves no
+    row at its old key.
+    """
     by_name = dict(assignments)
     name = quoted(relation.name)
     names = ", ".join(quoted(column.name) for column in relation.columns)
@@ -282,11 +289,11 @@ def _value(column: Column, given: set[str]) -> str:
     if column.name in given:
         value = f"source.{quoted(column.name)}"
     else:
-        # A row id is made once, with the row: it is stored and never derived again.
+        # A row id is generated once, with its row; it is stored and never derived again.
         value = "nextval('state.row_ids')" if column.name == ROW_ID else "null"
     return f"{value}::{column.type} as {quoted(column.name)}"
 
 
 def _sql(text: str) -> Any:
-    """Psycopg wants literal strings; these are printed from quoted identifiers and checked expressions."""
+    """Cast for psycopg, which wants literal strings. The text has quoted identifiers and checked expressions."""
     return text

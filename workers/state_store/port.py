@@ -1,9 +1,8 @@
-"""Versioned tables as an executor sees them. No executor may know that it talks to Postgres: a lake format stands
-here one day.
+"""Versioned tables as engines see them. No engine may depend on Postgres, so that a lake format can replace it one day.
 
-A row travels with an operation in the column `OPERATION`: `CLOSE` ends the version alive at its key, `LIVE` and `PAGE`
-bring a new one. Everything is written at one epoch, in one transaction per actor, and counts only while the store's
-generation is the present one (I7).
+A row travels with an operation in the column `OPERATION`: `CLOSE` ends the live version at its key, `LIVE` and `PAGE`
+insert a new one. Each actor writes at one epoch, in one transaction, which commits only while the store's generation is
+the present one (I7).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,9 +30,9 @@ VNODE: Final = "_vnode"
 
 @dataclass(frozen=True, slots=True)
 class ArrowPage:
-    """Rows of one block in no order: `_vnode` and the relation's columns as they travel; see `positions.Page`.
+    """Rows of one block in no order: `_vnode`, and the relation's columns in their wire types. See `positions.Page`.
 
-    A page that was copied inside the store has no batches; `copied` is how many of its rows satisfied the query.
+    A page that was copied inside the store has no batches. `copied` is how many of its rows satisfied the query.
     """
 
     batches: tuple[pa.RecordBatch, ...]
@@ -43,17 +42,17 @@ class ArrowPage:
 
     @property
     def size_bytes(self) -> int:
-        """What the rows take in memory."""
+        """Memory that the rows take."""
         return sum(batch.nbytes for batch in self.batches)
 
 
 PageReader = Callable[[Block, PageSize], ArrowPage]
-"""Takes a page of a block."""
+"""Reads a page of a block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How many versions a transaction brought and how many it closed."""
+    """How many versions a transaction inserted, and how many it closed."""
 
     inserted: int
     closed: int
@@ -61,14 +60,14 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """How many old and new versions of the upstream a copy of changes met, and what it wrote."""
+    """How many old and new versions of the upstream a copy of changes read, and what it wrote."""
 
     read: int
     written: Written
 
 
 class VersionedStore(Protocol):
-    """What a task needs of the state store. Implementations are small values that travel to the task."""
+    """A task's access to the state store. Implementations are small values that travel to the task."""
 
     def read_page(self, relation: Relation, block: Block, *, at: Epoch, size: PageSize) -> ArrowPage:
         """Read a page of a block as of epoch `at`."""
@@ -77,8 +76,8 @@ class VersionedStore(Protocol):
     def copying(
         self, upstream: Relation, target: Relation, query: Pushdown, *, at: Epoch, epoch: Epoch
     ) -> AbstractContextManager[PageReader]:
-        """Give a reader that copies pages, as of epoch `at`, into the target at `epoch`, inside the store; when it
-        ends, fence and commit them all in one transaction.
+        """Yield a reader that copies pages as of `at` into the target at `epoch`, inside the store. When the context
+        ends, fence and commit all of them in one transaction.
         """
         ...
 
@@ -93,22 +92,22 @@ class VersionedStore(Protocol):
         runs: Runs,
         epoch: Epoch,
     ) -> Replayed:
-        """Carry the net changes in `(after, upto]` over to the target at `epoch`, inside the store; fence and commit.
+        """Copy the net changes in `(after, upto]` to the target at `epoch`, inside the store. Fence and commit.
 
-        Whatever changed counts: of these vnodes no history is left to read.
+        Every change is copied without marking, because these vnodes have no history left to read.
         """
         ...
 
     def changed(self, relation: Relation, *, after: Epoch, upto: Epoch) -> bool:
-        """Whether any version began or ended in `(after, upto]`: a cheap look."""
+        """Whether any version began or ended in `(after, upto]`: a cheap query."""
         ...
 
     def read_changes(
         self, relation: Relation, *, after: Epoch, upto: Epoch, runs: Runs
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Give the net changes in `(after, upto]`: first old versions (CLOSE), then new ones (LIVE)."""
+        """Yield the net changes in `(after, upto]`: old versions (CLOSE) first, then new ones (LIVE)."""
         ...
 
     def write(self, relation: Relation, epoch: Epoch, rows: Iterable[pa.RecordBatch]) -> Written:
-        """Write rows, `OPERATION` and `_vnode` first (CLOSE rows before the others) at `epoch`, fence, and commit."""
+        """Write rows at `epoch`, fence and commit. The first columns are `OPERATION`, `_vnode`; CLOSE rows come first."""
         ...

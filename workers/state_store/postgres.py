@@ -1,4 +1,6 @@
-"""Versioned tables on Postgres, as tasks read and write them (the port is `workers.state_store.port`)."""
+"""Versioned tables on Postgres, as tasks read and write them (the port is `workers.state_store.port`). Next:
+`workers.state_store.statements`.
+"""
 
 import io
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -35,14 +37,15 @@ from workers.state_store.port import CLOSE, LIVE, OPERATION, VNODE, ArrowPage, P
 from workers.state_store.wire import key_text, read_type, writes_binary
 
 BATCH_BYTES: Final = 1 << 18
-"""ADBC cuts its batches at about this size: small enough that little is in flight when a slice ends."""
+"""Approximate size of ADBC's batches. It is small, so that few rows are in flight when a slice ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresStore:
-    """The state store of one graph's generation. A small value: it travels to every task.
+    """The state store, for one generation of a graph. A small value that travels to every task.
 
-    With `question` it only reads, to answer that one: its sessions belong to no generation, so no recovery ends them.
+    With `question` it only reads, to answer that request. Its sessions belong to no generation, so no recovery ends
+    them.
     """
 
     url: str = field(repr=False)
@@ -60,7 +63,7 @@ class PostgresStore:
         return ArrowPage(batches, _counted(batches), {span.vnode: upto for span in part})
 
     def _part(self, relation: Relation, block: Block, at: Epoch, size: PageSize) -> tuple[Block, Position | None]:
-        """Return what of a block a page of a size reads, and up to which key."""
+        """Return the part of a block that a page reads, and its upper key (None: to the end)."""
         with adbc_connection(self.url, self._name, BOUNDS, autocommit=True) as connection:
             for some in (block,) if size.exact else samples(block):
                 rows = share_of_page(size.rows, some, block)
@@ -73,7 +76,9 @@ class PostgresStore:
     def copying(
         self, upstream: Relation, target: Relation, query: Pushdown, *, at: Epoch, epoch: Epoch
     ) -> Generator[PageReader]:
-        """Give a reader that copies pages as of `at` into the target at `epoch`; fence and commit when it ends."""
+        """Yield a reader that copies pages as of `at` into the target at `epoch`. Fence and commit when the context
+        ends.
+        """
         with adbc_connection(self.url, self._name, COPYING, autocommit=False) as connection:
 
             def copy(block: Block, size: PageSize) -> ArrowPage:
@@ -102,7 +107,7 @@ class PostgresStore:
         runs: Runs,
         epoch: Epoch,
     ) -> Replayed:
-        """Carry the net changes in `(after, upto]` over to the target at `epoch`; fence; commit."""
+        """Copy the net changes in `(after, upto]` to the target at `epoch`, fence and commit."""
         span: Any = {"after": after, "upto": upto, "runs": runs}
         with (
             psycopg_connection(self.url, self._name, COPYING) as connection,
@@ -124,7 +129,7 @@ class PostgresStore:
     def read_changes(
         self, relation: Relation, *, after: Epoch, upto: Epoch, runs: Runs
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Give the net changes in `(after, upto]`: first old versions, then new ones."""
+        """Yield the net changes in `(after, upto]`: old versions first, then new ones."""
         old = statements.old_versions(relation, after=after, upto=upto, runs=runs)
         new = statements.new_versions(relation, after=after, upto=upto, runs=runs)
         schema = read_schema(relation)
@@ -134,7 +139,7 @@ class PostgresStore:
                     yield operation, batch
 
     def write(self, relation: Relation, epoch: Epoch, rows: Iterable[pa.RecordBatch]) -> Written:
-        """Write rows at `epoch`: closes first, then versions as they arrive; fence; commit."""
+        """Write rows at `epoch`: closes first, then new versions as they arrive. Fence and commit."""
         closes, rest = _split(iter(rows))
         first = next(rest, None)
         if first is None and not closes:
@@ -198,18 +203,20 @@ class PostgresStore:
 
     @property
     def _hold(self) -> str:
-        """The last statement of every writing transaction: it raises when the generation is over (I7)."""
+        """The last statement of every writing transaction. It raises when the generation is over (I7)."""
         assert self.question is None, "a question writes nothing"
         return hold_generation(self.graph, self.generation)
 
 
 def hold_generation(graph: GraphId, generation: Generation) -> str:
-    """Return the statement that fences a writing transaction. It comes last, so that a long COPY blocks no recovery."""
+    """Return the statement that fences a writing transaction. It comes last, because it holds a row lock: a long COPY
+    before it blocks no recovery.
+    """
     return f"select state.hold_generation({graph}, {generation})::int"
 
 
 def read_schema(relation: Relation) -> pa.Schema:
-    """Return the schema in which a relation's rows arrive: `_vnode` and the columns as they travel."""
+    """Return the schema in which a relation's rows arrive: `_vnode`, and the columns in their wire types."""
     columns = [pa.field(column.name, read_type(column.type)) for column in relation.columns]
     return pa.schema([pa.field(VNODE, pa.int16()), *columns])
 
@@ -236,14 +243,14 @@ def _read(connection: Any, query: str, schema: pa.Schema) -> Iterator[pa.RecordB
 
 
 def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Same columns, the names and types that were declared."""
+    """Return the same columns with the declared names and types."""
     return pa.RecordBatch.from_arrays(
         [column.cast(wanted.type) for column, wanted in zip(batch.columns, schema, strict=True)], schema=schema
     )
 
 
 def _bound(relation: Relation, block: Block, told: pa.Table) -> tuple[Block, Position]:
-    """Read what the query of a bound told: the part of the block that stands before it, and its key."""
+    """Return the part of the block before a page's upper key, and this key, from the result of `bound_query`."""
     key = key_of(relation)
     values = [column[0].as_py() for column in told.columns]
     upto = tuple(key_text(value, part.type) for part, value in zip(key, values[: len(key)], strict=True))
@@ -253,7 +260,7 @@ def _bound(relation: Relation, block: Block, told: pa.Table) -> tuple[Block, Pos
 
 
 def _counted(batches: tuple[pa.RecordBatch, ...]) -> dict[int, int]:
-    """Count rows by vnode."""
+    """Return the number of rows by vnode."""
     rows: dict[int, int] = {}
     for batch in batches:
         counts: Any = pc.value_counts(batch.column(0))  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
@@ -263,7 +270,9 @@ def _counted(batches: tuple[pa.RecordBatch, ...]) -> dict[int, int]:
 
 
 def _split(rows: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]:
-    """Take the closes, which come first and are one epoch's changes at most; leave the rest as a stream."""
+    """Return the closes as a list and the other rows as a stream. Closes come first, and are at most one epoch's
+    changes.
+    """
     closes: list[pa.RecordBatch] = []
     for batch in rows:
         closing = _closing(batch)
@@ -285,7 +294,7 @@ def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa
 
 
 def _stored(relation: Relation, epoch: Epoch, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Drop the operation and add the epoch: what the table stores."""
+    """Yield batches as the table stores them: without the operation, with the epoch."""
     names = statements.stored_columns(relation)
     for batch in rows:
         assert not pc.any(_closing(batch)).as_py(), "a close came after a new version"
@@ -304,7 +313,7 @@ def _closing_table(relation: Relation) -> str:
 
 
 def _close(cursor: Any, relation: Relation, epoch: Epoch, planned: Sequence[str]) -> int:
-    """End the versions alive at the keys of the table `closing`; return how many."""
+    """End the live versions at the keys of the table `closing`; return how many."""
     for setting in planned:
         cursor.execute(_sql(setting))
     return sum(cursor.execute(_sql(command)).rowcount for command in statements.close(relation, "closing", epoch))
@@ -328,7 +337,7 @@ def _copy_csv(cursor: Any, table: str, batches: Iterable[pa.RecordBatch | pa.Tab
 
 
 def _csv(batch: pa.RecordBatch | pa.Table) -> bytes:
-    """NULL is an empty field and an empty text is a quoted one, as Postgres reads them."""
+    """Return a batch as CSV. NULL is an empty field and an empty text a quoted one, as Postgres expects."""
     sink = io.BytesIO()
     pyarrow.csv.write_csv(batch, sink, pyarrow.csv.WriteOptions(include_header=False))
     return sink.getvalue()
@@ -345,7 +354,7 @@ def _select(connection: Any, sql: str) -> Any:
 
 
 def _update(connection: Any, sql: str) -> int:
-    """Run a statement that changes something; return how many rows."""
+    """Run a statement that changes rows; return how many."""
     with connection.cursor() as cursor:
         cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
         cursor.adbc_statement.set_sql_query(sql)
@@ -355,7 +364,7 @@ def _update(connection: Any, sql: str) -> int:
 
 
 def _fetch(connection: Any, sql: str) -> pa.Table:
-    """Run what COPY cannot: a statement that changes something and tells of it."""
+    """Run a query that COPY cannot run, such as a statement that changes rows and returns some."""
     with connection.cursor() as cursor:
         cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
         cursor.execute(sql)
@@ -363,5 +372,5 @@ def _fetch(connection: Any, sql: str) -> pa.Table:
 
 
 def _sql(text: str) -> Any:
-    """Psycopg wants literal strings; these are printed by `statements` from quoted identifiers."""
+    """Cast for psycopg, which wants literal strings. `statements` prints the text from quoted identifiers."""
     return text

@@ -1,4 +1,4 @@
-"""The SQL of versioned tables, printed from relations, spans and epochs. Pure."""
+"""Print the SQL of versioned tables from relations, spans and epochs. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -14,13 +14,14 @@ from workers.state_store.wire import read_postgres, value_postgres
 
 
 def bound_query(relation: Relation, block: Block, spans: Block, *, at: Epoch, rows: int) -> str:
-    """Find the key of the row at place `rows` among what is left of `spans` as of an epoch, in the order of the key:
-    no row where fewer are left. Beside it, whether it comes after each of the positions of `block`, as `alike` has
-    them.
+    """Print a query for a page's upper key: the `rows`-th remaining key of `spans` in key order, as of epoch `at`.
+
+    The result has no row if fewer keys are left. Otherwise further columns tell, for each position in `block` in the
+    order of `alike`, whether the key comes after it.
     """
     key = key_of(relation)
     names = ", ".join(quoted(part.name) for part in key)
-    # Each part is read in the order of the index, and no further than the merge of all of them asks for.
+    # Each part is read in index order, and only as far as the merge of all parts needs.
     left = " union all ".join(
         f"(select {names} from {state_table(relation.id)} where {_left_of(relation, span)} and {_readable(at)}"
         f" order by _vnode, {_order(relation, state_table(relation.id).split('.')[1])} limit {rows})"
@@ -32,7 +33,7 @@ def bound_query(relation: Relation, block: Block, spans: Block, *, at: Epoch, ro
 
 
 def page_query(relation: Relation, block: Block, upto: Position | None, *, at: Epoch) -> str:
-    """Read a block as of an epoch up to a key (None: to its end), in no order."""
+    """Print a query that reads a block as of an epoch, up to a key (None: to its end), in no order."""
     return _page(relation, block, upto, _columns(relation), at)
 
 
@@ -46,11 +47,12 @@ def copy_query(
     at: Epoch,
     epoch: Epoch,
 ) -> str:
-    """Copy the rows of a page as of `at` that satisfy the query, as versions of `epoch`. With a condition it tells of
-    the page by vnode: its rows, and the rows copied.
+    """Print a command that copies a page's rows as of `at`, where they satisfy the query, as versions of `epoch`.
+
+    If the query has a predicate, the command returns by vnode the page's rows and the rows copied.
     """
     columns = [column for column in query.columns if isinstance(column, str)]
-    # A condition may read any column; without one the page carries what is copied.
+    # A predicate may read any column; without one the page needs only the columns that are copied.
     read = [column.name for column in upstream.columns] if query.predicate is not None else dict.fromkeys(columns)
     page = _page(upstream, block, upto, ", ".join(map(quoted, read)), at)
     insert = (
@@ -58,7 +60,7 @@ def copy_query(
         f" select _vnode, {', '.join(map(_pushed, query.columns))}, {epoch}"
     )
     if query.predicate is None:
-        # To count by vnode what is inserted would take a fifth of the time that inserting takes.
+        # Counting the inserted rows by vnode would take a fifth of the insert's time.
         return f"{insert} from ({page}) page"
     return (
         f"with page as materialized ({page}), copied as ({insert} from page where {query.predicate})"
@@ -68,27 +70,29 @@ def copy_query(
 
 
 def changed(relation: Relation, *, after: Epoch, upto: Epoch) -> str:
-    """Ask whether any version began or ended in a span."""
+    """Print a query whether any version began or ended in `(after, upto]`."""
     began, ended = f"_from > {after} and _from <= {upto}", f"_to > {after} and _to <= {upto} and _to <> {ALIVE}"
     exist = (f"exists (select from {state_table(relation.id)} where {span})" for span in (began, ended))
     return f"select ({' or '.join(exist)})::int"
 
 
 def old_versions(relation: Relation, *, after: Epoch, upto: Epoch, runs: Runs) -> str:
-    """Versions that were alive at `after` and ended at or before `upto`."""
+    """Print a query for the versions that were live at `after` and ended by `upto`."""
     return _read_span(relation, _ended(after, upto), runs)
 
 
 def new_versions(relation: Relation, *, after: Epoch, upto: Epoch, runs: Runs) -> str:
-    """Versions that began after `after` and are alive at `upto`."""
+    """Print a query for the versions that began after `after` and are live at `upto`."""
     return _read_span(relation, _begun(after, upto), runs)
 
 
 def copied_keys(
     upstream: Relation, target: Relation, query: Pushdown, into: str, *, after: Epoch, upto: Epoch, runs: Runs
 ) -> str:
-    """Put the target's keys of the `old_versions` that satisfied the query into a table; tell how many of those there
-    were, and how many were put.
+    """Print a command that inserts, into the table `into`, the target's keys of the `old_versions` that satisfied the
+    query.
+
+    It returns the number of old versions, and the number of keys inserted.
     """
     parts = {part.name for part in target.key}
     pushed = [(c.name, value) for c, value in zip(target.columns, query.columns, strict=True) if c.name in parts]
@@ -99,7 +103,10 @@ def copied_keys(
 def copied_versions(
     upstream: Relation, target: Relation, query: Pushdown, *, after: Epoch, upto: Epoch, runs: Runs, epoch: Epoch
 ) -> str:
-    """Copy the `new_versions` that satisfy the query, as versions of `epoch`; tell as `copied_keys` does."""
+    """Print a command that copies the `new_versions` that satisfy the query, as versions of `epoch`.
+
+    It returns the number of new versions, and the number copied.
+    """
     into = f"{state_table(target.id)} ({', '.join(map(quoted, stored_columns(target)))})"
     values = ("_vnode", *map(_pushed, query.columns), str(epoch))
     return _copied_span(upstream, query, into, values, _begun(after, upto), runs)
@@ -126,7 +133,7 @@ def _copied_span(relation: Relation, query: Pushdown, into: str, values: Iterabl
 
 
 def _span(relation: Relation, span: str) -> str:
-    # It is looked up first, by its own index: an index on the vnode would lead through the whole history.
+    # The span is evaluated first, by its own index: an index on the vnode would go through all history.
     return f"span as materialized (select * from {state_table(relation.id)} where {span})"
 
 
@@ -135,17 +142,19 @@ def _within(runs: Runs) -> str:
 
 
 def alive(table: str) -> str:
-    """Whether a version is alive, for a search by key. A planner without statistics takes what is equal for few, would
-    begin with these, and read the whole table; ALIVE is the greatest of all.
+    """Print the condition that a version is live, for a search by key.
+
+    A planner without statistics expects few rows to match an equality. With `_to = ALIVE` it would start there and read
+    the whole table. `>=` means the same, because ALIVE is the largest value.
     """
     return f"{table}._to >= {ALIVE}"
 
 
 def close(relation: Relation, keys: str, epoch: Epoch) -> tuple[str, ...]:
-    """End the versions alive at the keys of the table `keys` (`_vnode` and the key columns); each command some of them.
+    """Print the commands that end the live versions at the keys of the table `keys` (`_vnode` and the key columns).
 
-    The guard `_from < epoch` makes it commute with the inserts of the same epoch. Keys with a NULL, of which there are
-    few, come by themselves: an index finds no key by `is not distinct from`.
+    The guard `_from < epoch` lets the commands commute with the inserts of the same epoch. The few keys with a NULL
+    have a command of their own, because no index serves `is not distinct from`.
     """
     columns = ["_vnode", *(quoted(part.name) for part in relation.key)]
     nullable = {quoted(part.name) for part in relation.key if relation.column(part.name).nullable}
@@ -164,15 +173,19 @@ def close(relation: Relation, keys: str, epoch: Epoch) -> tuple[str, ...]:
 
 
 def write(relation: Relation, given: str, epoch: Epoch, *, prefer: str = "_to desc") -> str:
-    """Make the versions of what is there afterwards. `given` is a query of `_vnode`, the relation's columns, and `_to`:
-    whether there is a row at the key, or none; of one key the first counts, in the order of `prefer`. These are the
-    CTEs `found` (every key once), and `closed`, `removed`, `changed` and `made`, a row for each version.
+    """Print the CTEs that write one net version per key: `found` (every key once), `closed`, `removed`, `changed`,
+    `made`.
 
-    One net version for each key and epoch remains, and `_from = _to` never exists: the version of an older epoch ends;
-    that of this very epoch goes where there is no row, and else becomes it; where there is none of this epoch, one is
-    made. A key's version is looked for once, and known by its place from then on. The four touch different versions,
-    which Postgres requires of one command, and they do so in storage order: the index is searched and filled where it
-    just was, and who reads by vnode finds rows of one vnode together.
+    `given` is a query of `_vnode`, the relation's columns, and `_to`: whether the key has a row afterwards. Of several
+    rows with one key, the first in the order of `prefer` counts. Each of the last four CTEs has one row per version.
+
+    Invariant: one net version per key and epoch remains, and no version has `_from = _to`. A live version of an older
+    epoch ends. A version of this very epoch is deleted if the key has no row afterwards, and otherwise updated in
+    place. If there is none of this epoch, a version is inserted.
+
+    A key's version is looked up once, and identified by its `ctid` from then on. Postgres requires the four commands to
+    touch different versions, which they do. They run in storage order, so index lookups and inserts stay local, and
+    readers by vnode find the rows of one vnode together.
     """
     table, key = state_table(relation.id), ", ".join(["_vnode", *(quoted(part.name) for part in relation.key)])
     names = ", ".join(["_vnode", *(quoted(column.name) for column in relation.columns)])
@@ -182,7 +195,7 @@ def write(relation: Relation, given: str, epoch: Epoch, *, prefer: str = "_to de
         f"t.{quoted(name)} {'is not distinct from' if name in nullable else '='} p.{quoted(name)}"
         for name in ("_vnode", *(part.name for part in relation.key))
     )
-    # `_from` and `ctid` are of the version found.
+    # `_from` and `ctid` are those of the version that was found.
     there = "found p where t.ctid = p.ctid"
     return (
         f"found as materialized (select p.*, t._from, t.ctid"
@@ -197,11 +210,11 @@ def write(relation: Relation, given: str, epoch: Epoch, *, prefer: str = "_to de
 
 
 ENDED_AND_MADE: Final = "(select count(*) from closed) + (select count(*) from removed), (select count(*) from made)"
-"""How many versions a `write` ended, and made at keys that had none of this epoch."""
+"""The counts of a `write`: versions ended, and versions made at keys without a version of this epoch."""
 
 
 def stored_columns(relation: Relation) -> list[str]:
-    """The columns a writer fills, in order: `_vnode`, the relation's own, `_from`."""
+    """Return the columns that a writer fills, in order: `_vnode`, the relation's own, `_from`."""
     return ["_vnode", *(column.name for column in relation.columns), "_from"]
 
 
@@ -236,7 +249,7 @@ def _pushed(column: str | int | None) -> str:
 
 
 def _value(part: KeyPart) -> str:
-    """A key's value as `read_schema` has it."""
+    """Print a key column in its wire type, as `read_schema` declares it."""
     return value_postgres(quoted(part.name), part.type)
 
 
@@ -245,7 +258,7 @@ def _columns(relation: Relation) -> str:
 
 
 def _order(relation: Relation, table: str) -> str:
-    # The qualified name: an output column that was turned into text for its travel must not decide the order.
+    # Qualified names, because an output column that was cast to text for its travel must not decide the order.
     return ", ".join(
         f"{table}.{quoted(part.name)} {'desc nulls first' if part.descending else 'asc nulls last'}"
         for part in relation.key

@@ -1,8 +1,8 @@
-"""Keeping the index on `_from` useful: block ranges written since its last summary are read whole by every look at
-changes.
+"""Keep the BRIN index on `_from` effective: request summaries of the block ranges that were written.
 
-Postgres summarises them by itself only about once a minute. Here it is asked to after every so many rows, beside the
-epochs, on a connection of its own; what fails is tried again after the next rows, and costs time but never a row.
+Every query for changes reads ranges without a summary in full, and Postgres summarises them only about once a minute.
+The worker requests it after every `ROWS` rows, concurrently with the epochs and on a connection of its own. A failure
+costs time but never a row, and is retried after the next rows.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,14 +16,14 @@ from service.protocol.ids import RelationId
 from service.protocol.relation import from_index
 
 ROWS: Final = 50_000
-"""Reading so many rows that are not summarised takes a few milliseconds."""
+"""Reading this many rows without a summary takes a few milliseconds."""
 
 log = structlog.get_logger("upkeep")
 
 
 @dataclass
 class Upkeep:
-    """Counts rows written by relation, and has the index summarised in the background."""
+    """Counts the rows written to each relation, and requests summaries in the background."""
 
     url: str = field(repr=False)
     written: dict[RelationId, int] = field(default_factory=dict[RelationId, int])
@@ -31,11 +31,11 @@ class Upkeep:
     _running: "Future[None] | None" = None
 
     def wrote(self, relation: RelationId, rows: int) -> None:
-        """Count rows of an epoch that is durable."""
+        """Count the rows of a durable epoch."""
         self.written[relation] = self.written.get(relation, 0) + rows
 
     def look(self) -> None:
-        """Start what is due, unless the last round is still under way."""
+        """Start the summaries that are due, unless the last round is still running."""
         if self._running is not None and not self._running.done():
             return
         due = [relation for relation, rows in self.written.items() if rows >= ROWS]

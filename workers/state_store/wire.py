@@ -1,8 +1,8 @@
-"""How each column type travels: Postgres -> Arrow -> Spark -> Arrow -> Postgres, exactly or by text.
+"""How each column type travels, exactly or as text: Postgres -> Arrow -> Spark -> Arrow -> Postgres.
 
-Two ways lead back into Postgres. *Binary* COPY (ADBC) is the fast one; it takes the native types, numeric as decimal,
-uuid as sixteen bytes and lists of native elements. A relation with any other column is written as *CSV*, where such
-columns are Postgres texts. Reading asks Postgres for the text of every type that the binary reader would alter.
+Two ways lead back into Postgres. *Binary* COPY (ADBC) is the faster one. It takes the native types, numeric as decimal,
+uuid as sixteen bytes, and lists of native elements. A relation with any other column is written as *CSV*, where such
+columns are Postgres texts. Reads fetch as text every type that the binary reader would alter.
 """
 
 from datetime import date, datetime
@@ -42,22 +42,22 @@ def read_type(kind: ColumnType) -> pa.DataType:
 
 
 def read_postgres(column: Column) -> str:
-    """Return how a column is read so that nothing is altered, for a list of columns."""
+    """Return the select-list item that reads a column unaltered."""
     name = quoted(column.name)
     value = value_postgres(column.expression if isinstance(column, ComputedColumn) else name, column.type)
     return name if value == name else f"{value} as {name}"
 
 
 def value_postgres(value: str, kind: ColumnType) -> str:
-    """Return the Postgres expression of a value as it travels."""
+    """Return the Postgres expression that casts a value to its wire type."""
     if _native_element(kind):
         return value
-    # An array of texts keeps its NULLs and its characters as JSON; Spark reads it back with the element's own type.
+    # JSON keeps the NULLs and the characters of an array of texts. Spark parses it and casts it to the element's type.
     return f"array_to_json({value}::text[])::text" if kind.array else f"{value}::text"
 
 
 def from_wire(name: str, kind: ColumnType) -> str:
-    """Return the Spark SQL expression that gives the column its Spark type."""
+    """Return the Spark SQL expression that casts a wire column to its Spark type."""
     column = ticked(name)
     if kind.array and not _native_element(kind):
         texts = f"from_json({column}, 'array<string>')"
@@ -75,7 +75,7 @@ def _writes_binary(kind: ColumnType) -> bool:
 
 
 def to_wire(name: str, kind: ColumnType, *, binary: bool) -> str:
-    """Return the Spark SQL expression that turns a column of its Spark type into what is written."""
+    """Return the Spark SQL expression that casts a column of a Spark type to the type that is written."""
     column = ticked(name)
     if binary:
         return f"unhex(replace({column}, '-', ''))" if kind.name is TypeName.UUID else column
@@ -94,7 +94,7 @@ def written_spark(kind: ColumnType, *, binary: bool) -> str:
 
 
 def _array_text(column: str, element: ColumnType) -> str:
-    """A Postgres array literal: every element quoted, NULL bare."""
+    """Return the expression of a Postgres array literal: every element quoted, NULL bare."""
     text = "concat('\\\\x', lower(hex(x)))" if element.name is TypeName.BYTEA else "cast(x as string)"
     escaped = f"replace(replace({text}, '\\\\', '\\\\\\\\'), '\"', '\\\\\"')"
     item = f"coalesce(concat('\"', {escaped}, '\"'), 'NULL')"
@@ -102,12 +102,12 @@ def _array_text(column: str, element: ColumnType) -> str:
 
 
 def ticked(name: str) -> str:
-    """Return an identifier for Spark SQL."""
+    """Return an identifier quoted for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def key_text(value: object, kind: ColumnType) -> str | None:
-    """Return the Postgres text of a key value as it arrived in Arrow (a position's element)."""
+    """Return the Postgres text of a key value from Arrow, as one element of a position."""
     match value:
         case None:
             return None
@@ -127,5 +127,5 @@ def key_text(value: object, kind: ColumnType) -> str | None:
 
 def _float_text(value: float, kind: ColumnType) -> str:
     text = repr(value)
-    # float4 values arrive widened: nine digits name each of them.
+    # float4 values arrive widened to float8; nine digits identify each of them.
     return f"{value:.9g}" if kind.name is TypeName.REAL and text not in {"nan", "inf", "-inf"} else text
