@@ -109,5 +109,7 @@ class VersionedStore(Protocol):
         ...
 
     def write(self, relation: Relation, epoch: Epoch, rows: Iterable[pa.RecordBatch]) -> Written:
-        """Write rows at `epoch`, fence and commit. The first columns are `OPERATION`, `_vnode`; CLOSE rows come first."""
+        """Write rows at `epoch`, fence and commit. CLOSE rows come first. The first columns are `OPERATION`
+        and `_vnode`.
+        """
         ...
