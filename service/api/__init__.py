@@ -1,1 +1,1 @@
-"""The doors: parse, call one operation, render."""
+"""The HTTP API: parse a request, call one operation, render its result."""

@@ -1,4 +1,4 @@
-"""Where the service listens and who may call it, read from the settings when it starts."""
+"""Check at the start where the service listens and which origins may call it."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from service.domain.errors import Invalid
 
 
 def check_bind(host: str, api_token: SecretStr | None) -> None:
-    """Refuse a service that others can reach without a token. Raises Invalid."""
+    """Refuse to listen on an address that others can reach, unless there is a token. Raises Invalid."""
     if api_token is None and not _is_loopback(host):
         raise Invalid(
             f"TIDEFILL_HOST={host} can be reached from other machines: set TIDEFILL_API_TOKEN first",
@@ -19,12 +19,12 @@ def check_bind(host: str, api_token: SecretStr | None) -> None:
 
 
 def allowed_origins(given: Sequence[str]) -> tuple[str, ...]:
-    """Return the origins of TIDEFILL_ALLOWED_ORIGINS as browsers send them. Raises Invalid."""
+    """Return the origins of TIDEFILL_ALLOWED_ORIGINS in the form that browsers send. Raises Invalid."""
     return tuple(_origin(text) for text in given)
 
 
 def reachable(host: str) -> str:
-    """Return where the service's own worker finds it: an unspecified address is reached on loopback."""
+    """Return the host at which the service's own worker reaches it. For an unspecified address this is loopback."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

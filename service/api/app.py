@@ -1,5 +1,6 @@
-"""The doors, put together. A request passes the net, the tokens and the body's limits, then one route, which calls
-one operation. Nothing here knows a database. Next: `service.api.middleware`, then `service.api.routes`.
+"""Assemble the API. A request passes the middleware and then one route, which calls one operation.
+
+Nothing here knows a database. Next: `service.api.middleware`, then `service.api.routes`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -39,8 +40,8 @@ def create_app(
     ready: Callable[[], Awaitable[Mapping[str, str]]],
     reserved: World | None = None,
 ) -> FastAPI:
-    """Return the ASGI app. `ready` looks at what bootstrap knows of and says `ok` or what is wrong, by name. `reserved`
-    is the world of the workers' calls where that is another one.
+    """Return the ASGI app. `ready` runs the readiness checks and returns `ok` or the fault of each, by name. `reserved`
+    is the world for the calls of workers, if they have another one.
     """
     app = FastAPI(
         title="tidefill",
@@ -51,7 +52,7 @@ def create_app(
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
-        # Whether the type of a body fits is decided before the routes, with a problem as the answer.
+        # The middleware checks the media type of bodies, so that a wrong one is answered with a problem.
         strict_content_type=False,
     )
     app.state.world = world
@@ -69,7 +70,7 @@ def create_app(
 
 
 def _guard(app: FastAPI, settings: ApiSettings) -> None:
-    """Put in front of the routes what every request passes. The last one added is the outermost."""
+    """Add the middleware that every request passes. The last one added is the outermost."""
     app.add_middleware(Bodies, size_max=settings.body_size_max)
     app.add_middleware(Crowd, calls_max=settings.calls_max)
     app.add_middleware(Tokens, api_token=settings.api_token, worker_token=settings.worker_token)

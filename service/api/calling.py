@@ -1,4 +1,4 @@
-"""What a route takes besides its own parameters: the world, who asks, and the key that makes a call happen once."""
+"""The dependencies of a route: the world, the caller, and the idempotency key of the call."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -33,19 +33,22 @@ class Call:
 
     @property
     def asked_by(self) -> str:
-        """Where the call comes from, for people."""
+        """The origin of the call, as a text for the event log."""
         client = self.request.client
         return "http" if client is None else f"http {client.host}"
 
     async def once(self, shape: type[T], act: Callable[[], Awaitable[T]]) -> Mapping[str, Any]:
-        """Run `act` for the call's key, once unless this process dies; return its result as JSON of `shape`."""
+        """Run `act` at most once for the call's idempotency key, unless this process dies. Return its result as JSON of
+        `shape`.
+        """
         return await self.claimed(shape, lambda _claim: act())
 
     async def claimed(
         self, shape: type[T], act: Callable[[Claim | None], Awaitable[T]], *, body: bytes | None = None
     ) -> Mapping[str, Any]:
-        """Run `act` with the claim of the call's key, to which it ties the statement it accepts; return its result as
-        JSON of `shape`.
+        """Run `act` with the claim of the call's key; return its result as JSON of `shape`.
+
+        `act` ties the statement that it accepts to the claim.
         """
         adapter = TypeAdapter(shape)
 
@@ -57,9 +60,9 @@ class Call:
     async def kept(
         self, act: Callable[[Claim | None], Awaitable[Mapping[str, Any]]], *, body: bytes | None = None
     ) -> Mapping[str, Any]:
-        """Run `act`, which gives JSON, with the claim of the call's key.
+        """Run `act`, which returns JSON, with the claim of the call's key.
 
-        The fingerprint is the method, the whole path and the body: `body` stands for one that is streamed.
+        The call's fingerprint is its method, its whole path and its body. `body` replaces a body that is streamed.
         """
         url = self.request.url
         head = f"{self.request.method} {url.path}?{url.query}\n".encode()
@@ -82,12 +85,12 @@ async def gone_of(request: Request) -> Gone:
 
 
 async def world_of(request: Request) -> World:
-    """Return the world that bootstrap handed in."""
+    """Return the world that bootstrap passed in."""
     return cast("World", request.app.state.world)
 
 
 async def reserved_of(request: Request) -> World:
-    """Return the world whose connections are kept for workers and loops."""
+    """Return the world whose connections are reserved for workers and loops."""
     return cast("World", request.app.state.reserved or request.app.state.world)
 
 
@@ -103,7 +106,7 @@ async def call_of(
         ),
     ] = None,
 ) -> Call:
-    """Return the call that a route is to carry out."""
+    """Return the call that a route carries out."""
     return Call(await world_of(request), request, idempotency_key)
 
 

@@ -1,8 +1,8 @@
-"""uvicorn's HTTP/1.1 protocol with bounds on connections, on the time in which nobody is answered, and on chunks.
+"""Bound uvicorn's HTTP/1.1 protocol: the number of connections, the time for which a client may be silent, the chunks.
 
-uvicorn itself waits without end for a head, for the rest of a body that was answered before its end, and for a client
-that does not read. It accepts connections as long as there are file descriptors, and takes a body in as many chunks as
-it has bytes.
+uvicorn itself waits without limit for the head of a request, for the rest of a body that was answered before its end,
+and for a client that does not read. It accepts connections until file descriptors run out, and takes a body in as many
+chunks as it has bytes.
 """
 
 import asyncio
@@ -16,13 +16,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from service.api.middleware import STREAMED
 
 HEAD_BYTES_MAX: Final = 64 << 10
-"""The largest head of a request, which is held in memory until it is whole."""
+"""Maximum size of a request's head, which is kept in memory until it is complete."""
 BACKLOG: Final = 256
-"""How many connections are accepted before anything else gets its turn: each takes a fraction of a millisecond."""
+"""Maximum of connections that are accepted in a row, before the event loop does other work. Each takes a fraction of a
+millisecond.
+"""
 CHUNKS_MAX: Final = 10_000
 CHUNK_BYTES_MIN: Final = 16
-"""Of a body with more chunks than that, how many bytes a chunk has at least on average. Each costs as much time as
-some hundred bytes.
+"""Minimum average size of a chunk, in a body of more than `CHUNKS_MAX` chunks. A chunk costs as much time as some
+hundred bytes.
 """
 TINY_CHUNKS: Final = (
     f"the body comes in more than {CHUNKS_MAX} chunks of less than {CHUNK_BYTES_MIN} bytes: send larger ones"
@@ -32,8 +34,8 @@ _ANSWERING: Final = frozenset({h11.SEND_RESPONSE, h11.SEND_BODY})
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """How many connections there may be, how long the head of a request may take, and how long a client may read
-    nothing of what it is sent.
+    """The maximum number of connections; how long a request's head may take; how long a client may read nothing of its
+    answer.
     """
 
     connections_max: int
@@ -47,8 +49,9 @@ def protocol(limits: ConnectionLimits) -> type[H11Protocol]:
 
 
 class _CountingParser(h11.Connection):
-    """Raises h11.RemoteProtocolError where a body comes in too many chunks that are too small. The rows of a load that
-    is being read may come so: a client that writes line by line sends each as a chunk.
+    """Raises h11.RemoteProtocolError for a body in too many, too small chunks.
+
+    The rows of a bulk load that is being read are exempt: a client that writes line by line sends each line as a chunk.
     """
 
     chunks = 0
@@ -76,54 +79,58 @@ class BoundedConnection(H11Protocol):
 
     limits: ClassVar[ConnectionLimits]
     awaited: ClassVar["dict[BoundedConnection, asyncio.TimerHandle]"]
-    """What ends each connection whose client is to send a head or the rest of a body, or to read; the oldest first."""
+    """The timers that close connections whose client has to send a head, send the rest of a body, or read; the oldest
+    first.
+    """
     kept: ClassVar["dict[BoundedConnection, None]"]
-    """Those that were answered and are silent since, the one that is silent for longest first. uvicorn ends them."""
+    """The idle keep-alive connections, the longest idle first. uvicorn closes them."""
     stalled: asyncio.TimerHandle | None = None
-    """What ends this connection if its client reads nothing."""
+    """The timer that closes this connection if its client reads nothing."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.conn = _CountingParser(h11.SERVER, self.config.h11_max_incomplete_event_size or HEAD_BYTES_MAX)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Make room for the newest connection: the one that is awaited for longest is closed, or that is silent."""
+        """Accept a connection. If there are too many, close the one that has kept the service waiting longest, or else
+        the one that has been idle longest.
+        """
         super().connection_made(transport)
         self._bound()
         if len(self.connections) > self.limits.connections_max:
             others = (one for one in chain(self.awaited, self.kept) if one is not self)
             oldest = next(others, self)
             oldest.transport.abort()
-            oldest._forget()  # noqa: SLF001 - its end comes later, and it is not to be chosen twice
+            oldest._forget()  # noqa: SLF001 - it is lost only later, and must not be chosen twice
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting for it."""
+        """Cancel the connection's timers."""
         self._forget()
         self._reads()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read on, and wait for the rest of a head or of a body that is not wanted any more."""
+        """Process data, and limit the wait for the rest of a head, or of a body whose answer is complete."""
         super().data_received(data)
         self._bound()
 
     def on_response_complete(self) -> None:
-        """Wait for the next head, for the rest of a body, or for the client to read what it was answered."""
+        """Limit the wait for the next head, for the rest of a body, or for the client to read its answer."""
         super().on_response_complete()
         self._bound()
 
     def pause_writing(self) -> None:
-        """Wait for the client to read."""
+        """Limit the wait for the client to read."""
         super().pause_writing()
         self.stalled = self.stalled or self.loop.call_later(self.limits.stalled_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on: the client has read."""
+        """Cancel this limit: the client has read."""
         super().resume_writing()
         self._reads()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what cannot be read, unless an answer has begun."""
+        """Refuse a request that cannot be parsed. If an answer has begun, close the connection."""
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             if (cycle := self._cycle) is not None:
                 cycle.disconnected = True
@@ -133,11 +140,11 @@ class BoundedConnection(H11Protocol):
 
     @property
     def _cycle(self) -> RequestResponseCycle | None:
-        """Return the last request; None before the first, which uvicorn's own type does not say."""
+        """Return the last request; None before the first one, which uvicorn's own type does not tell."""
         return cast("RequestResponseCycle | None", self.cycle)
 
     def _bound(self) -> None:
-        """End the connection in time unless an answer is being made."""
+        """Set the timer that fits the connection's state, or none while an answer is being made."""
         unread = self.transport.get_write_buffer_size() > 0
         silent = self.conn.our_state is h11.IDLE and self._cycle is not None and not self.conn.trailing_data[0]
         if self.conn.our_state in _ANSWERING:

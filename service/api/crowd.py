@@ -1,4 +1,4 @@
-"""How many calls and streams of users there may be at the same time. Workers and probes do not count."""
+"""Limit the concurrent calls and event streams of users. Calls of workers and probes do not count."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -14,7 +14,9 @@ _UNCOUNTED = ("/internal/", "/livez", "/readyz", "/metrics")
 
 
 class Crowd:
-    """Refuses a call when as many are in progress as may be. Each holds its body and waits for its answer."""
+    """Refuses a call when `calls_max` are in progress, because each keeps its body in memory while it waits for its
+    answer.
+    """
 
     def __init__(self, app: ASGIApp, *, calls_max: int) -> None:
         self.app, self.calls_max, self.calls = app, calls_max, 0
@@ -38,18 +40,18 @@ class Crowd:
 
 @dataclass
 class Streams:
-    """How many streams of events there are."""
+    """Counts the open event streams."""
 
     streams_max: int
     count: int = 0
 
     def check(self) -> None:
-        """Raise Unavailable when there are as many as may be."""
+        """Raise Unavailable when `streams_max` streams are open."""
         if self.count >= self.streams_max:
             raise Unavailable(f"there are {self.streams_max} streams, as many as may be (TIDEFILL_STREAMS_MAX)")
 
     async def held(self, stream: AsyncIterator[T]) -> AsyncIterator[T]:
-        """Yield what a stream does, and count it meanwhile."""
+        """Yield the items of `stream`, and count it as open meanwhile. Raises what `check` raises."""
         self.check()
         self.count += 1
         try:

@@ -1,5 +1,6 @@
-"""JSON of large results, made beside the event loop and a slice of rows at a time: the encoder holds the interpreter
-for each call, and for a second for a whole result.
+"""Encode large results as JSON in a thread and in slices of rows, so that they do not block the event loop.
+
+The encoder holds the interpreter lock during each call; for a whole result that would be a second.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ from typing import Any, Final
 
 _INLINE_VALUES: Final = 2_000
 _SLICE_VALUES: Final = 5_000
-"""So many are encoded in a few milliseconds."""
+"""So many values are encoded in a few milliseconds."""
 
 
 async def encoded(head: Mapping[str, Any], rows: Sequence[Sequence[Any]]) -> bytes:

@@ -1,7 +1,7 @@
-"""The one table from what can go wrong to HTTP: `application/problem+json` (RFC 9457) with stable types.
+"""Map every error to HTTP, in one table: `application/problem+json` (RFC 9457) with stable types.
 
-A problem's `type` is a URN that never changes its meaning; `detail` is for people; `position` is a 1-based character
-offset into the statement, `pointer` a JSON pointer into the body or a parameter's name.
+A problem's `type` is a URN whose meaning never changes. `detail` is a text for people. `position` is a 1-based
+character offset into the statement. `pointer` is a JSON pointer into the body, or a parameter's name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,11 +33,11 @@ from service.domain.errors import (
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_SECONDS: Final = 1
-"""One barrier interval: a recovery is rarely faster, and asking more often would not help it."""
+"""One barrier interval. A recovery rarely takes less, so a client gains nothing by retrying earlier."""
 
 
 class Problem(BaseModel):
-    """What went wrong. Members beyond these may be present."""
+    """An error of a call. It may have more members than these."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -87,7 +87,7 @@ KINDS: Final[Mapping[type[MetaError], Kind]] = MappingProxyType(
         Unavailable: UNAVAILABLE,
     }
 )
-"""An error without an entry of its own takes that of the nearest class above it."""
+"""An error without an entry takes that of its nearest base class."""
 
 _BY_STATUS: Final = MappingProxyType({kind.status: kind for kind in (MALFORMED, UNAUTHORIZED, NO_ROUTE, METHOD, MEDIA)})
 
@@ -98,7 +98,7 @@ def kind_of(error: MetaError) -> Kind:
 
 
 def problem(kind: Kind, detail: str, /, **members: object) -> dict[str, Any]:
-    """Return a problem's body; members that are None are left out."""
+    """Return the body of a problem. Members that are None are left out."""
     body: dict[str, Any] = {
         "type": f"urn:tidefill:problem:{kind.name}",
         "title": kind.title,
@@ -119,7 +119,7 @@ def answer(kind: Kind, detail: str, /, *, headers: Mapping[str, str] | None = No
 
 
 def install(app: FastAPI) -> None:
-    """Have every error answered as a problem. What nobody foresaw is caught by `service.api.middleware`."""
+    """Answer every error as a problem. `service.api.middleware` catches unexpected errors."""
     app.add_exception_handler(MetaError, _domain)
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(HTTPException, _http)
@@ -151,7 +151,7 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException), error
     kind = _BY_STATUS.get(error.status_code) or Kind("http", error.status_code, str(error.detail))
     if kind is METHOD:
-        # Starlette names the methods of the first route at this path; another route may take others.
+        # Starlette names only the methods of the first route at this path; another route may take others.
         allowed = ", ".join(_methods(request))
         return answer(METHOD, f"{request.method} is not among {allowed}", headers={"Allow": allowed})
     return answer(kind, str(error.detail), headers=error.headers)
@@ -169,14 +169,14 @@ def _methods(request: Request) -> list[str]:
 
 
 def _words(fault: Mapping[str, Any]) -> str:
-    """Return what is wrong; an invariant of a value that does not hold has no words of its own."""
+    """Return the message of a fault. A failed assertion of a value has no message of its own."""
     return "the parts contradict each other" if fault["type"] == "assertion_error" else _printable(str(fault["msg"]))
 
 
 def _pointer(fault: Mapping[str, Any], body: Any) -> str:
-    """Return a JSON pointer for a place in the body, the bare name for a parameter.
+    """Return the JSON pointer of a place in the body, or the name of a parameter.
 
-    pydantic also names the branch of a union that it tried; such steps are not places in the body.
+    pydantic also names the branch of a union that it tried. Such steps are no places in the body and are left out.
     """
     where, *path = fault["loc"]
     if where != "body":

@@ -1,8 +1,12 @@
-"""What every request passes before a route sees it, as plain ASGI: from the outside in, a net for what nobody
-foresaw, the refusal of web pages, the tokens, and the body's size and form.
+"""Plain ASGI middleware that every request passes before a route. From the outside in:
 
-The body of a JSON call is read here, whole and bounded, so that a body that is too large, of another type or holding
-what Postgres's text cannot is refused before anything happens. Bulk loads stream past it.
+* `Net` catches unexpected errors.
+* `Origins` refuses requests of web pages of other origins.
+* `Tokens` checks bearer tokens.
+* `Bodies` checks the size and form of bodies.
+
+The body of a JSON call is read here, whole and bounded. A body that is too large, has another media type, or holds what
+no Postgres text can hold is therefore refused before anything happens. Bulk loads are streamed past it.
 """
 
 import asyncio
@@ -38,19 +42,21 @@ from service.telemetry.log import logger
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/docs", "/openapi.json"})
 STREAMED: Final = re.compile(r"^/v1/relations/[^/]+/rows$")
 BODY_SECONDS: Final = 60
-"""A megabyte at 17 kB/s. A body is held in memory until it is whole."""
+"""A megabyte at 17 kB/s. The body is kept in memory until it is complete."""
 BODILESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-"""Nothing looks at the bodies of such calls, some of which need no token."""
+"""No route reads the bodies of these calls, some of which need no token."""
 WORKER_BODY_MAX: Final = 64 << 20
-"""An answer holds the changed positions of every vnode of every scan; a worker is trusted with more than a client."""
+"""A worker's answer holds the changed positions of every vnode of every scan. Workers are trusted more than clients."""
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-"""An escaped NUL inside a JSON string; an even number of backslashes before it makes it a real escape."""
+"""An escaped NUL in a JSON string. After an odd number of further backslashes it is plain text: an escaped backslash
+and `u0000`.
+"""
 
 log = logger("api")
 
 
 class Net:
-    """Answers what nobody foresaw with a 500 that tells nothing of the inside, and logs it."""
+    """Answers an unexpected error with a 500 that reveals nothing of the inside, and logs it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -74,7 +80,7 @@ class Net:
         except Exception:
             log.exception("request.broke", method=scope["method"], path=scope["path"])
             if started:
-                raise  # the response is half sent: only closing the connection says so
+                raise  # the response is half sent: only closing the connection reports the error
             await answer(BROKEN, "the service failed; its log says why")(scope, receive, send)
 
 
@@ -94,7 +100,7 @@ _REFUSED: Final = MappingProxyType(
 
 
 class Origins:
-    """Refuses requests that a web page sent (`service.api.origins`). `loopback_only`: no token is configured."""
+    """Refuses requests of web pages (`service.api.origins`). `loopback_only`: no API token is configured."""
 
     def __init__(self, app: ASGIApp, *, loopback_only: bool, allowed: Collection[str]) -> None:
         self.app, self.loopback_only, self.allowed = app, loopback_only, frozenset(allowed)
@@ -106,7 +112,7 @@ class Origins:
             await self.app(scope, receive, send)
             return
         kind, detail = refusal
-        # The body, if there is one, is not read, so the connection cannot be used again.
+        # The body is not read, so the connection cannot be reused.
         await answer(kind, detail, headers={"Connection": "close"})(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> tuple[Kind, str] | None:
@@ -119,14 +125,14 @@ class Origins:
             site=headers.getlist("sec-fetch-site"),
             mode=headers.getlist("sec-fetch-mode"),
         )
-        # The worker API always has a token of its own, and workers may reach it by another name.
+        # The worker API always has a token of its own, and workers may reach it under another host name.
         loopback_only = self.loopback_only and not scope["path"].startswith("/internal/")
         found = judge(head, loopback_only=loopback_only, allowed=self.allowed)
         return None if found is None else _REFUSED[found]
 
 
 class Tokens:
-    """Lets a call pass when it carries the bearer token of its side: `/internal/` the worker's, all else the API's."""
+    """Requires a bearer token: the worker's for `/internal/`, the API's for all other paths that need one."""
 
     def __init__(self, app: ASGIApp, *, api_token: SecretStr | None, worker_token: SecretStr) -> None:
         self.app, self.api_token, self.worker_token = app, api_token, worker_token
@@ -149,19 +155,19 @@ class Tokens:
         if expected is None:
             return True
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-        # Compared in constant time: how long a refusal takes tells nothing of the token.
+        # Compared in constant time, so that the duration of a refusal reveals nothing about the token.
         same = hmac.compare_digest(given.strip().encode(), expected.get_secret_value().encode())
         return same and scheme.lower() == "bearer"
 
 
 class Bodies:
-    """Reads JSON bodies whole, at most `size_max` bytes, and refuses what no route could take."""
+    """Reads whole JSON bodies of at most `size_max` bytes, and refuses bodies that no route can take."""
 
     def __init__(self, app: ASGIApp, *, size_max: int) -> None:
         self.app, self.size_max = app, size_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the request with its body at hand, or refuse it."""
+        """Run the request with its body read, or refuse it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -177,7 +183,7 @@ class Bodies:
             except TimeoutError:
                 body = answer(TOO_SLOW, f"a JSON body arrives within {BODY_SECONDS} s", headers={"Connection": "close"})
             if body is None:
-                return  # the client is gone
+                return  # the client has left
             refusal = body if isinstance(body, JSONResponse) else _refused(scope, body)
             if refusal is None and isinstance(body, bytes):
                 await self.app(scope, _replay(body, receive), send)
@@ -186,7 +192,7 @@ class Bodies:
         await refusal(scope, receive, send)
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | JSONResponse | None:
-        """Return the body, the refusal of one that is too large, or None when the client left."""
+        """Return the body, the refusal of one that is too large, or None if the client left."""
         size_max = WORKER_BODY_MAX if scope["path"].startswith("/internal/") else self.size_max
         declared = Headers(scope=scope).get("content-length", "0")
         if declared.isdigit() and int(declared) > size_max:
@@ -205,22 +211,22 @@ class Bodies:
 
 
 def _too_large(size_max: int) -> JSONResponse:
-    # The rest of the body is not read, so the connection cannot be used again.
+    # The rest of the body is not read, so the connection cannot be reused.
     return answer(TOO_LARGE, f"a JSON body has at most {size_max} bytes", headers={"Connection": "close"})
 
 
 def _refused(scope: Scope, body: bytes) -> JSONResponse | None:
-    """Return why no route could take this body, or None."""
+    """Return the refusal of a body that no route can take, or None."""
     if not body:
         return None
     media = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
         return answer(MEDIA, f'the body is "{media}"; send Content-Type: application/json')
-    # Looked for first: the pattern looks behind every character of what may be megabytes.
+    # The plain search comes first, because the pattern's look-behind is slow on megabytes.
     if b"\\u0000" in body and _NUL.search(body):
         return answer(INVALID, "a string holds the character \\u0000, which no Postgres text can hold")
     if scope["path"].startswith("/internal/"):
-        return None  # It may be large, and its route reads it in one step.
+        return None  # It may be large, and its route parses it in one step.
     try:
         json.loads(body.decode())
     except (ValueError, RecursionError) as error:
@@ -229,7 +235,7 @@ def _refused(scope: Scope, body: bytes) -> JSONResponse | None:
 
 
 def _replay(body: bytes, receive: Receive) -> Callable[[], Awaitable[Message]]:
-    """Return a `receive` that gives the body once and then what the client really does."""
+    """Return a `receive` that returns the body once, and the client's own messages afterwards."""
     given = False
 
     async def replayed() -> Message:

@@ -1,5 +1,6 @@
-"""The OpenAPI document: FastAPI's own, with the problems that any route may answer, and what generators of clients
-need: readable operation ids, tags, the security scheme, and the bodies that FastAPI does not know.
+"""Complete FastAPI's OpenAPI document with the problems that any route may return.
+
+It also adds what client generators need: readable operation ids, tags and the security scheme.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -63,7 +64,7 @@ def operation_id(route: APIRoute) -> str:
 
 
 def document(app: FastAPI, *, token: bool) -> Callable[[], dict[str, Any]]:
-    """Return the app's `openapi`, made once. `token`: calls need one."""
+    """Return the app's `openapi` function, which builds the document once. `token`: calls need a token."""
     made = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -92,7 +93,7 @@ def _completed(made: dict[str, Any], *, token: bool) -> dict[str, Any]:
 
 
 def _used(made: dict[str, Any]) -> set[str]:
-    """Return the schemas that some route refers to, directly or through another one."""
+    """Return the schemas that some route refers to, directly or through another schema."""
     schemas: dict[str, Any] = made["components"]["schemas"]
     used: set[str] = set()
     found = set(_references(made["paths"]))

@@ -20,10 +20,10 @@ _OWN_SITE: Final = frozenset({"same-origin", "none"})
 
 
 class Refusal(Enum):
-    """Why a request is refused."""
+    """The reason for refusing a request."""
 
     TARGET = "target"
-    """The request target is no path."""
+    """The request target is not a path."""
     HOST = "host"
     """`Host` is not a name of this machine."""
     ORIGIN = "origin"
@@ -32,7 +32,7 @@ class Refusal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What the decision looks at: every value of each header, in the order in which they came."""
+    """The parts of a request that decide: every value of each header, in order of arrival."""
 
     method: str
     target: str
@@ -45,10 +45,10 @@ class Head:
 
 
 def judge(head: Head, *, loopback_only: bool, allowed: Collection[str] = ()) -> Refusal | None:
-    """Return why a request is refused, or None.
+    """Return the reason for refusing a request, or None.
 
-    `loopback_only`: the call needs no token, so `Host` has to name this machine. `allowed` are the origins, as
-    `origin_of` returns them, whose pages may call the service.
+    `loopback_only`: the call needs no token, so `Host` must name this machine. Pages of the origins in `allowed`, in
+    the form of `origin_of`, may call the service.
     """
     if not (head.target.startswith("/") or (head.method == "OPTIONS" and head.target == "*")):
         return Refusal.TARGET
@@ -66,14 +66,14 @@ def is_loopback(authority: str) -> bool:
     if host.removesuffix(".") == "localhost":
         return True
     try:
-        # Four decimal numbers only: browsers write every other form of an address so before they send it.
+        # Four decimal numbers only: browsers convert every other form of an address to this one before they send it.
         return ipaddress.ip_address(host.strip("[]")).is_loopback and (":" in host) == host.startswith("[")
     except ValueError:
         return False
 
 
 def origin_of(text: str) -> str | None:
-    """Return an `http` or `https` origin as browsers send it, or None when `text` is none."""
+    """Return an `http` or `https` origin in the form that browsers send, or None if `text` is not an origin."""
     scheme, _, authority = text.partition("://")
     scheme, parsed = scheme.lower(), _AUTHORITY.fullmatch(authority)
     if scheme not in _PORTS or parsed is None:
@@ -89,11 +89,11 @@ def _foreign(head: Head, allowed: Collection[str]) -> bool:
             return False
         if origin is None or not head.host:
             return True
-        # A proxy may have ended TLS, so the origin's own scheme is taken for ours.
+        # A proxy may have ended TLS, so the service's own scheme is taken to be the origin's.
         if origin != origin_of(f"{origin.partition(':')[0]}://{head.host[0]}"):
             return True
     if all(site.lower() in _OWN_SITE for site in head.site):
         return False
-    # A link from another site may open a page here; a script there may neither read nor change anything.
+    # A link on another site may open a page of this service; a script there can neither read nor change anything.
     navigates = [mode.lower() for mode in head.mode] == ["navigate"]
     return not (navigates and head.method in _READING)

@@ -1,4 +1,4 @@
-"""What the doors need of the settings, handed in by bootstrap."""
+"""The settings of the API, passed in by bootstrap."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from pydantic import SecretStr
 
 @dataclass(frozen=True, slots=True)
 class ReadLogin:
-    """How people's own tools log in to read the public views, at the server as the service reaches it."""
+    """The login with which users' own tools read the public views. `host` is the server as the service reaches it."""
 
     host: str
     port: int
@@ -18,10 +18,11 @@ class ReadLogin:
 
 @dataclass(frozen=True, slots=True)
 class ApiSettings:
-    """`api_token` None leaves `/v1` open, which bootstrap allows on loopback only. The worker API always has a token.
+    """The settings of the API. `api_token` None leaves `/v1` open, which bootstrap allows on loopback only. The worker
+    API always has a token.
 
-    Pages of `allowed_origins`, as `service.api.origins.origin_of` returns them, may call the service from a browser.
-    `body_size_max` is in bytes and holds for JSON bodies; bulk loads are streamed and have no such limit.
+    Pages of `allowed_origins`, in the form of `service.api.origins.origin_of`, may call the service from a browser.
+    `body_size_max` is in bytes and applies to JSON bodies; bulk loads are streamed without such a limit.
     """
 
     worker_token: SecretStr

@@ -29,7 +29,8 @@ read a whole vnode first.
 PAGES: Final = (*_READING, _READ_ONLY, *_BITMAP)
 """Settings for reading a page in physical order. Following the index would return to each disk block several times."""
 CHANGES: Final = (*_READING, _READ_ONLY, *_BITMAP)
-"""Settings for reading the changes of an epoch, which lie together. An index on the vnode would go through the whole history.
+"""Settings for reading the changes of an epoch, which lie together. An index on the vnode would lead through the whole
+history.
 """
 _BOUNDED: Final = ("set idle_in_transaction_session_timeout = '60s'", "set lock_timeout = '30s'")
 WRITING: Final = (*_READING, *_BOUNDED)

@@ -1,1 +1,1 @@
-"""One file for each resource: parse, call one operation, render."""
+"""The routes, with one file for each resource: parse, call one operation, render."""

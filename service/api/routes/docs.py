@@ -1,6 +1,6 @@
-"""`/openapi.json`, and `/docs` to read and try it in a browser, from files that come with the service: no CDN.
+"""`/openapi.json`, and `/docs` to read and try it in a browser. All files come with the service, not from a CDN.
 
-None of them needs a token, so each is made once, and sent in slices: a client that does not read holds one of them.
+No token is needed. Each document is made once and sent in slices, so a client that does not read occupies one slice.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _TYPES: Final = {
     "favicon.png": "image/png",
 }
 _HEADERS: Final = {
-    # The page can call the service: no other page may show it in a frame, and it loads nothing from elsewhere.
+    # The page can call the service. Therefore no other page may frame it, and it loads nothing from elsewhere.
     "Content-Security-Policy": "default-src 'self' data: 'unsafe-inline'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
 }
@@ -37,7 +37,7 @@ async def show_document(request: Request) -> Response:
     """Send the OpenAPI document."""
     state = request.app.state
     if not hasattr(state, "document"):
-        # Beside the event loop: it takes a second to make.
+        # In a thread, because the document takes a second to make.
         state.document = asyncio.create_task(asyncio.to_thread(lambda: json.dumps(request.app.openapi()).encode()))
     return _sent(await asyncio.shield(state.document), {"Content-Type": "application/json"})
 
@@ -70,7 +70,7 @@ def _file(name: str) -> bytes:
 
 
 def _sent(content: bytes, headers: Mapping[str, str]) -> Response:
-    # Not asynchronous, so that Starlette leaves the event loop for each, and others get their turn.
+    # A synchronous generator, because Starlette then yields to the event loop for each slice.
     def slices() -> Iterator[bytes]:
         for start in range(0, len(content), _SLICE_BYTES):
             yield content[start : start + _SLICE_BYTES]

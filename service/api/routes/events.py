@@ -1,7 +1,6 @@
-"""`/v1/events`: the event log, live as server-sent events or page by page as JSON.
+"""`/v1/events`: the event log, live as server-sent events, or page by page as JSON.
 
-A stream resumes after `Last-Event-ID` or `after`; without either it starts now, and
-a page starts at the beginning.
+A stream resumes after `Last-Event-ID` or `after`; without either it starts now. A page starts at the beginning.
 """
 
 import json
@@ -24,7 +23,7 @@ from service.protocol.ids import BIGINT_MAX
 router = APIRouter(prefix="/v1", tags=["events"])
 
 KEEP_ALIVE: Final = timedelta(seconds=10)
-"""A comment is sent after this silence: well below the minute after which proxies cut a silent connection."""
+"""A comment is sent after this silence. Proxies cut silent connections after about a minute."""
 _PAGE: Final = 500
 
 _STREAM: Final[dict[str, Any]] = {"text/event-stream": {"schema": {"type": "string"}}}
@@ -32,7 +31,7 @@ _STREAM: Final[dict[str, Any]] = {"text/event-stream": {"schema": {"type": "stri
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """Some events, oldest first. `next` is what to give as `after` for the following page, null on the last one."""
+    """Some events, oldest first. Pass `next` as `after` to get the following page; it is null on the last one."""
 
     items: Sequence[Event]
     next: str | None
@@ -73,8 +72,8 @@ async def list_events(
 
 
 async def stream(world: World, after: int) -> AsyncIterator[str]:
-    """Yield frames for every event after `after`, for as long as somebody reads them."""
-    # Sent at once, so that a client knows that it is connected before anything happens.
+    """Yield a frame for every event after `after`, until the client leaves."""
+    # Sent at once, so that a client knows that it is connected before any event happens.
     yield ": connected\n\n"
     while True:
         found = await history.next_events(world, after=after, limit=_PAGE, patience=KEEP_ALIVE)
@@ -94,5 +93,5 @@ def _json(event: Event) -> Mapping[str, Any]:
 
 
 def _wants_json(accept: str) -> bool:
-    """Whether JSON is asked for by name and a stream is not."""
+    """Whether the client accepts JSON by name, and not a stream."""
     return "application/json" in accept and "text/event-stream" not in accept

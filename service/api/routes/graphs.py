@@ -1,4 +1,4 @@
-"""`/v1/barriers`, `/v1/graphs`, `/v1/recover`, `/v1/workers`: the heartbeat and who keeps it."""
+"""`/v1/barriers`, `/v1/graphs`, `/v1/recover`, `/v1/workers`: barriers, and the graphs and workers that run them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Flushed(BaseModel):
 
 
 class Recovering(BaseModel):
-    """The recovery that was asked for; `/v1/graphs` shows how it goes."""
+    """The recovery that was requested; `/v1/graphs` shows its progress."""
 
     reason: str
 
@@ -66,7 +66,7 @@ async def flush(call: Calling) -> Mapping[str, Any]:
 
 @router.get("/graphs")
 async def list_graphs(world: Here) -> GraphList:
-    """Show where every graph stands."""
+    """Show the state of every graph."""
     return GraphList(await history.graphs(world))
 
 

@@ -1,4 +1,4 @@
-"""`/internal/v1`: the worker's calls, as `service.protocol.api` describes them. 410 tells a worker to stop."""
+"""`/internal/v1`: the worker API, as `service.protocol.api` describes it. Status 410 makes a worker stop."""
 
 from collections.abc import Sequence
 from typing import Annotated, TypeVar
@@ -24,18 +24,18 @@ _REGISTRATION: TypeAdapter[Registration] = TypeAdapter(Registration)
 Graph = Annotated[int, Query(ge=0, le=BIGINT_MAX)]
 SourcePath = Annotated[SourceId, Path(ge=0, le=BIGINT_MAX)]
 Taken = Annotated[Sequence[Annotated[str, StringConstraints(pattern=r"^\d{1,18}:\d{1,19}$")]], Query()]
-"""The barriers that a worker has in hand, as `<graph>:<epoch>`."""
+"""The last barrier that a worker has taken of each graph, as `<graph>:<epoch>`."""
 
 
 @router.post("/workers")
 async def register(world: Reserved, request: Request) -> Registered:
-    """A warm worker presents itself."""
+    """Register a worker whose session is warm."""
     return await workers.register(world, await _parsed(request, _REGISTRATION))
 
 
 @router.get("/workers/{worker}/barrier")
 async def next_barrier(world: Reserved, worker: WorkerId, taken: Taken = ()) -> Response:
-    """Hand out a barrier that the worker has yet to answer, besides those it has taken, or 204 after the wait."""
+    """Return a barrier that the worker has to answer and has not taken yet; 204 if there is none within the wait."""
     known = {GraphId(int(graph)): Epoch(int(epoch)) for graph, epoch in (one.split(":") for one in taken)}
     if any(epoch > BIGINT_MAX for epoch in known.values()):
         raise Invalid("taken: no epoch is so large", pointer="taken")
@@ -45,7 +45,7 @@ async def next_barrier(world: Reserved, worker: WorkerId, taken: Taken = ()) -> 
 
 @router.post("/workers/{worker}/answers", status_code=_NO_CONTENT)
 async def answer(world: Reserved, worker: WorkerId, request: Request) -> None:
-    """Store what became of an epoch."""
+    """Store the answer to a barrier."""
     given = await _parsed(request, ANSWER)
     if given.worker != worker:
         raise Conflict("the answer is another worker's")
@@ -54,26 +54,26 @@ async def answer(world: Reserved, worker: WorkerId, request: Request) -> None:
 
 @router.get("/workers/{worker}/request")
 async def next_request(world: Reserved, worker: WorkerId, graph: Graph = DATABASE_GRAPH) -> Response:
-    """Hand out a question nobody works on, or 204 after the wait."""
+    """Return a request that no worker has taken; 204 if there is none within the wait."""
     question = await workers.next_request(world, worker, GraphId(graph))
     return Response(status_code=_NO_CONTENT) if question is None else _json(question.model_dump_json())
 
 
 @router.post("/workers/{worker}/responses", status_code=_NO_CONTENT)
 async def respond(world: Reserved, worker: WorkerId, request: Request) -> None:
-    """Store the response to a question."""
+    """Store the response to a request."""
     await workers.respond(world, worker, await _parsed(request, RESPONSE))
 
 
 @router.get("/sources/{source}")
 async def source(world: Reserved, source: SourcePath) -> Response:
-    """Say how a source is reached."""
+    """Return how a source is reached."""
     found = await sources.connection(world, source)
     return _json(found.model_dump_json())
 
 
 async def _parsed(request: Request, adapter: TypeAdapter[T]) -> T:
-    """Return the body as a value. It is parsed in one step: an answer can hold every vnode of every scan."""
+    """Return the body as a value. It is parsed in one step, because an answer can hold every vnode of every scan."""
     try:
         return adapter.validate_json(await request.body())
     except ValidationError as error:

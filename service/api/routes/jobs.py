@@ -1,4 +1,4 @@
-"""`/v1/jobs` and `/v1/fragments`: what is being created, and every way to steer it."""
+"""`/v1/jobs` and `/v1/fragments`: show jobs and their scans, and control them."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -21,7 +21,7 @@ from service.protocol.request import Engine, Verified
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
 WAIT_MAX_SECONDS = 7200
-"""The reference's limit of WAIT: two hours."""
+"""RisingWave's limit of WAIT: two hours."""
 
 
 ActorCount = Annotated[int, Field(ge=1, le=ACTORS_MAX)]
@@ -31,7 +31,7 @@ ParallelismText = Annotated[
 
 
 class Limited(BaseModel):
-    """A limit in rows per second and actor: null is unlimited, 0 pauses, `auto` is adapted to the load."""
+    """A limit in rows per second and actor: null is unlimited, 0 pauses, `auto` adapts to the load."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -39,10 +39,11 @@ class Limited(BaseModel):
 
 
 class Altered(BaseModel):
-    """What of a job changes: what is left out stays. A parallelism is a number of actors per scan, `adaptive` (an actor
-    for each slot of the worker), `bounded(n)`, `ratio(r)`, or null for the default: `adaptive`, and for the backfill
-    what holds afterwards. A limit is in rows per second and actor: null is unlimited, 0 pauses, `auto` is adapted to
-    the load.
+    """The changes of a job; a member that is left out keeps its value.
+
+    A parallelism is a number of actors per scan, `adaptive` (an actor for each slot of the worker), `bounded(n)`,
+    `ratio(r)`, or null for the default. The default is `adaptive`; for the backfill it is the parallelism that applies
+    afterwards. A limit is in rows per second and actor: null is unlimited, 0 pauses, `auto` adapts to the load.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"minProperties": 1})
@@ -58,7 +59,7 @@ class Altered(BaseModel):
         return self
 
     def parallelisms(self) -> dict[str, Parallelism | None]:
-        """Return what was given of them. Raises Invalid."""
+        """Return the parallelisms that were given. Raises Invalid."""
         given = self.model_fields_set
         changes: dict[str, Parallelism | None] = {}
         if "parallelism" in given:
@@ -69,7 +70,7 @@ class Altered(BaseModel):
 
 
 class Resumed(BaseModel):
-    """With which limit a job goes on; without one with that of before its pause."""
+    """The limit with which the job resumes; without one, the limit that it had before its pause."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -77,7 +78,7 @@ class Resumed(BaseModel):
 
 
 class Cancelled(BaseModel):
-    """The job that was cancelled; nothing of it is left."""
+    """The job that was cancelled. All its state has been removed."""
 
     cancelled: JobId
     state: Literal["Cancelled"] = "Cancelled"
@@ -92,14 +93,14 @@ async def list_jobs(
     *,
     dropped: Annotated[bool, Query(description="Also jobs whose relation was dropped")] = False,
 ) -> JobPage:
-    """List jobs, oldest first, finished ones included, dropped ones only where `dropped` or `state` asks for them."""
+    """List jobs, oldest first, finished ones included. Dropped jobs are listed only with `dropped` or `state`."""
     shown = state or (None if dropped else [one for one in JobState if one is not JobState.DROPPED])
     return await status.jobs(world, shown, after=after, limit=limit)
 
 
 @router.get("/jobs/{job}")
 async def show_job(world: Here, job: JobName) -> JobDetail:
-    """Show a job with its fragments, their actors and how far each is."""
+    """Show a job with its fragments, their actors and their progress."""
     return await status.job(world, await status.job_called(world, job))
 
 
@@ -110,13 +111,13 @@ async def list_limit_changes(
     limit: Limit = 100,
     before: Annotated[int | None, Query(ge=0, le=BIGINT_MAX, description="`next` of the page before")] = None,
 ) -> LimitPage:
-    """List the changes of the limits of the job's scans that were adapted, newest first, with what decided each."""
+    """List how the adaptive limits of the job's scans changed, newest first, with the reason of each change."""
     return await status.limit_history(world, await status.job_called(world, job), limit=limit, before=before)
 
 
 @router.patch("/jobs/{job}", response_model=Acknowledged)
 async def alter_job(job: JobName, body: Altered, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
-    """Set the parallelism of the job, or the rate limit of every scan of it. The acknowledgement is of the last
+    """Set the parallelism of the job, or the rate limit of all its scans. The acknowledgement is that of the last
     change.
     """
 
@@ -136,7 +137,9 @@ async def alter_job(job: JobName, body: Altered, call: Calling, wait: Wait = "ap
 
 @router.post("/jobs/{job}/pause", response_model=Acknowledged)
 async def pause_job(job: JobName, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
-    """Pause the job's backfill: a limit of 0 for every scan. Live rows go on. `POST /v1/mutations` pauses all jobs."""
+    """Pause the job's backfill by a limit of 0 for every scan. Live changes continue. `POST /v1/mutations` pauses all
+    jobs.
+    """
 
     async def act() -> Acknowledged:
         found = await status.job_called(call.world, job)
@@ -149,8 +152,8 @@ async def pause_job(job: JobName, call: Calling, wait: Wait = "applied") -> Mapp
 async def resume_job(
     job: JobName, call: Calling, body: Resumed | None = None, wait: Wait = "applied"
 ) -> Mapping[str, Any]:
-    """Resume the job's backfill with the limit that is given; without one with that of before its pause. A job that was
-    not paused keeps its limit, but for 0.
+    """Resume the job's backfill with the given limit, or else with the limit that it had before its pause. A job that
+    was not paused keeps its limit, unless that is 0.
     """
 
     async def act() -> Acknowledged:
@@ -167,7 +170,7 @@ async def resume_job(
 
 @router.post("/jobs/{job}/start-backfill", response_model=Acknowledged)
 async def start_job_backfill(job: JobName, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
-    """Start every scan of the job now, whatever its backfill order says."""
+    """Start every scan of the job now, regardless of its backfill order."""
 
     async def act() -> Acknowledged:
         found = await status.job_called(call.world, job)
@@ -178,7 +181,7 @@ async def start_job_backfill(job: JobName, call: Calling, wait: Wait = "applied"
 
 @router.post("/jobs/{job}/cancel", response_model=Cancelled)
 async def cancel_job(job: JobName, call: Calling) -> Mapping[str, Any]:
-    """Cancel a job that is being created, and wait until nothing of it is left."""
+    """Cancel a job that is being created, and wait until all its state is removed."""
 
     async def act() -> Cancelled:
         found = (await status.job(call.world, await status.job_called(call.world, job))).job
@@ -205,8 +208,8 @@ async def wait_for_job(
 
 @router.post("/jobs/{job}/verify", response_model=Verified)
 async def verify_job(job: JobName, call: Calling, engine: Engine = Engine.SPARK) -> Mapping[str, Any]:
-    """Compare the view with its query over its upstream at one committed epoch. With `engine=store` Postgres computes
-    the query, at the published epoch, and whole rows are compared as it prints them.
+    """Compare the view with its query over its upstreams at one committed epoch. With `engine=store`, Postgres computes
+    the query at the published epoch, and whole rows are compared in Postgres's text form.
     """
 
     async def act() -> Verified:
@@ -217,13 +220,13 @@ async def verify_job(job: JobName, call: Calling, engine: Engine = Engine.SPARK)
 
 @router.get("/fragments/{fragment}")
 async def show_fragment(world: Here, fragment: FragmentPath) -> FragmentView:
-    """Show a fragment with its actors and how far each is."""
+    """Show a fragment with its actors and their progress."""
     return await status.fragment(world, fragment)
 
 
 @router.get("/fragments/{fragment}/vnodes")
 async def list_fragment_vnodes(world: Here, fragment: FragmentPath, after: Cursor = 0, limit: Limit = 256) -> VnodePage:
-    """Show how far each vnode of a scan is."""
+    """Show the progress of each vnode of a scan."""
     return await status.vnodes(world, fragment, after=after, limit=limit)
 
 
@@ -243,7 +246,7 @@ async def throttle_fragment(
 
 @router.post("/fragments/{fragment}/start-backfill", response_model=Acknowledged)
 async def start_fragment_backfill(fragment: FragmentPath, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
-    """Start one scan now, whatever the backfill order of its job says."""
+    """Start one scan now, regardless of its job's backfill order."""
 
     async def act() -> Acknowledged:
         mutation = StartFragmentBackfill(fragments=(fragment,))

@@ -1,4 +1,4 @@
-"""`/v1/read-login`: the login of the state store for psql, BI tools and Spark. It may read public views and no more."""
+"""`/v1/read-login`: the Postgres login for psql, BI tools and Spark. It can read public views and nothing else."""
 
 from typing import Annotated, cast
 from urllib.parse import quote
@@ -13,7 +13,7 @@ router = APIRouter(prefix="/v1", tags=["relations"])
 
 
 class ReadLoginView(BaseModel):
-    """A login of Postgres. `password` is null, and left out of `dsn`, unless it was asked for."""
+    """A Postgres login. `password` is null, and missing in `dsn`, unless the call asks for it."""
 
     host: str = Field(description="As the service reaches the server; from elsewhere it may have another name")
     port: int

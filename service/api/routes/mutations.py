@@ -23,7 +23,7 @@ Wait = Annotated[
 
 
 PublicMutation = Annotated[Pause | Resume | Throttle | StartFragmentBackfill | Stop, Field(discriminator="type")]
-"""Those that a caller may ask for; jobs and their actors are added and replaced by the service alone."""
+"""The mutations that a caller may inject. Only the service adds and replaces jobs and their actors."""
 _EXAMPLES: Final[dict[str, Example]] = {
     "pause": {"summary": "Pause every backfill", "value": {"type": "pause"}},
     "resume": {"summary": "Take back the pause", "value": {"type": "resume"}},
@@ -35,7 +35,7 @@ _EXAMPLES: Final[dict[str, Example]] = {
 
 
 class Acknowledged(BaseModel):
-    """The command that was stored, and the epoch that carried it, null while it is queued."""
+    """The command that was stored. `epoch` is the barrier that carried it, null while it is queued."""
 
     command: CommandId
     epoch: EpochField | None = None
@@ -56,11 +56,11 @@ async def inject_mutation(
 
 @router.get("/mutations/{command}")
 async def show_mutation(world: Here, command: Annotated[CommandId, Path(ge=0, le=BIGINT_MAX)]) -> CommandView:
-    """Show what became of a mutation or a flush."""
+    """Show the state of a mutation or a flush."""
     return await history.command(world, command)
 
 
 async def acknowledged(world: World, command: CommandId, wait: Wait) -> Acknowledged:
-    """Return the acknowledgement of a queued command, after it was applied where that is asked."""
+    """Return the acknowledgement of a queued command; with `wait` "applied", after the command was applied."""
     epoch = await commands.applied(world, command) if wait == "applied" else None
     return Acknowledged(command=command, epoch=epoch)

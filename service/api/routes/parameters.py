@@ -1,4 +1,4 @@
-"""`/v1/system-parameters`: what ALTER SYSTEM SET sets."""
+"""`/v1/system-parameters`: the parameters that ALTER SYSTEM SET sets."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -18,7 +18,7 @@ Value = Annotated[int, Strict()] | Annotated[bool, Strict()] | Annotated[str, Fi
 
 @router.get("/system-parameters")
 async def show_system_parameters(world: Here) -> SystemParameters:
-    """Show every system parameter with its value; `***` stands for what is secret in a URL."""
+    """Show every system parameter with its value. `***` replaces a secret in a URL."""
     return await parameters.known(world)
 
 
@@ -26,7 +26,7 @@ async def show_system_parameters(world: Here) -> SystemParameters:
 async def alter_system_parameters(
     values: Annotated[dict[str, Value], Body(min_length=1, examples=[{"barrier_interval_ms": 500}])], call: Calling
 ) -> Mapping[str, Any]:
-    """Set some parameters, all or none; the text `default` sets the built-in value."""
+    """Set some parameters: all of them, or none. The text `default` sets the built-in value."""
 
     async def act() -> SystemParameters:
         texts = {name: value if isinstance(value, str) else str(value).lower() for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""`/livez`, `/readyz`, `/metrics`: for those who keep the service running."""
+"""`/livez`, `/readyz`, `/metrics`: health checks and metrics for operators."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -17,7 +17,7 @@ router = APIRouter(tags=["probes"])
 T = TypeVar("T")
 
 Checks = Callable[[], Awaitable[Mapping[str, str]]]
-"""Looks at everything that readiness needs; a check that passes says `ok`, any other says what is wrong."""
+"""Checks everything that readiness needs. The result of a check is `ok` or the fault."""
 
 
 class Alive(BaseModel):
@@ -27,25 +27,25 @@ class Alive(BaseModel):
 
 
 class Readiness(BaseModel):
-    """Whether calls can be served now: every check by name, `ok` or what is wrong."""
+    """Whether calls can be served now. `checks` has every check by name, `ok` or its fault."""
 
     status: Literal["ok", "unavailable"]
     checks: dict[str, str]
     degraded: dict[str, str]
-    """Relations that are not kept current, by name: `broken`, `failed` or `stale`. `GET /v1/jobs` says why. They keep
-    nobody from being served.
+    """Relations that are not kept current, by name: `broken`, `failed` or `stale`. `GET /v1/jobs` gives the reason.
+    They do not affect readiness.
     """
 
 
 @router.get("/livez")
 async def check_liveness() -> Alive:
-    """Answer, if the process can."""
+    """Confirm that the process answers."""
     return Alive()
 
 
 @router.get("/readyz", responses={503: {"model": Readiness, "description": "Some check does not pass"}})
 async def check_readiness(world: Here, request: Request, response: Response) -> Readiness:
-    """Check everything that serving a call needs; 503 when something is missing."""
+    """Check everything that serving a call needs; 503 if a check fails."""
     found = await _shared(request, "readiness", lambda: _readiness(world, cast("Checks", request.app.state.ready)))
     response.status_code = 200 if found.status == "ok" else 503
     return found
@@ -65,8 +65,8 @@ async def show_metrics(world: Here, request: Request) -> Response:
 
 
 async def _shared(request: Request, name: str, look: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Return what `look` finds. Callers that come while another one's look is under way share its answer: however many
-    there are, the service looks at one time once.
+    """Return the result of `look`. Concurrent callers share one run, so the service checks once, however many there
+    are.
     """
     looks: dict[str, asyncio.Task[Any]] = request.app.state.looks
     if (running := looks.get(name)) is None or running.done():

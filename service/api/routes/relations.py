@@ -23,7 +23,7 @@ _BODY: Final = {"schema": {"type": "string", "format": "binary"}}
 
 
 class Loaded(BaseModel):
-    """How many rows the table took."""
+    """How many rows were loaded."""
 
     rows: int = Field(ge=0)
 
@@ -43,7 +43,7 @@ async def show_relation(world: Here, name: Name) -> RelationView:
 @router.post(
     "/relations/{name}/rows",
     response_model=Loaded,
-    # One media type: generators of clients know no other one for bytes. `format` says what is in them.
+    # One media type, because client generators know no other one for bytes. `format` tells the format.
     openapi_extra={"requestBody": {"required": True, "content": {BYTES: _BODY}}},
 )
 async def load_rows(
@@ -60,11 +60,11 @@ async def load_rows(
         Query(alias="format", description="What the body is where its media type is application/octet-stream"),
     ] = None,
 ) -> Mapping[str, Any] | Response:
-    """Load rows into a table: all of them or, when one is bad, none. A row whose key exists overwrites.
+    """Load rows into a table: all of them or, if one is invalid, none. A row with an existing key replaces the old row.
 
-    The body is an Arrow stream, Parquet, CSV with a header or NDJSON. Its media type says so
-    (`application/vnd.apache.arrow.stream`, `application/vnd.apache.parquet`, `text/csv`, `application/x-ndjson`), or
-    it is `application/octet-stream` and `format` says so.
+    The body is an Arrow stream, Parquet, CSV with a header or NDJSON. Its media type tells which one
+    (`application/vnd.apache.arrow.stream`, `application/vnd.apache.parquet`, `text/csv`, `application/x-ndjson`). With
+    `application/octet-stream`, the parameter `format` does.
     """
     media, _, options = request.headers.get("content-type", "").partition(";")
     named = _FORMATS[rows_format] if rows_format is not None and media.strip().lower() == BYTES else media
@@ -73,7 +73,7 @@ async def load_rows(
         forms = ", ".join(bulk.Form)
         return answer(MEDIA, f'rows come as {forms}, text in UTF-8; not as "{media}"')
     names = None if columns is None else [part.strip() for part in columns.split(",")]
-    # A table that does not exist is no reason to receive rows.
+    # Checked first, so that no rows are received for a table that does not exist.
     await bulk.table_called(call.world, name)
     stream = bulk.paced(call.world, request.stream())
     async with aclosing(stream), bulk.received(call.world.spool, stream, form, keep=call.key is not None) as body:

@@ -21,7 +21,7 @@ from service.sql.statements import CreateSource
 
 
 class _SourceConvertor(StringConvertor):
-    """A source in a path. What follows a path of its own, `/v1/sources/check`, is no source there, in any method."""
+    """The name of a source in a path. The path `/v1/sources/check` is not a source, whatever the method."""
 
     regex = "(?!check$)[^/]+"
 
@@ -39,7 +39,7 @@ OptionValue = (
 
 
 class Reached(BaseModel):
-    """How a database is reached: the options of CREATE SOURCE, and the password or the name of a secret that is it."""
+    """How to reach a database: the options of CREATE SOURCE, and the password or the name of the secret that has it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -51,20 +51,20 @@ class Reached(BaseModel):
 
 
 class SourceBody(Reached):
-    """A source to be made."""
+    """A source to create."""
 
     name: str = Field(min_length=1, max_length=63)
     if_not_exists: bool = False
 
 
 class CheckBody(Reached):
-    """A source that might be made, and the tables that it is about: `table` or `schema.table`."""
+    """A source to check, and the tables to follow: `table` or `schema.table`."""
 
     tables: list[Annotated[str, Field(min_length=1, max_length=200)]] = Field(default=[], max_length=_TABLES_MAX)
 
 
 class SecretBody(BaseModel):
-    """A secret to be kept."""
+    """A secret to store."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -73,7 +73,7 @@ class SecretBody(BaseModel):
 
 
 class SecretValue(BaseModel):
-    """What a secret shall be from now on."""
+    """The new value of a secret."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -81,7 +81,7 @@ class SecretValue(BaseModel):
 
 
 class Secret(BaseModel):
-    """A secret, whose value nobody is shown."""
+    """A secret. Its value is never shown."""
 
     name: str
 
@@ -96,7 +96,7 @@ class SourceList:
 
 @dataclass(frozen=True, slots=True)
 class CheckList:
-    """What following a database needs, item by item. `next` is null: the list is whole."""
+    """The requirements for following a database, item by item. `next` is null: the list is whole."""
 
     items: Sequence[CheckItem]
     next: str | None = None
@@ -104,7 +104,7 @@ class CheckList:
 
 @dataclass(frozen=True, slots=True)
 class CleanupList:
-    """What is still to be removed from external databases. `next` is null: the list is whole."""
+    """The objects that are still to be removed from external databases. `next` is null: the list is whole."""
 
     items: Sequence[CleanupView]
     next: str | None = None
@@ -119,20 +119,20 @@ class SecretList:
 
 
 class Done(BaseModel):
-    """What there is to say besides that it was done."""
+    """The notices of a completed call."""
 
     notices: list[str] = []
 
 
 @router.get("/sources")
 async def list_sources(world: Here) -> SourceList:
-    """List the sources, oldest first, each with where it stands."""
+    """List the sources, oldest first, with the state of each."""
     return SourceList(await source_status.sources(world))
 
 
 @router.post("/sources", response_model=SourceView)
 async def create_source(body: SourceBody, call: Calling) -> Mapping[str, Any]:
-    """Make a source: a publication and a replication slot in the external database."""
+    """Create a source, with its publication and its replication slot in the external database."""
     statement = _statement(body.name, body, if_not_exists=body.if_not_exists)
 
     async def act() -> SourceView:
@@ -144,7 +144,7 @@ async def create_source(body: SourceBody, call: Calling) -> Mapping[str, Any]:
 
 @router.post("/sources/check")
 async def check_source(body: CheckBody, world: Here) -> CheckList:
-    """Say, item by item, what following a database needs and has not, and what decoding will cost it; make nothing."""
+    """Check, item by item, whether a database can be followed, and what decoding will cost it. Creates nothing."""
     statement = _statement("checked", body, if_not_exists=False)
     password = await sources.password_of(world, statement)
     return CheckList(await source_check.check(world, statement.options, password, body.tables))
@@ -152,13 +152,13 @@ async def check_source(body: CheckBody, world: Here) -> CheckList:
 
 @router.get("/sources/{name:source}")
 async def show_source(world: Here, name: Name) -> SourceView:
-    """Show a source and where it stands."""
+    """Show a source and its state."""
     return await source_status.source(world, name)
 
 
 @router.delete("/sources/{name:source}", response_model=Done)
 async def drop_source(call: Calling, name: Name, *, cascade: Annotated[bool, Query()] = False) -> Mapping[str, Any]:
-    """Drop a source; with `cascade` the tables that follow it, and what reads them, too."""
+    """Drop a source. With `cascade`, also drop the tables that follow it and the views that read them."""
 
     async def act() -> Done:
         kind = RelationKind.SOURCE
@@ -170,13 +170,13 @@ async def drop_source(call: Calling, name: Name, *, cascade: Annotated[bool, Que
 
 @router.get("/source-cleanups")
 async def list_source_cleanups(world: Here) -> CleanupList:
-    """List what is still to be removed from external databases, and why it has not been."""
+    """List the objects that are still to be removed from external databases, and why they remain."""
     return CleanupList(await source_status.cleanups(world))
 
 
 @router.delete("/source-cleanups/{cleanup}", response_model=Done)
 async def forget_source_cleanup(call: Calling, cleanup: CleanupPath) -> Mapping[str, Any]:
-    """Forget something that was to be removed: its server will never be there again."""
+    """Forget an object that was to be removed, because its server will never come back."""
 
     async def act() -> Done:
         await source_status.give_up(call.world, cleanup, asked_by=call.asked_by)
@@ -193,7 +193,7 @@ async def list_secrets(world: Here) -> SecretList:
 
 @router.post("/secrets", response_model=Secret)
 async def create_secret(body: SecretBody, call: Calling) -> Mapping[str, Any]:
-    """Keep a secret under a name."""
+    """Store a secret under a name."""
 
     async def act() -> Secret:
         await secrets.create(call.world, body.name, body.value.get_secret_value(), asked_by=call.asked_by)
@@ -204,7 +204,9 @@ async def create_secret(body: SecretBody, call: Calling) -> Mapping[str, Any]:
 
 @router.put("/secrets/{name}", response_model=Secret)
 async def change_secret(body: SecretValue, call: Calling, name: Name) -> Mapping[str, Any]:
-    """Keep another value under a name. Who has it for a password uses it from the next connection on."""
+    """Change the value of a secret. Sources with this secret as password use the new value from their next connection
+    on.
+    """
 
     async def act() -> Secret:
         await secrets.change(call.world, name, body.value.get_secret_value(), asked_by=call.asked_by)
@@ -215,7 +217,7 @@ async def change_secret(body: SecretValue, call: Calling, name: Name) -> Mapping
 
 @router.delete("/secrets/{name}", response_model=Done)
 async def drop_secret(call: Calling, name: Name) -> Mapping[str, Any]:
-    """Forget a secret that no source has for a password."""
+    """Delete a secret that no source uses as a password."""
 
     async def act() -> Done:
         await secrets.drop(call.world, name, asked_by=call.asked_by)

@@ -1,4 +1,4 @@
-"""`/v1/sql`: one statement a call. The server keeps no session: the client sends back the map that it was given."""
+"""`/v1/sql`: one statement a call. The server keeps no session: the client sends back the last answer's session map."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
@@ -34,7 +34,7 @@ _EXAMPLES: Final[dict[str, Example]] = {
 
 
 class SqlBody(BaseModel):
-    """One statement, and the session map that the last answer gave: texts there; a number or a boolean will do."""
+    """One statement, and the session map of the last answer. Values are texts; numbers and booleans work as well."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -50,9 +50,11 @@ class ResultColumn(BaseModel):
 
 
 class SqlResult(BaseModel):
-    """What the statement gave. Values are JSON: numbers where exact, else strings; NULL is null. `truncated` says that
-    the row cap cut the rows. `session` is to be sent with the next statement. `job` is that of a table or materialized
-    view that was created; `background` says that the job goes on, as status 202 does.
+    """The result of the statement.
+
+    `rows` are JSON: numbers where exact, else strings; NULL is null. `truncated` tells that the row cap cut them. Send
+    `session` with the next statement. `job` is the job of a table or materialized view that was created; `background`
+    tells that it is still running, as status 202 does.
     """
 
     tag: str
@@ -77,7 +79,7 @@ class SqlResult(BaseModel):
     },
 )
 async def run_statement(body: Annotated[SqlBody, Body(openapi_examples=_EXAMPLES)], call: Calling) -> Response:
-    """Run one SQL statement. A CREATE with `background_ddl` is answered with 202 and its job in `Location`."""
+    """Run one SQL statement. A CREATE with `background_ddl` returns 202 and its job in `Location`."""
     session = {name: value if isinstance(value, str) else str(value).lower() for name, value in body.session.items()}
 
     async def act(claim: Claim | None) -> Mapping[str, Any]:
@@ -98,7 +100,7 @@ async def run_statement(body: Annotated[SqlBody, Body(openapi_examples=_EXAMPLES
     answer = dict(await call.kept(act))
     rows = answer.pop("rows")
     content = await encoded(answer, rows)
-    # The kept answer says so, so that a repetition with the same key gets the same status.
+    # The kept answer contains it, so that a repetition with the same key gets the same status.
     if not answer.get("background"):
         return Response(content, media_type="application/json")
     location = {"Location": f"/v1/jobs/{answer['job']}"}
