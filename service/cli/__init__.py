@@ -1,1 +1,1 @@
-"""The same doors for a person at a terminal."""
+"""The command line: the HTTP API for a person at a terminal."""

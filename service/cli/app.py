@@ -1,8 +1,9 @@
-"""`tidefill`: the service's doors for a person at a terminal. Every command but `serve`, `migrate` and `prepare` is
-one or two HTTP calls.
+"""`tidefill`: the HTTP API for a person at a terminal. Most commands are one or two HTTP calls.
 
-Exit codes: 0 done, 1 refused, 2 wrong use, 3 the service is away or failed, 4 a verification found a difference,
-130 interrupted.
+`serve`, `demo`, `demo-cdc`, `migrate` and `prepare` run in this process or start processes of their own.
+
+Exit codes: 0 done, 1 refused, 2 wrong use, 3 the service is away or failed, 4 a verification found a difference, 130
+interrupted.
 """
 
 import os
@@ -47,8 +48,8 @@ def serve(
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the embedded Postgres lives")] = None,
 ) -> None:
-    """Run the service, with a Postgres and a worker of its own unless told otherwise (TIDEFILL_* variables)."""
-    # Imported here: a client must start fast, and only this command needs the whole service.
+    """Run the service, with its own Postgres and worker unless TIDEFILL_* variables name others."""
+    # Imported here, because a client must start fast, and only this command needs the whole service.
     from pydantic import ValidationError  # noqa: PLC0415
 
     from service import bootstrap  # noqa: PLC0415
@@ -73,8 +74,8 @@ def serve(
 def demo(
     *, keep: Annotated[bool, typer.Option("--keep", help="Leave it running at the end, until Ctrl-C")] = False
 ) -> None:
-    """Show the main job on a service of its own: build a view over a table that keeps changing, and verify it."""
-    # Imported here: a client must start fast.
+    """Demonstrate on a service of its own: build a view over a table that keeps changing, and verify it."""
+    # Imported here, because a client must start fast.
     from service.cli.demo import demo as run  # noqa: PLC0415
 
     raise typer.Exit(run(keep=keep))
@@ -84,7 +85,7 @@ def demo(
 def demo_cdc(
     *, keep: Annotated[bool, typer.Option("--keep", help="Leave it running at the end, until Ctrl-C")] = False
 ) -> None:
-    """Show tables that follow an external Postgres under load, and views on them, and compare them with it."""
+    """Demonstrate CDC: tables follow an external Postgres under load, with views on them; all are compared with it."""
     from service.cli.demo_cdc import demo_cdc as run  # noqa: PLC0415
 
     raise typer.Exit(run(keep=keep))
@@ -97,7 +98,7 @@ def migrate(
     ],
 ) -> None:
     """Bring the meta store's schema up to date."""
-    # Imported here: a client must start fast, and needs no database driver.
+    # Imported here, because a client must start fast and needs no database driver.
     from service.domain.errors import Invalid, Unavailable  # noqa: PLC0415
     from service.meta_store.migrate import migrate as run  # noqa: PLC0415
 
@@ -113,7 +114,7 @@ def migrate(
 
 @app.command()
 def prepare() -> None:
-    """Lay out the Java classes of a worker, once after installing: each worker starts in half the time from then on."""
+    """Prepare the Java classes of workers, once after installing, so that each worker starts in half the time."""
     from service.embedded.java import find_java  # noqa: PLC0415 - a client must start fast
     from service.launchers.preparation import prepare as run  # noqa: PLC0415
 
@@ -154,7 +155,7 @@ def jobs(
     token: Token = None,
     as_json: Json = False,
 ) -> None:
-    """List jobs and how far they are."""
+    """List jobs and their progress."""
     with connected(url, token) as service:
         found = list(service.pages("/v1/jobs", state=None if everything else _LIVE_STATES, dropped=everything or None))
     if as_json:
@@ -170,7 +171,7 @@ def jobs(
 
 @app.command("job")
 def job_detail(*, job: Job, url: Url = DEFAULT_URL, token: Token = None, as_json: Json = False) -> None:
-    """Show one job: how far it is, why it waits, its backfill order, and each of its scans."""
+    """Show one job: its progress, why it waits, its backfill order, and each of its scans."""
     with connected(url, token) as service:
         found = service.get(f"/v1/jobs/{service.job_called(job)}")
     if as_json:
@@ -203,7 +204,7 @@ def pause(
     token: Token = None,
     as_json: Json = False,
 ) -> None:
-    """Pause every backfill, or one job's. Live rows go on."""
+    """Pause every backfill, or that of one job. Live changes continue."""
     with connected(url, token) as service:
         if job is None:
             _acknowledge(service.post("/v1/mutations", {"type": "pause"}, wait="applied"), "paused", as_json=as_json)
@@ -219,7 +220,7 @@ def resume(
     token: Token = None,
     as_json: Json = False,
 ) -> None:
-    """Take back a pause: of every backfill, or of one job's, which then has the limit of before."""
+    """Resume every backfill, or that of one job, with the rate limit that it had before."""
     with connected(url, token) as service:
         if job is None:
             _acknowledge(service.post("/v1/mutations", {"type": "resume"}, wait="applied"), "resumed", as_json=as_json)
@@ -248,7 +249,7 @@ def throttle(
 
 @app.command()
 def start(*, job: Job, url: Url = DEFAULT_URL, token: Token = None, as_json: Json = False) -> None:
-    """Start every scan of a job now that waits for its place in the backfill order."""
+    """Start now every scan of a job that waits for its place in the backfill order."""
     with connected(url, token) as service:
         answer = service.post(f"/v1/jobs/{service.job_called(job)}/start-backfill")
         _acknowledge(answer, f"{job} started", as_json=as_json)
@@ -262,7 +263,7 @@ def cancel(
     token: Token = None,
     as_json: Json = False,
 ) -> None:
-    """Cancel jobs that are being created; nothing of them is left."""
+    """Cancel jobs that are being created, and remove everything they made."""
     with connected(url, token) as service:
         for name in names:
             answer = service.post(f"/v1/jobs/{service.job_called(name)}/cancel")
@@ -283,7 +284,7 @@ def verify(
     token: Token = None,
     as_json: Json = False,
 ) -> None:
-    """Compare a view with its query over its upstream at one epoch; exit code 4 when they differ."""
+    """Compare a view with its query over its upstreams at one epoch; exit code 4 if they differ."""
     with connected(url, token) as service:
         path = f"/v1/jobs/{service.job_called(job)}/verify" + ("" if engine == "spark" else f"?engine={engine}")
         found = Live(service, quiet=as_json).run(lambda: service.post(path), title=f"verifying {job}")
@@ -304,7 +305,7 @@ def psql(
     url: Url = DEFAULT_URL,
     token: Token = None,
 ) -> None:
-    """Open psql with the login that may read tables and views and write nothing. What follows goes to psql."""
+    """Open psql with a login that can read tables and views, but not write. Further arguments go to psql."""
     with connected(url, token) as service:
         login = service.get("/v1/read-login", password=True)
     if dsn:

@@ -1,4 +1,4 @@
-"""The service over HTTP, as a person's commands call it. What goes wrong becomes one short message and an exit code."""
+"""Call the service over HTTP for a user's command. A failed call becomes one short message and an exit code."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,11 +14,11 @@ from service.cli.output import complain
 
 DEFAULT_URL: Final = "http://127.0.0.1:8700"
 _TIMEOUT: Final = httpx.Timeout(10.0, read=None)
-"""A foreground CREATE answers when it is done, however long that takes; only connecting and sending have a limit."""
+"""Only connecting and sending have a limit: a foreground CREATE answers when it is done, however long it takes."""
 
 
 class ExitCode(IntEnum):
-    """What a script can tell from the command's end. 2 is a wrong use of the command line."""
+    """The exit codes of a command. 2 is a wrong use of the command line, 4 a verification that found a difference."""
 
     OK = 0
     REFUSED = 1
@@ -38,7 +38,7 @@ class RefusedError(Exception):
 
     @property
     def exit_code(self) -> ExitCode:
-        """Whether asking again as it is could help."""
+        """`UNAVAILABLE` if the same call may succeed later, otherwise `REFUSED`."""
         return ExitCode.UNAVAILABLE if self.status >= 500 else ExitCode.REFUSED
 
 
@@ -49,15 +49,15 @@ class Service:
     http: httpx.Client
 
     def get(self, path: str, **parameters: Any) -> Any:
-        """Read something; parameters that are None are left out."""
+        """Read a resource. Parameters that are None are left out."""
         return self._call("GET", path, parameters, None)
 
     def post(self, path: str, body: object = None, **parameters: Any) -> Any:
-        """Have something done."""
+        """Run an action."""
         return self._call("POST", path, parameters, body)
 
     def patch(self, path: str, body: object, **parameters: Any) -> Any:
-        """Change something."""
+        """Change a resource."""
         return self._call("PATCH", path, parameters, body)
 
     def pages(self, path: str, **parameters: Any) -> Iterator[Mapping[str, Any]]:
@@ -69,20 +69,20 @@ class Service:
             cursor = page["next"]
 
     def items(self, path: str, **parameters: Any) -> Sequence[Mapping[str, Any]]:
-        """Return a short list whole."""
+        """Return a short list that has only one page."""
         found = self.get(path, **parameters)
         return found if isinstance(found, list) else found["items"]
 
     def readiness(self) -> Mapping[str, Any]:
-        """Return what `/readyz` says, ready or not."""
+        """Return the answer of `/readyz`, ready or not."""
         return self.http.get("/readyz").json()
 
     def not_ready(self) -> str:
-        """Return the checks of the service that do not pass, as one line."""
+        """Return the service's failed checks, in one line."""
         return "; ".join(f"{name}: {said}" for name, said in self.readiness()["checks"].items() if said != "ok")
 
     def job_called(self, name: str) -> int:
-        """Return the job that is meant: its id, or that of the relation of this name."""
+        """Return the id of a job, given as its id or as the name of its relation."""
         return int(name) if name.isdigit() else int(self.get(f"/v1/relations/{quote(name, safe='')}")["job"])
 
     def _call(self, method: str, path: str, parameters: Mapping[str, Any], body: object) -> Any:
@@ -94,14 +94,14 @@ class Service:
 
 
 def open_http(url: str, token: str | None) -> httpx.Client:
-    """Return a client; nothing is connected yet."""
+    """Return a client. It connects at the first call."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     return httpx.Client(base_url=url, headers=headers, timeout=_TIMEOUT)
 
 
 @contextmanager
 def connected(url: str, token: str | None) -> Generator[Service]:
-    """Give the block a service; end the command with a message and an exit code when a call fails."""
+    """Yield a service. If a call fails, end the command with a message and an exit code."""
     try:
         with open_http(url, token) as http:
             yield Service(http)

@@ -1,9 +1,9 @@
-"""`tidefill demo`: the main job, shown on a service of its own while a table keeps changing.
+"""`tidefill demo`: backfill a view while its table keeps changing, on a service of its own.
 
-One million orders are loaded; writers insert, update (some move their key) and delete; a materialized view is built
-meanwhile; it is paused, resumed, throttled and released; the worker is killed. A view over the view follows, and a
-union of two tables in an order, whose limit follows the load and whose actors are doubled meanwhile. At the end each
-is verified against its query.
+One million orders are loaded. Writers insert, update (some change keys) and delete, while a materialized view is built.
+The demo pauses, resumes, throttles and releases it, and kills the worker. A view over the view follows. Then a union of
+two tables with a backfill order is built; its rate limit adapts to the load, and its actors are doubled. At the end
+each view is verified against its query.
 """
 
 import threading
@@ -21,11 +21,11 @@ from service.cli.stage import DemoFailedError, Stage, keep_until_interrupted, no
 ROWS: Final = 1_000_000
 WRITERS: Final = 6
 BATCH: Final = 400
-"""Rows that one statement of a writer changes; a statement is answered with its epoch, about one a second."""
+"""Rows that one statement of a writer changes. Each statement is answered with its epoch, about one a second."""
 MOVED: Final = 10_000_000
-"""How far a moved key jumps: beyond everything loaded."""
+"""The distance by which keys are moved, beyond all loaded keys."""
 LIMIT: Final = 25_000
-"""The view's first limit in rows per second and actor, so that there is something to watch."""
+"""The view's first limit in rows per second and actor, which makes its progress visible."""
 TABLE: Final = (
     "CREATE TABLE orders"
     " (id bigint PRIMARY KEY, customer bigint, status text, amount numeric(12,2), created timestamptz)"
@@ -54,7 +54,7 @@ UNION: Final = (
 
 @dataclass
 class Writers:
-    """Threads that keep `orders` changing until told to stop."""
+    """Threads that keep `orders` changing until they are stopped."""
 
     service: Service
     stop: threading.Event = field(default_factory=threading.Event)
@@ -72,7 +72,7 @@ class Writers:
             thread.start()
 
     def end(self) -> float:
-        """Stop and return how many rows were changed per second."""
+        """Stop writing. Return the rows changed per second. Raises DemoFailedError if a statement was refused."""
         self.stop.set()
         for thread in self.threads:
             thread.join(timeout=120)
@@ -84,7 +84,7 @@ class Writers:
         turn = 0
         while not self.stop.is_set():
             turn += 1
-            # Each writer walks through keys of its own, all over the table.
+            # Each writer visits keys of its own, all over the table.
             first = (turn * 7919 + number * ROWS // WRITERS) % ROWS
             fresh = ROWS + (number + 1) * MOVED + turn * BATCH
             for statement in (
@@ -119,7 +119,7 @@ class Demo:
     stage: Stage
 
     def run(self) -> bool:
-        """Show everything; return whether the view is equal to its query."""
+        """Run all steps; return whether every view equals its query."""
         self.stage.step(TABLE)
         self.stage.sql(TABLE)
         self.stage.step(f"loading {ROWS:,} rows")
@@ -141,13 +141,15 @@ class Demo:
         return all(self.stage.verify(one) for one in jobs)
 
     def _chain(self) -> int:
-        """A view over the view, by the default strategy, while both follow the table."""
+        """Create a view over the view, with the default strategy, while both follow the table."""
         self.stage.step(CHAIN)
         self.stage.sql(CHAIN)
         return self.stage.service.job_called("large_orders")
 
     def _union(self) -> int:
-        """Two histories, one after the other, in the graph that everybody shares; its actors and its limit change."""
+        """Create a union that reads two histories in order, in the database graph. Change its actors and its limit
+        meanwhile.
+        """
         self.stage.step(ARCHIVE)
         self.stage.sql(ARCHIVE)
         self.stage.sql(ARCHIVED)
@@ -197,9 +199,7 @@ class Demo:
 
 
 def demo(*, keep: bool) -> int:
-    """Run the demo on a service of its own; return the exit code. `keep` leaves the service up until it is
-    interrupted.
-    """
+    """Run the demo on a service of its own; return the exit code. `keep` leaves the service running until Ctrl-C."""
     return perform(partial(_run, keep=keep))
 
 

@@ -1,8 +1,8 @@
-"""`tidefill demo-cdc`: tables that follow a live external Postgres, shown on a "production" server of its own.
+"""`tidefill demo-cdc`: tables that follow a live external Postgres, a "production" server of the demo.
 
-`pgbench` fills four tables and keeps changing them. A source is created over it, the four tables follow it, and two
-views are built on them while the load goes on; the worker is killed and the external server is restarted. At the end,
-once the load has stopped, every table is compared with the one that it follows, and every view with its query.
+`pgbench` fills four tables and keeps changing them. The demo creates a source, four tables that follow them, and two
+views while the load continues. It kills the worker and restarts the external server. At the end the load stops. Every
+table is compared with the one that it follows, and every view with its query.
 """
 
 import os
@@ -24,20 +24,20 @@ from service.embedded.postgres_wheel import postgres_programs
 from service.embedded.server_account import ServerAccount
 
 SCALE: Final = 10
-"""A hundred thousand accounts each."""
+"""pgbench's scale factor; each unit is a hundred thousand accounts."""
 CLIENTS: Final = 4
 TRANSACTIONS_PER_SECOND: Final = 300
-"""Each changes three tables and adds a row to the fourth."""
+"""Each transaction changes three tables and inserts a row into the fourth."""
 TABLES: Final[Mapping[str, str]] = {
     "pgbench_accounts": "aid",
     "pgbench_tellers": "tid",
     "pgbench_branches": "bid",
     "pgbench_history": "id",
 }
-"""Each with its key. pgbench gives its history none: a table without one cannot be followed."""
+"""The tables with their keys. pgbench gives its history no key, but a table without one cannot be followed."""
 LARGEST: Final = "pgbench_accounts"
 LIMIT: Final = 20_000
-"""The largest table's first limit in rows per second, so that there is something to watch."""
+"""The first limit of the largest table in rows per second and actor, which makes its progress visible."""
 VIEWS: Final[Mapping[str, str]] = {
     "rich_accounts": "SELECT aid, bid, abalance FROM pgbench_accounts WHERE abalance > 1000",
     "every_change": (
@@ -50,7 +50,7 @@ SHOWN: Final = "select count(*), sum(abalance) from pgbench_accounts"
 
 @dataclass
 class Production:
-    """The external server, and the load on it."""
+    """The external server and its load."""
 
     server: EmbeddedPostgres
     programs: Path
@@ -60,7 +60,7 @@ class Production:
     thread: threading.Thread | None = None
 
     def fill(self) -> None:
-        """Make the four tables. Raises DemoFailedError."""
+        """Create and fill the four tables. Raises DemoFailedError."""
         made = self._pgbench("--initialize", "--quiet", "--scale", str(SCALE))
         _, said = made.communicate()
         if made.returncode:
@@ -69,12 +69,12 @@ class Production:
             connection.execute("alter table pgbench_history add column id bigserial primary key")
 
     def start_load(self) -> None:
-        """Change the tables from now on, over restarts of the server."""
+        """Start changing the tables. The load survives restarts of the server."""
         self.thread = threading.Thread(target=self._load, daemon=True)
         self.thread.start()
 
     def end_load(self) -> None:
-        """Change nothing any more."""
+        """Stop changing the tables."""
         self.stop.set()
         if self.running is not None:
             self.running.terminate()
@@ -82,14 +82,14 @@ class Production:
             self.thread.join()
 
     def restart(self) -> None:
-        """Stop the server and start it again where it was."""
+        """Stop the server and start it again at the same URL."""
         self.server.stop()
         assert self.server.start() == self.url, "the server came back elsewhere"
 
     def _load(self) -> None:
         pause = threading.Event()
         while not self.stop.is_set():
-            # It gives up when the server goes away, and is started again.
+            # pgbench exits when the server goes away, and is started again.
             rate = ("--rate", str(TRANSACTIONS_PER_SECOND))
             self.running = self._pgbench("--client", str(CLIENTS), "--time", "3600", "--no-vacuum", *rate)
             self.running.communicate()
@@ -97,7 +97,7 @@ class Production:
 
     def _pgbench(self, *options: str) -> "subprocess.Popen[bytes]":
         parts = conninfo_to_dict(self.url)
-        # Whoever lists the processes sees what they are called with.
+        # Passed in the environment, because the process list shows command lines to everybody.
         names = {"PGHOST": "host", "PGPORT": "port", "PGUSER": "user", "PGPASSWORD": "password", "PGDATABASE": "dbname"}
         environment = {name: str(parts[part]) for name, part in names.items()}
         command = [self.programs / "pgbench", *options]
@@ -112,7 +112,7 @@ class Demo:
     production: Production
 
     def run(self) -> bool:
-        """Show everything; return whether all is equal."""
+        """Run all steps; return whether every table and view is equal."""
         stage = self.stage
         stage.step(f"pgbench fills four tables at scale {SCALE} in a second server, and changes them from now on")
         self.production.fill()
@@ -171,8 +171,8 @@ class Demo:
 
 
 def demo_cdc(*, keep: bool) -> int:
-    """Run the demo on a service and an external server of its own; return the exit code. `keep` leaves both up until it
-    is interrupted.
+    """Run the demo on its own service and external server; return the exit code. `keep` leaves both running until
+    Ctrl-C.
     """
     return perform(partial(_run, keep=keep))
 
@@ -187,10 +187,10 @@ def _run(stage: Stage, folder: Path, *, keep: bool) -> bool:
 
 @contextmanager
 def production(folder: Path) -> Generator[Production]:
-    """Run an external server in a folder; end it and its load afterwards."""
+    """Run an external server in `folder`. Stop it and its load afterwards."""
     server = EmbeddedPostgres(folder)
     url = server.start()
-    # The load runs under our own account, which can reach whatever is installed.
+    # The load runs under our own account, which can access the installed programs.
     programs = postgres_programs(ServerAccount(os.getuid(), os.getgid(), lent=False), folder / "programs")
     there = Production(server, programs, url)
     try:

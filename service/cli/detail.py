@@ -1,4 +1,4 @@
-"""One job as a person looks at it: how far it is, why it waits, in which order its histories are read, each scan."""
+"""Print one job: its progress, the reason of a wait, its backfill order, and each of its scans."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -52,7 +52,7 @@ def broken_text(broken: Mapping[str, Any]) -> str:
 
 
 def waiting_text(waiting: Mapping[str, Any]) -> str:
-    """Return why something waits, since when, and until when at the latest."""
+    """Return why a job waits, since when, and until when at the latest."""
     since = "" if waiting["since"] is None else f", since {waiting['since']}"
     until = "" if waiting["until"] is None else f", until {waiting['until']}"
     return f"{waiting['text']}{since}{until}"

@@ -1,4 +1,4 @@
-"""Commands that only look: the service as a whole, plans, sources, workers, events."""
+"""Read-only commands: the state of the service, plans, sources, workers, events."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -39,7 +39,7 @@ def explain(
     token: Token = None,
     as_json: Json = False,
 ) -> None:
-    """Show the plan and the strategy that a view would get, and why; nothing is created."""
+    """Show the plan and the strategy that a view would get, and the reason. Creates nothing."""
     whole = statement.lstrip().lower().startswith("create")
     create = statement if whole else f"CREATE MATERIALIZED VIEW explained AS {statement}"
     with connected(url, token) as service:
@@ -77,7 +77,7 @@ def check(
     token: Token = None,
     as_json: Json = False,
 ) -> None:
-    """Check whether a Postgres can be followed, item by item; nothing is created. Exit code 1 when an item fails."""
+    """Check, item by item, whether a Postgres can be followed. Creates nothing. Exit code 1 if an item fails."""
     given = dict(option.split("=", 1) for option in options if "=" in option)
     if len(given) < len(options):
         raise typer.BadParameter("each option is NAME=VALUE", param_hint="OPTIONS")
@@ -133,7 +133,7 @@ def events(
     token: Token = None,
     as_json: Json = False,
 ) -> None:
-    """Print the event log: what happened to jobs, graphs, workers and sources, and who asked for it."""
+    """Print the event log: what happened to jobs, graphs, workers and sources, and who requested it."""
     with connected(url, token) as service:
         for event in _followed(service, after) if follow else _past(service, after):
             if as_json:
@@ -204,7 +204,7 @@ def _past(service: Service, after: int) -> Iterator[Mapping[str, Any]]:
 
 
 def _followed(service: Service, after: int) -> Iterator[Mapping[str, Any]]:
-    """Yield events as they happen; the stream is resumed where it was cut."""
+    """Yield events as they happen. A cut stream is resumed after its last event."""
     while True:
         with (
             suppress(httpx.RemoteProtocolError),

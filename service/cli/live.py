@@ -1,7 +1,6 @@
-"""Show a call that takes long: a bar for a CREATE, the elapsed time and the reason of the wait for everything else.
+"""Show the progress of a long call: a bar for a CREATE, otherwise the elapsed time and the reason of the wait.
 
-The call runs on a thread of its own. Without a terminal the same facts are lines on standard error, printed when they
-change.
+The call runs on a thread of its own. Without a terminal, changes are printed as lines on standard error.
 """
 
 import re
@@ -21,7 +20,7 @@ from service.cli import output, watching
 from service.cli.client import ExitCode, RefusedError, Service
 
 SILENT_SECONDS: Final = 2.0
-"""A call that ends sooner shows nothing but its result."""
+"""A call that takes less shows only its result."""
 _CREATED: Final = re.compile(
     r"""(?:\s|--[^\n]*\n|/\*.*?\*/)*create\s+(?:materialized\s+view|table)\s+(?:if\s+not\s+exists\s+)?
     (?:public\s*\.\s*)?(?:"(?P<quoted>(?:[^"]|"")+)"|(?P<plain>\w+))""",
@@ -30,7 +29,7 @@ _CREATED: Final = re.compile(
 
 
 def created_by(statement: str) -> str | None:
-    """Return the name of the table or materialized view that a statement creates."""
+    """Return the name of the table or materialized view that a statement creates; None for other statements."""
     found = _CREATED.match(statement)
     if found is None:
         return None
@@ -39,14 +38,15 @@ def created_by(statement: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """Runs calls of one service and shows how they go."""
+    """Runs calls of one service and shows their progress."""
 
     service: Service
     quiet: bool = False
 
     def run(self, call: Callable[[], Any], *, title: str, creates: str | None = None) -> Any:
-        """Return what `call` returns, or None when the user leaves a CREATE to the background. Raises what it raises;
-        KeyboardInterrupt at Ctrl-C.
+        """Return the result of `call`, or None when the user leaves a CREATE to the background.
+
+        Raises the errors of `call`, and KeyboardInterrupt at Ctrl-C.
         """
         future = _start(call)
         while True:
@@ -78,7 +78,7 @@ class Live:
         raise AssertionError("a call either ends or is waited for")
 
     def _state(self, title: str, creates: str | None, seconds: float) -> watching.Progress:
-        """Return the job's own progress, or the title with what is not ready."""
+        """Return the job's own progress, or else the title with the checks that fail."""
         try:
             if creates is not None:
                 for job in self.service.items("/v1/ddl-progress"):
@@ -89,7 +89,10 @@ class Live:
             return watching.elapsed(title, seconds, str(error))
 
     def _leaves(self, creates: str) -> bool:
-        """Ask what becomes of a CREATE after Ctrl-C; return whether the user no longer waits for it."""
+        """Ask the user how to proceed with a CREATE after Ctrl-C. Return whether to leave it to the background.
+
+        Cancelling it ends the command.
+        """
         answer = "b"
         if sys.stdin.isatty():
             question = f"{creates} is being created. Go on in the [b]ackground, [c]ancel it, or [w]ait on?"
@@ -110,9 +113,9 @@ def _start(call: Callable[[], Any]) -> "Future[Any]":
     def run() -> None:
         try:
             future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+        except BaseException as error:  # noqa: BLE001 - raised again by the future's reader
             future.set_exception(error)
 
-    # A daemon: whoever leaves does not wait for the answer.
+    # A daemon thread, so that a user who leaves does not wait for the answer.
     Thread(target=run, daemon=True).start()
     return future

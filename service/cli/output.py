@@ -1,4 +1,4 @@
-"""What a person sees: results on standard output, complaints on standard error, nothing cut off in a pipe."""
+"""Print results on standard output and complaints on standard error. Nothing is cut off in a pipe."""
 
 import json
 import sys
@@ -11,12 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 _WIDE: Final = 100_000
-"""The width of a pipe: tables take what they need and are never wrapped for a screen that is not there."""
+"""The width of a pipe. Tables take the width they need, and are never wrapped for a screen."""
 _NUMBERS: Final = frozenset({"smallint", "integer", "bigint", "real", "double precision", "numeric"})
 
 
 def console(*, errors: bool = False) -> Console:
-    """Return a console on standard output or standard error as they are now."""
+    """Return a console on the present standard output or standard error."""
     stream = sys.stderr if errors else sys.stdout
     return Console(file=stream, width=None if stream.isatty() else _WIDE, highlight=False, soft_wrap=False)
 
@@ -38,7 +38,7 @@ def say_json(value: object) -> None:
 
 
 def complain(problem: Mapping[str, Any], *, sql: str | None = None) -> None:
-    """Print what went wrong, with the place marked under the statement where it is known."""
+    """Print an error. If its position in the statement is known, mark it under the line."""
     err = console(errors=True)
     err.print(f"[red]error:[/] {escape(str(problem.get('detail') or 'unknown'))}")
     position = problem.get("position")
@@ -51,17 +51,17 @@ def complain(problem: Mapping[str, Any], *, sql: str | None = None) -> None:
 
 
 def marked(sql: str, position: int) -> tuple[str, str]:
-    """Return the line of `sql` that holds the 1-based position, and a line with a caret under the place."""
+    """Return the line of `sql` with the 1-based position, and a line with a caret under it."""
     at = min(max(position - 1, 0), len(sql))
     start = sql.rfind("\n", 0, at) + 1
     end = sql.find("\n", at)
     line = sql[start : end if end >= 0 else len(sql)]
-    # Tabs stay tabs, so that the caret stands where the screen puts the place.
+    # Tabs stay tabs, so that the caret is under the position on every screen.
     return line, "".join("\t" if char == "\t" else " " for char in line[: at - start]) + "^"
 
 
 def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]]) -> Table:
-    """Return a table of (name, Postgres type) columns; numbers stand right, NULL is dim."""
+    """Return a table of (name, Postgres type) columns. Numbers are aligned right, and NULL is dim."""
     drawn = Table(show_edge=False, pad_edge=False, header_style="bold")
     for name, kind in columns:
         drawn.add_column(Text(name), justify="right" if kind in _NUMBERS else "left", overflow="fold")
@@ -71,7 +71,7 @@ def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]]) 
 
 
 def expanded(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]]) -> Group:
-    """Return rows one value a line, like the expanded display of psql."""
+    """Return rows with one value a line, like psql's expanded display."""
     width = max(len(name) for name, _ in columns)
     lines: list[Text] = []
     for number, row in enumerate(rows, start=1):
@@ -84,7 +84,7 @@ def expanded(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]
 
 
 def cell(value: object) -> Text:
-    """Return a value as it is shown."""
+    """Return a value as text."""
     if value is None:
         return Text("NULL", style="dim")
     if isinstance(value, bool):
@@ -95,7 +95,7 @@ def cell(value: object) -> Text:
 
 
 def span(seconds: float | None) -> str:
-    """Return a duration for people, a dash where it is unknown."""
+    """Return a duration as text; a dash if it is unknown."""
     if seconds is None:
         return "-"
     minutes, rest = divmod(round(seconds), 60)
@@ -104,5 +104,5 @@ def span(seconds: float | None) -> str:
 
 
 def speed(rows_per_second: float) -> str:
-    """Return a rate for people."""
+    """Return a rate as text."""
     return f"{rows_per_second:,.0f} rows/s"

@@ -20,7 +20,7 @@ SHOW JOBS lists running jobs; EXPLAIN CREATE .. shows the plan of a view; docs/s
 _HISTORY: Final = Path("~/.tidefill_history")
 _HISTORY_LINES: Final = 1000
 _END: Final = "\x04"
-"""What a terminal sends for Ctrl-D."""
+"""The character that a terminal sends for Ctrl-D."""
 _SECRET: Final = re.compile(r"\b(secret|password)\b", re.IGNORECASE)
 _WORDS: Final = frozenset(
     {"ALTER", "CANCEL", "CASCADE", "CREATE", "DELETE", "DESCRIBE", "DROP", "EXISTS", "EXPLAIN", "FLUSH", "FROM"}
@@ -31,7 +31,9 @@ _WORDS: Final = frozenset(
 
 
 def typed(names: Callable[[], list[str]]) -> Iterator[str]:
-    """Yield each complete statement or command that the user types, until the input ends. `names` lists relations."""
+    """Yield each complete statement or command that the user types, until the input ends. `names` returns the
+    relations.
+    """
     readline = _line_editing(names)
     lines: list[str] = []
     try:
@@ -59,7 +61,7 @@ def _leaves(command: str, *, within: bool) -> bool:
 
 
 def _line(prompt: str) -> str | None:
-    """Return the line that the user types, None after Ctrl-C, `_END` at the end of the input."""
+    """Return the line that the user types; None after Ctrl-C, `_END` at the end of the input."""
     try:
         return input(prompt)
     except KeyboardInterrupt:
@@ -77,7 +79,7 @@ def _save(readline: Any) -> None:
 
 
 def _line_editing(names: Callable[[], list[str]]) -> Any:
-    """Turn on editing, history and completion where the platform has them; return the module."""
+    """Enable editing, history and completion. Return the readline module, or None where the platform has none."""
     try:
         readline: Any = import_module("readline")
     except ImportError:
@@ -97,12 +99,12 @@ def _line_editing(names: Callable[[], list[str]]) -> Any:
 
 
 def candidates(text: str, names: list[str]) -> list[str]:
-    """Return keywords and relations that begin with `text`; keywords are in the case that was typed."""
+    """Return the keywords and relations that begin with `text`. Keywords have the case of `text`."""
     keywords = [word if text.isupper() else word.lower() for word in _WORDS if word.startswith(text.upper())]
     return sorted(name for name in names if name.startswith(text)) + sorted(keywords)
 
 
 def _forget_secret(readline: Any, line: str) -> None:
-    """Keep secrets out of the history file."""
+    """Remove a line that contains a secret from the history."""
     if readline is not None and _SECRET.search(line) and (length := readline.get_current_history_length()) > 0:
         readline.remove_history_item(length - 1)

@@ -1,4 +1,4 @@
-"""`tidefill psql`: the installed `psql` with the login that may read tables and views."""
+"""`tidefill psql`: run the installed `psql` with the login that may read tables and views."""
 
 import os
 import shutil
@@ -12,7 +12,9 @@ from service.cli.client import ExitCode
 
 
 def run(login: Mapping[str, Any], arguments: Sequence[str]) -> NoReturn:
-    """Become `psql`. The password goes by the environment, where other users of this machine do not see it."""
+    """Replace this process by `psql`. The password goes through the environment, which other users of this machine
+    cannot see.
+    """
     program = shutil.which("psql")
     if program is None:
         output.complain(

@@ -1,4 +1,4 @@
-"""A service of its own for `tidefill demo`, and what every demo does on it: say a step, run SQL, watch, verify."""
+"""A service for the demos, and the actions that they share: announce a step, run SQL, watch, verify."""
 
 import os
 import shlex
@@ -25,7 +25,7 @@ START_SECONDS: Final = 240
 
 
 class DemoFailedError(Exception):
-    """Something did not happen that had to."""
+    """A demo's expectation was not met."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +40,21 @@ class Stage:
         return self.service.post("/v1/sql", {"sql": text, "session": session})
 
     def step(self, text: str) -> None:
-        """Say what is done now."""
+        """Announce the next step."""
         self.console.print(f"[bold cyan]>[/] {text}", highlight=False)
 
     def say(self, text: str) -> None:
-        """Say what came of it."""
-        # Without markup: a progress text has brackets of its own.
+        """Print the result of a step."""
+        # Without markup, because a progress text has brackets of its own.
         self.console.print(f"  {text}", highlight=False, markup=False)
 
     def verdict(self, *, equal: bool) -> bool:
-        """Say what a comparison gave, and return it."""
+        """Print the result of a comparison, and return it."""
         self.console.print("[bold green]equal[/]" if equal else "[bold red]DIFFERENT[/]")
         return equal
 
     def rows(self, job: int) -> int:
-        """Return how much of its history a job has read."""
+        """Return how many rows of history a job has read."""
         return int(self.service.get(f"/v1/jobs/{job}")["job"]["progress"]["rows"])
 
     def state(self, job: int) -> str:
@@ -62,7 +62,7 @@ class Stage:
         return str(self.service.get(f"/v1/jobs/{job}")["job"]["state"])
 
     def kill_worker(self, job: int) -> None:
-        """SIGKILL the worker, and wait until history moves again."""
+        """Kill the worker with SIGKILL, and wait until history advances again."""
         worker = next(found for found in self.service.items("/v1/workers") if found["alive"])
         rows = self.rows(job)
         self.step(f"SIGKILL of the worker (pid {worker['pid']}) at {rows:,} rows")
@@ -72,7 +72,7 @@ class Stage:
         self.say(f"the first new row was there after {now() - began:.1f} s; no row was read twice")
 
     def verify(self, job: int, held: str = "view", wanted: str = "query") -> bool:
-        """Compare a view with its query, or a table with the one that it follows."""
+        """Compare a view with its query, or a table with the one that it follows. Return whether they are equal."""
         name = self.service.get(f"/v1/jobs/{job}")["job"]["name"]
         self.step(f"verify {name}: the {held} against the {wanted}")
         result = self.service.post(f"/v1/jobs/{job}/verify")
@@ -81,12 +81,15 @@ class Stage:
         return self.verdict(equal=bool(result["equal"]))
 
     def look(self, job: int, *, seconds: float) -> None:
-        """Show a job's progress for a while."""
+        """Show a job's progress for `seconds`."""
         end = now() + seconds
         self.until(lambda: now() >= end, "a few barriers", seconds=seconds + 60, shown=job)
 
     def until(self, done: Callable[[], bool], what: str, *, seconds: float, shown: int) -> None:
-        """Show a job's progress until something holds. Raises DemoFailedError."""
+        """Show the progress of the job `shown` until `done` returns true.
+
+        Raises DemoFailedError after `seconds`.
+        """
         deadline, last, pause = now() + seconds, "", threading.Event()
         while not done():
             if now() > deadline:
@@ -100,13 +103,13 @@ class Stage:
 
 def perform(run: Callable[[Stage, Path], bool]) -> int:
     """Run a demo on a service of its own, with a folder that is removed afterwards; return the exit code."""
-    # However it is ended, nothing is left running; what it was started to ignore (`nohup`) does not end it.
+    # These signals end the demo in order, so nothing stays running. A signal that is ignored (`nohup`) stays ignored.
     for ending in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(ending) is not signal.SIG_IGN:
             signal.signal(ending, signal.default_int_handler)
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="tidefill-demo-"))
-    # The embedded server may run under another account, which has to pass through.
+    # The embedded server may run under another account, which must be able to traverse the folder.
     folder.chmod(0o711)
     try:
         with _serving(folder, console) as service:
@@ -123,7 +126,7 @@ def perform(run: Callable[[Stage, Path], bool]) -> int:
 
 
 def keep_until_interrupted(stage: Stage, query: str) -> None:
-    """Leave everything up, and say what to open and type."""
+    """Leave everything running until Ctrl-C, and print how to use it."""
     url = stage.service.http.base_url
     stage.console.print(f"[bold]still running[/] at {url}: open {url}/docs, or in another terminal type")
     stage.console.print(f"  {asking(str(url), query)}", highlight=False, markup=False, soft_wrap=True)
@@ -135,12 +138,12 @@ def keep_until_interrupted(stage: Stage, query: str) -> None:
 
 
 def asking(url: str, query: str) -> str:
-    """Return the command for a shell that asks the service a query, by the program that runs now."""
+    """Return the shell command that runs a query on the service, with the program that runs now."""
     return shlex.join([sys.argv[0], "sql", "--url", url, "-c", query])
 
 
 def now() -> float:
-    """Seconds on a clock that never goes back."""
+    """Return the seconds of a monotonic clock."""
     return time.monotonic()  # noqa: TID251 - a client's own patience
 
 

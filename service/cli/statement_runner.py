@@ -1,4 +1,4 @@
-"""Running SQL for a person: one statement a call, the session map kept between them."""
+"""Run a user's SQL: one statement a call, with the session map kept between the calls."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,16 +15,16 @@ from service.cli.statements import split
 
 @dataclass(slots=True)
 class StatementRunner:
-    """Runs statements and prints what they give. `session` is what the last answer said it is."""
+    """Runs statements and prints their results. `session` is the session map of the last answer."""
 
     service: Service
     as_json: bool
     session: Mapping[str, str] = field(default_factory=dict[str, str])
     expanded: bool = False
-    """Rows are shown one value a line."""
+    """Whether rows are shown with one value a line."""
 
     def script(self, text: str) -> None:
-        """Run every statement of `text`, and stop at the first that fails."""
+        """Run every statement of `text`, and stop at the first failure."""
         for statement in split(text):
             try:
                 self._run(statement)
@@ -33,7 +33,7 @@ class StatementRunner:
                 raise typer.Exit(error.exit_code) from None
 
     def prompt(self) -> None:
-        """Read statements until the input ends or `quit` is typed; a failed one does not end the session."""
+        """Read statements until the input ends or the user leaves. A failed statement does not end the session."""
         output.say(f"tidefill at {self.service.http.base_url}. End a statement with a semicolon; \\? for help.")
         for text in prompt.typed(self._names):
             for statement in [text] if text.startswith("\\") or text == "help" else split(text):
@@ -106,5 +106,5 @@ class StatementRunner:
 
 
 def exit_code_of(verified: Mapping[str, Any]) -> ExitCode:
-    """Return how a verification ends the command."""
+    """Return the exit code for a verification."""
     return ExitCode.OK if verified["equal"] else ExitCode.DIFFERS

@@ -1,4 +1,4 @@
-"""Cutting a text into SQL statements at semicolons that are not inside quotes, dollar quotes or comments."""
+"""Split a text into SQL statements, at semicolons outside of quotes, dollar quotes and comments."""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _TOKEN: Final = re.compile(
 
 
 def split(text: str) -> Iterator[str]:
-    """Yield each statement without its semicolon; the last one may have none. Blank ones are left out."""
+    """Yield each statement without its semicolon. The last one may have none. Empty statements are skipped."""
     start = 0
     for token in _TOKEN.finditer(text):
         if token["end"]:
@@ -29,7 +29,7 @@ def split(text: str) -> Iterator[str]:
 
 
 def is_complete(text: str) -> bool:
-    """Whether what was typed so far ends with a semicolon that ends a statement."""
+    """Whether the text ends with a semicolon that ends a statement."""
     last = None
     for token in _TOKEN.finditer(text):
         if not token[0].isspace() and not token[0].startswith(("--", "/*")):

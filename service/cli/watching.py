@@ -1,4 +1,4 @@
-"""Live progress: one bar for each job that is being created, until none is."""
+"""Show live progress, with one bar for each job that is being created, until none is."""
 
 from collections.abc import Callable, Mapping, Sequence
 from threading import Event
@@ -12,16 +12,16 @@ from service.cli import output
 from service.cli.client import Service
 
 INTERVAL_SECONDS: Final = 0.5
-"""Half of a barrier interval: progress changes with every checkpoint, hence no look comes more than that late."""
+"""Half of a barrier interval. Progress changes with every checkpoint, so it is shown at most this much late."""
 
 Pause = Callable[[float], object]
 Progress = Mapping[str, Any]
-"""A row of `/v1/ddl-progress`, or what `elapsed` makes."""
+"""A row of `/v1/ddl-progress`, or a row that `elapsed` made."""
 NOTHING: Final = "nothing is being created"
 
 
 def watch(service: Service, *, job: int | None, follow: bool, as_json: bool, pause: Pause | None = None) -> bool:
-    """Show progress until no job is being created (`follow`: for ever); return whether all of them were created."""
+    """Show progress until no job is being created (`follow`: for ever). Return whether all the jobs were created."""
     wait = pause or Event().wait
     watched: set[int] = set() if job is None else {job}
     ends: list[Mapping[str, Any]] = []
@@ -31,7 +31,8 @@ def watch(service: Service, *, job: int | None, follow: bool, as_json: bool, pau
             view.show(shown)
             creating = {found["ddl_id"] for found in shown}
             gone = [_job(service, one) for one in sorted(watched - creating)]
-            # The epoch that finished a job is published a moment after its progress ends: until then it is Creating.
+            # A job's progress ends a moment before the epoch that finished it is published. Until then the job is
+            # Creating.
             new = [found for found in gone if found["state"] != "Creating"]
             watched = (watched | creating) - {found["id"] for found in new}
             for end in new:
@@ -50,7 +51,7 @@ def _job(service: Service, job: int) -> Mapping[str, Any]:
 
 
 class _JsonView:
-    """One line of JSON for each look."""
+    """Prints one line of JSON for each poll."""
 
     def __enter__(self) -> Self:
         return self
@@ -66,7 +67,7 @@ class _JsonView:
 
 
 class _LineView:
-    """A line for each job whose progress has changed: what a log wants."""
+    """Prints a line for each job whose progress has changed, as a log needs it."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._last: dict[int, str] = {}
@@ -90,11 +91,11 @@ class _LineView:
 
 
 class _BarView:
-    """Bars on a terminal."""
+    """Shows bars on a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Bars(
-            # Without markup: what is said stands in brackets.
+            # Without markup, because the texts contain brackets.
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.fields[percent]:>7}", markup=False),
@@ -121,7 +122,7 @@ class _BarView:
             percent, total = job["percent"], job["total"]
             self._progress.update(
                 bar,
-                # Without a total nobody knows how much is left: the bar swings instead of standing at nothing.
+                # Without a total the remaining work is unknown, so the bar swings instead of staying at 0.
                 total=None if percent is None else 100.0,
                 completed=percent or 0.0,
                 percent=job["progress"] if percent is None else f"{percent:.2f}%",
@@ -144,13 +145,13 @@ def _view(*, as_json: bool) -> _JsonView | _LineView | _BarView:
 
 
 def progress_view(*, errors: bool = False) -> _LineView | _BarView:
-    """Return bars on a terminal, else lines; on standard output or on standard error."""
+    """Return bars on a terminal, otherwise lines; on standard output, or on standard error with `errors`."""
     console = output.console(errors=errors)
     return _BarView(console) if console.is_terminal else _LineView(output.note if errors else output.say)
 
 
 def elapsed(title: str, seconds: float, reason: str) -> Progress:
-    """Return the row of a call that has no progress of its own."""
+    """Return a progress row for a call that has no progress of its own."""
     waiting = {"text": reason, "reason": "service"} if reason else None
     waits = {"phase": "waiting", "waiting": waiting, "waiting_for": None}
     shown = output.span(seconds) if output.console(errors=True).is_terminal else ""
@@ -158,7 +159,7 @@ def elapsed(title: str, seconds: float, reason: str) -> Progress:
 
 
 def _beside(job: Mapping[str, Any]) -> str:
-    """Return the speed and the time left, and why nothing moves."""
+    """Return the speed and the time left, and the reason of a wait."""
     parts: list[str] = []
     if job["phase"] == "backfilling":
         parts.append(output.speed(job["rows_per_second"]))
