@@ -192,7 +192,7 @@ def _retention(source: Source) -> Retention | None:
 
 
 async def _retained(world: World, source: Source, now: Retention | None, *, term: Term) -> None:
-    """Do what the user chose for a slot that holds too much, and say so. A slot that is being decoded from, or whose
+    """Do what the user chose for a slot that holds too much, and say so. A slot that is taken again just then, or whose
     server is away, is dropped at a later look.
     """
     facts: dict[str, Any] = {"source": source.name, "retained_bytes": source.standing.retained_bytes, "retention": now}

@@ -127,7 +127,7 @@ class Replication(Protocol):
         ...
 
     async def drop_slot(self, at: Address, name: str) -> None:
-        """Repeatable. Raises Unavailable while somebody decodes from it."""
+        """Drop it, and end the session that decodes from it. Repeatable. Raises Unavailable where another begins to."""
         ...
 
     async def skip(self, at: Address, slot: str) -> tuple[Lsn, int]:

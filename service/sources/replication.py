@@ -23,6 +23,8 @@ select
 
 STEP_BYTES: Final = 512 << 20
 """How far a slot is moved at once: it reads all that, and a statement that is cancelled moves nothing."""
+_ENDED_MILLISECONDS: Final = 2000
+"""How long a session that holds a slot may take to end."""
 
 
 class PostgresReplication:
@@ -73,6 +75,12 @@ class PostgresReplication:
 
     async def drop_slot(self, at: Address, name: str) -> None:
         async with connected(at) as conn:
+            # A worker may decode from it for minutes. Its session has our role.
+            await conn.execute(
+                "select pg_terminate_backend(active_pid, %s) from pg_replication_slots"
+                " where slot_name = %s and active_pid is not null",
+                [_ENDED_MILLISECONDS, name],
+            )
             await conn.execute(
                 "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = %s", [name]
             )

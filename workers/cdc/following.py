@@ -23,7 +23,7 @@ from service.protocol.ids import Epoch, FragmentId
 from workers.cdc.apply import Applying, applying, is_refusal, reason_of
 from workers.cdc.budget import Budget
 from workers.cdc.connecting import PART_SECONDS, AwayError, ChangedError
-from workers.cdc.external import Session, ask
+from workers.cdc.external import Seen, Session, ask
 from workers.cdc.fold import Applies, Change, Folded, Key, Values, fold
 from workers.cdc.keys import FRESH, SETTLED, ExternalTable, Stretch, keyed
 from workers.cdc.log import ROW_TOO_LARGE, LogReader, Part, Picked, Truncated, drift, picked
@@ -87,9 +87,8 @@ class Followed:
     changes: int
     commit_lag_ms: float | None
     """How old the last commit was when it was written."""
-    inserted: int
-    """The end of the log."""
-    restart: int | None
+    seen: Seen
+    """Slot and log after that."""
 
 
 def follow(
@@ -130,7 +129,7 @@ def follow(
             if table.broken is not None:
                 writing.undo(table.table.relation.id, barrier.prev)
     hidden = seen.snapshot.hidden([*undecided, *one.reader.xids])
-    return Followed(end, hidden, one.reader.changes, seen.lag_ms(one.reader.committed_at), seen.inserted, seen.restart)
+    return Followed(end, hidden, one.reader.changes, seen.lag_ms(one.reader.committed_at), seen)
 
 
 def _look_at_publication(session: Session, tables: Sequence[TableEpoch]) -> None:

@@ -20,7 +20,7 @@ from workers.backfill.scan import ScanState
 from workers.cdc.apply import applying
 from workers.cdc.backoff import Backoff
 from workers.cdc.connecting import EPOCH_SECONDS, AwayError, ChangedError, understanding
-from workers.cdc.external import Session
+from workers.cdc.external import Seen, Session
 from workers.cdc.following import REBUILD, Followed, TableEpoch, follow
 from workers.cdc.keys import ExternalKey, ExternalTable
 from workers.cdc.log_stream import LaterError
@@ -59,6 +59,8 @@ class SourceScans:
     backoff: Backoff = field(default_factory=Backoff)
     settled: bool = True
     """No change log of the database graph, whose tables these are, is replayed in it."""
+    seen: Seen | None = None
+    """How slot and log stood at the beginning of this epoch; None where they were not looked at."""
     _commits: bool = False
     """Whether the last barrier was one that commits: the next one says that it did."""
 
@@ -133,7 +135,7 @@ class SourceScans:
         for table in self.tables.values():
             table.outcomes, table.waiting, table.timings_ms = [], None, {}
         done: dict[FragmentId, TableEpoch] = {}
-        began = epoch.clock()
+        self.seen, began = None, epoch.clock()
         try:
             with understanding():
                 told = self._follow_log(epoch, done)
@@ -154,7 +156,7 @@ class SourceScans:
         session = self._session(epoch)
         session.control.left = EPOCH_SECONDS
         began = epoch.clock()
-        seen = session.look(self.offset)
+        self.seen = seen = session.look(self.offset)
         tables = self._look_at_tables(session)
         if session.stream is None and (session.moving or self.committed - seen.confirmed >= ADVANCE_BYTES):
             session.advance(self.committed, epoch.clock)
@@ -182,7 +184,7 @@ class SourceScans:
             # Also where nothing of this epoch is kept: it would break again in every epoch that tries it.
             for one in mine:
                 self.tables[one.fragment].broken = one.broken
-        self.offset, self.undecided = followed.offset, followed.undecided
+        self.offset, self.undecided, self.seen = followed.offset, followed.undecided, followed.seen
         done.update({one.fragment: one for one in mine})
         if tables:
             tables[0].timings_ms["log"] = (epoch.clock() - began) * 1000
@@ -234,24 +236,21 @@ class SourceScans:
             table.outcomes = []
 
     def _report(self, followed: Followed | None = None, *, waiting: str | None = None) -> SourceReport:
-        """Return where the source stands, or that nothing of it was read."""
-        told = SourceReport(
+        """Return where the source stands, or that nothing of it was read: then the log that its slot holds grows, which
+        the leader is to know.
+        """
+        seen = self.seen
+        retained = None if seen is None or seen.restart is None else max(seen.inserted - seen.restart, 0)
+        return SourceReport(
             source=self.id,
             offset=lsn_text(self.offset),
             undecided=self.undecided,
             waiting=waiting,
+            lag_bytes=None if seen is None else max(seen.inserted - self.offset, 0),
+            retained_bytes=retained,
+            changes=0 if followed is None else followed.changes,
+            commit_lag_ms=None if followed is None else followed.commit_lag_ms,
             tables=tuple(told for table in self.tables.values() if (told := table.told()) is not None),
-        )
-        if followed is None:
-            return told
-        end, restart = followed.inserted, followed.restart
-        return told.model_copy(
-            update={
-                "lag_bytes": max(end - self.offset, 0),
-                "retained_bytes": None if restart is None else max(end - restart, 0),
-                "changes": followed.changes,
-                "commit_lag_ms": followed.commit_lag_ms,
-            }
         )
 
 

@@ -3,6 +3,8 @@
 import psycopg
 import pytest
 
+from service.ports.sources import Address
+from service.sources.replication import PostgresReplication
 from tests.support.cdc_steps import Started, add, execute, finish
 from tests.support.cdc_tables import NUMBERS, SPLIT
 from tests.support.hanging import message, rows_of, said, way_to
@@ -92,6 +94,10 @@ async def test_a_log_that_takes_long_to_decode_keeps_no_epoch(
         execute(world, "insert into others select generate_series(1, 300000)")
         await world.epoch()
         assert (world.waiting, world.offset) == ("the external database is still decoding its log", before)
+        # What its slot holds grows meanwhile.
+        assert world.collected is not None
+        (told,) = world.collected.sources
+        assert min(told.lag_bytes or 0, told.retained_bytes or 0) > 10 << 20
         monkeypatch.undo()
         for _ in range(600):
             await world.epoch(interval_ms=100)
@@ -113,6 +119,23 @@ async def test_a_session_that_is_closed_leaves_its_slot(started: Started, monkey
         with psycopg.connect(world.external.url, autocommit=True) as admin:
             found = admin.execute("select active from pg_replication_slots where slot_name = 'slot'").fetchone()
         assert found == (False,)
+
+
+async def test_a_slot_that_is_decoded_from_can_be_dropped(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is dropped because the disk is filling up, while the log takes long to be decoded."""
+    async with started(NUMBERS, rows=3) as world:
+        await finish(world)
+        execute(world, "create table others (id int)", "insert into others select generate_series(1, 300000)")
+        monkeypatch.setattr(patience, "FIRST_SECONDS", 0.0)
+        await world.epoch()
+        assert world.waiting == "the external database is still decoding its log"
+        slot = "select active from pg_replication_slots where slot_name = 'slot'"
+        assert world.external.admin.execute(slot).fetchone() == (True,)
+        await PostgresReplication().drop_slot(Address("pg", "here", world.external.url), "slot")
+        assert world.external.admin.execute(slot).fetchone() is None
+        await world.epoch()
+        assert world.waiting is not None
+        execute(world, "select pg_create_logical_replication_slot('slot', 'pgoutput')")
 
 
 async def test_a_table_that_somebody_locks_holds_no_epoch_up_and_is_followed_afterwards(started: Started) -> None:
