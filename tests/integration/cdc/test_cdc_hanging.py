@@ -139,16 +139,22 @@ async def test_a_slot_that_is_decoded_from_can_be_dropped(started: Started, monk
 
 
 async def test_a_table_that_somebody_locks_holds_no_epoch_up_and_is_followed_afterwards(started: Started) -> None:
+    """The epoch ends while the lock is still held, because the session waits for no lock for long."""
+    held = "select count(*) from pg_locks where mode = 'AccessExclusiveLock' and relation = 'numbers'::regclass"
     async with started(NUMBERS, SPLIT, rows=3) as world:
         await finish(world)
         add(world, SPLIT, 70, "new")
         with psycopg.connect(world.external.url) as locking:
             locking.execute("lock table numbers in access exclusive mode")
             await world.epoch()
-            waited = world.waiting
+            # Before Postgres 16 nothing waits for it.
+            assert world.waiting in (None, 'of a table that "pub" publishes: somebody holds an exclusive lock on it')
+            assert world.external.admin.execute(f"{held} and granted").fetchone() == (1,)
+            assert world.external.admin.execute(f"{held} and not granted").fetchone() == (0,)
         await world.epoch()
-        assert waited in (None, 'of a table that "pub" publishes: somebody holds an exclusive lock on it')
         assert (world.waiting, world.broken, len(await world.rows(SPLIT))) == (None, {}, 4)
+    with connect(world.external.url, "slot") as session:
+        assert session.execute("show lock_timeout").fetchone() == ("300ms",)
 
 
 def _sleep(connection: psycopg.Connection, *, times: int) -> None:
