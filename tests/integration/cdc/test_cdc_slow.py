@@ -82,6 +82,30 @@ async def test_history_is_read_again_after_a_log_that_came_late_once(
             world.close()
 
 
+async def test_history_is_read_while_the_slot_takes_long_to_be_moved(
+    started: Started, external_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is moved every other epoch, which goes on without it."""
+    monkeypatch.setattr(source_scan, "ADVANCE_BYTES", 0)
+    monkeypatch.setattr(patience, "FIRST_SECONDS", 0.2)
+    monkeypatch.setattr(patience, "AGAIN_SECONDS", 0.05)
+    async with started(NUMBERS, rows=20) as world:
+        with way_to(external_url) as (way, conninfo):
+            world.conninfo = conninfo
+            world.close()
+            way.late = (b"pg_replication_slot_advance", 0.3)
+            await world.epoch(world.throttled(None))
+            waits = 0
+            for key in range(100, 130):
+                add(world, NUMBERS, key, "new")
+                await world.epoch(interval_ms=100)
+                waits += world.waiting == "the external database is still reading what its slot may forget"
+                execute(world, f"select pg_sleep({0.3 if world.waiting else 0})")
+            assert waits > 5
+            assert NUMBERS.fragment in world.finished
+            world.close()
+
+
 async def test_the_second_look_of_an_epoch_is_waited_for_longer_each_time(
     started: Started, external_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
