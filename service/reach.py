@@ -1,4 +1,4 @@
-"""Resolve the host that a user names and keep to the addresses that `service.domain.reach` permits."""
+"""Resolve a host that a user names, and keep to the addresses that `service.domain.reach` permits."""
 
 import asyncio
 import socket
@@ -9,16 +9,17 @@ from service.domain.errors import Invalid
 from service.domain.reach import SETTING, HostRules
 
 ADDRESSES_MAX: Final = 8
-"""How many addresses of one host or list of hosts are tried."""
+"""Maximum number of addresses that are tried, of one host or a list of hosts."""
 
 
 class UnresolvedError(Exception):
-    """No name server knows the host."""
+    """The host has no address in the name service."""
 
 
 async def addresses(hosts: Sequence[str], port: int, rules: HostRules) -> tuple[tuple[str, str], ...]:
-    """Return every host with each of its addresses that may be connected to. Raises Invalid where none may be,
-    UnresolvedError where there is none.
+    """Return every host with each of its permitted addresses.
+
+    Raises Invalid if no host or address is permitted, UnresolvedError if a permitted host has no address.
     """
     found = [(host, address) for host in hosts for address in await _resolved(host, port, rules)]
     permitted = [(host, address) for host, address in found if rules.permits(host, address)]

@@ -37,7 +37,7 @@ TABLES: Final[Mapping[str, str]] = {
 """The tables with their keys. pgbench gives its history no key, but a table without one cannot be followed."""
 LARGEST: Final = "pgbench_accounts"
 LIMIT: Final = 20_000
-"""The first limit of the largest table in rows per second and actor, which makes its progress visible."""
+"""The first limit of the largest table in rows per second, which makes its progress visible."""
 VIEWS: Final[Mapping[str, str]] = {
     "rich_accounts": "SELECT aid, bid, abalance FROM pgbench_accounts WHERE abalance > 1000",
     "every_change": (

@@ -1,1 +1,1 @@
-"""Arrow, Parquet and NDJSON bodies, read in a process of their own."""
+"""Read Arrow, Parquet and NDJSON bodies, in a process of their own."""

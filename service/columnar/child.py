@@ -1,9 +1,9 @@
-"""The process of one body: `python -m service.columnar.child arrow|parquet|ndjson PATH MEMORY`.
+"""The process for one body: `python -m service.columnar.child arrow|parquet|ndjson PATH MEMORY`.
 
-It writes the names of the columns, reads the table's columns in their order, and writes rows as CSV until there are no
-more: each a letter that says what comes, and the bytes of it, behind their length. Nothing of it is code: who sent the
-body may have got hold of this process. The kernel gives it MEMORY bytes
-and no more, whatever a body of a few bytes unfolds to. Next: `service.columnar.process`, which is at the other end.
+It writes the names of the file's columns, reads the columns of the table in their order, and writes rows as CSV until
+the end. Each message is its length, a letter for its kind, and its bytes. No message contains code, because a malicious
+body may have taken over this process. The kernel limits its data to MEMORY bytes, even if a body of a few bytes expands
+to more. Next: `service.columnar.process`, the other end.
 """
 
 import json
@@ -23,7 +23,7 @@ from service.protocol.columns import Column
 
 HEAD: Final = 8
 MESSAGE_MAX: Final = 4 << 20
-"""Bytes: a row may have many times as many, and the service holds one message at a time."""
+"""Bytes. A row may be many times as long; the service keeps one message in memory at a time."""
 COLUMNS: Final = TypeAdapter(tuple[Column, ...])
 TOO_MUCH: Final = "the body takes too much memory to be read: write smaller row groups, batches or values"
 
@@ -38,7 +38,7 @@ class _Rows(Protocol):
 
 
 class Kind(bytes, Enum):
-    """What comes: the names as JSON, the columns as JSON, rows, the end of them, or why the body is refused."""
+    """The kind of a message: names as JSON, columns as JSON, rows, the end of the rows, or the reason of a refusal."""
 
     NAMES = b"n"
     COLUMNS = b"c"
@@ -55,7 +55,7 @@ def framed(kind: Kind, content: bytes | memoryview = b"") -> Iterator[bytes | me
 
 def main(form: str, path: Path, memory: int) -> None:
     """Print the rows of a body."""
-    # Not the address space: a file is mapped there, which takes no memory.
+    # Not the address space, because a file is mapped there without taking memory.
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -83,7 +83,7 @@ def _print(form: str, path: Path) -> None:
 def _opened(form: str, path: Path) -> _Rows:
     if form == "ndjson":
         return JsonRows(path)
-    # What it takes to import counts as well.
+    # Imported under the limit, so that the memory of the imports counts as well.
     from service.columnar.reading import opened_parquet, opened_stream  # noqa: PLC0415
 
     return opened_parquet(path) if form == "parquet" else opened_stream(path)

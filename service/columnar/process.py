@@ -19,14 +19,15 @@ from service.ports.columnar import ColumnarRows, FileForm
 from service.protocol.columns import Column
 
 SLICE_SECONDS: Final = 60.0
-"""How long the next few thousand rows may take: a hundred times what they take on a busy machine."""
+"""Time limit for the next few thousand rows: a hundred times what they take on a busy machine."""
 MEMORY_MAX: Final = 512 << 20
-"""Bytes that reading a body may take: some times what a row group takes as it is usually written."""
+"""Memory limit for reading a body, in bytes: several times what a row group of the usual size takes."""
 
 
 PROCESSES_MAX: Final = 2
 SMALL_BYTES: Final = 256 << 10
-"""NDJSON of so few bytes is read here: it takes some milliseconds, and waits for no turn."""
+"""NDJSON of at most this size is read in a thread of the service: it takes some milliseconds, and waits for no process.
+"""
 _TURN_SECONDS: Final = 10.0
 _NAMES: Final = TypeAdapter(tuple[str, ...])
 
@@ -38,7 +39,7 @@ class ProcessRows:
     process: Process
     names: tuple[str, ...]
     end: Callable[[], Awaitable[None]]
-    """Ends the process and gives its turn to another body."""
+    """Ends the process, and lets another body have its slot."""
 
     async def csv_of(self, columns: Sequence[Column]) -> AsyncGenerator[bytes]:
         """See the port."""
@@ -49,7 +50,7 @@ class ProcessRows:
             if kind is not Kind.ROWS:
                 break
             yield content
-        # Its rows may wait for their epochs, and others are not to wait for that.
+        # The rows may still wait for their epochs; other bodies must not wait for that.
         await self.end()
 
 
@@ -67,7 +68,7 @@ class _SmallRows:
 
 
 class ColumnarProcesses:
-    """A process reads a body, and ends with it or with the caller. `memory` is in bytes."""
+    """Reads each body in a process that ends with it, or with the caller. `memory` is in bytes."""
 
     def __init__(self, *, memory: int = MEMORY_MAX, processes: int = PROCESSES_MAX) -> None:
         self._memory = memory
@@ -92,10 +93,10 @@ class ColumnarProcesses:
     @asynccontextmanager
     async def _reader(self, form: FileForm, path: Path) -> AsyncGenerator[Process]:
         environment = {
-            # Nothing of the service's environment: it may hold secrets.
+            # The service's environment is not passed on, because it may hold secrets.
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
             "PATH": os.defpath,
-            # Others set memory aside that is not used, and counts.
+            # Other memory pools reserve memory that is not used but counts.
             "ARROW_DEFAULT_MEMORY_POOL": "system",
             "MALLOC_ARENA_MAX": "2",
         }

@@ -1,8 +1,8 @@
-"""Rows as Arrow or Parquet: read from a file slice by slice, converted to the table's types, printed as CSV.
+"""Read rows from Arrow or Parquet in slices, convert them to the table's types, and print them as CSV.
 
-The owner of pyarrow in the service. A value that the column's type cannot keep exactly is refused with its row and
-column, never altered; a string stands for any type as Postgres's text of the value. The file comes from a client, so
-every slice is validated in full before it is looked at.
+This module owns pyarrow in the service. A value that the column's type cannot keep exactly is refused with its row and
+column, never altered. A string is accepted for any type, as Postgres's text of the value. The file comes from a client,
+so every batch is validated in full before its values are read.
 """
 
 import uuid
@@ -28,15 +28,15 @@ _Array: TypeAlias = "pa.Array[Any]"
 _Convert: TypeAlias = "Callable[[_Array, ColumnType], _Array | None]"
 
 SLICE_ROWS: Final = 8_192
-"""Rows converted at a time: bounds memory (I8) and the search for a bad row."""
+"""Rows that are converted at a time. This bounds memory (I8) and the search for an invalid row."""
 
 SLICE_BYTES: Final = 8 << 20
-"""What the values of such rows may take once they are decoded: a few bytes of a body may stand for as many values as
-there are rows. Where they take more, fewer rows are converted at a time.
+"""Limit of the decoded size of such a slice. A few encoded bytes may stand for as many values as there are rows. Larger
+slices are halved.
 """
 
 _UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, TypeError, KeyError)
-"""What pyarrow raises for a file that is not what it claims to be."""
+"""The errors that pyarrow raises for a file that does not have its declared format."""
 _PRINTED: Final = pa_csv.WriteOptions(include_header=False, quoting_style="all_valid")
 
 
@@ -48,7 +48,7 @@ class ArrowRows:
     batches: Iterator[pa.RecordBatch]
 
     def csv_of(self, columns: Sequence[Column]) -> Iterator[bytes]:
-        """Yield the rows as CSV in the order of `columns`, which are all of the file's. Raises Invalid."""
+        """Yield the rows as CSV in the order of `columns`, which are all columns of the file. Raises Invalid."""
         places = [self.names.index(column.name) for column in columns]
         first = 1
         for part in _readable(_slices(self.batches)):
@@ -79,7 +79,7 @@ def opened_parquet(path: Path) -> ArrowRows:
 
 
 def _mapped(path: Path) -> pa_parquet.ParquetFile:
-    """Open a file so that a value that many rows have is held once."""
+    """Open a file so that a value that many rows share is in memory once."""
     schema = pa_parquet.read_schema(pa.memory_map(str(path)))
     once = [field.name for field in schema if _is_text(field.type) or _is_binary(field.type)]
     return pa_parquet.ParquetFile(pa.memory_map(str(path)), read_dictionary=once)
@@ -87,14 +87,14 @@ def _mapped(path: Path) -> pa_parquet.ParquetFile:
 
 def _slices(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        # Before anything else touches it: offsets that point outside would be followed.
+        # Validated before anything else reads it, because invalid offsets would be followed outside the buffers.
         batch.validate(full=True)
         for start in range(0, batch.num_rows, SLICE_ROWS):
             yield from _small(batch.slice(start, SLICE_ROWS))
 
 
 def _small(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Halve rows until what they stand for is small."""
+    """Halve rows until their decoded size is small."""
     if rows.num_rows <= 1 or sum(_total(_sizes(column)) for column in rows.columns) <= SLICE_BYTES:
         yield rows
         return
@@ -104,7 +104,7 @@ def _small(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _sizes(array: Any) -> Any:
-    """Return how many bytes each row takes once it is decoded, or more."""
+    """Return an upper bound of the decoded bytes of each row."""
     kind = array.type
     if isinstance(array, pa.ExtensionArray):
         return _sizes(array.storage)
@@ -114,7 +114,7 @@ def _sizes(array: Any) -> Any:
         whole = pa.RunEndEncodedArray.from_arrays(array.run_ends, _sizes(array.values))
         return pc.call_function("run_end_decode", [whole.slice(array.offset, len(array))])
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
-        # Many may be of the same bytes. A view is four words, and the first is its length.
+        # Many views may share the same bytes. A view is four words, and the first is its length.
         end = array.offset + len(array)
         words = pa.Array.from_buffers(pa.int32(), 4 * end, [None, array.buffers()[1]])
         lengths = words.take(pa.array(range(4 * array.offset, 4 * end, 4), pa.int64()))
@@ -151,7 +151,7 @@ def _printed(arrays: Sequence[_Array]) -> bytes:
 
 
 def _converted(array: _Array, column: Column, first: int) -> _Array:
-    """Return the array in the type that prints as Postgres reads the column's. Raises Invalid."""
+    """Return the array in a type whose printed form Postgres reads as the column's type. Raises Invalid."""
     try:
         return _as(array, column.type)
     except _Misfit as error:
@@ -162,7 +162,7 @@ def _converted(array: _Array, column: Column, first: int) -> _Array:
 
 
 class _Misfit(Exception):
-    """The array's type has no place in the column's."""
+    """The array's type cannot be converted to the column's."""
 
 
 def _first_bad(array: _Array, kind: ColumnType) -> int:
@@ -222,7 +222,7 @@ def _array_literals(array: _Array, element: ColumnType) -> _Array:
 
 
 def _cast(accepts: Callable[[pa.DataType], bool], target: pa.DataType) -> _Convert:
-    """Accept some types, and let the cast refuse each value that it would alter."""
+    """Return a conversion that accepts some types, and refuses each value that the cast would alter."""
 
     def convert(array: _Array, _kind: ColumnType) -> "_Array | None":
         return array.cast(target) if accepts(array.type) else None
@@ -233,7 +233,7 @@ def _cast(accepts: Callable[[pa.DataType], bool], target: pa.DataType) -> _Conve
 def _numeric(array: _Array, kind: ColumnType) -> "_Array | None":
     if pa.types.is_integer(array.type):
         return array
-    # A binary float is not the decimal that its writer meant: it is cast where the data is made, knowingly.
+    # A binary float is not the decimal that its writer meant. The client must cast it, knowingly.
     return array.cast(pa.decimal128(kind.precision, kind.scale)) if pa.types.is_decimal(array.type) else None
 
 
@@ -282,4 +282,4 @@ _CONVERT: Final[Mapping[TypeName, _Convert]] = MappingProxyType(
         TypeName.TIMESTAMPTZ: _cast(pa.types.is_timestamp, pa.timestamp("us", tz="UTC")),
     }
 )
-"""Text, jsonb and interval take strings only, which are taken before this table is asked."""
+"""Text, jsonb and interval accept strings only, which `_as` handles before it uses this table."""

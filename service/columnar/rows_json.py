@@ -1,7 +1,7 @@
-"""Rows as NDJSON: one object a line, its keys the columns' names; a key that is absent is NULL.
+"""Read rows as NDJSON: one object a line, with the columns' names as keys. A missing key is NULL.
 
-Numbers keep the digits that were sent: they never pass through a binary float. In a `jsonb` column stands any JSON
-value as it is; in an array column a list; everywhere else a string is taken as Postgres's text of the value.
+Numbers keep the digits that were sent, because they never pass through a binary float. A `jsonb` column accepts any
+JSON value as it is, an array column a list. Every other column also accepts a string, as Postgres's text of the value.
 """
 
 import json
@@ -30,13 +30,13 @@ class _Number(str):
 
 @dataclass(frozen=True, slots=True)
 class JsonRows:
-    """The rows of a file. Each has its own keys, so that the file as a whole has no columns."""
+    """The rows of a file. Each has its own keys, so the file as a whole has no columns."""
 
     path: Path
     names: tuple[str, ...] = ()
 
     def csv_of(self, columns: Sequence[Column]) -> Iterator[bytes]:
-        """Yield the rows as CSV in the order of `columns`. Raises Invalid naming the row, from 1, and the column."""
+        """Yield the rows as CSV in the order of `columns`. Raises Invalid with the row, from 1, and the column."""
         rows = _Rows(columns)
         with self.path.open("rb") as file:
             while lines := list(_portion(file)):
@@ -44,7 +44,7 @@ class JsonRows:
 
 
 def _portion(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the next lines; of one that is too long, enough to know it."""
+    """Yield the next lines. Of a line that is too long, yield enough to detect it."""
     size = 0
     while size < _PORTION_BYTES and (line := file.readline(LINE_BYTES_MAX + 1)):
         size += len(line)
@@ -52,7 +52,7 @@ def _portion(file: BinaryIO) -> Iterator[bytes]:
 
 
 class _Rows:
-    """Reads lines and counts the rows among them."""
+    """Converts lines, and counts the rows among them."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = columns
@@ -60,7 +60,7 @@ class _Rows:
         self.read = 0
 
     def csv(self, lines: Sequence[bytes]) -> bytes:
-        """Return a CSV line for each row; blank lines are none."""
+        """Return a CSV line for each row. Blank lines are skipped."""
         return "".join(self._printed(lines)).encode()
 
     def _printed(self, lines: Sequence[bytes]) -> Iterator[str]:
@@ -100,7 +100,7 @@ class _Rows:
 
 
 def _text(value: Any, kind: ColumnType) -> str | None:
-    """Return Postgres's text of a value. Raises ValueError where its JSON type does not fit."""
+    """Return Postgres's text of a value. Raises ValueError if its JSON type does not fit."""
     if value is None:
         return None
     if kind.array:
@@ -121,7 +121,7 @@ def _scalar(value: Any, kind: ColumnType) -> str:
 
 
 def _json(value: Any) -> str:
-    """Return the JSON text of a value, numbers as they were written."""
+    """Return the JSON text of a value, with numbers as they were written."""
     if isinstance(value, _Number):
         return str(value)
     if isinstance(value, dict):

@@ -1,1 +1,1 @@
-"""Postgres and Java for a machine that has none."""
+"""Provide Postgres and Java on a machine that has none."""

@@ -1,7 +1,7 @@
-"""One Postgres cluster on disk and the server that runs on it: make, configure, start, shut down.
+"""Initialise, configure, start and shut down one Postgres cluster on disk.
 
-A server that is found running is never adopted: whoever starts a cluster first ends what still works on it, so no
-session of a dead service lives on.
+A running server is never taken over. Every start first ends the processes of the last server, so that no session of a
+dead service stays.
 """
 
 import os
@@ -19,7 +19,7 @@ from service.embedded.orphans import end_orphans, is_served
 from service.embedded.private_file import write_private
 from service.embedded.server_account import ServerAccount
 
-# pg_ctl's own limits: crash recovery replays at most max_wal_size, a fast shutdown writes one checkpoint.
+# Limits for pg_ctl: crash recovery replays at most max_wal_size, and a fast shutdown writes one checkpoint.
 _START_SECONDS: Final = 300
 _STOP_SECONDS: Final = 60
 _PORT_TRIES: Final = 5
@@ -27,26 +27,27 @@ _PORT_TRIES: Final = 5
 _SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "listen_addresses": "127.0.0.1",
-        # Relative to the cluster: an absolute path may exceed the 107 bytes a socket's name can have.
+        # Relative to the cluster, because an absolute path may exceed the 107 bytes of a socket's path.
         "unix_socket_directories": "../run",
         "wal_level": "logical",
         "max_connections": "200",
         "shared_buffers": "512MB",
-        # Writers wait for room in it, and for new segments to be filled with zeros: a backfill fills many a second.
+        # Writers wait for room in the WAL buffers, and for new segments to be zeroed; a backfill fills many segments a
+        # second.
         "wal_buffers": "64MB",
         "min_wal_size": "1GB",
         "max_wal_size": "4GB",
         "checkpoint_timeout": "15min",
         "max_replication_slots": "32",
         "max_wal_senders": "32",
-        # Our statements are short and many: compiling them costs more than it saves.
+        # Our statements are short and many: JIT compilation costs more than it saves.
         "jit": "off",
-        # Of two processors an index is built faster by two processes than by three.
+        # With two processors, two processes build an index faster than three.
         "max_parallel_maintenance_workers": str(min(max((os.cpu_count() or 1) - 1, 1), 4)),
         "autovacuum": "on",
         "timezone": "UTC",
         "log_timezone": "UTC",
-        # One file per weekday, overwritten a week later: the log is bounded without anybody tending it.
+        # One file per weekday, overwritten after a week, so the log's size is bounded without maintenance.
         "logging_collector": "on",
         "log_directory": "../log",
         "log_filename": "postgres-%a.log",
@@ -56,7 +57,7 @@ _SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 LOCALE: Final = ("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
-"""C.UTF-8 orders by bytes like C, and knows upper and lower case beyond ASCII, as Spark does."""
+"""C.UTF-8 orders by bytes like C, and handles upper and lower case beyond ASCII, like Spark."""
 _HOST_RULES: Final = """\
 # The socket lies in a directory that only the server's own account can open; everybody else has a password.
 local all all trust
@@ -68,12 +69,12 @@ _log = structlog.get_logger(__name__)
 
 
 class EmbeddedPostgresFailed(RuntimeError):
-    """The server could not be made, started or stopped; the message holds what it said."""
+    """The server could not be initialised, started or stopped. The message contains the program's output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """`home` holds everything that is the server's; `programs` is where `initdb`, `pg_ctl` and `postgres` are."""
+    """`home` has all the files of the server; `programs` is the directory of `initdb`, `pg_ctl` and `postgres`."""
 
     home: Path
     programs: Path
@@ -81,11 +82,11 @@ class Cluster:
 
     @property
     def directory(self) -> Path:
-        """The directory Postgres calls PGDATA."""
+        """The directory that Postgres calls PGDATA."""
         return self.home / "cluster"
 
     def initialise(self, user: str, password: str) -> None:
-        """Make the cluster beside its place and move it there whole: a killed initdb leaves nothing that looks done."""
+        """Make the cluster in another directory and rename it when complete, so that a killed initdb leaves none."""
         if self.directory.exists():
             return
         unfinished = self.directory.with_name("cluster.unfinished")
@@ -107,11 +108,11 @@ class Cluster:
         return is_served(self.directory)
 
     def start(self, settings: Mapping[str, str], *, port: int | None = None) -> int:
-        """Start on `port`; without one on last time's if it is free, else on any. Return it.
+        """Start the server and return its port: `port`, else the last one if it is free, else any free one.
 
-        `settings` win over the defaults. The caller has shut down what ran before.
+        `settings` override the defaults. The caller has shut down the last server. Raises EmbeddedPostgresFailed.
         """
-        # A killed server leaves its socket and a lock that names a pid: nobody works here now, so both are stale.
+        # A killed server leaves its socket and its lock with a pid. No server works here now, so both are stale.
         shutil.rmtree(self.home / "run", ignore_errors=True)
         for directory in ("run", "log"):
             self._own_directory(self.home / directory)
@@ -123,7 +124,7 @@ class Cluster:
             try:
                 self._call("pg_ctl", "start", *wait, "--pgdata", self.directory, "--log", log)
             except EmbeddedPostgresFailed as failure:
-                # Somebody may take the port between our look and the server's.
+                # Another process may take the port between this check and the server's start.
                 if port is None and attempt + 1 < _PORT_TRIES and _is_taken(chosen):
                     continue
                 raise EmbeddedPostgresFailed(f"{failure}\n{_last_words(self.home / 'log')}") from None
@@ -132,13 +133,14 @@ class Cluster:
         raise AssertionError("the last attempt returns or raises")
 
     def shut_down(self) -> None:
-        """End whatever runs on the cluster: our server, one that outlived its service, the rest of a killed one."""
+        """End all processes of the cluster: our server, one that outlived its service, the rest of a killed one."""
         if self.served:
             wait = ("--wait", "--timeout", str(_STOP_SECONDS), "--silent")
             try:
                 self._call("pg_ctl", "stop", *wait, "--mode=fast", "--pgdata", self.directory)
             except EmbeddedPostgresFailed as failure:
-                # A server that cannot finish must not stay; what it did not write is in its log of changes.
+                # A server that cannot finish must not stay. Its WAL contains the changes that it did not write to the
+                # tables.
                 _log.warning("embedded_postgres.not_shut_down", directory=str(self.directory), error=str(failure))
         end_orphans(self.directory)
 
@@ -157,7 +159,7 @@ class Cluster:
         self.account.own(path)
 
     def _call(self, program: str, *arguments: str | Path) -> None:
-        # Beyond pg_ctl's own limit: a program that hangs must not hang the service for ever.
+        # This exceeds pg_ctl's own limit, so that a program that hangs does not hang the service for ever.
         done = self.account.run([self.programs / program, *arguments], timeout_seconds=_START_SECONDS + 60)
         if done.returncode != 0:
             raise EmbeddedPostgresFailed(f"{program} failed: {done.stdout.strip()}")
@@ -175,7 +177,7 @@ def _free_port(last_time: Path | None) -> int:
 
 def _is_taken(port: int) -> bool:
     with socket.socket() as probe:
-        # A port whose old connections linger is free to listen on, as it is for Postgres.
+        # A port with lingering old connections counts as free, because Postgres can listen on it.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))

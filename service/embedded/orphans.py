@@ -1,6 +1,7 @@
-"""What is left of a database server whose head was killed: its other processes, and a pid file that lies.
+"""Clean up after a database server whose postmaster was killed: its other processes and its stale pid file.
 
-A server process is known by its working directory, which is the cluster, so a recycled pid is never mistaken for one.
+A server process is recognised by its working directory, the cluster. A recycled pid is therefore never mistaken for
+one.
 """
 
 import os
@@ -13,10 +14,10 @@ _END_SECONDS: Final = 30
 
 
 def end_orphans(cluster: Path) -> None:
-    """Kill every process that still works in `cluster`, wait until it is gone, and remove the pid file.
+    """Kill every process that works in `cluster`, wait until it is gone, and remove the pid file.
 
-    The caller holds the data directory and has asked the server to stop: who is still here has no service to serve, and
-    the next start is crash recovery. Raises TimeoutError if one cannot be ended.
+    The caller has locked the data directory and has asked the server to stop. A process that remains serves no service,
+    and the next start is a crash recovery. Raises TimeoutError if a process cannot be ended.
     """
     for pid in _working_in(cluster):
         _kill(pid)
@@ -24,7 +25,7 @@ def end_orphans(cluster: Path) -> None:
 
 
 def is_served(cluster: Path) -> bool:
-    """Whether the pid file names a live server of this cluster, and not a stranger who was given its number since."""
+    """Whether the pid file names a live server of this cluster, rather than another process that got its pid since."""
     try:
         pid = (cluster / "postmaster.pid").read_text().split()[0]
     except (FileNotFoundError, IndexError):
@@ -41,7 +42,7 @@ def _working_in(cluster: Path) -> list[int]:
 def _works_in(process: Path, cluster: Path) -> bool:
     try:
         return (process / "cwd").readlink() == cluster and (process / "exe").readlink().name == "postgres"
-    except OSError:  # gone since, or another account's
+    except OSError:  # it has ended, or belongs to another account
         return False
 
 

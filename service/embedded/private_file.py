@@ -1,11 +1,11 @@
-"""Files with something in them that is nobody else's business."""
+"""Write files with secrets."""
 
 import os
 from pathlib import Path
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write all of it or nothing, readable to the owner alone from the first byte, and durably."""
+    """Write a file atomically and durably. It is readable to its owner alone from the first byte."""
     unfinished = path.with_name(path.name + ".unfinished")
     unfinished.unlink(missing_ok=True)
     with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

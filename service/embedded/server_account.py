@@ -1,7 +1,7 @@
-"""The account a database server runs under: Postgres refuses to run as root, so a root service lends it another one.
+"""Choose the account of a database server. Postgres refuses to run as root, so a root service uses another account.
 
-Everything here is about reaching files: a directory tree that only root may enter is of no use to the lent account, and
-the caller then has to put the files elsewhere.
+The functions here concern access to files. The other account cannot enter a directory that only root may enter; the
+caller must then put the files elsewhere.
 """
 
 import os
@@ -13,29 +13,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SERVER_ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
-"""All a server process gets: nothing of the service's own environment, which may hold secrets."""
+"""The whole environment of a server process. It contains nothing of the service's own, which may hold secrets."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAccount:
-    """Who owns the server's processes and files. `lent` when it is not the service's own account."""
+    """The owner of the server's processes and files. `lent`: it is not the service's own account."""
 
     uid: int
     gid: int
     lent: bool
 
     def can_reach(self, path: Path) -> bool:
-        """Whether every directory down to `path`, itself included, lets this account through."""
+        """Whether this account may enter every directory down to and including `path`."""
         resolved = path.resolve()
         return not self.lent or all(self._may_enter(place) for place in (resolved, *resolved.parents))
 
     def own(self, path: Path) -> None:
-        """Give one file or directory to the account."""
+        """Make the account the owner of one file or directory."""
         if self.lent:
             os.chown(path, self.uid, self.gid)
 
     def run(self, command: Sequence[str | Path], *, timeout_seconds: float) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end under the account; its output is joined. Raises subprocess.TimeoutExpired."""
+        """Run a command to its end under the account, with both outputs joined. Raises subprocess.TimeoutExpired."""
         return subprocess.run(  # noqa: S603 - our own programs and paths, no shell
             command,
             env=_SERVER_ENVIRONMENT,
@@ -63,7 +63,9 @@ class ServerAccount:
 
 
 def server_account() -> ServerAccount:
-    """Return the service's own account, or `nobody`'s when the service is root. Raises LookupError if there is none."""
+    """Return the service's own account, or `nobody` when the service is root. Raises LookupError if there is no
+    `nobody`.
+    """
     if os.geteuid() != 0:
         return ServerAccount(uid=os.geteuid(), gid=os.getegid(), lent=False)
     try:

@@ -1,1 +1,1 @@
-"""Starting and ending worker processes."""
+"""Start and end worker processes."""

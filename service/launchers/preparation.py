@@ -1,4 +1,4 @@
-"""What is done once for all workers of an installation."""
+"""Prepare an installation, once for all its workers."""
 
 import os
 import subprocess
@@ -10,7 +10,10 @@ _COMMAND: Final = (sys.executable, "-m", "workers.preparation")
 
 
 def prepare(java_home: Path | None) -> None:
-    """Lay out the classes that workers load. Raises OSError with what went wrong; they start without, only later."""
+    """Make the CDS archive (class data sharing) of the workers' JVM.
+
+    Raises OSError with the reason if that fails. Workers also start without the archive, but more slowly.
+    """
     environment = {**os.environ, **({} if java_home is None else {"JAVA_HOME": str(java_home)})}
     done = subprocess.run(  # noqa: S603 - our own program, no shell
         _COMMAND,

@@ -1,8 +1,8 @@
-"""Which processes a worker consists of, and ending all of them.
+"""Find all the processes of a worker, and end them.
 
-A worker is a driver, its JVM, and the JVM's Python daemons, which leave the driver's process group but not its session.
-All inherit `TIDEFILL_WORKER_ID`. Either proves membership: the session while the driver is there to lead it, the
-identity also when it is long gone.
+A worker is a driver, its JVM, and the JVM's Python daemons. The daemons leave the driver's process group but not its
+session. All processes inherit `TIDEFILL_WORKER_ID`. The session identifies them while the driver exists; the variable
+does so even after the driver is gone.
 """
 
 import asyncio
@@ -18,28 +18,28 @@ from service.protocol.ids import WorkerId
 _END_SECONDS: Final = 10
 """The kernel ends a killed process as soon as it leaves uninterruptible I/O."""
 _ROUNDS: Final = 50
-"""A process may fork while the others are killed; each round finds what the last one missed."""
+"""A process may fork while the others are killed. Each round finds the processes that the last one missed."""
 
 
 def end_processes(worker: WorkerId, session: int | None = None) -> None:
     """Kill every process of a worker and wait until none is left. Raises TimeoutError if one stays.
 
-    `session` is the driver's pid if the caller is its parent and has not reaped it; else the number may be anybody's,
-    and a driver is looked for by its identity.
+    `session` is the driver's pid, if the caller is its parent and has not reaped it. Otherwise another process may have
+    that number, and the driver is found by its `TIDEFILL_WORKER_ID`.
     """
     session = session or _driver(worker)
     for _ in range(_ROUNDS):
         members = [int(process.name) for process in _processes() if _belongs(process, worker, session)]
         if not members:
             return
-        # The driver last: while it is there, nobody else's session has its number.
+        # The driver comes last: while it exists, no other session can have its number.
         for pid in sorted(members, key=lambda pid: pid == session):
             _kill(pid, worker, session)
     raise TimeoutError(f"worker {worker} makes new processes faster than they can be ended")
 
 
 def wait_for_end(pid: int, seconds: float) -> bool:
-    """Wait until a process ended, without reaping it; whether it did."""
+    """Wait until a process has ended, without reaping it. Return whether it has."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -51,7 +51,7 @@ def wait_for_end(pid: int, seconds: float) -> bool:
 
 
 def when_ended(pid: int, then: Callable[[], None]) -> None:
-    """Have the running event loop call `then` once a process has ended. It is not reaped."""
+    """Call `then` on the running event loop after a process has ended. The process is not reaped."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -72,12 +72,12 @@ def _processes() -> Iterator[Path]:
 
 
 def _driver(worker: WorkerId) -> int | None:
-    """Return the pid of the process that bears the worker's identity and leads a session."""
+    """Return the pid of the session leader with the worker's `TIDEFILL_WORKER_ID`."""
     for process in _processes():
         try:
             if _session(process) == int(process.name) and _is_marked(process, worker):
                 return int(process.name)
-        except OSError:  # gone since, or another account's
+        except OSError:  # it has ended, or belongs to another account
             continue
     return None
 
@@ -86,13 +86,13 @@ def _belongs(process: Path, worker: WorkerId, session: int | None) -> bool:
     try:
         own = _session(process)
         return own is not None and (own == session or _is_marked(process, worker))
-    except OSError:  # gone since, or another account's
+    except OSError:  # it has ended, or belongs to another account
         return False
 
 
 def _session(process: Path) -> int | None:
-    """Return the session of a process, None if it ended and waits for its parent to notice."""
-    # The command's name may hold anything, spaces and parentheses too; the fields follow the last one.
+    """Return the session of a process; None if it is a zombie."""
+    # The command's name may contain spaces and parentheses; the fields follow the last parenthesis.
     state, _parent, _group, session, *_ = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
     return None if state in "ZX" else int(session)
 
@@ -107,7 +107,7 @@ def _kill(pid: int, worker: WorkerId, session: int | None) -> None:
     except ProcessLookupError:
         return
     try:
-        # The number may have changed hands since it was found; the handle cannot from here on.
+        # The pid may have been reused since it was found. From here on the handle names one process.
         if _belongs(Path("/proc") / str(pid), worker, session):
             signal.pidfd_send_signal(handle, signal.SIGKILL)
             if not _ends(handle, _END_SECONDS):
@@ -119,7 +119,7 @@ def _kill(pid: int, worker: WorkerId, session: int | None) -> None:
 
 
 def _ends(handle: int, seconds: float) -> bool:
-    # Not `select`: a service with many connections has handles above its limit of 1024.
+    # Not `select`: a service with many connections has descriptors above its limit of 1024.
     poll = select.poll()
     poll.register(handle, select.POLLIN)
     return bool(poll.poll(seconds * 1000))

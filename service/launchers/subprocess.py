@@ -1,9 +1,9 @@
-"""Workers as processes beside the service: one for each graph that is to have one, looked after until it stops.
+"""Run workers as processes on this machine: one for each graph that needs one, supervised until it stops.
 
-`supervise` is a tick: it looks at what is there and does what is due. A driver that ended takes the rest of its worker
-with it (JVM, Python daemons), because what they still run belongs to a worker nobody listens to (I9). So does a service
-that ended: its successor on the same data directory ends what it finds. A tick waits for no worker to end by itself:
-one that takes its time holds up no other.
+`supervise` is a tick: it looks at the present state and does what is due. When a driver has ended, the launcher kills
+the rest of its worker (JVM, Python daemons), because no service accepts their results (I9). When a service has ended,
+the next one on the same data directory ends its workers. A tick does not wait for a worker to end by itself, so a slow
+one does not delay the others.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from service.protocol.ids import GraphId, WorkerId
 
 WORKER_COMMAND: Final = (sys.executable, "-m", "workers")
 _LOGS_KEPT: Final = 20
-"""Each worker has a log of its own; a crash loop must not fill the disk."""
+"""Each worker has a log of its own, and a crash loop must not fill the disk."""
 
 _log = structlog.get_logger(__name__)
 
@@ -42,16 +42,16 @@ class _Running:
     home: WorkerHome
     started: float
     asked: float | None = None
-    """When it was asked to end."""
+    """When the worker was asked to end."""
 
     def has_ended(self) -> bool:
-        """Look without reaping: until its session is cleared, the driver's pid must stay its own."""
+        """Whether the driver has ended. It is not reaped: its pid must not be reused before its session is cleared."""
         return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def ask(self, now: float) -> None:
-        """Ask it to end, once."""
+        """Ask the worker to end, once."""
         if self.asked is None:
-            # Not `terminate`, which reaps one that has ended.
+            # Not `terminate`, because that reaps a process that has ended.
             os.kill(self.process.pid, signal.SIGTERM)
             self.asked = now
 
@@ -74,7 +74,7 @@ class SubprocessLauncher:
         stop_after: timedelta = timedelta(seconds=10),
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_end` is called when a worker has ended, so that the next look need not be long after."""
+        """`on_end` is called when a worker has ended, so that the next tick can follow soon."""
         self._settings = settings
         self._clock = clock
         self._new_worker_id = new_worker_id
@@ -85,7 +85,8 @@ class SubprocessLauncher:
         self._restarts: dict[GraphId, Restarts] = {}
         self._looked_for_leftovers = False
         self._stopped = False
-        # Held in the threads, not on the loop: a cancelled tick leaves its thread at work while the stop comes.
+        # A lock of threads, not of the event loop: the thread of a cancelled tick continues, and `stop` must wait for
+        # it.
         self._turn = threading.Lock()
 
     @property
@@ -104,7 +105,7 @@ class SubprocessLauncher:
         return ended
 
     async def stop(self) -> None:
-        """Ask the workers to end, then end them; nothing is started afterwards."""
+        """Ask the workers to end, then kill them. No worker is started afterwards."""
         await asyncio.to_thread(self._stop)
 
     def _look(
@@ -127,14 +128,15 @@ class SubprocessLauncher:
                 try:
                     exit_code = running.clear()
                 except TimeoutError as error:
-                    # The kernel holds one of its processes: the next look tries again, and others are not kept waiting.
+                    # The kernel keeps one of its processes. The next tick tries again, so that other workers do not
+                    # wait.
                     _log.warning("worker.not_ended", worker=running.worker, graph=graph, error=str(error))
                     continue
                 del self._running[graph]
                 yield self._ended(graph, running, exit_code)
 
     def _is_due(self, running: _Running, given_up: Collection[WorkerId], *, wanted: bool) -> bool:
-        """Whether a worker has to be ended now; one whose graph needs it no more is asked first."""
+        """Whether a worker must be killed now. A worker whose graph no longer needs it is asked to end first."""
         now = self._clock.monotonic()
         if not wanted:
             running.ask(now)
@@ -159,7 +161,7 @@ class SubprocessLauncher:
         return Ended(worker, graph, reason, failures=restarts.died_young, wait=wait)
 
     def _end_leftovers(self) -> list[Ended]:
-        """Once: end the workers of a service that was killed."""
+        """End the workers of a service that was killed. Done once, in the first tick."""
         if self._looked_for_leftovers:
             return []
         ended: list[Ended] = []
@@ -171,7 +173,7 @@ class SubprocessLauncher:
         return ended
 
     def _launch(self, graph: GraphId) -> Iterator[Ended]:
-        """Start a worker; yield it as one that ended where the machine does not let it start."""
+        """Start a worker. If the machine does not let it start, yield it as one that has ended."""
         worker = self._new_worker_id()
         settings = self._settings.of_graph(graph)
         try:
@@ -191,7 +193,7 @@ class SubprocessLauncher:
     def _spawn(self, settings: WorkerSettings, home: WorkerHome) -> subprocess.Popen[bytes]:
         path = self._log_of(home.worker)
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A worker that runs for long may have logged long ago.
+        # The log of a running worker is kept, even if its last entry is old.
         needed = {self._log_of(running.worker) for running in self._running.values()}
         for old in sorted(path.parent.glob("worker-*.log"), key=_age)[: -(_LOGS_KEPT - 1)]:
             if old not in needed:

@@ -1,4 +1,6 @@
-"""What a worker's process is told. Queries run in it and could read its environment, so no secret is there."""
+"""Build a worker's environment and secret files. Queries run in a worker and could read its environment, so it has no
+secrets.
+"""
 
 import re
 import sys
@@ -20,10 +22,11 @@ _SECRET: Final = re.compile("TOKEN|SECRET|PASSWORD|CREDENTIAL")
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What the worker of one graph has to know. `data_dir` is the service's own; `java_home` None: the worker looks.
+    """The settings of one graph's worker. `data_dir` is the service's own; with `java_home` None the worker finds Java
+    itself.
 
     The worker of a serverless job may have other slots (`serverless_spark_master`) and another configuration
-    (`serverless_spark_conf`, JSON, instead of TIDEFILL_SPARK_CONF); None: as all others.
+    (`serverless_spark_conf`, JSON, instead of TIDEFILL_SPARK_CONF). None means the same as for all others.
     """
 
     data_dir: Path
@@ -36,10 +39,10 @@ class WorkerSettings:
     serverless_spark_master: str | None = None
     serverless_spark_conf: str | None = None
     spark_conf: str | None = None
-    """None: what is inherited."""
+    """None: the inherited TIDEFILL_SPARK_CONF."""
 
     def of_graph(self, graph: GraphId) -> "WorkerSettings":
-        """Return what the worker of another graph has to know."""
+        """Return the settings of another graph's worker."""
         if graph == DATABASE_GRAPH:
             return replace(self, graph=graph)
         master = self.serverless_spark_master or self.spark_master
@@ -58,7 +61,7 @@ def worker_environment(
     java = {} if settings.java_home is None else {"JAVA_HOME": str(settings.java_home)}
     conf = {} if settings.spark_conf is None else {"TIDEFILL_SPARK_CONF": settings.spark_conf}
     return {
-        # Shuffles and spills of a killed worker go with its directory instead of staying among temporary files.
+        # Shuffles and spills are removed with the worker's directory, instead of staying among the temporary files.
         "SPARK_LOCAL_DIRS": str(home / "spark"),
         **handed_on,
         **conf,
@@ -74,7 +77,7 @@ def worker_environment(
 
 
 def worker_secrets(settings: WorkerSettings) -> dict[str, str]:
-    """Return the files of the secrets' directory: name and text."""
+    """Return the files of the secrets directory: name and text."""
     return {
         "tidefill_worker_token": settings.worker_token.get_secret_value(),
         "tidefill_state_store_url": settings.state_store_url.get_secret_value(),

@@ -1,11 +1,11 @@
-"""The directory of one worker: its secrets, its working directory, and the lock that says its service still lives.
+"""The directory of one worker: its secrets, its working directory, and a lock that shows whether its service is alive.
 
-    <data_dir>/workers/<worker id>/lock       held by the service while the worker is its
+    <data_dir>/workers/<worker id>/lock       locked by the service while the worker is its own
     <data_dir>/workers/<worker id>/secrets/   one file a secret
     <data_dir>/workers/<worker id>/tmp        a link to its temporary files
 
-The kernel drops the lock with the service, however that ends, so a home that can be locked is one nobody looks after.
-Temporary files are not inside: among them are sockets, whose whole paths may have 107 bytes.
+The kernel releases the lock when the service ends, however that happens. A home that can be locked is therefore
+abandoned. Temporary files are outside of it, because sockets are among them, whose paths have at most 107 bytes.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ _TEMPORARY: Final = "tmp"
 
 @dataclass(frozen=True, slots=True)
 class WorkerHome:
-    """A home that this process holds the lock of."""
+    """A home that this process has locked."""
 
     worker: WorkerId
     directory: Path
@@ -34,11 +34,11 @@ class WorkerHome:
 
     @property
     def temporary(self) -> Path:
-        """Where the worker, its JVM and their children put temporary files."""
+        """The directory for temporary files of the worker, its JVM and their children."""
         return (self.directory / _TEMPORARY).readlink()
 
     def clear(self, session: int | None = None) -> None:
-        """End what is left of the worker and remove its files; see `end_processes` for `session`."""
+        """End the rest of the worker and remove its files. See `end_processes` for `session`."""
         end_processes(self.worker, session)
         with suppress(FileNotFoundError):  # its service was killed before it made them
             shutil.rmtree(self.temporary, ignore_errors=True)
@@ -47,11 +47,13 @@ class WorkerHome:
 
 
 def make_home(data_dir: Path, worker: WorkerId, secrets: Mapping[str, str]) -> WorkerHome:
-    """Make and lock a worker's home with its secrets, each readable to its owner alone from the first byte."""
+    """Make and lock a worker's home with its secrets. Each file is readable to its owner alone from the first byte.
+
+    Raises OSError if a service that starts at this moment takes the home for abandoned and locks it first.
+    """
     directory = _homes(data_dir) / worker
     directory.mkdir(parents=True, mode=0o700)
-    # A service that starts right now may take the home for abandoned and lock it first: then this raises, and the next
-    # tick makes another.
+    # If the lock fails, the next tick makes another home.
     lock = (directory / "lock").open("a")
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     (directory / _TEMPORARY).symlink_to(tempfile.mkdtemp(prefix="tidefill-"))
@@ -64,7 +66,7 @@ def make_home(data_dir: Path, worker: WorkerId, secrets: Mapping[str, str]) -> W
 
 
 def abandoned_homes(data_dir: Path) -> Iterator[WorkerHome]:
-    """Yield the homes whose service is gone, locked by us now."""
+    """Yield the homes whose service is gone, now locked by this process."""
     homes = _homes(data_dir)
     for directory in sorted(homes.iterdir()) if homes.is_dir() else ():
         lock = (directory / "lock").open("a")

@@ -1,6 +1,4 @@
-"""The only `while` of the service: run a tick, wait, run it again. A tick re-reads everything, so a failed one only
-costs time.
-"""
+"""Run a tick, wait, and run it again. A tick reads the state anew, so a failed one costs only time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,14 +13,14 @@ log = logger("loops")
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """How long to wait after a tick that went well, and after failures in a row (doubling up to the ceiling)."""
+    """The waiting time after a successful tick, and after failures in a row (doubling up to a maximum)."""
 
     interval: timedelta
     failure_first: timedelta = timedelta(milliseconds=200)
     failure_max: timedelta = timedelta(seconds=10)
 
     def after(self, failures: int) -> float:
-        """Return the seconds to wait after so many failures in a row."""
+        """Return the seconds to wait after `failures` failures in a row."""
         if failures == 0:
             return self.interval.total_seconds()
         return min(self.failure_first * 2 ** min(failures - 1, 10), self.failure_max).total_seconds()
@@ -31,7 +29,7 @@ class Pauses:
 async def run_periodically(
     tick: Callable[[], Awaitable[object]], pauses: Pauses, stop: asyncio.Event, *, name: str
 ) -> None:
-    """Run `tick` until `stop` is set. What a tick raises is logged, and the next one tries again."""
+    """Run `tick` until `stop` is set. An exception of a tick is logged, and the next tick tries again."""
     failures = 0
     while not stop.is_set():
         try:
@@ -40,7 +38,7 @@ async def run_periodically(
             failures += 1
             log.warning("tick.failed", loop=name, error=str(error), failures=failures)
         except Exception:
-            # A tick is level-triggered: whatever broke this one, the next starts from what is recorded.
+            # A tick is level-triggered: the next one starts from the stored state, whatever made this one fail.
             failures += 1
             log.exception("tick.broke", loop=name, failures=failures)
         else:
@@ -51,7 +49,7 @@ async def run_periodically(
 async def wait(stop: asyncio.Event, seconds: float) -> None:
     """Return after `seconds`, or at once when `stop` is set."""
     try:
-        # Not `wait_for`, which makes a task each time.
+        # Not `wait_for`, because that makes a task each time.
         async with asyncio.timeout(seconds):
             await stop.wait()
     except TimeoutError:

@@ -1,7 +1,7 @@
 """The main loop of a parser process: read a call from stdin, answer on stdout, until stdin ends.
 
-A call carries its budget of processor time. The kernel ends a process that exceeds it (SIGPROF, whose default action is
-not replaced), also when the service that started it is gone. Next: `service.parsing.pool`, which reads the answer.
+A call has a budget of processor time. The kernel kills a process that exceeds it by SIGPROF, whose default action is
+kept, even when the service that started it is gone. Next: `service.parsing.pool`, which reads the answer.
 """
 
 import pickle
@@ -15,13 +15,13 @@ from typing import IO, Any, Final
 from service.domain.errors import Invalid, MetaError
 
 MEMORY_MAX: Final = 2 << 30
-"""Bytes of address space: some ten times what the tree of a statement of 1 MiB takes."""
+"""Bytes of address space, about ten times as much as the tree of a statement of 1 MiB takes."""
 HEAD: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """`read` is called with the arguments, for at most so much processor time."""
+    """A call of `read` with the arguments, and the processor time that it may take."""
 
     read: Callable[..., Any]
     args: tuple[Any, ...]
@@ -39,7 +39,7 @@ def main() -> None:
     """Answer calls until stdin ends."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # The service stops its parsers itself; an interrupt of the terminal reaches its whole process group.
+    # The service stops its parsers itself. An interrupt of the terminal would reach its whole process group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     while (work := _next(requests)) is not None:
@@ -54,7 +54,7 @@ def _next(requests: IO[bytes]) -> Work | None:
     head = requests.read(HEAD)
     if len(head) < HEAD:
         return None
-    return pickle.loads(requests.read(int.from_bytes(head, "big")))  # noqa: S301 - from the service that started us
+    return pickle.loads(requests.read(int.from_bytes(head, "big")))  # noqa: S301 - sent by the parent service
 
 
 def _outcome(work: Work) -> tuple[bool, object]:
@@ -65,7 +65,7 @@ def _outcome(work: Work) -> tuple[bool, object]:
         return False, error
     except MemoryError:
         return False, Invalid("the statement needs too much memory to be parsed: make it shorter")
-    except Exception as error:  # noqa: BLE001 - the service logs it, as it would one of its own
+    except Exception as error:  # noqa: BLE001 - the service logs it like an error of its own
         return False, RuntimeError(f"{type(error).__name__}: {error}")
 
 

@@ -1,7 +1,7 @@
-"""Implements `service.ports.parsing.Parsers` with a few processes, started when first needed and ended when idle.
+"""Implements `service.ports.parsing.Parsers` with a few processes, started on first use and ended when idle.
 
-A process whose call exceeds its budget, or whose caller goes away, is killed; the next call starts another one. Calls
-wait in the order in which they came. Next: `service.parsing.child`.
+A process is killed if its call exceeds the budget or its caller goes away. The next call starts another one. Calls wait
+in order of arrival. Next: `service.parsing.child`.
 """
 
 import asyncio
@@ -17,15 +17,17 @@ from service.domain.errors import Invalid, Unavailable
 from service.parsing.child import HEAD, Work, framed
 
 PROCESSES_MAX: Final = 2
-"""A text that uses up its budget occupies one of them meanwhile."""
+"""A statement that uses up its budget occupies one process meanwhile."""
 WAITING_MAX: Final = 200
-"""Each waiting call holds its text, which may have a megabyte."""
+"""Each waiting call keeps its text in memory, up to a megabyte."""
 CPU_SECONDS: Final = 1.0
-"""A hand-written text of a few thousand characters takes a fiftieth of it."""
+"""A hand-written statement of a few thousand characters takes a fiftieth of it."""
 CPU_SECONDS_PER_CHARACTER: Final = 2.0 / (64 << 10)
-"""Twice what rows of function calls take, which is the most that was measured."""
+"""Twice the time for rows of function calls, the slowest text that was measured."""
 _WALL: Final = 20
-"""A loaded machine gives a process a fraction of a processor. Beyond this many times its budget it hangs."""
+"""A loaded machine gives a process only a fraction of a processor. Beyond this multiple of its budget it counts as
+hung.
+"""
 _IDLE_SECONDS: Final = 300.0
 _START_SECONDS: Final = 60.0
 
@@ -34,12 +36,12 @@ T = TypeVar("T")
 
 
 def cpu_seconds(length: int) -> float:
-    """Return the processor time that parsing a text of so many characters may take."""
+    """Return the processor time that parsing a text of `length` characters may take."""
     return CPU_SECONDS + length * CPU_SECONDS_PER_CHARACTER
 
 
 class ParserProcesses:
-    """See `service.ports.parsing.Parsers`. `close` ends every process."""
+    """See `service.ports.parsing.Parsers`. `close` ends the idle processes."""
 
     def __init__(self, *, processes: int = PROCESSES_MAX, waiting: int = WAITING_MAX) -> None:
         self._turns = asyncio.Semaphore(processes)
@@ -65,7 +67,7 @@ class ParserProcesses:
         return outcome
 
     async def close(self) -> None:
-        """End the processes that wait for a call."""
+        """End the idle processes."""
         if self._retiring is not None:
             self._retiring.cancel()
         for process in self._taken():
@@ -88,7 +90,7 @@ class ParserProcesses:
                 await _end(process)
         self._idle.append(process)
         self._retire_later()
-        # Unpickled beside the loop: a bound view of many scans takes a while.
+        # Unpickled in a thread, because a bound view of many scans takes a while.
         return await asyncio.to_thread(pickle.loads, answer)
 
     def _retire_later(self) -> None:
@@ -107,7 +109,7 @@ class ParserProcesses:
 
 
 async def _started() -> Process:
-    # Nothing of the service's environment: it may hold secrets.
+    # The service's environment is not passed on, because it may hold secrets.
     environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PATH": os.defpath}
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "service.parsing.child", stdin=PIPE, stdout=PIPE, env=environment

@@ -1,1 +1,1 @@
-"""Asking what users gave: the health checks of their own services."""
+"""Call the health checks that users configured."""

@@ -1,7 +1,7 @@
-"""One GET to a user's health check: bounded, straight to the place that was named, and nothing of it in any message.
+"""Send one bounded GET to a user's health check, directly to the host of its URL, and reveal nothing of the answer.
 
-The place is whatever an operator set (`ALTER SYSTEM`), who could ask it from elsewhere as well; an answer's body is not
-read and its status is all that is told.
+An operator sets the URL (`ALTER SYSTEM`), and could call it from elsewhere as well. Only the status of the answer is
+returned. Its body is not read.
 """
 
 import asyncio
@@ -19,18 +19,20 @@ from service.reach import UnresolvedError, addresses
 
 
 class HttpxProbe:
-    """Implements `service.ports.health.HttpProbe`. A connection for each call: a kept one could hide a dead server."""
+    """Implements `service.ports.health.HttpProbe`. Each call opens a connection, because a kept one could hide a dead
+    server.
+    """
 
     def __init__(self, transport: httpx.AsyncBaseTransport | None = None, *, hosts: HostRules = ANY) -> None:
         self._transport, self._hosts = transport, hosts
-        # Made once: reading the authorities takes longer than an answer does, and everything else waits meanwhile.
+        # Made once, because reading the certificate authorities takes longer than an answer, and blocks the event loop.
         self._authorities = httpx.create_ssl_context(trust_env=False)
 
     async def status(self, url: ProbeUrl, *, timeout_ms: int) -> int:
-        # The library's own errors may quote the URL: none of their words is passed on, nor they as a cause.
+        # The library's errors may quote the URL. Their text is not passed on, neither are they as a cause.
         try:
             async with (
-                # The library's limits count for each part of the exchange; this one for all of it.
+                # The library's timeouts apply to each part of the exchange, this one to all of it.
                 asyncio.timeout(timeout_ms / 1000),
                 self._client(timeout_ms) as client,
                 self._asked(client, url) as answer,
@@ -41,12 +43,13 @@ class HttpxProbe:
         except (TimeoutError, httpx.TimeoutException):
             raise ProbeFailed(f"{url.shown} did not answer within {timeout_ms} ms") from None
         except (httpx.HTTPError, httpx.InvalidURL, UnresolvedError):
-            # One message for a closed port and for what is no web server: nobody scans ports with it.
+            # The same message for a closed port and for a server without HTTP, so that it cannot be used for a port
+            # scan.
             raise ProbeFailed(f"{url.shown} could not be reached as a web server") from None
 
     @asynccontextmanager
     async def _asked(self, client: httpx.AsyncClient, url: ProbeUrl) -> AsyncGenerator[httpx.Response]:
-        """Send the request to an address that may be connected to, under the name that the URL has."""
+        """Send the request to a permitted address of the URL's host, with the URL's host as name."""
         target = httpx.URL(url.target)
         found = await addresses([target.host], target.port or 80, self._hosts)
         async with client.stream(
@@ -60,7 +63,7 @@ class HttpxProbe:
             yield answer
 
     def _client(self, timeout_ms: int) -> httpx.AsyncClient:
-        # No proxy, no credentials of the environment's.
+        # Without proxies and credentials from the environment.
         return httpx.AsyncClient(
             transport=self._transport, verify=self._authorities, timeout=timeout_ms / 1000, trust_env=False
         )

@@ -1,4 +1,4 @@
-"""Structured logs: one event per transition, named like the domain event, facts beside it."""
+"""Structured logs: one event per transition, named like the domain event, with its facts as fields."""
 
 import logging
 import sys
@@ -13,10 +13,10 @@ def logger(area: str) -> structlog.stdlib.BoundLogger:
 
 
 def configure(*, level: str, form: Literal["console", "json"]) -> None:
-    """Set up logging once per process, onto standard error."""
-    # Its warnings quote statements, and a statement may hold what is not to be logged.
+    """Set up logging to standard error, once per process."""
+    # sqlglot's warnings quote statements, which may contain secrets.
     logging.getLogger("sqlglot").setLevel(logging.ERROR)
-    # They name URLs and headers.
+    # Their messages name URLs and headers.
     for library in ("httpx", "httpcore"):
         logging.getLogger(library).setLevel(logging.CRITICAL)
     renderer = (

@@ -1,9 +1,9 @@
-"""What `/metrics` shows, in a registry of its own. The names are RisingWave's where it has one for the thing.
+"""The metrics page, with a registry of its own. Names are RisingWave's where it has the same metric.
 
-Two kinds of figures. *Counted* ones grow as this process, being the leader, commits and publishes epochs; like every
-Prometheus counter they begin at zero with the process: `Metrics.committed` and `Metrics.published`. *Measured* ones are
-handed in at scrape time by `service.operations.measuring`, which reads them from the meta store, so that they are right
-on every service process.
+There are two kinds of metrics. *Counted* ones grow while this process, as the leader, commits and publishes epochs.
+Like every Prometheus counter they start at zero with the process. `Metrics.committed` and `Metrics.published` count
+them. *Measured* ones are passed in at scrape time by `service.operations.measuring`. It reads them from the meta store,
+so they are right in every service process.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -22,10 +22,10 @@ CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 _LATENCY_BUCKETS: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds. Dense around the interval and the two goals, p50 under 1 s and p99 under 2 s."""
 _TRANSACTION_BUCKETS: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-"""Seconds. Dense below the goal: all of a barrier's transactions together under 0.2 s."""
+"""Seconds. Dense below the goal: all of a barrier's transactions together take less than 0.2 s."""
 Stage = Literal["inject", "collect", "commit", "publish"]
 Consuming = Literal["consuming_snapshot", "consuming_log_store"]
-"""What a barrier of a snapshot job's own graph did."""
+"""The work of a barrier of a partial graph."""
 _DATABASE: Final = ("database_id",)
 _FRAGMENT_LABELS: Final = (
     "job_id",
@@ -43,14 +43,16 @@ _FRAGMENT_LABELS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class FragmentMeasure:
-    """One scan fragment of an unfinished job: the label values of `backfill_fragment_progress`, in its order."""
+    """One scan fragment of an unfinished job: the label values of `backfill_fragment_progress`, in the order of its
+    labels.
+    """
 
     labels: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SourceMeasure:
-    """Where one source stands; None is unknown."""
+    """The progress of one source; None is unknown."""
 
     name: str
     lag_bytes: int | None
@@ -60,8 +62,9 @@ class SourceMeasure:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotMeasure:
-    """Where one snapshot job is that has a graph of its own; `relation` is what it creates. `lag` is in epochs, as they
-    are numbered.
+    """The progress of one snapshot job in a partial graph. `relation` is the one that it creates.
+
+    `lag` is the difference of two epoch numbers.
     """
 
     relation: RelationId
@@ -71,9 +74,10 @@ class SnapshotMeasure:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What was read from the meta store for one scrape. `limits` are the rate limits of scans of unfinished jobs that
-    have one; `upstream_of` gives the upstream's relation id of each scan fragment that still exists; `committed_at` is
-    in Unix seconds.
+    """The values that were read from the meta store for one scrape.
+
+    `limits` are the rate limits of scans of unfinished jobs, where there is one. `upstream_of` maps each existing scan
+    fragment to its upstream's relation id. `committed_at` is in Unix seconds.
     """
 
     jobs: Mapping[str, int]
@@ -90,17 +94,17 @@ class Measures:
     limits: Mapping[FragmentId, int]
     upstream_of: Mapping[FragmentId, int]
     follower_of: Mapping[FragmentId, int] = field(default_factory=dict[FragmentId, int])
-    """The relation id of the table of each scan of an external table."""
+    """Maps each scan of an external table to the relation id of its table."""
     sources: tuple[SourceMeasure, ...] = ()
     snapshots: tuple[SnapshotMeasure, ...] = ()
     broken: tuple[tuple[str, str, str], ...] = ()
-    """Job, name and state of what is not kept current."""
+    """Job id, name and state of each relation that is not kept current."""
     snapshot_scans: frozenset[FragmentId] = frozenset()
-    """Those of snapshot jobs, created ones too."""
+    """The scans of snapshot jobs, including created ones."""
 
 
 class Metrics:
-    """The counted figures of one process, and the page that shows them beside the measured ones."""
+    """The counted metrics of one process, and the page that shows them with the measured ones."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -127,7 +131,7 @@ class Metrics:
             registry=self._registry,
         )
         self._snapshots: set[RelationId] = set()
-        """What the jobs create of which there are such."""
+        """The relations of the snapshot jobs that have a histogram."""
         self._transactions = Histogram(
             "tidefill_meta_store_seconds",
             "Meta store transactions of a barrier, from begin to committed.",
@@ -139,11 +143,12 @@ class Metrics:
         self._snapshot_rows: dict[tuple[FragmentId, ActorId], int] = {}
         self._upstream_rows: dict[tuple[FragmentId, ActorId], int] = {}
         self._replayed_rows: dict[tuple[FragmentId, ActorId], int] = {}
-        """Of these, the ones that a job read in a graph of its own."""
+        """The part of `_upstream_rows` that a snapshot job read from the change log in a partial graph."""
 
     def committed(self, reports: Iterable[ActorReport], *, barriers: int, replaying: bool = False) -> None:
-        """Count what the actors reported for `barriers` barriers that were committed together; `replaying` says that
-        their graph is a snapshot job's own, where live changes are those of the log.
+        """Count the actors' reports for `barriers` barriers that were committed together.
+
+        `replaying` means that the graph is partial. Its live changes are then those of the change log.
         """
         self._barriers += barriers
         for report in reports:
@@ -156,7 +161,7 @@ class Metrics:
                 self._replayed_rows[actor] = self._replayed_rows.get(actor, 0) + report.upstream_rows
 
     def published(self, *, seconds: float) -> None:
-        """Count a barrier that was shown `seconds` after it was injected."""
+        """Count a barrier that was published `seconds` after it was injected."""
         self._latency.observe(seconds)
 
     def recovered(self, *, seconds: float) -> None:
@@ -164,12 +169,12 @@ class Metrics:
         self._recovery.observe(seconds)
 
     def consumed(self, relation: RelationId, consuming: Consuming, *, seconds: float) -> None:
-        """Count a barrier in the graph of the snapshot job that creates `relation`."""
+        """Count a barrier in the partial graph of the snapshot job that creates `relation`."""
         self._snapshots.add(relation)
         self._of_snapshots.labels(relation, consuming).observe(seconds)
 
     def transacted(self, stage: Stage, seconds: float) -> None:
-        """Count what a barrier's transaction of the meta store took, with all that is worked out inside it."""
+        """Count the duration of a barrier's meta-store transaction, including the computation inside it."""
         self._transactions.labels(stage).observe(seconds)
 
     def page(self, measures: Measures) -> bytes:
@@ -180,7 +185,7 @@ class Metrics:
         return generate_latest(self._registry) + generate_latest(scrape)
 
     def _forget(self, known: Mapping[FragmentId, int], creating: Collection[RelationId]) -> None:
-        """Drop the counts of what is gone, so that they do not pile up (I8)."""
+        """Remove the counts of fragments and relations that no longer exist, so that memory is bounded (I8)."""
         for counts in (self._snapshot_rows, self._upstream_rows, self._replayed_rows):
             for actor in [actor for actor in counts if actor[0] not in known]:
                 del counts[actor]
@@ -189,7 +194,7 @@ class Metrics:
         self._snapshots.intersection_update(creating)
 
     def _counts(self, measures: Measures) -> Iterator[Metric]:
-        # Untyped, because this library adds `_total` to a counter's name and the names are not ours.
+        # Untyped, because the client library adds `_total` to a counter's name, and these names are RisingWave's.
         barriers = UntypedMetricFamily("all_barrier_nums", "Barriers committed.", labels=_DATABASE)
         barriers.add_metric((str(DATABASE_GRAPH),), self._barriers)
         yield barriers
@@ -231,7 +236,7 @@ class Metrics:
 
 
 class _Families:
-    """A collector of families that were made beforehand."""
+    """A collector of metric families that were made beforehand."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = tuple(families)
@@ -285,7 +290,7 @@ def _of_scans(measures: Measures) -> Iterator[Metric]:
     for fragment in measures.fragments:
         fragments.add_metric(fragment.labels, 1)
     yield fragments
-    # Rows per second and actor: in bytes only by RisingWave's name.
+    # Rows per second and actor. The name says bytes only because it is RisingWave's.
     limits = GaugeMetricFamily(
         "backfill_rate_limit_bytes",
         "Present rate limit of a scan, adapted ones too.",

@@ -1,15 +1,15 @@
-"""How long the event loop stood still."""
+"""Measure the delays of the event loop."""
 
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 _BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Seconds. Leases are renewed every 3 s, and barriers made every second."""
+"""Seconds. Leases are renewed every 3 s, and barriers are made every second."""
 
 
 class Stalls:
-    """Every delay of the event loop, and the longest one."""
+    """All delays of the event loop, and the longest one."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._all = Histogram(
