@@ -63,8 +63,9 @@ class _Lane:
 
     @property
     def over(self) -> bool:
-        """Whether the lane has been idle so long that its graph is probably gone. If the graph still exists, a recovery
-        builds a new lane. The lane of the database graph is never removed.
+        """Whether the lane has been idle so long that its graph is probably gone. Never true for the database graph.
+
+        If the graph still exists, its next barrier fails for lack of a plan, and a recovery starts the graph again.
         """
         done = self.ended is not None and self.ended.done()
         age = datetime.now(UTC) - instant_of(self.taken)  # noqa: TID251 - the agent owns the clock of its lanes

@@ -92,8 +92,8 @@ class BoundedConnection(H11Protocol):
         self.conn = _CountingParser(h11.SERVER, self.config.h11_max_incomplete_event_size or HEAD_BYTES_MAX)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Accept a connection. If there are too many, close the one that has kept the service waiting longest, or else
-        the one that has been idle longest.
+        """Accept a connection. If there are too many, close the one whose client the service has awaited longest. If
+        there is none, close the one that has been idle longest, or else the new one.
         """
         super().connection_made(transport)
         self._bound()

@@ -5,9 +5,9 @@ all vnodes of one *block*: everything after their positions up to one key, which
 sorting and no cut, so the store may read rows in physical order. Where rows lie in key order, as in most tables, a page
 is one contiguous part of the table, read once per block.
 
-The page's upper key is asked of the store first. Keys are hash-distributed over the vnodes, so one vnode's keys predict
-where a page of about the wanted rows ends. A few vnodes confirm that the rest of the block fits in a page. With a rate
-limit, all vnodes of the block are asked, so that the page has exactly the wanted rows.
+The store finds the page's upper key first. Keys are hash-distributed over the vnodes, so one vnode's keys predict where
+a page of about the wanted rows ends. A few vnodes confirm that the rest of the block fits in a page. With a rate limit,
+the store follows the index through all vnodes of the block, so that the page has exactly the wanted rows.
 
 With blocks of one vnode an actor's whole position is one pair (vnode, key): in storage order, earlier vnodes are
 completed and later ones not started.

@@ -91,7 +91,7 @@ class _Handful(VersionedStore):
 
 
 def warm(spark: SparkSession, parallelism: int) -> None:
-    """Run epochs of a scan, with one partition per task slot."""
+    """Run epochs of a scan with `parallelism` partitions."""
     query = Stateless(projection=("k", "i + 1", "n", "upper(t)", "z"), predicate="i > 0")
     scan = ScanTask(_Handful(), _RELATION, _RELATION, parallelism)
     engine = SparkEngine(spark, scan, plan(query, _RELATION, _RELATION))

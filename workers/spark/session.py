@@ -87,7 +87,7 @@ class Session:
 
     @property
     def parallelism(self) -> int:
-        """How many tasks run at once."""
+        """How many tasks of one graph run at once. A local Spark has twice as many task slots."""
         return self.spark.sparkContext.defaultParallelism
 
     def stop(self) -> None:
