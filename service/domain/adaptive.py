@@ -7,8 +7,7 @@ for Congestion Avoidance in Computer Networks", 1989). The details are TCP's, wi
 - *slow start* (Jacobson 1988; RFC 5681, 3.1): a limit begins low and doubles until the first decrease. After a decrease
   it doubles again, up to the threshold that the decrease left.
 - After a decrease the next one waits until the effect can be seen (RFC 5681, 3.2: once per window).
-- A limit that history does not use is not raised (RFC 7661), because it would be far off
-  when it is needed.
+- A limit that history does not use is not raised (RFC 7661), because it would be far off when it is needed.
 - Steps grow after a long time without a decrease (H-TCP, Leith and Shorten 2004), to find a capacity that came back.
 
 A limit is in rows per second and actor. Next: `service.operations.adaptive`.
@@ -29,9 +28,7 @@ Asked = int | Literal["auto"] | None
 START: Final = 1_000
 """Where slow start begins: below the rate of the slowest machine, and seven doublings below that of the fastest."""
 MILD: Final = 0.7
-"""Decrease factor for a signal just beyond its bound. It is RFC 9438's gentler factor, as each
-overshoot is one step.
-"""
+"""Decrease factor for a signal just beyond its bound: the gentler one of RFC 9438, as each overshoot is one step."""
 HARD: Final = 0.5
 """Decrease factor for a signal far beyond its bound, or for one that can only be healthy or unhealthy."""
 FAR: Final = 2.0

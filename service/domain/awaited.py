@@ -1,4 +1,4 @@
-"""What callers that wait for a job see of it, and when their wait is over. Pure."""
+"""Decide when the wait for a job is over, from the state that waiting callers see. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from service.protocol.ids import Generation
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The last recovery of the database graph: which generation it began, why, and whether a job is to blame for it."""
+    """The last recovery of the database graph: the generation it began, its reason, and whether a job caused it."""
 
     generation: Generation
     reason: str
@@ -20,7 +20,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """A job with its scans, and the last recovery of the database graph, as one transaction reads them."""
+    """A job with its scans and the last recovery of the database graph, all read in one transaction."""
 
     job: Job
     scans: Sequence[ScanProgress]
@@ -28,8 +28,9 @@ class Awaited:
 
 
 def is_settled(job: Job) -> bool:
-    """Whether the job is created and its relation readable. Raises Refused where it failed, Conflict where it was
-    cancelled, or where its public view cannot be made.
+    """Whether the job is created and its relation readable.
+
+    Raises Refused if the job failed, and Conflict if it was cancelled or its public view cannot be made.
     """
     match job.state:
         case JobState.FAILED:
@@ -43,7 +44,7 @@ def is_settled(job: Job) -> bool:
 
 
 def is_readable(job: Job) -> bool:
-    """Whether the relation of a created job can be read. Raises Conflict where its public view cannot be made."""
+    """Whether the relation of a created job can be read. Raises Conflict if its public view cannot be made."""
     if not job.published and job.held_back is not None:
         raise Conflict(
             f"{job.kind} {job.name} is built and kept current, but its view cannot be made: {job.held_back}."
@@ -53,20 +54,22 @@ def is_readable(job: Job) -> bool:
 
 
 def is_begun(seen: Awaited) -> bool:
-    """Whether the first barrier of the job was collected, or the job waits in the queue or for a worker of its own.
-    Raises as `is_settled` does.
+    """Whether the first barrier of the job was collected, or the job waits in the queue or for its own worker.
+
+    Raises the errors of `is_settled`.
     """
     if seen.job.state in {JobState.QUEUED, JobState.CREATED}:
         return True
     is_settled(seen.job)
-    # A worker of its own takes long to start, and need not be waited for.
+    # The job's own worker takes long to start, so callers do not wait for it.
     begun = seen.job.serverless or any(scan.at for scan in seen.scans)
     return seen.job.state is JobState.CREATING and begun
 
 
 def is_over(seen: Awaited) -> bool:
-    """Whether the job has ended, or is created and readable and its history is read. Raises Conflict where nobody reads
-    its history any more, or where its public view cannot be made.
+    """Whether the job has ended, or is created and readable with its whole history read.
+
+    Raises Conflict if its history is no longer read, or if its public view cannot be made.
     """
     job = seen.job
     if job.state is not JobState.CREATED:

@@ -54,8 +54,10 @@ class OwnWorker:
 
 @dataclass(frozen=True, slots=True)
 class FailedIndex:
-    """Why the index of a snapshot job's table could not be built. `failures` counts the tries for which Postgres lacked
-    space, memory or time, not those in which it was away or the table locked; at `due` it is tried again.
+    """Why the index of a snapshot job's table could not be built, and when the build is tried again (`due`).
+
+    `failures` counts the tries for which Postgres lacked space, memory or time. It does not count the tries in which
+    Postgres was unreachable or the table was locked.
     """
 
     failures: int
@@ -65,7 +67,7 @@ class FailedIndex:
 
 @dataclass(frozen=True, slots=True)
 class Decoupled:
-    """The extra state of a snapshot job's graph. The graph ends when its job ends or moves to the database graph."""
+    """The extra state of a snapshot job's graph. It ends after its job has ended or moved to the database graph."""
 
     relation: RelationId | None = None
     """The relation that the job creates."""
@@ -74,9 +76,9 @@ class Decoupled:
     merged: bool = False
     """The job continues in the database graph. Its state committed here stays recorded until it is created."""
     unindexed: bool = False
-    """The snapshot is loaded, and its table lacks the index that the change log's rows are found by."""
+    """The snapshot is loaded, but its table still lacks the index that replay of the change log needs."""
     index_failed: FailedIndex | None = None
-    """None: its index was not tried yet, or never failed."""
+    """None if the index was not tried yet, or its build never failed."""
     own_worker: OwnWorker | None = None
     """None if workers of the database graph serve this graph as well."""
 
@@ -153,7 +155,7 @@ class Pace:
     hurry: float = 0.5
     """The least distance of early barriers for a scan without a limit, in barrier intervals.
 
-    A scan with permits fills its time slice, so scans with a limit need no earlier barriers.
+    A scan without a limit fills its time slice whenever it reads. Scans with a limit need no earlier barriers.
     """
     statement_delay: timedelta = timedelta(milliseconds=50)
     """The least distance of early barriers for waiting statements. It is long enough for a few
@@ -308,7 +310,10 @@ def may_start(line: Line, permits: int) -> bool:
 
 
 def _decoupled(view: GraphView, decoupled: Decoupled, now: datetime) -> Effect | None:
-    """Return what only the graph of a snapshot job does. It publishes nothing: nobody can read its job yet."""
+    """Return an effect that only a snapshot job's graph has, or None.
+
+    Such a graph publishes nothing, because readers cannot read its job yet.
+    """
     if decoupled.over:
         return Retire()
     if decoupled.merged:
@@ -319,7 +324,7 @@ def _decoupled(view: GraphView, decoupled: Decoupled, now: datetime) -> Effect |
         # Abandon the generation without a barrier, because a barrier might not be collected for long and its writes are
         # unwanted.
         return Abandon(STOPPED)
-    # While it is backed off from, barriers carry commands, and read nothing.
+    # During the back-off of the build, barriers carry commands and read nothing.
     backed_off = decoupled.index_failed is not None and now < decoupled.index_failed.due
     return BuildIndex() if decoupled.unindexed and not backed_off and view.in_flight is None else None
 

@@ -1,9 +1,10 @@
 """Compare a followed table with its external table while both change.
 
-A part of the external table is read in one statement. The follower's part is read once the log has been applied up to
-its end at that moment. Keys that differ may have changed in between, so both sides read them again. A key is settled if
-both sides are equal, or if both sides are the same as the time before: then it truly differs. Source: the
-reconciliation of pgCopyDB and `pt-table-checksum`, with the log's position in place of locks. Pure.
+A part of the external table is read in one statement. The followed table's part is read once the log has been applied
+up to its end at that moment. Keys that differ may have changed in between, so both sides read them again. A key is
+settled if both sides are equal, or if both sides are the same as the time before. In the second case it truly differs.
+
+Source: the reconciliation of pgCopyDB and `pt-table-checksum`, with the log's position in place of locks. Pure.
 """
 
 from collections.abc import Mapping
@@ -48,7 +49,7 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The digests of one key in the external table (`wanted`) and in the follower (`held`); None if there is no row."""
+    """The digests of one key in the external (`wanted`) and in the followed table (`held`); None if there is no row."""
 
     wanted: int | None
     held: int | None

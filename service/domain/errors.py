@@ -8,11 +8,11 @@
     │  └─ Conflict          it exists already, is in use, or is in a state that does not allow the request
     ├─ Fenced         the caller's authority is over: stop now
     │  ├─ Deposed           a newer leader term exists
-    │  └─ Stale             the worker or its generation is of the past
-    └─ Unavailable    the world did not answer in time: retry
-       └─ Exhausted         it answered that it lacks space, memory or time: retry, though not for ever
+    │  └─ Stale             the worker or its generation is stale
+    └─ Unavailable    a store or server did not answer in time: retry
+       └─ Exhausted         a store answered that it lacks space, memory or time: retry, but not for ever
 
-Messages use RisingWave's own text where the reference quotes it.
+A message that RisingWave has too uses RisingWave's text.
 """
 
 from dataclasses import dataclass
@@ -84,7 +84,7 @@ class Unavailable(MetaError):
 
 
 class Exhausted(Unavailable):
-    """The world answered that it lacks the space, memory or time for this."""
+    """A store answered that it lacks the space, memory or time. The caller may retry, but not for ever."""
 
 
 @dataclass(eq=False)

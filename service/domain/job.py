@@ -68,9 +68,10 @@ TRANSITIONS: Final[Mapping[tuple[JobState, JobEvent], JobState]] = MappingProxyT
         # The state store refused the job's tables before the job started.
         (_S.INITIAL, _E.FAILED): _S.FAILED,
         (_S.QUEUED, _E.FAILED): _S.FAILED,
-        # The job failed deterministically, or exhausted memory repeatedly. The graph continues without it.
+        # The job failed deterministically, exhausted memory repeatedly, or its index could not be built. The graph
+        # continues without it.
         (_S.CREATING, _E.FAILED): _S.FAILED,
-        # A created view fails for the same reasons. It stays readable as it was until it is dropped.
+        # A created view fails for the first two reasons as well. It stays readable as it was until it is dropped.
         (_S.CREATED, _E.FAILED): _S.FAILED,
         (_S.CREATED, _E.DROP_ASKED): _S.DROPPING,
         # The failed job has no actors, but its dependents may. One barrier stops both.

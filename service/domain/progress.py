@@ -1,4 +1,7 @@
-"""Compute the progress that users read: the reference's strings (its section 1.5), and the same as numbers (I6)."""
+"""Compute the progress that users read: RisingWave's strings, and the same as numbers (I6).
+
+The strings are those of `backfill-semantics.md`, section 1.5.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -95,7 +98,7 @@ class SnapshotProgress:
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """The progress of a job. `text` is the reference's string; `percent` is None if the total is unknown."""
+    """The progress of a job. `text` is RisingWave's string; `percent` is None if the total is unknown."""
 
     text: str
     phase: Phase
@@ -204,8 +207,8 @@ def _text(state: JobState, scans: Sequence[ScanProgress], rows: int, total: int 
         return _UNKNOWN
     if total == 0:
         return "99.99%"
-    # Print 100 % only after the checkpoint with the finish has committed (I6); the reference prints 100.00% at exactly
-    # 1.
+    # Print 100 % only after the checkpoint with the finish has committed (I6). RisingWave prints 100.00% at a share
+    # of exactly 1.
     share = min(rows / total, 0.9999)
     return f"{share * 100:.2f}% ({rows}/{total})"
 
@@ -225,7 +228,7 @@ def _snapshot_text(phase: Phase, text: str, scans: Sequence[ScanProgress], snaps
 
 
 def duration_text(duration: timedelta) -> str:
-    """Return a duration as the reference prints one, in Rust's format: `1.5s`, `250ms`, `40µs`, `0ns`."""
+    """Return a duration as RisingWave prints one, in Rust's format: `1.5s`, `250ms`, `40µs`, `0ns`."""
     microseconds = duration // timedelta(microseconds=1)
     for unit, size in (("s", 1_000_000), ("ms", 1_000), ("µs", 1)):
         if microseconds >= size:

@@ -51,8 +51,7 @@ NO_PARENTHESES: Final = frozenset(
 class Scope:
     """The meaning of names: the columns of one relation, under the qualifiers that may name it.
 
-    With `derived`, the names are the columns of a logical view over the relation. Each stands for the expression that
-    the view's query gives it.
+    With `derived` they are the columns of a logical view over it. Each stands for an expression of the view's query.
     """
 
     tree: Tree
@@ -332,10 +331,7 @@ def _array(scope: Scope, node: exp.Expr) -> Typed:
 
 
 def _json(scope: Scope, node: exp.Expr) -> Typed:
-    """Bind `->` and `->>` as a column that the store computes.
-
-    Spark would read numbers in JSON as floats and print objects differently.
-    """
+    """Have the store compute it, because Spark reads JSON numbers as floats and prints objects differently."""
     steps = ""
     at: exp.Expr = node
     while isinstance(at, exp.JSONExtract | exp.JSONExtractScalar):

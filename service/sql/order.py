@@ -35,7 +35,7 @@ def parse_order(tokens: Sequence[Token]) -> BackfillOrder:
 def bind_order(order: BackfillOrder, used: Collection[str], relations: Collection[str]) -> Edges:
     """Return the edges of an order over a query that scans the relations `used`.
 
-    Raises NotFound and Invalid. The checks have the reference's order: bind, used in query, cycle.
+    Raises NotFound and Invalid. The checks have RisingWave's order: bind, used in query, cycle.
     """
     names = [name for edge in order.edges for name in edge]
     for one in names:
