@@ -250,6 +250,8 @@ class ServiceProcess:
             "parsers": None,
             "columnar": None,
             "answers": Alone(),
+            "awaited": Alone(),
+            "unfinished": Alone(),
             "staging": SimulatedStaging(staged, place),
             "clock": Clock(place.kernel, skew),
             "signals": SimulatedSignals(place.kernel, place.faults),
