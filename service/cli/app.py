@@ -350,6 +350,8 @@ def _show_verification(job: str, found: dict[str, Any]) -> None:
         output.say(f"  NOT CURRENT: {found['stale']}")
     output.say(f"  view   {found['rows']:>12,} rows, digest {found['digest']}")
     output.say(f"  query  {found['expected_rows']:>12,} rows, digest {found['expected_digest']}")
+    if found.get("keys_differing"):
+        output.say(f"  differ {found['keys_differing']:>12,} keys, of which these are some:")
     for what in ("missing", "extra"):
         for row in found.get(f"rows_{what}", ()):
             output.say(f"  {what} {row}")

@@ -5,14 +5,28 @@ epoch. What differs is read again key by key, as `service.domain.comparing` says
 waited for, and the comparison goes on at the part where it was.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from itertools import islice
 from typing import Final, TypeVar
 
-from service.domain.comparing import PART_ROWS, Digest, Key, Pair, Part, pairs, settled, vnode_parts
+from service.domain.comparing import (
+    KEPT_MAX,
+    PART_ROWS,
+    ROWS_MAX,
+    Digest,
+    Key,
+    Pair,
+    Part,
+    Rows,
+    cut,
+    pairs,
+    settled,
+)
 from service.domain.errors import Conflict, Unavailable
 from service.operations import sources
 from service.operations.waiting import until
@@ -38,6 +52,14 @@ class _Found:
     wanted: Digest = field(default_factory=Digest)
     held: Digest = field(default_factory=Digest)
     differing: dict[Key, Pair] = field(default_factory=dict[Key, Pair])
+    """At most `KEPT_MAX` of the keys that differ; `count` is of all."""
+    count: int = 0
+
+    def add(self, wanted: Digest, held: Digest, differing: Mapping[Key, Pair]) -> None:
+        """Add what was found of a part."""
+        self.wanted, self.held = self.wanted + wanted, self.held + held
+        self.count += len(differing)
+        self.differing.update(islice(differing.items(), KEPT_MAX - len(self.differing)))
 
 
 def followed(plan: JobPlan) -> CdcScan:
@@ -61,10 +83,12 @@ async def compare(world: World, plan: JobPlan) -> Verified:
     async with world.stores.begin() as tx:
         source = await tx.sources.get(scan.source.id)
         asked = await tx.statements.reserve()
+        entry = await tx.catalog.get(relation.id)
     if source is None or source.dropped:
         raise Conflict(f'table "{relation.name}" follows nothing any more')
     at = await sources.reached(world, source)
-    comparison = _Comparison(world, plan.id, at, scan, relation, f"compare {asked}")
+    rows = max(scan.total or 0, 0 if entry is None else entry.key_count)
+    comparison = _Comparison(world, plan.id, at, scan, relation, rows, f"compare {asked}")
     found = _Found()
     epoch = Epoch(0)
     async for part in comparison.parts():
@@ -73,12 +97,13 @@ async def compare(world: World, plan: JobPlan) -> Verified:
     return Verified(
         id=RequestId(asked),
         epoch=epoch,
-        equal=not found.differing,
+        equal=not found.count,
         rows=found.held.rows,
         expected_rows=found.wanted.rows,
         digest=str(found.held),
         expected_digest=str(found.wanted),
         differences=_differences(found.differing, vnodes),
+        keys_differing=found.count,
     )
 
 
@@ -89,13 +114,15 @@ class _Comparison:
     at: Address
     scan: CdcScan
     relation: Relation
+    rows: int
+    """About how many there are: the larger of what both sides were last known to have."""
     holder: str
 
     async def parts(self) -> AsyncGenerator[Part]:
         """Yield the parts of the external table, one after the other."""
         there = self.world.external_rows
         if not await self._patiently(lambda: there.ordered_alike(self.at, self.scan, self.relation)):
-            for part in vnode_parts(self.relation.vnode_count, self.scan.total):
+            for part in cut(Part(), self.relation.vnode_count, self.rows):
                 yield part
             return
         after: Key | None = None
@@ -113,16 +140,38 @@ class _Comparison:
         async with self._applied(lsn) as epoch:
             held = await here.digest(self.scan, self.relation, part, at=epoch)
         if held == wanted:
-            found.wanted, found.held = found.wanted + wanted, found.held + held
+            found.add(wanted, held, {})
             return epoch
-        rows, lsn = await self._patiently(lambda: there.rows(self.at, self.scan, self.relation, part))
-        async with self._applied(lsn) as epoch:
-            mine = await here.rows(self.scan, self.relation, part, at=epoch)
-        differing = await self._settle(pairs(rows, mine))
-        whole = Digest(len(rows), sum(rows.values()))
-        found.wanted, found.held = found.wanted + whole, found.held + _with(whole, differing)
-        found.differing.update(differing)
+        rows = max(wanted.rows, held.rows)
+        if rows <= ROWS_MAX:
+            theirs, lsn = await self._patiently(
+                lambda: there.rows(self.at, self.scan, self.relation, part, ROWS_MAX + 1)
+            )
+            async with self._applied(lsn) as epoch:
+                mine = await here.rows(self.scan, self.relation, part, ROWS_MAX + 1, at=epoch)
+            rows = max(len(theirs), len(mine))
+            if rows <= ROWS_MAX:
+                await self._compare(theirs, mine, found)
+                return epoch
+        return await self._look_closer(part, rows, found)
+
+    async def _look_closer(self, part: Part, rows: int, found: _Found) -> Epoch:
+        """Compare the pieces of a part that has too many rows to be read at once. Raises Conflict for one vnode."""
+        pieces = cut(part, self.relation.vnode_count, rows)
+        if len(pieces) == 1:
+            raise Conflict(
+                f'table "{self.relation.name}" differs, and cannot be compared row by row: {rows} rows of it belong to'
+                f" one vnode, and at most {ROWS_MAX} are compared at once"
+            )
+        epoch = Epoch(0)
+        for piece in pieces:
+            epoch = await self.look(piece, found)
         return epoch
+
+    async def _compare(self, theirs: Rows, mine: Rows, found: _Found) -> None:
+        differing = await self._settle(await asyncio.to_thread(pairs, theirs, mine))
+        whole = Digest(len(theirs), sum(theirs.values()))
+        found.add(whole, _with(whole, differing), differing)
 
     async def _settle(self, pending: Mapping[Key, Pair]) -> dict[Key, Pair]:
         """Read keys again until nothing of them is open."""
@@ -130,7 +179,7 @@ class _Comparison:
         for _ in range(ROUNDS_MAX):
             if not pending:
                 break
-            said = settled(pending, await self._again(list(pending)))
+            said = await asyncio.to_thread(settled, pending, await self._again(list(pending)))
             differing.update(said.differing)
             pending = said.open
         return differing
@@ -140,7 +189,7 @@ class _Comparison:
         wanted, lsn = await self._patiently(lambda: there.rows_of(self.at, self.scan, self.relation, keys))
         async with self._applied(lsn) as epoch:
             held = await here.rows_of(self.scan, self.relation, keys, at=epoch)
-        return pairs(wanted, held)
+        return await asyncio.to_thread(pairs, wanted, held)
 
     @asynccontextmanager
     async def _applied(self, lsn: Lsn) -> AsyncGenerator[Epoch]:

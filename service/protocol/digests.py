@@ -79,9 +79,10 @@ def digest_query(side: Side, after: Bound, upto: Bound, vnodes: tuple[int, int] 
     return f"select count(*), coalesce(sum({side.digest}), 0) from {side.table} where {where}"
 
 
-def rows_query(side: Side, after: Bound, upto: Bound, vnodes: tuple[int, int] | None) -> str:
-    """Return a query for the rows of a part: the key's texts, then the digest."""
-    return f"select {_texts(side)}, {side.digest} from {side.table} where {_where(side, after, upto, vnodes)}"
+def rows_query(side: Side, after: Bound, upto: Bound, vnodes: tuple[int, int] | None, most: int) -> str:
+    """Return a query for at most `most` rows of a part: the key's texts, then the digest."""
+    where = _where(side, after, upto, vnodes)
+    return f"select {_texts(side)}, {side.digest} from {side.table} where {where} limit {most}"
 
 
 def rows_of_query(side: Side) -> str:

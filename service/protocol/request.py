@@ -108,6 +108,8 @@ class Verified(_Value):
     digest: str
     expected_digest: str
     differences: tuple[VnodeDifference, ...] = ()
+    keys_differing: Count | None = None
+    """How many keys differ, of which `differences` names some; null where they are not counted."""
     stale: str | None = None
     """Why the compared rows are not current, even if they are equal; null if they are current."""
     engine: Engine = Engine.SPARK

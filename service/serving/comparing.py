@@ -1,5 +1,6 @@
 """Rows of a table that follows, read to be compared, at an epoch that is pinned."""
 
+import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,14 +29,13 @@ class PostgresFollowedRows:
         ((rows, total),) = await self._read(digests.digest_query(side, part.after, part.upto, part.vnodes))
         return Digest(int(rows), int(total))
 
-    async def rows(self, scan: CdcScan, relation: Relation, part: Part, *, at: Epoch) -> Rows:
-        side = _side(scan, relation, at)
-        return digests.by_key(await self._read(digests.rows_query(side, part.after, part.upto, part.vnodes)))
+    async def rows(self, scan: CdcScan, relation: Relation, part: Part, most: int, *, at: Epoch) -> Rows:
+        query = digests.rows_query(_side(scan, relation, at), part.after, part.upto, part.vnodes, most)
+        return await asyncio.to_thread(digests.by_key, await self._read(query))
 
     async def rows_of(self, scan: CdcScan, relation: Relation, keys: Collection[Key], *, at: Epoch) -> Rows:
-        return digests.by_key(
-            await self._read(digests.rows_of_query(_side(scan, relation, at)), digests.parameters(keys))
-        )
+        query = digests.rows_of_query(_side(scan, relation, at))
+        return await asyncio.to_thread(digests.by_key, await self._read(query, digests.parameters(keys)))
 
     async def vnodes(self, scan: CdcScan, relation: Relation, keys: Collection[Key]) -> dict[Key, int]:
         if not keys:

@@ -1,5 +1,6 @@
 """Rows of an external table, read to be compared: one short statement each, and where the log ended afterwards."""
 
+import asyncio
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -49,14 +50,14 @@ class PostgresExternalRows:
         (((rows, total),), lsn) = await _marked(at, query)
         return Digest(int(rows), int(total)), lsn
 
-    async def rows(self, at: Address, scan: CdcScan, relation: Relation, part: Part) -> tuple[Rows, Lsn]:
-        query = digests.rows_query(_side(scan, relation), part.after, part.upto, part.vnodes)
+    async def rows(self, at: Address, scan: CdcScan, relation: Relation, part: Part, most: int) -> tuple[Rows, Lsn]:
+        query = digests.rows_query(_side(scan, relation), part.after, part.upto, part.vnodes, most)
         found, lsn = await _marked(at, query)
-        return digests.by_key(found), lsn
+        return await asyncio.to_thread(digests.by_key, found), lsn
 
     async def rows_of(self, at: Address, scan: CdcScan, relation: Relation, keys: Collection[Key]) -> tuple[Rows, Lsn]:
         found, lsn = await _marked(at, digests.rows_of_query(_side(scan, relation)), digests.parameters(keys))
-        return digests.by_key(found), lsn
+        return await asyncio.to_thread(digests.by_key, found), lsn
 
 
 async def _marked(at: Address, query: str, values: Sequence[Any] = ()) -> tuple[list[tuple[Any, ...]], Lsn]:

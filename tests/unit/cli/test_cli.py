@@ -178,6 +178,7 @@ def test_a_verification_shows_both_digests_and_ends_by_its_result(command: Comma
         "equal": False,
         "expected_digest": "0b",
         "differences": [{"vnode": 3, "missing": [["1", None]], "extra": [], "unequal": [["2", "x"]]}],
+        "keys_differing": 20000,
     }
     routes.on("POST", "/v1/jobs/7/verify", VERIFIED, different)
     equal = command("verify", "7")
@@ -187,6 +188,7 @@ def test_a_verification_shows_both_digests_and_ends_by_its_result(command: Comma
     assert differs.exit_code == 4
     assert "digest 0a" in differs.stdout
     assert "digest 0b" in differs.stdout
+    assert "20,000 keys" in differs.stdout
     assert "vnode 3: missing (1, NULL)" in differs.stdout
     assert "vnode 3: unequal (2, x)" in differs.stdout
 

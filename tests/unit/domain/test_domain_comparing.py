@@ -1,6 +1,6 @@
 """What truly differs between a table and the one that it follows, and what is only late."""
 
-from service.domain.comparing import Pair, Part, pairs, settled, vnode_parts
+from service.domain.comparing import Pair, Part, cut, pairs, settled
 
 
 def test_only_keys_that_differ_are_read_again() -> None:
@@ -17,7 +17,13 @@ def test_a_key_differs_when_it_did_so_in_the_same_way_before() -> None:
 
 
 def test_parts_by_vnode_hold_every_vnode_once() -> None:
-    assert vnode_parts(256, None) == [Part(vnodes=(0, 255))]
-    parts = [part.vnodes for part in vnode_parts(256, 130_000)]
+    assert cut(Part(), 256, 0) == [Part(vnodes=(0, 255))]
+    parts = [part.vnodes for part in cut(Part(), 256, 130_000)]
     assert parts == [(0, 84), (85, 169), (170, 255)]
-    assert len(vnode_parts(2, 10**9)) == 2
+    assert len(cut(Part(), 2, 10**9)) == 2
+
+
+def test_a_part_is_cut_within_its_bounds() -> None:
+    part = Part(("a",), ("b",), (4, 6))
+    assert cut(part, 256, 100_000) == [Part(("a",), ("b",), (4, 4)), Part(("a",), ("b",), (5, 6))]
+    assert cut(Part(("a",), None, (7, 7)), 256, 10**9) == [Part(("a",), None, (7, 7))]
