@@ -142,8 +142,12 @@ class PostgresFragments:
         differs = or_(
             job.c.progress_text.is_distinct_from(new.c.progress_text), job.c.progress.is_distinct_from(new.c.progress)
         )
-        changed = update(job).where(job.c.id == new.c.id, among(job.c.id, texts), differs)
-        await self._connection.execute(changed.values(progress_text=new.c.progress_text, progress=new.c.progress))
+        # In order of id, as others lock several jobs, or the two could wait for each other.
+        told = select(new.c.id, new.c.progress_text, new.c.progress).join(job, job.c.id == new.c.id)
+        told = told.where(among(job.c.id, texts), differs).order_by(job.c.id)
+        held = told.with_for_update(of=job, key_share=True).cte("held")
+        changed = update(job).where(job.c.id == held.c.id)
+        await self._connection.execute(changed.values(progress_text=held.c.progress_text, progress=held.c.progress))
 
     async def _count_keys(self, answers: Iterable[Collected]) -> None:
         deltas: dict[int, int] = defaultdict(int)

@@ -65,9 +65,12 @@ class PostgresSnapshots:
         return [GraphId(one) for one in (await self._connection.execute(running.with_for_update(read=True))).scalars()]
 
     async def graphs_of(self, jobs: Collection[JobId]) -> Mapping[JobId, GraphId]:
+        """With the weakest lock, which commits that write down progress do not wait for. Whoever moves a job to another
+        graph or state holds it exclusively first.
+        """
         columns = job_table.c
         held = select(columns.id, columns.graph).where(among(columns.id, jobs)).order_by(columns.id)
-        rows = await self._connection.execute(held.with_for_update(read=True))
+        rows = await self._connection.execute(held.with_for_update(read=True, key_share=True))
         return {JobId(row.id): GraphId(row.graph) for row in rows}
 
     async def index_built(self, graph: GraphId) -> None:
@@ -103,6 +106,10 @@ class PostgresSnapshots:
         return {RelationId(row.relation): Epoch(row.committed) for row in await self._connection.execute(merged)}
 
     async def retire(self, graph: GraphId) -> None:
+        """Locks the job and the graph before the database graph, as everybody does who locks several."""
+        its_job = select(job_table.c.id).where(job_table.c.graph == graph).order_by(job_table.c.id)
+        await self._connection.execute(its_job.with_for_update())
+        await self._connection.execute(select(graphs.c.id).where(graphs.c.id == graph).with_for_update())
         await self._hand_over(graph)
         mine = update(command).where(command.c.graph == graph)
         gone = and_(UNFINISHED, command.c.part_of.is_(None), command.c.mutation.is_not(None), not_(command.c.stops))

@@ -22,6 +22,7 @@ async def apply_commands(
     tx: Transaction, graph: GraphId, commands: Sequence[Command], *, epoch: Epoch, now: datetime
 ) -> None:
     """Record what each command that the epoch carried has changed, and answer it with the epoch (I4)."""
+    await _hold_jobs(tx, commands)
     done: list[CommandId] = []
     for command in commands:
         acted = epoch if command.epoch is None else command.epoch
@@ -40,6 +41,22 @@ async def apply_commands(
             )
     if done:
         await tx.commands.finish(done, epoch=epoch)
+
+
+async def _hold_jobs(tx: Transaction, commands: Sequence[Command]) -> None:
+    """Lock the jobs of the scans that commands name, in order and before the scans: users do so as well, and this
+    transaction may go on to finish, merge or stop the jobs.
+    """
+    named: set[FragmentId] = set()
+    for command in commands:
+        match command.mutation:
+            case Throttle(fragments=scans) | StartFragmentBackfill(fragments=scans):
+                named.update(scans)
+            case _:
+                pass
+    if named:
+        for job in sorted({job for job, _ in (await tx.fragments.job_of(named)).values()}):
+            await tx.actors.hold(job)
 
 
 async def _take_effect(

@@ -173,7 +173,7 @@ async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: str) -> list[
     stopping: list[JobId] = []
     relations: list[RelationId] = []
     async with world.stores.begin() as tx:
-        for job in dict.fromkeys(jobs):
+        for job in sorted(set(jobs)):
             moved = await _ended(world, tx, job, JobEvent.CANCEL_ASKED)
             if moved is None:
                 continue

@@ -70,11 +70,12 @@ async def follow(
 
 
 async def _replayed(tx: Transaction, graph: GraphId, consumed: Epoch, *, lag_max: timedelta, now: datetime) -> bool:
-    await tx.snapshots.replayed(graph, consumed)
     snapshot = await tx.snapshots.of_graph(graph)
     assert snapshot is not None
-    lag = instant_of(await _committed(tx)) - instant_of(consumed)
+    # Whoever asks for something holds the job before the snapshot: so does this, or the two could wait for each other.
     job = await tx.actors.hold(snapshot.job)
+    await tx.snapshots.replayed(graph, consumed)
+    lag = instant_of(await _committed(tx)) - instant_of(consumed)
     if lag > lag_max or job is None or job.state is not JobState.CREATING:
         return False
     await tx.snapshots.merge(graph)
@@ -104,10 +105,10 @@ async def build_index(world: World, view: GraphView, *, term: Term) -> None:
             await _index_failed(world, view, plan.id, error, term=term)
             return
     async with world.stores.begin(term) as tx:
-        await tx.snapshots.index_built(graph)
         if snapshot is not None:
             parameters = SystemParameters.of(await tx.parameters.all())
             await _replayed(tx, graph, snapshot.epoch, lag_max=lag_max(parameters), now=world.clock.now())
+        await tx.snapshots.index_built(graph)
 
 
 async def _index_failed(world: World, view: GraphView, job: JobId, error: MetaError, *, term: Term) -> None:

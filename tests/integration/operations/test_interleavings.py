@@ -1,28 +1,31 @@
 """Two transactions in the order in which they once hurt each other."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import psycopg
 import pytest
 
-from service.domain.barrier import Inject
+from service.domain.barrier import Commit, GraphStatus, Inject
 from service.domain.errors import Conflict
 from service.domain.job import JobEvent
 from service.meta_store.commands import PostgresCommands
-from service.operations import jobs, limits, secrets
+from service.operations import commands, jobs, limits, secrets, snapshots
 from service.operations.parameters import alter
 from service.protocol.barrier import BarrierKind
-from service.protocol.ids import DATABASE_GRAPH, RelationId
+from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, JobId, RelationId
 from tests.support.http import StillClock
 from tests.support.leading import Leader, leading
-from tests.support.meta_store import NOW, WORKER, new_table
+from tests.support.meta_store import NOW, WORKER, collected, new_table, report, scan_of
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.postgres
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -77,6 +80,146 @@ def waiting_for_a_lock(database_url: str) -> bool:
     query = "select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
     with psycopg.connect(database_url) as connection:
         return bool(connection.execute(query).fetchall())
+
+
+@asynccontextmanager
+async def waited_for(database_url: str, other: Coroutine[Any, Any, T]) -> AsyncGenerator[asyncio.Task[T]]:
+    """Run `other` until it waits for a lock of the transaction that is open around this block, or ends without."""
+    task = asyncio.create_task(other)
+    waits = partial(waiting_for_a_lock, database_url)
+    await asyncio.to_thread(until, lambda: task.done() or waits(), what="it waits for a lock")
+    yield task
+
+
+@pytest.mark.parametrize("finished", [False, True])
+async def test_a_limit_and_the_commit_of_an_earlier_one_wait_for_each_other_in_one_order(
+    leader: Leader, database_url: str, *, finished: bool
+) -> None:
+    """The commit takes the scans and then writes the job's progress, or finishes the job."""
+    (job,), _ = await leader.add_views(1, named="m")
+    await leader.barrier()
+    await limits.throttle_job(leader.world, job, 5, asked_by="a test")
+    scan = await scan_of(leader.stores, job)
+    await leader.injected(*[report(actor.id, scan.id, 7, finished=finished) for actor in scan.actors])
+    async with leader.stores.begin() as asking:
+        await limits.scans_of(asking, job)
+        async with waited_for(database_url, leader.look()) as commit:
+            await asking.limits.hold([scan.id])
+    assert isinstance(await commit, Commit)
+
+
+async def test_a_limit_does_not_hold_up_a_commit_that_writes_progress(leader: Leader) -> None:
+    (job,), _ = await leader.add_views(1, named="m")
+    await leader.barrier()
+    scan = await scan_of(leader.stores, job)
+    await leader.queue(None)
+    await leader.injected(*[report(actor.id, scan.id, 7) for actor in scan.actors])
+    async with leader.stores.begin() as asking, asyncio.timeout(10):
+        await limits.scans_of(asking, job)
+        assert isinstance(await leader.look(), Commit)
+
+
+@dataclass(frozen=True)
+class Decoupled:
+    """A job in a graph of its own."""
+
+    job: JobId
+    graph: GraphId
+
+
+@pytest.fixture
+async def decoupled(leader: Leader) -> Decoupled:
+    (job,), _ = await leader.add_views(1, named="m")
+    async with leader.stores.begin() as tx:
+        begun = await tx.snapshots.begin(job, indexed=True)
+        await tx.graphs.set_status(begun.graph, GraphStatus.WAITING, now=NOW)
+        await tx.graphs.set_status(begun.graph, GraphStatus.RUNNING, now=NOW, worker=WORKER)
+    return Decoupled(job, begun.graph)
+
+
+async def test_a_limit_and_a_replay_wait_for_each_other_in_one_order(
+    leader: Leader, decoupled: Decoupled, database_url: str
+) -> None:
+    """The replay's commit, which may merge the job, needs the job and what is kept of its snapshot."""
+
+    async def replay() -> None:
+        answer = collected(1).model_copy(update={"graph": decoupled.graph, "consumed": Epoch(1)})
+        async with leader.stores.begin() as tx:
+            await snapshots.follow(tx, decoupled.graph, [answer], lag_max=timedelta(0), now=NOW)
+
+    async with leader.stores.begin() as asking:
+        await limits.scans_of(asking, decoupled.job)
+        async with waited_for(database_url, replay()) as replaying:
+            assert await asking.snapshots.unmerged() == [decoupled.graph]
+    await replaying
+
+
+async def test_a_recovery_and_a_replay_that_merges_wait_for_each_other_in_one_order(
+    leader: Leader, decoupled: Decoupled, database_url: str
+) -> None:
+    """The replay's commit has the graph's row, and goes on to that of the database graph."""
+    async with leader.stores.begin() as replaying:
+        await replaying.graphs.set_paused(decoupled.graph, paused=False, now=NOW)
+        async with waited_for(database_url, commands.recover(leader.world, asked_by="a test")) as recovery:
+            await replaying.snapshots.replayed(decoupled.graph, Epoch(1))
+            await replaying.snapshots.merge(decoupled.graph)
+    await recovery
+
+
+async def test_a_recovery_and_the_end_of_a_graph_wait_for_each_other_in_one_order(
+    leader: Leader, decoupled: Decoupled, database_url: str
+) -> None:
+    async def retire() -> None:
+        async with leader.stores.begin() as tx:
+            await tx.snapshots.retire(decoupled.graph)
+
+    async with leader.stores.begin() as recovering:
+        await recovering.graphs.ask_recovery(decoupled.graph, "a test")
+        async with waited_for(database_url, retire()) as retiring:
+            await recovering.graphs.ask_recovery(DATABASE_GRAPH, "a test")
+    await retiring
+
+
+async def test_a_job_stays_in_its_graph_while_that_is_asked_of_it(
+    leader: Leader, decoupled: Decoupled, database_url: str
+) -> None:
+    """I4: the command is for the graph that the job is in."""
+
+    async def retire() -> None:
+        async with leader.stores.begin() as tx:
+            await tx.snapshots.retire(decoupled.graph)
+
+    async with leader.stores.begin() as asking:
+        assert await asking.snapshots.graphs_of([decoupled.job]) == {decoupled.job: decoupled.graph}
+        async with waited_for(database_url, retire()) as retiring:
+            assert not retiring.done()
+    await retiring
+
+
+async def test_two_cancels_of_the_same_jobs_wait_for_each_other_in_one_order(leader: Leader, database_url: str) -> None:
+    (low, high), _ = await leader.add_views(2, named="m")
+    async with leader.stores.begin() as first:
+        await first.jobs.move(low, JobEvent.CANCEL_ASKED, now=NOW)
+        cancel = jobs.cancel(leader.world, [high, low], asked_by="a test")
+        async with waited_for(database_url, cancel) as second:
+            await first.jobs.move(high, JobEvent.CANCEL_ASKED, now=NOW)
+    assert await second == []
+
+
+async def test_progress_and_a_cancel_of_several_jobs_wait_for_each_other_in_one_order(
+    leader: Leader, database_url: str
+) -> None:
+    (low, high), _ = await leader.add_views(2, named="m")
+
+    async def store() -> None:
+        async with leader.stores.begin() as tx:
+            await tx.fragments.store_texts({high: {"text": "2%"}, low: {"text": "1%"}})
+
+    async with leader.stores.begin() as cancelling:
+        await cancelling.actors.hold(low)
+        async with waited_for(database_url, store()) as storing:
+            await cancelling.actors.hold(high)
+    await storing
 
 
 async def test_c15_a_flush_that_comes_while_a_barrier_is_made_rides_on_a_checkpoint(
