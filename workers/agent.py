@@ -188,6 +188,9 @@ class Agent:
             self._keep_trying(lambda: self.client.respond(self.registration.worker, response))
         except StaleWorkerError:
             self.stop.set()
+        except Exception:
+            # One answer that the service does not take must not end the epochs of all graphs (I13).
+            log.exception("response.failed", request=request.id)
 
     def _keep_trying(self, call: Callable[[], T]) -> T:
         """Repeat `call` until the service answers it. A worker outlives a restart of the service.

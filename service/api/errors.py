@@ -19,6 +19,7 @@ from starlette.routing import Match
 from service.domain.errors import (
     Conflict,
     Deposed,
+    Exhausted,
     Fenced,
     Invalid,
     MetaError,
@@ -84,6 +85,7 @@ KINDS: Final[Mapping[type[MetaError], Kind]] = MappingProxyType(
         Fenced: Kind("fenced", 410, "You are no longer who you were"),
         UnderRecovery: Kind("under-recovery", 503, "The graph is recovering"),
         Unreachable: Kind("unreachable", 503, "A host that the request names does not answer"),
+        Exhausted: Kind("exhausted", 503, "A store lacks space, memory or time"),
         Unavailable: UNAVAILABLE,
     }
 )

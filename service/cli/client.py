@@ -75,7 +75,11 @@ class Service:
 
     def readiness(self) -> Mapping[str, Any]:
         """Return the answer of `/readyz`, ready or not."""
-        return self.http.get("/readyz").json()
+        response = self.http.get("/readyz")
+        try:
+            return response.json()
+        except ValueError:
+            raise RefusedError(problem_of(response), response.status_code) from None
 
     def not_ready(self) -> str:
         """Return the service's failed checks, in one line."""
@@ -90,7 +94,7 @@ class Service:
         response = self.http.request(method, path, params=given, json=body)
         if response.is_success:
             return response.json()
-        raise RefusedError(_problem(response), response.status_code)
+        raise RefusedError(problem_of(response), response.status_code)
 
 
 def open_http(url: str, token: str | None) -> httpx.Client:
@@ -113,7 +117,8 @@ def connected(url: str, token: str | None) -> Generator[Service]:
         raise typer.Exit(ExitCode.UNAVAILABLE) from None
 
 
-def _problem(response: httpx.Response) -> Mapping[str, Any]:
+def problem_of(response: httpx.Response) -> Mapping[str, Any]:
+    """Return the problem that an answer describes, or its status if it describes none."""
     try:
         problem = response.json()
     except ValueError:

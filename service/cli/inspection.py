@@ -1,19 +1,21 @@
 """Read-only commands: the state of the service, plans, sources, workers, events."""
 
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import httpx
 import typer
 
 from service.cli import output
-from service.cli.client import DEFAULT_URL, ExitCode, Service, connected
+from service.cli.client import DEFAULT_URL, ExitCode, RefusedError, Service, connected, problem_of
 from service.cli.options import Json, Token, Url
 
 commands = typer.Typer()
+_RECONNECT_SECONDS: Final = 0.5
 
 
 @commands.command()
@@ -204,15 +206,19 @@ def _past(service: Service, after: int) -> Iterator[Mapping[str, Any]]:
 
 
 def _followed(service: Service, after: int) -> Iterator[Mapping[str, Any]]:
-    """Yield events as they happen. A cut stream is resumed after its last event."""
+    """Yield events as they happen. A cut stream is resumed after its last event, a moment later."""
+    pause = threading.Event()
     while True:
         with (
             suppress(httpx.RemoteProtocolError),
             service.http.stream("GET", "/v1/events", params={"after": after}) as answer,
         ):
-            answer.raise_for_status()
+            if not answer.is_success:
+                answer.read()
+                raise RefusedError(problem_of(answer), answer.status_code)
             for line in answer.iter_lines():
                 if line.startswith("data: "):
                     event = json.loads(line.removeprefix("data: "))
                     after = event["id"]
                     yield event
+        pause.wait(_RECONNECT_SECONDS)

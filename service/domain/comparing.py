@@ -1,9 +1,9 @@
-"""Comparing a table with the external one that it follows, while both change: what is a part, and what truly differs.
+"""Compare a followed table with its external table while both change.
 
-A part of the external table is read in one statement, and what follows it is read once the log has been applied up to
-where it then ended. Keys that differ may have changed in between: they are read again, on both sides, until they are
-equal, or the same on both sides as the time before, and then they truly differ. Source: the reconciliation of pgCopyDB
-and `pt-table-checksum`, with the log's position in the place of locks. Pure.
+A part of the external table is read in one statement. The follower's part is read once the log has been applied up to
+its end at that moment. Keys that differ may have changed in between, so both sides read them again. A key is settled if
+both sides are equal, or if both sides are the same as the time before: then it truly differs. Source: the
+reconciliation of pgCopyDB and `pt-table-checksum`, with the log's position in place of locks. Pure.
 """
 
 from collections.abc import Mapping
@@ -28,8 +28,8 @@ KEPT_MAX: Final = 10_000
 class Part:
     """The rows whose key is after `after` and up to `upto`, in the server's order; None is without a bound.
 
-    If the two servers order keys differently, or a range holds too many rows, a part has the rows of the vnodes from
-    `first` to `last` instead.
+    If the two servers order keys differently, or if a range has too many rows, a part has only the rows of the vnodes
+    from `first` to `last`.
     """
 
     after: Key | None = None
@@ -39,7 +39,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """How many rows, and the sum of their digests."""
+    """The number of rows, and the sum of their digests."""
 
     rows: int = 0
     total: int = 0
@@ -53,7 +53,7 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What was read of one key, there and here: a digest, or None where there is no row."""
+    """The digests of one key in the external table (`wanted`) and in the follower (`held`); None if there is no row."""
 
     wanted: int | None
     held: int | None
@@ -65,26 +65,26 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """`differing` truly differ, with what was read of them; of `open` nothing can be said yet."""
+    """The result of a repeated read: `differing` keys truly differ, `open` keys have to be read again."""
 
     differing: Mapping[Key, Pair] = field(default_factory=dict[Key, Pair])
     open: Mapping[Key, Pair] = field(default_factory=dict[Key, Pair])
 
 
 def pairs(wanted: Rows, held: Rows) -> dict[Key, Pair]:
-    """Return what was read of every key that differs."""
+    """Return the digests of every key whose rows differ."""
     found = {key: Pair(wanted.get(key), held.get(key)) for key in wanted.keys() | held.keys()}
     return {key: pair for key, pair in found.items() if not pair.equal}
 
 
 def settled(before: Mapping[Key, Pair], now: Mapping[Key, Pair]) -> Settled:
-    """Tell keys that differ as they did before from those that changed since."""
+    """Split the keys that still differ: those with the same digests as `before` truly differ, the others are open."""
     same = {key: pair for key, pair in now.items() if before.get(key) == pair}
     return Settled(same, {key: pair for key, pair in now.items() if key not in same})
 
 
 def cut(part: Part, vnode_count: int, rows: int) -> list[Part]:
-    """Cut a part of about so many rows by vnode. A part of one vnode is returned as it is."""
+    """Split a part of about `rows` rows into parts by vnode. A part of one vnode is returned unchanged."""
     first, last = part.vnodes or (0, vnode_count - 1)
     count = min(max(ceil(rows / PART_ROWS), 1), last - first + 1)
     return [replace(part, vnodes=(first + low, first + high)) for ((low, high),) in blocks(last - first + 1, count)]

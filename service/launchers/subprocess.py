@@ -161,15 +161,23 @@ class SubprocessLauncher:
         return Ended(worker, graph, reason, failures=restarts.died_young, wait=wait)
 
     def _end_leftovers(self) -> list[Ended]:
-        """End the workers of a service that was killed. Done once, in the first tick."""
+        """End the workers of a service that was killed. Done once, in the first tick, also for a worker that the kernel
+        keeps: its graph is fenced, and its process must not keep others from being started.
+        """
         if self._looked_for_leftovers:
             return []
+        self._looked_for_leftovers = True
         ended: list[Ended] = []
         for home in abandoned_homes(self._settings.data_dir):
-            home.clear()
+            try:
+                home.clear()
+            except TimeoutError as error:
+                # The next service tries again.
+                home.lock.close()
+                _log.warning("worker.not_ended", worker=home.worker, error=str(error))
+                continue
             _log.warning("worker.leftover_ended", worker=home.worker)
             ended.append(Ended(home.worker, None, "its service was killed"))
-        self._looked_for_leftovers = True
         return ended
 
     def _launch(self, graph: GraphId) -> Iterator[Ended]:
@@ -219,7 +227,10 @@ class SubprocessLauncher:
                 running.ask(self._clock.monotonic())
             for graph, running in self._running.items():
                 wait_for_end(running.process.pid, max(deadline - self._clock.monotonic(), 0))
-                self._ended(graph, running, running.clear())
+                try:
+                    self._ended(graph, running, running.clear())
+                except TimeoutError as error:
+                    _log.warning("worker.not_ended", worker=running.worker, graph=graph, error=str(error))
             self._running = {}
 
     def _log_of(self, worker: WorkerId) -> Path:

@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from service.launchers import worker_home
 from service.launchers.processes import wait_for_end
 from service.launchers.subprocess import SubprocessLauncher
 from service.launchers.worker_environment import WorkerSettings
+from service.launchers.worker_home import make_home
 from service.ports.launcher import Ended
 from service.protocol.ids import DATABASE_GRAPH, GraphId, WorkerId
 
@@ -319,6 +321,26 @@ async def test_the_worker_of_a_killed_service_is_ended_by_the_next(
     assert [home.name for home in (tmp_path / "data" / "workers").iterdir()] == [_worker(successor)]
     assert not _kept(orphan)
     assert _kept(successor)
+
+
+async def test_a_leftover_that_the_kernel_keeps_holds_up_no_other_worker(
+    launch: Callable[..., SubprocessLauncher], ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I13."""
+    for name in ("kept", "other"):
+        home = make_home(tmp_path / "data", WorkerId(name), {})
+        home.lock.close()
+    end = worker_home.end_processes
+
+    def ending(worker: WorkerId, session: int | None = None) -> None:
+        if worker == "kept":
+            raise TimeoutError("a process does not end")
+        end(worker, session)
+
+    monkeypatch.setattr(worker_home, "end_processes", ending)
+    launcher = launch()
+    assert await look(launcher) == ["other"]
+    assert len(_alive(_report(ready))) == 3
 
 
 async def test_the_worker_of_a_living_service_is_left_alone(

@@ -10,6 +10,7 @@ from service.api.errors import KINDS, kind_of
 from service.domain.errors import (
     Conflict,
     Deposed,
+    Exhausted,
     Fenced,
     Invalid,
     MetaError,
@@ -38,6 +39,7 @@ CASES = [
     (UnderRecovery("worker lost"), 503, "under-recovery"),
     (Unreachable("no", 6.0), 503, "unreachable"),
     (Unavailable("no"), 503, "unavailable"),
+    (Exhausted("no"), 503, "exhausted"),
 ]
 
 

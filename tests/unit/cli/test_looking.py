@@ -5,6 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
+from service.cli.client import ExitCode
 from tests.support.canned_service import Command, Routes
 
 READY = {"status": "ok", "checks": {"leader": "ok", "worker": "ok"}}
@@ -83,6 +84,22 @@ def test_events_are_followed_over_a_cut_stream(command: Command, routes: Routes)
     ended = command("events", "--follow")
     assert [line.split()[0] for line in ended.stdout.splitlines()] == ["1", "2"]
     assert [call[1] for call in routes.calls] == [f"/v1/events?after={n}" for n in (0, 1, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("call", "answer", "said"),
+    [
+        (("events", "--follow"), httpx.Response(401, json={"detail": "send a token"}), "send a token"),
+        (("status",), httpx.Response(502, text="<html>"), "the service answered 502"),
+    ],
+)
+def test_what_is_no_answer_of_a_service_ends_with_a_message(
+    command: Command, routes: Routes, call: tuple[str, ...], answer: httpx.Response, said: str
+) -> None:
+    routes.on("GET", "/v1/events" if call[0] == "events" else "/readyz", answer)
+    ended = command(*call)
+    assert ended.exit_code in {ExitCode.REFUSED, ExitCode.UNAVAILABLE}
+    assert said in ended.stderr
 
 
 @pytest.mark.parametrize(
