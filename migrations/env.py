@@ -10,9 +10,9 @@ from alembic import context
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.pool import NullPool
 
-from service.meta_store.all_models import METADATA
 from service.meta_store.engine import psycopg_url
-from service.meta_store.models import SCHEMA
+from service.meta_store.schema.all_tables import METADATA
+from service.meta_store.schema.core import SCHEMA
 
 DEPLOYER_LOCK: Final = 7_142_609_315_448_001
 """Any number that nobody else in the database locks; two deployers queue on it."""

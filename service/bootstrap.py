@@ -46,7 +46,7 @@ from service.meta_store.engine import connect
 from service.meta_store.migrate import migrate
 from service.meta_store.secrets import remembered
 from service.meta_store.stores import PostgresStores
-from service.operations.readiness import Readiness
+from service.operations.status.readiness import Readiness
 from service.operations.world import World
 from service.parsing.pool import ParserProcesses
 from service.ports.launcher import Launcher

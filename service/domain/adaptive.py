@@ -10,7 +10,7 @@ for Congestion Avoidance in Computer Networks", 1989). The details are TCP's, wi
 - A limit that history does not use is not raised (RFC 7661), because it would be far off when it is needed.
 - Steps grow after a long time without a decrease (H-TCP, Leith and Shorten 2004), to find a capacity that came back.
 
-A limit is in rows per second and actor. Next: `service.operations.adaptive`.
+A limit is in rows per second and actor. Next: `service.operations.upkeep.adaptive`.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,7 +1,7 @@
 """Measure how long this process could not notice a worker's heartbeats: it was frozen or without its meta store.
 
 A worker is evicted after it was silent for its lease *while this process could have heard it*. Next:
-`service.operations.launching`.
+`service.operations.upkeep.launching`.
 """
 
 from dataclasses import dataclass, field

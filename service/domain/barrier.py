@@ -1,4 +1,4 @@
-"""Decide what to do with one graph now: the whole barrier policy. Next: `service.operations.barriers`.
+"""Decide what to do with one graph now: the whole barrier policy. Next: `service.operations.barriers.advance`.
 
 A graph's life is *inject -> collect -> commit -> publish*, one barrier at a time. The policy is level-triggered: it
 reads the recorded state and returns the one next effect. A missed wake-up therefore costs latency and never

@@ -1,7 +1,7 @@
 """Which loops a service runs: one that holds the lease, those that make each graph's barriers while it does, and the
 chores.
 
-Next: `service.operations.barriers`.
+Next: `service.operations.barriers.advance`.
 """
 
 import asyncio
@@ -16,17 +16,11 @@ from service.domain.errors import Deposed, NotFound
 from service.domain.leadership import RENEW_EVERY, Leadership
 from service.domain.set_aside import SetAside
 from service.loops.periodic import Pauses, run_periodically
-from service.operations import (
-    adaptive,
-    barriers,
-    idempotency,
-    launching,
-    leadership,
-    maintenance,
-    queue,
-    recovery,
-    source_upkeep,
-)
+from service.operations import idempotency
+from service.operations.barriers import advance, leadership, recovery
+from service.operations.jobs import queue
+from service.operations.sources import upkeep
+from service.operations.upkeep import adaptive, launching, maintenance
 from service.operations.world import World
 from service.ports.launcher import Launcher
 from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, RelationId, Term
@@ -165,7 +159,7 @@ class Schedule:
         while True:
             heard = self.world.signals.heard(graph)
             try:
-                effects = await barriers.proceed(self.world, graph, term=term)
+                effects = await advance.proceed(self.world, graph, term=term)
             except Deposed:
                 self.leading = None
                 raise
@@ -211,9 +205,9 @@ class Schedule:
         """See to external databases. Beside everything else: one that is away takes its time to say so."""
         heard = self.world.signals.heard(Chore.MIND_SOURCES)
         term = self._term()
-        if term is not None and await source_upkeep.there_are_some(self.world):
-            await source_upkeep.clean_up(self.world, term=term)
-            await source_upkeep.watch(self.world, term=term)
+        if term is not None and await upkeep.there_are_some(self.world):
+            await upkeep.clean_up(self.world, term=term)
+            await upkeep.watch(self.world, term=term)
             return
         wait = _NO_SOURCES_AT_LEAST.total_seconds()
         await self.world.signals.wait(wait, topic=Chore.MIND_SOURCES, since=heard)

@@ -8,7 +8,7 @@ from sqlalchemy import delete, func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.meta_store.documents import document
-from service.meta_store.models import event as events
+from service.meta_store.schema.core import event as events
 from service.ports.records import Event, Json
 
 KEPT: Final = 100_000

@@ -14,8 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.errors import Conflict
 from service.meta_store.documents import among, document
-from service.meta_store.models import KEY_CLAIM, KEY_UNANSWERED, idempotency_key
-from service.meta_store.models import statement as statements
+from service.meta_store.schema.core import KEY_CLAIM, KEY_UNANSWERED, idempotency_key
+from service.meta_store.schema.core import statement as statements
 from service.ports.records import Claim, Json
 from service.protocol.ids import StatementId
 

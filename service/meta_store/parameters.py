@@ -7,7 +7,7 @@ from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.meta_store.models import secret, system_parameter
+from service.meta_store.schema.core import secret, system_parameter
 
 _ALL: Final = select(system_parameter.c.name, system_parameter.c.value)
 

@@ -10,9 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.domain.errors import Conflict
 from service.domain.job import CREATING, TERMINAL, JobState
 from service.meta_store.documents import among
-from service.meta_store.models import TAKEN, view_reference
-from service.meta_store.models import job as job_table
-from service.meta_store.models import relation as relations
+from service.meta_store.schema.core import TAKEN, view_reference
+from service.meta_store.schema.core import job as job_table
+from service.meta_store.schema.core import relation as relations
 from service.protocol.ids import RelationId
 from service.protocol.relation import RelationKind
 

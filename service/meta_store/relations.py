@@ -8,8 +8,8 @@ from sqlalchemy.dialects.postgresql import JSONB, aggregate_order_by
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.meta_store.documents import among
-from service.meta_store.models import relation as relations
-from service.meta_store.models import relation_column
+from service.meta_store.schema.core import relation as relations
+from service.meta_store.schema.core import relation_column
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import RelationId
 from service.protocol.relation import Relation, RelationKind

@@ -5,7 +5,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service.meta_store.engine import translated
-from service.meta_store.models import secret
+from service.meta_store.schema.core import secret
 
 
 async def remembered(engine: AsyncEngine, name: str, *, proposed: str) -> str:

@@ -6,26 +6,26 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from service.meta_store.actors import PostgresActors
-from service.meta_store.barriers import PostgresBarriers
-from service.meta_store.catalog import PostgresCatalog
-from service.meta_store.commands import PostgresCommands
+from service.meta_store.barriers.barriers import PostgresBarriers
+from service.meta_store.barriers.commands import PostgresCommands
+from service.meta_store.barriers.graphs import PostgresGraphs
+from service.meta_store.barriers.leases import PostgresLeases, assert_term
+from service.meta_store.barriers.requests import PostgresRequests
+from service.meta_store.barriers.statements import PostgresStatements
+from service.meta_store.barriers.workers import PostgresWorkers
+from service.meta_store.catalog.catalog import PostgresCatalog
+from service.meta_store.catalog.logical_views import PostgresLogicalViews
 from service.meta_store.engine import translated
 from service.meta_store.events import PostgresEvents
-from service.meta_store.following import PostgresFollowing, PostgresSourceCleanups
-from service.meta_store.fragments import PostgresFragments
-from service.meta_store.graphs import PostgresGraphs
-from service.meta_store.jobs import PostgresJobs
+from service.meta_store.jobs.actors import PostgresActors
+from service.meta_store.jobs.fragments import PostgresFragments
+from service.meta_store.jobs.jobs import PostgresJobs
+from service.meta_store.jobs.limits import PostgresLimits
+from service.meta_store.jobs.snapshots import PostgresSnapshots
 from service.meta_store.keys import PostgresKeys
-from service.meta_store.leases import PostgresLeases, assert_term
-from service.meta_store.limits import PostgresLimits
-from service.meta_store.logical_views import PostgresLogicalViews
 from service.meta_store.parameters import PostgresParameters
-from service.meta_store.requests import PostgresRequests
-from service.meta_store.snapshots import PostgresSnapshots
-from service.meta_store.sources import PostgresSecrets, PostgresSources
-from service.meta_store.statements import PostgresStatements
-from service.meta_store.workers import PostgresWorkers
+from service.meta_store.sources.followed_tables import PostgresFollowing, PostgresSourceCleanups
+from service.meta_store.sources.sources import PostgresSecrets, PostgresSources
 from service.ports.meta_store import Transaction
 from service.protocol.ids import Term
 

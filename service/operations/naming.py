@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from service.domain.errors import Conflict
 from service.domain.job import JobState
-from service.operations.waiting import until
+from service.operations.polling import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry, LogicalView

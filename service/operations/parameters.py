@@ -10,9 +10,9 @@ from typing import Final
 from service.domain.errors import Invalid
 from service.domain.parameters import SystemParameters, parse_system_parameter
 from service.domain.probes import LENGTH_MAX, parse_probe_url
-from service.operations.beside import parsed
+from service.operations.offload import parsed
 from service.operations.world import World
-from service.sql.statements import Select
+from service.sql.statements.ast import Select
 
 HTTP_PROBE: Final = "backfill_auto_probe_http"
 SQL_PROBE: Final = "backfill_auto_probe_sql"

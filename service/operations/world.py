@@ -15,7 +15,7 @@ from service.domain.exhaustion import Suspects
 from service.domain.overhead import Overhead
 from service.domain.reach import ANY, HostRules
 from service.domain.uploading import Spool
-from service.operations.together import Together
+from service.operations.shared_reads import Together
 from service.operations.turns import Turns
 from service.ports.clock import Clock
 from service.ports.columnar import ColumnarBodies

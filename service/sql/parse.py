@@ -9,7 +9,9 @@ from types import MappingProxyType
 from typing import Final
 
 from service.domain.errors import Invalid
-from service.sql.commands import (
+from service.sql.dml.bind import parse_constants, parse_delete, parse_insert, parse_update
+from service.sql.statements.ast import CreateMaterializedView, Explain, ExplainBackfill, Flush, Recover, Statement
+from service.sql.statements.commands import (
     parse_alter,
     parse_cancel,
     parse_describe,
@@ -18,16 +20,14 @@ from service.sql.commands import (
     parse_show,
     parse_wait,
 )
-from service.sql.cursor import Cursor
-from service.sql.dml import parse_constants, parse_delete, parse_insert, parse_update
-from service.sql.logical import parse_create_logical_view
-from service.sql.secrets import parse_create_secret
-from service.sql.select import parse_select
-from service.sql.sources import parse_create_source
-from service.sql.statements import CreateMaterializedView, Explain, ExplainBackfill, Flush, Recover, Statement
-from service.sql.tables import parse_create_table
-from service.sql.tokens import Token, TokenKind, syntax_error, tokenize
-from service.sql.views import parse_create_view
+from service.sql.statements.logical import parse_create_logical_view
+from service.sql.statements.secrets import parse_create_secret
+from service.sql.statements.select import parse_select
+from service.sql.statements.sources import parse_create_source
+from service.sql.statements.tables import parse_create_table
+from service.sql.text.cursor import Cursor
+from service.sql.text.tokens import Token, TokenKind, syntax_error, tokenize
+from service.sql.views.bind import parse_create_view
 
 _NOT_SUPPORTED: Final = frozenset(
     """abort analyze begin call checkpoint close cluster comment commit copy deallocate declare discard do end execute

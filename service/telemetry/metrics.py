@@ -2,8 +2,8 @@
 
 There are two kinds of metrics. *Counted* ones grow while this process, as the leader, commits and publishes epochs.
 Like every Prometheus counter they start at zero with the process. `Metrics.committed` and `Metrics.published` count
-them. *Measured* ones are passed in at scrape time by `service.operations.measuring`. It reads them from the meta store,
-so they are right in every service process.
+them. *Measured* ones are passed in at scrape time by `service.operations.status.gauges`. It reads them from the meta
+store, so they are right in every service process.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -16,9 +16,10 @@ from pyspark.sql import SparkSession
 from sqlglot import exp
 
 from service.protocol.columns import TypeName
-from service.sql import audit, casts, comparing, expressions, operators, special, typed
-from service.sql.functions import call
-from service.sql.typed import number
+from service.sql.expressions import casts, comparing, operators, scalar, special, typed
+from service.sql.expressions.functions import call
+from service.sql.expressions.typed import number
+from service.sql.views import audit
 from tests.differential import worlds
 from tests.differential.examine import KNOWN, examine, shown
 from tests.differential.worlds import Language, draw
@@ -45,7 +46,7 @@ def _d3_sums(_: pytest.MonkeyPatch, spark: SparkSession) -> None:
 
 
 def _d3_choices(patch: pytest.MonkeyPatch, _: SparkSession) -> None:
-    for module in (special, expressions, operators):
+    for module in (special, scalar, operators):
         patch.setattr(module, "common", typed.widest)
 
 
@@ -78,7 +79,7 @@ def _d8(patch: pytest.MonkeyPatch, _: SparkSession) -> None:
         column, key = expression.strip("()").split(" ->> ")
         return typed.Typed(f"get_json_object(`{column.strip(chr(34))}`, concat('$.', {key}))", kind, position)
 
-    patch.setattr(expressions.Scope, "computed_by_store", by_spark)
+    patch.setattr(scalar.Scope, "computed_by_store", by_spark)
     patch.setattr(audit, "WORDS", audit.WORDS | {"get_json_object"})
 
 
@@ -89,7 +90,7 @@ def _d9(patch: pytest.MonkeyPatch, _: SparkSession) -> None:
         length = [scope.argument(node, "length")] if node.args.get("length") else []
         return call("substring", [scope.argument(node), first, *length], place)
 
-    binders: Any = expressions._BINDERS  # pyright: ignore[reportPrivateUsage]
+    binders: Any = scalar._BINDERS  # pyright: ignore[reportPrivateUsage]
     patch.setitem(binders, exp.Substring, position)
 
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from schemathesis import checks
 
 from service.api.app import create_app
-from service.operations.bulk import Form
+from service.operations.rows.bulk import Form
 from service.operations.world import World
 from tests.support.http import OPEN, Checks
 

@@ -9,13 +9,13 @@ from sqlalchemy import event, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from service.domain.job import CREATING, JobState
-from service.meta_store.barriers import KEPT
+from service.meta_store.barriers.barriers import KEPT
+from service.meta_store.barriers.leases import assert_term
 from service.meta_store.documents import among
-from service.meta_store.leases import assert_term
-from service.meta_store.models import job
+from service.meta_store.schema.core import job
 from service.meta_store.stores import PostgresStores, PostgresTransaction
-from service.operations import status
-from service.operations.effects import store_progress
+from service.operations.barriers.effects import store_progress
+from service.operations.status import listing
 from service.ports.meta_store import Transaction
 from service.protocol.dml import Delete, StatementResult
 from service.protocol.ids import DATABASE_GRAPH, Epoch, StatementId
@@ -285,7 +285,7 @@ async def test_the_progress_of_many_jobs_takes_a_handful_of_statements(engine: A
     await queue(engine)
     world = world_of(PostgresStores(engine))
     counted = Statements(engine)
-    listed = await status.ddl_progress(world)
+    listed = await listing.ddl_progress(world)
     assert (len(listed), listed[-1].queue_place) == (IDLE + 1, IDLE)
     assert len(counted.texts) <= 10
 

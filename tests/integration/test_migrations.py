@@ -14,10 +14,10 @@ from sqlalchemy import Engine, create_engine, inspect, text
 from sqlalchemy.pool import NullPool
 
 from service.domain.errors import Unavailable
-from service.meta_store.all_models import METADATA
 from service.meta_store.engine import psycopg_url
 from service.meta_store.migrate import configuration, migrate
-from service.meta_store.models import SCHEMA
+from service.meta_store.schema.all_tables import METADATA
+from service.meta_store.schema.core import SCHEMA
 
 pytestmark = pytest.mark.postgres
 

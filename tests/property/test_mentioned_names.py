@@ -4,7 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from service.domain.errors import Invalid
-from service.sql.tokens import TokenKind, mentioned, tokenize
+from service.sql.text.tokens import TokenKind, mentioned, tokenize
 
 PIECES = st.sampled_from(
     ['"', '""', "'", "''", "$$", "$a$", "--", "/*", "*/", "\n", " ", ",", "(", ".", "é", "A", "b", "_1", "$", "9", "E'"]

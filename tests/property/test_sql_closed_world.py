@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from service.domain.errors import Conflict, Invalid, NotFound
 from service.protocol.plan import Stateless
 from service.protocol.relation import Relation
-from service.sql.audit import WORDS, UnsafeError, audit
-from service.sql.dml import bind_delete, bind_insert, bind_update
-from service.sql.functions import FUNCTIONS
+from service.sql.dml.bind import bind_delete, bind_insert, bind_update
+from service.sql.expressions.functions import FUNCTIONS
+from service.sql.expressions.special import SPECIAL
 from service.sql.parse import parse
-from service.sql.special import SPECIAL
-from service.sql.statements import CreateMaterializedView, CreateTable, Delete, Insert, Update
-from service.sql.tables import table_relation
-from service.sql.views import BoundView, bind_view
+from service.sql.statements.ast import CreateMaterializedView, CreateTable, Delete, Insert, Update
+from service.sql.statements.tables import table_relation
+from service.sql.views.audit import WORDS, UnsafeError, audit
+from service.sql.views.bind import BoundView, bind_view
 
 CREATED = parse(
     'create table t (id bigint primary key, a int, b text not null, d double precision, j jsonb, "Q q" text)'

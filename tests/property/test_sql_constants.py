@@ -5,10 +5,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from service.domain.errors import Invalid, NotFound
-from service.sql.dml import BoundInsert, bind_insert
+from service.sql.dml.bind import BoundInsert, bind_insert
 from service.sql.parse import parse
-from service.sql.statements import CreateTable, Insert
-from service.sql.tables import table_relation
+from service.sql.statements.ast import CreateTable, Insert
+from service.sql.statements.tables import table_relation
 
 CREATED = parse('create table t (id bigint primary key, b text not null, n numeric(12,2), "values (1" boolean)')
 assert isinstance(CREATED, CreateTable)

@@ -11,8 +11,9 @@ from service.domain.errors import MetaError, Unavailable
 from service.domain.leadership import RENEW_EVERY
 from service.loops.periodic import Pauses
 from service.loops.schedule import ATTEND_EVERY, Schedule
-from service.operations import idempotency, leadership
-from service.operations.together import Read, Together
+from service.operations import idempotency
+from service.operations.barriers import leadership
+from service.operations.shared_reads import Read, Together
 from service.operations.world import World
 from service.ports.launcher import Launcher
 from service.ports.meta_store import Transaction

@@ -24,7 +24,8 @@ from service.domain.errors import MetaError
 from service.domain.job import JobState
 from service.loops import schedule
 from service.loops.periodic import Pauses
-from service.operations import snapshots, waiting
+from service.operations import polling
+from service.operations.jobs import snapshots
 from service.ports.launcher import Ended
 from service.protocol.barrier import Barrier
 from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, WorkerId
@@ -472,7 +473,7 @@ def _simulated(kernel: Kernel, sizes: tuple[tuple[Any, str, Any], ...]) -> Gener
         *sizes,
         (dml, "SLICE_ROWS", 3),
         # Whoever waits looks again at every signal; without one, a second more or less only costs time.
-        (waiting, "REREAD", timedelta(seconds=LOOKS_EVERY)),
+        (polling, "REREAD", timedelta(seconds=LOOKS_EVERY)),
         (schedule, "_IDLE_SECONDS", LOOKS_EVERY),
     )
     before = [getattr(module, name) for module, name, _ in places]

@@ -16,7 +16,7 @@ import pytest
 from service.domain.barrier import GraphStatus, GraphView
 from service.domain.job import Job
 from service.domain.progress import ScanProgress
-from service.operations import barriers, recovery
+from service.operations.barriers import advance, recovery
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.protocol.dml import NOTHING_UNFINISHED, StatementResult, Unfinished
@@ -275,12 +275,12 @@ def test_a_vacuum_that_heeds_no_pin_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_an_epoch_that_is_shown_before_it_is_committed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I2."""
-    injected = barriers._inject  # pyright: ignore[reportPrivateUsage]
+    injected = advance._inject  # pyright: ignore[reportPrivateUsage]
 
     async def hasty(world: World, tx: Transaction, view: GraphView, *args: Any, **named: Any) -> None:
         await injected(world, tx, view, *args, **named)
         assert isinstance(tx, FakeTransaction)
         await tx.graphs.set_published(view.graph, tx.graphs.tables.graphs[view.graph].newest, now=named["now"])
 
-    monkeypatch.setattr(barriers, "_inject", hasty)
+    monkeypatch.setattr(advance, "_inject", hasty)
     found()

@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from service.domain.barrier import Abandon, Effect, GraphView, Wait
-from service.operations import barriers, effects, queue, recovery
+from service.operations.barriers import advance, effects, recovery
+from service.operations.jobs import queue
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
@@ -148,7 +149,7 @@ def test_a_worker_that_runs_one_epoch_at_a_time_is_found(monkeypatch: pytest.Mon
 
 def test_a_leader_that_looks_at_one_graph_at_a_time_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I10."""
-    proceeded = barriers.proceed
+    proceeded = advance.proceed
     looking: set[int] = set()
 
     async def in_turn(world: World, graph: GraphId, *, term: Term) -> Sequence[Effect]:
@@ -161,7 +162,7 @@ def test_a_leader_that_looks_at_one_graph_at_a_time_is_found(monkeypatch: pytest
         finally:
             looking.discard(process)
 
-    monkeypatch.setattr(barriers, "proceed", in_turn)
+    monkeypatch.setattr(advance, "proceed", in_turn)
     assert "I10" in found(among=STUCK)
 
 
@@ -174,7 +175,7 @@ def test_a_worker_that_is_given_up_for_a_stuck_job_is_found(monkeypatch: pytest.
         if view.worker is not None and view.decoupled is not None and effect.failure is None:
             await tx.workers.give_up(view.worker)
 
-    monkeypatch.setattr(barriers.recovery, "abandon", given_up)
+    monkeypatch.setattr(advance.recovery, "abandon", given_up)
     assert "I10" in found(among=STUCK)
 
 

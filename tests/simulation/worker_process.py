@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 from typing_extensions import override
 
 from service.domain.errors import Fenced, MetaError
-from service.operations import workers
+from service.operations.barriers import worker_calls
 from service.operations.world import World
 from service.protocol.api import Registered, Registration
 from service.protocol.barrier import Barrier
@@ -89,15 +89,15 @@ class SimulatedClient:
     services: Services
 
     def register(self, registration: Registration) -> Registered:
-        return self._call("register", lambda world: workers.register(world, registration))
+        return self._call("register", lambda world: worker_calls.register(world, registration))
 
     def next_barrier(self, worker: WorkerId, taken: Mapping[GraphId, Epoch]) -> Barrier | None:
-        return self._call("poll", lambda world: workers.next_barrier(world, worker, taken))
+        return self._call("poll", lambda world: worker_calls.next_barrier(world, worker, taken))
 
     def answer(self, answer: Collected | Failed) -> bool:
         """Return whether it was taken. As the real one: that it is of the past says nothing of the worker."""
         try:
-            self._call("answer", lambda world: workers.answer(world, answer))
+            self._call("answer", lambda world: worker_calls.answer(world, answer))
         except StaleWorkerError:
             return False
         return True
@@ -105,13 +105,13 @@ class SimulatedClient:
     def next_request(self, worker: WorkerId, graph: GraphId) -> Request | None:
         """A long poll that looks once: nobody asks, and to look at every signal takes a tenth of a schedule."""
         look = self._call(
-            "request", lambda world: workers.next_request(replace(world, poll_wait=_AT_ONCE), worker, graph)
+            "request", lambda world: worker_calls.next_request(replace(world, poll_wait=_AT_ONCE), worker, graph)
         )
         self.place.kernel.stop(POLL)
         return look
 
     def respond(self, worker: WorkerId, response: Analyzed | Verified | Rejected) -> None:
-        self._call("respond", lambda world: workers.respond(world, worker, response))
+        self._call("respond", lambda world: worker_calls.respond(world, worker, response))
 
     def _call(self, name: str, body: Callable[[World], Awaitable[Any]]) -> Any:
         kernel, faults = self.place.kernel, self.place.faults

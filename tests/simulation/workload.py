@@ -9,8 +9,10 @@ from random import Random
 from service.domain.errors import Invalid
 from service.domain.job import CREATING, JobState
 from service.domain.parallelism import Adaptive, Fixed, Parallelism, resolved
-from service.operations import commands, idempotency, jobs, limits, rescaling
-from service.operations import dml as accepted
+from service.operations import idempotency
+from service.operations.commands import limits, mutations
+from service.operations.jobs import lifecycle, rescaling
+from service.operations.rows import dml as accepted
 from service.operations.world import World
 from service.ports.records import Claim
 from service.protocol.dml import Delete, InsertStaged, InsertValues, Statement, Update
@@ -101,10 +103,10 @@ class Users:
         ]
 
         async def call(world: World) -> None:
-            asked = await jobs.create(
-                world, jobs.table_job(relation, "create table"), if_not_exists=False, asked_by="a user"
+            asked = await lifecycle.create(
+                world, lifecycle.table_job(relation, "create table"), if_not_exists=False, asked_by="a user"
             )
-            job = await jobs.created(world, asked.job)
+            job = await lifecycle.created(world, asked.job)
             if rows:
                 stored = relation.model_copy(update={"id": job.relation})
                 statement = await accepted.reserve(world)
@@ -170,12 +172,12 @@ class Users:
             order=self._order([upstream.id for upstream, _ in branches]),
             scan_type=scan_type,
         )
-        wait = random.choice((jobs.created, jobs.first_barrier, None, None, None, None))
+        wait = random.choice((lifecycle.created, lifecycle.first_barrier, None, None, None, None))
 
         async def call(world: World) -> None:
             new = planned(actors=await self._actors(world, branches, backfill or parallelism))
             new = replace(new, serverless=serverless)
-            asked = await jobs.create(world, new, if_not_exists=False, asked_by="a user")
+            asked = await lifecycle.create(world, new, if_not_exists=False, asked_by="a user")
             if wait is not None:
                 await wait(world, asked.job)
 
@@ -212,7 +214,7 @@ class Users:
         return None if job is None else self.start_one(job)
 
     def start_one(self, job: JobId) -> Call:
-        return self._awaited(lambda world: commands.start_job(world, job, asked_by="a user"))
+        return self._awaited(lambda world: mutations.start_job(world, job, asked_by="a user"))
 
     def rescale(self) -> Call | None:
         job = self._creating() if self.random.randrange(4) else self._view(JobState.CREATED)
@@ -231,7 +233,7 @@ class Users:
         others = [job, *filter(None, [self._creating()])] if not self.random.randrange(4) else [job]
 
         async def call(world: World) -> None:
-            await jobs.cancel(world, others, asked_by="a user")
+            await lifecycle.cancel(world, others, asked_by="a user")
 
         return call
 
@@ -248,7 +250,7 @@ class Users:
         cascade = bool(self.random.randrange(4))
 
         async def call(world: World) -> None:
-            await jobs.drop(world, name, kind, cascade=cascade, asked_by="a user")
+            await lifecycle.drop(world, name, kind, cascade=cascade, asked_by="a user")
 
         return call
 
@@ -268,7 +270,7 @@ class Users:
     def recover(self) -> Call:
         async def call(world: World) -> None:
             self.disturbed(BRIEFLY)
-            await commands.recover(world, asked_by="an operator")
+            await mutations.recover(world, asked_by="an operator")
 
         return call
 
@@ -306,14 +308,14 @@ class Users:
             if self.tables.commands:
                 return  # each has a barrier of its own: more of them would hold up what they are for
             if any(graph.paused for graph in self.tables.graphs.values()):
-                await commands.inject(world, Resume(), asked_by="the end")
+                await mutations.inject(world, Resume(), asked_by="the end")
             for job, row in sorted(self.tables.jobs.items()):
                 if row.job.state in {JobState.QUEUED, JobState.CREATING}:
                     scans = self.tables.of_job(job)
                     if any(one.rate_limit is not None for one in scans):
                         await limits.throttle_job(world, job, None, asked_by="the end")
                     if any(one.waiting for one in scans):
-                        await commands.start_job(world, job, asked_by="the end")
+                        await mutations.start_job(world, job, asked_by="the end")
 
         return call
 
@@ -326,7 +328,7 @@ class Users:
         world.signals.notify()
 
     def _command(self, mutation: Mutation | None) -> Call:
-        return self._awaited(lambda world: commands.inject(world, mutation, asked_by="a user"))
+        return self._awaited(lambda world: mutations.inject(world, mutation, asked_by="a user"))
 
     def _awaited(self, ask: Callable[[World], Awaitable[CommandId]]) -> Call:
         wait = not self.random.randrange(3)
@@ -334,7 +336,7 @@ class Users:
         async def call(world: World) -> None:
             command = await ask(world)
             if wait:
-                self.checker.acknowledged(command, await commands.applied(world, command))
+                self.checker.acknowledged(command, await mutations.applied(world, command))
 
         return call
 

@@ -15,13 +15,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import TimestampType
 
-from service.sql.functions import FUNCTIONS
+from service.sql.expressions.functions import FUNCTIONS
+from service.sql.expressions.special import SPECIAL
+from service.sql.expressions.typed import literal
 from service.sql.parse import parse
-from service.sql.special import SPECIAL
-from service.sql.statements import CreateMaterializedView, CreateTable
-from service.sql.tables import table_relation
-from service.sql.typed import literal
-from service.sql.views import bind_view
+from service.sql.statements.ast import CreateMaterializedView, CreateTable
+from service.sql.statements.tables import table_relation
+from service.sql.views.bind import bind_view
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 

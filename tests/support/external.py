@@ -10,8 +10,11 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from service.domain.barrier import Inject
-from service.operations import queue, recovery, source_upkeep, sql
-from service.operations.outcome import Outcome
+from service.operations.barriers import recovery
+from service.operations.jobs import queue
+from service.operations.sources import upkeep
+from service.operations.statements import dispatch
+from service.operations.statements.outcome import Outcome
 from service.operations.world import World
 from service.ports.sources import Address
 from service.protocol.barrier import Barrier
@@ -137,7 +140,7 @@ class Following:
 
     async def run(self, text: str, **session: str) -> Outcome:
         """Run a statement, with barriers and chores for as long as it takes."""
-        return await self.through(lambda: sql.run(self.world, text, session=session, asked_by="a test"))
+        return await self.through(lambda: dispatch.run(self.world, text, session=session, asked_by="a test"))
 
     async def through(self, call: Callable[[], Awaitable[T]]) -> T:
         """Call, and go on making barriers until that has returned."""
@@ -149,7 +152,7 @@ class Following:
 
     async def turn(self) -> object:
         """Do what a leader's loops do, once."""
-        await source_upkeep.clean_up(self.world, term=self.leader.term)
+        await upkeep.clean_up(self.world, term=self.leader.term)
         await queue.start_jobs(self.world, term=self.leader.term)
         await recovery.clean_up(self.world, term=self.leader.term)
         effect = await self.leader.look()

@@ -118,7 +118,7 @@ class GraphRow:
 
 @dataclass(frozen=True, slots=True)
 class BarrierRow:
-    """`state` is as in `service.meta_store.barriers`."""
+    """`state` is as in `service.meta_store.barriers.barriers`."""
 
     barrier: Barrier
     worker: WorkerId

@@ -14,7 +14,7 @@ from typing import Final
 
 from service import bootstrap
 from service.meta_store import stores
-from service.meta_store.barriers import PostgresBarriers
+from service.meta_store.barriers.barriers import PostgresBarriers
 from service.protocol.barrier import Barrier
 from service.protocol.ids import Epoch, GraphId, RelationId, Term, WorkerId
 from service.protocol.relation import Relation

@@ -8,7 +8,7 @@ from typing import Any
 from service.domain.barrier import Abandon, Commit, GraphStatus, Inject, Publish, RollBack
 from service.domain.leadership import LEASE
 from service.meta_store.stores import PostgresStores
-from service.operations.barriers import advance
+from service.operations.barriers.advance import advance
 from service.operations.world import World
 from service.protocol.barrier import Barrier
 from service.protocol.ids import DATABASE_GRAPH, CommandId, JobId, RelationId, Term, WorkerId

@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import Field
 
 from service.api.calling import Here, Limit
-from service.operations import history
+from service.operations.status import history
 from service.operations.world import World
 from service.ports.records import Event
 from service.protocol.ids import BIGINT_MAX

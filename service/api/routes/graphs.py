@@ -8,8 +8,9 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from service.api.calling import Calling, Here, Limit
-from service.operations import commands, history
-from service.operations.views import BarrierPage, GraphDetail
+from service.operations.commands import mutations
+from service.operations.status import history
+from service.operations.status.models import BarrierPage, GraphDetail
 from service.ports.records import WorkerRecord
 from service.protocol.ids import BIGINT_MAX, Epoch, EpochField
 
@@ -59,7 +60,7 @@ async def flush(call: Calling) -> Mapping[str, Any]:
     """Force a checkpoint and wait until it is published."""
 
     async def act() -> Flushed:
-        return Flushed(epoch=await commands.flush(call.world, asked_by=call.asked_by))
+        return Flushed(epoch=await mutations.flush(call.world, asked_by=call.asked_by))
 
     return await call.once(Flushed, act)
 
@@ -76,7 +77,7 @@ async def recover(call: Calling) -> Mapping[str, Any]:
 
     async def act() -> Recovering:
         reason = "adhoc recovery"
-        await commands.recover(call.world, reason, asked_by=call.asked_by)
+        await mutations.recover(call.world, reason, asked_by=call.asked_by)
         return Recovering(reason=reason)
 
     return await call.once(Recovering, act)

@@ -9,7 +9,8 @@ from pydantic import StringConstraints, TypeAdapter, ValidationError
 
 from service.api.calling import Reserved
 from service.domain.errors import Conflict, Invalid
-from service.operations import sources, workers
+from service.operations.barriers import worker_calls
+from service.operations.sources import registry
 from service.protocol.api import Registered, Registration
 from service.protocol.ids import BIGINT_MAX, DATABASE_GRAPH, Epoch, GraphId, SourceId, WorkerId
 from service.protocol.report import ANSWER
@@ -30,7 +31,7 @@ Taken = Annotated[Sequence[Annotated[str, StringConstraints(pattern=r"^\d{1,18}:
 @router.post("/workers")
 async def register(world: Reserved, request: Request) -> Registered:
     """Register a worker whose session is warm."""
-    return await workers.register(world, await _parsed(request, _REGISTRATION))
+    return await worker_calls.register(world, await _parsed(request, _REGISTRATION))
 
 
 @router.get("/workers/{worker}/barrier")
@@ -39,7 +40,7 @@ async def next_barrier(world: Reserved, worker: WorkerId, taken: Taken = ()) -> 
     known = {GraphId(int(graph)): Epoch(int(epoch)) for graph, epoch in (one.split(":") for one in taken)}
     if any(epoch > BIGINT_MAX for epoch in known.values()):
         raise Invalid("taken: no epoch is so large", pointer="taken")
-    barrier = await workers.next_barrier(world, worker, known)
+    barrier = await worker_calls.next_barrier(world, worker, known)
     return Response(status_code=_NO_CONTENT) if barrier is None else _json(barrier.model_dump_json())
 
 
@@ -49,26 +50,26 @@ async def answer(world: Reserved, worker: WorkerId, request: Request) -> None:
     given = await _parsed(request, ANSWER)
     if given.worker != worker:
         raise Conflict("the answer is another worker's")
-    await workers.answer(world, given)
+    await worker_calls.answer(world, given)
 
 
 @router.get("/workers/{worker}/request")
 async def next_request(world: Reserved, worker: WorkerId, graph: Graph = DATABASE_GRAPH) -> Response:
     """Return a request that no worker has taken; 204 if there is none within the wait."""
-    question = await workers.next_request(world, worker, GraphId(graph))
+    question = await worker_calls.next_request(world, worker, GraphId(graph))
     return Response(status_code=_NO_CONTENT) if question is None else _json(question.model_dump_json())
 
 
 @router.post("/workers/{worker}/responses", status_code=_NO_CONTENT)
 async def respond(world: Reserved, worker: WorkerId, request: Request) -> None:
     """Store the response to a request."""
-    await workers.respond(world, worker, await _parsed(request, RESPONSE))
+    await worker_calls.respond(world, worker, await _parsed(request, RESPONSE))
 
 
 @router.get("/sources/{source}")
 async def source(world: Reserved, source: SourcePath) -> Response:
     """Return how a source is reached."""
-    found = await sources.connection(world, source)
+    found = await registry.connection(world, source)
     return _json(found.model_dump_json())
 
 

@@ -12,8 +12,11 @@ from service.api.routes.mutations import Acknowledged, Wait, acknowledged
 from service.domain.errors import Conflict, Invalid
 from service.domain.job import CREATING, JobState
 from service.domain.parallelism import ACTORS_MAX, DEFAULT, Parallelism, parse_parallelism
-from service.operations import commands, jobs, limits, requests, rescaling, status
-from service.operations.views import FragmentView, JobDetail, JobPage, JobView, LimitPage, VnodePage
+from service.operations.commands import limits, mutations
+from service.operations.jobs import lifecycle, rescaling
+from service.operations.status import listing
+from service.operations.status.models import FragmentView, JobDetail, JobPage, JobView, LimitPage, VnodePage
+from service.operations.verify import worker_rpc
 from service.protocol.ids import BIGINT_MAX, JobId
 from service.protocol.mutation import RateLimit, StartFragmentBackfill
 from service.protocol.request import Engine, Verified
@@ -95,13 +98,13 @@ async def list_jobs(
 ) -> JobPage:
     """List jobs, oldest first, finished ones included. Dropped jobs are listed only with `dropped` or `state`."""
     shown = state or (None if dropped else [one for one in JobState if one is not JobState.DROPPED])
-    return await status.jobs(world, shown, after=after, limit=limit)
+    return await listing.jobs(world, shown, after=after, limit=limit)
 
 
 @router.get("/jobs/{job}")
 async def show_job(world: Here, job: JobName) -> JobDetail:
     """Show a job with its fragments, their actors and their progress."""
-    return await status.job(world, await status.job_called(world, job))
+    return await listing.job(world, await listing.job_called(world, job))
 
 
 @router.get("/jobs/{job}/limit-history")
@@ -112,7 +115,7 @@ async def list_limit_changes(
     before: Annotated[int | None, Query(ge=0, le=BIGINT_MAX, description="`next` of the page before")] = None,
 ) -> LimitPage:
     """List how the adaptive limits of the job's scans changed, newest first, with the reason of each change."""
-    return await status.limit_history(world, await status.job_called(world, job), limit=limit, before=before)
+    return await listing.limit_history(world, await listing.job_called(world, job), limit=limit, before=before)
 
 
 @router.patch("/jobs/{job}", response_model=Acknowledged)
@@ -123,7 +126,7 @@ async def alter_job(job: JobName, body: Altered, call: Calling, wait: Wait = "ap
 
     async def act() -> Acknowledged:
         changes, command = body.parallelisms(), None
-        found = await status.job_called(call.world, job)
+        found = await listing.job_called(call.world, job)
         if changes:
             command = await rescaling.alter(call.world, found, changes, asked_by=call.asked_by)
         if "backfill_rate_limit" in body.model_fields_set:
@@ -142,7 +145,7 @@ async def pause_job(job: JobName, call: Calling, wait: Wait = "applied") -> Mapp
     """
 
     async def act() -> Acknowledged:
-        found = await status.job_called(call.world, job)
+        found = await listing.job_called(call.world, job)
         return await acknowledged(call.world, await limits.pause_job(call.world, found, asked_by=call.asked_by), wait)
 
     return await call.once(Acknowledged, act)
@@ -158,7 +161,7 @@ async def resume_job(
 
     async def act() -> Acknowledged:
         limit = None if body is None else body.backfill_rate_limit
-        found = await status.job_called(call.world, job)
+        found = await listing.job_called(call.world, job)
         if limit is None:
             command = await limits.resume_job(call.world, found, asked_by=call.asked_by)
         else:
@@ -173,8 +176,10 @@ async def start_job_backfill(job: JobName, call: Calling, wait: Wait = "applied"
     """Start every scan of the job now, regardless of its backfill order."""
 
     async def act() -> Acknowledged:
-        found = await status.job_called(call.world, job)
-        return await acknowledged(call.world, await commands.start_job(call.world, found, asked_by=call.asked_by), wait)
+        found = await listing.job_called(call.world, job)
+        return await acknowledged(
+            call.world, await mutations.start_job(call.world, found, asked_by=call.asked_by), wait
+        )
 
     return await call.once(Acknowledged, act)
 
@@ -184,8 +189,8 @@ async def cancel_job(job: JobName, call: Calling) -> Mapping[str, Any]:
     """Cancel a job that is being created, and wait until all its state is removed."""
 
     async def act() -> Cancelled:
-        found = (await status.job(call.world, await status.job_called(call.world, job))).job
-        if found.state not in CREATING or not await jobs.cancel(call.world, [found.id], asked_by=call.asked_by):
+        found = (await listing.job(call.world, await listing.job_called(call.world, job))).job
+        if found.state not in CREATING or not await lifecycle.cancel(call.world, [found.id], asked_by=call.asked_by):
             raise Conflict(f"job {found.id} is {found.state} and cannot be cancelled")
         return Cancelled(cancelled=found.id)
 
@@ -203,7 +208,7 @@ async def wait_for_job(
     time is up.
     """
     limit = timedelta(seconds=timeout_seconds)
-    return await status.settled(world, await status.job_called(world, job), limit=limit, gone=gone)
+    return await listing.settled(world, await listing.job_called(world, job), limit=limit, gone=gone)
 
 
 @router.post("/jobs/{job}/verify", response_model=Verified)
@@ -213,7 +218,7 @@ async def verify_job(job: JobName, call: Calling, engine: Engine = Engine.SPARK)
     """
 
     async def act() -> Verified:
-        return await requests.verify(call.world, await status.job_called(call.world, job), engine, gone=call.gone)
+        return await worker_rpc.verify(call.world, await listing.job_called(call.world, job), engine, gone=call.gone)
 
     return await call.once(Verified, act)
 
@@ -221,13 +226,13 @@ async def verify_job(job: JobName, call: Calling, engine: Engine = Engine.SPARK)
 @router.get("/fragments/{fragment}")
 async def show_fragment(world: Here, fragment: FragmentPath) -> FragmentView:
     """Show a fragment with its actors and their progress."""
-    return await status.fragment(world, fragment)
+    return await listing.fragment(world, fragment)
 
 
 @router.get("/fragments/{fragment}/vnodes")
 async def list_fragment_vnodes(world: Here, fragment: FragmentPath, after: Cursor = 0, limit: Limit = 256) -> VnodePage:
     """Show the progress of each vnode of a scan."""
-    return await status.vnodes(world, fragment, after=after, limit=limit)
+    return await listing.vnodes(world, fragment, after=after, limit=limit)
 
 
 @router.patch("/fragments/{fragment}", response_model=Acknowledged)
@@ -250,7 +255,7 @@ async def start_fragment_backfill(fragment: FragmentPath, call: Calling, wait: W
 
     async def act() -> Acknowledged:
         mutation = StartFragmentBackfill(fragments=(fragment,))
-        command = await commands.inject(call.world, mutation, asked_by=call.asked_by)
+        command = await mutations.inject(call.world, mutation, asked_by=call.asked_by)
         return await acknowledged(call.world, command, wait)
 
     return await call.once(Acknowledged, act)

@@ -8,8 +8,9 @@ from fastapi.openapi.models import Example
 from pydantic import BaseModel, Field
 
 from service.api.calling import Calling, Here
-from service.operations import commands, history
-from service.operations.views import CommandView
+from service.operations.commands import mutations
+from service.operations.status import history
+from service.operations.status.models import CommandView
 from service.operations.world import World
 from service.protocol.ids import BIGINT_MAX, CommandId, EpochField
 from service.protocol.mutation import Pause, Resume, StartFragmentBackfill, Stop, Throttle
@@ -48,7 +49,7 @@ async def inject_mutation(
     """Queue a mutation for the next free barrier."""
 
     async def act() -> Acknowledged:
-        command = await commands.inject(call.world, mutation, asked_by=call.asked_by)
+        command = await mutations.inject(call.world, mutation, asked_by=call.asked_by)
         return await acknowledged(call.world, command, wait)
 
     return await call.once(Acknowledged, act)
@@ -62,5 +63,5 @@ async def show_mutation(world: Here, command: Annotated[CommandId, Path(ge=0, le
 
 async def acknowledged(world: World, command: CommandId, wait: Wait) -> Acknowledged:
     """Return the acknowledgement of a queued command; with `wait` "applied", after the command was applied."""
-    epoch = await commands.applied(world, command) if wait == "applied" else None
+    epoch = await mutations.applied(world, command) if wait == "applied" else None
     return Acknowledged(command=command, epoch=epoch)

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from service.api.calling import Here
-from service.operations import measuring
-from service.operations.broken import degraded_of
+from service.operations.status import gauges
+from service.operations.status.staleness import degraded_of
 from service.operations.world import World
 from service.telemetry.metrics import CONTENT_TYPE
 
@@ -61,7 +61,7 @@ async def _readiness(world: World, ready: Checks) -> Readiness:
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def show_metrics(world: Here, request: Request) -> Response:
     """Show the metrics in Prometheus's text format."""
-    return Response(await _shared(request, "scrape", lambda: measuring.scrape(world)), media_type=CONTENT_TYPE)
+    return Response(await _shared(request, "scrape", lambda: gauges.scrape(world)), media_type=CONTENT_TYPE)
 
 
 async def _shared(request: Request, name: str, look: Callable[[], Coroutine[Any, Any, T]]) -> T:

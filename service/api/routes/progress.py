@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from fastapi import APIRouter
 
 from service.api.calling import Here
-from service.operations import status
-from service.operations.views import DdlProgress, FragmentProgress
+from service.operations.status import listing
+from service.operations.status.models import DdlProgress, FragmentProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ router = APIRouter(prefix="/v1", tags=["progress"])
 @router.get("/ddl-progress")
 async def list_ddl_progress(world: Here) -> DdlProgressList:
     """Show every job that is queued or being created."""
-    return DdlProgressList(await status.ddl_progress(world))
+    return DdlProgressList(await listing.ddl_progress(world))
 
 
 @router.get("/fragment-backfill-progress")
 async def list_fragment_backfill_progress(world: Here) -> FragmentProgressList:
     """Show every scan of the jobs that are queued or being created."""
-    return FragmentProgressList(await status.fragment_progress(world))
+    return FragmentProgressList(await listing.fragment_progress(world))

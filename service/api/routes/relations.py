@@ -10,8 +10,9 @@ from pydantic import BaseModel, Field
 
 from service.api.calling import Calling, Cursor, Here, Limit
 from service.api.errors import MEDIA, answer
-from service.operations import bulk, status
-from service.operations.views import RelationPage, RelationView
+from service.operations.rows import bulk
+from service.operations.status import listing
+from service.operations.status.models import RelationPage, RelationView
 from service.ports.records import Claim
 
 router = APIRouter(prefix="/v1", tags=["relations"])
@@ -31,13 +32,13 @@ class Loaded(BaseModel):
 @router.get("/relations")
 async def list_relations(world: Here, after: Cursor = 0, limit: Limit = 100) -> RelationPage:
     """List relations, oldest first."""
-    return await status.relations(world, after=after, limit=limit)
+    return await listing.relations(world, after=after, limit=limit)
 
 
 @router.get("/relations/{name}")
 async def show_relation(world: Here, name: Name) -> RelationView:
     """Show a relation."""
-    return await status.relation(world, name)
+    return await listing.relation(world, name)
 
 
 @router.post(

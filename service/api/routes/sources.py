@@ -11,13 +11,14 @@ from starlette.convertors import StringConvertor, register_url_convertor
 from service.api.calling import Calling, Here
 from service.domain.errors import Invalid
 from service.domain.source import PASSWORD
-from service.operations import jobs, secrets, source_check, source_status, sources
-from service.operations.source_check import CheckItem
-from service.operations.source_status import CleanupView, SourceView
+from service.operations.jobs import lifecycle
+from service.operations.sources import checks, registry, secrets, shown
+from service.operations.sources.checks import CheckItem
+from service.operations.sources.shown import CleanupView, SourceView
 from service.protocol.ids import BIGINT_MAX
 from service.protocol.relation import RelationKind
-from service.sql.sources import source_statement
-from service.sql.statements import CreateSource
+from service.sql.statements.ast import CreateSource
+from service.sql.statements.sources import source_statement
 
 
 class _SourceConvertor(StringConvertor):
@@ -127,7 +128,7 @@ class Done(BaseModel):
 @router.get("/sources")
 async def list_sources(world: Here) -> SourceList:
     """List the sources, oldest first, with the state of each."""
-    return SourceList(await source_status.sources(world))
+    return SourceList(await shown.sources(world))
 
 
 @router.post("/sources", response_model=SourceView)
@@ -136,8 +137,8 @@ async def create_source(body: SourceBody, call: Calling) -> Mapping[str, Any]:
     statement = _statement(body.name, body, if_not_exists=body.if_not_exists)
 
     async def act() -> SourceView:
-        await sources.create(call.world, statement, asked_by=call.asked_by)
-        return await source_status.source(call.world, body.name)
+        await registry.create(call.world, statement, asked_by=call.asked_by)
+        return await shown.source(call.world, body.name)
 
     return await call.once(SourceView, act)
 
@@ -146,14 +147,14 @@ async def create_source(body: SourceBody, call: Calling) -> Mapping[str, Any]:
 async def check_source(body: CheckBody, world: Here) -> CheckList:
     """Check, item by item, whether a database can be followed, and what decoding will cost it. Creates nothing."""
     statement = _statement("checked", body, if_not_exists=False)
-    password = await sources.password_of(world, statement)
-    return CheckList(await source_check.check(world, statement.options, password, body.tables))
+    password = await registry.password_of(world, statement)
+    return CheckList(await checks.check(world, statement.options, password, body.tables))
 
 
 @router.get("/sources/{name:source}")
 async def show_source(world: Here, name: Name) -> SourceView:
     """Show a source and its state."""
-    return await source_status.source(world, name)
+    return await shown.source(world, name)
 
 
 @router.delete("/sources/{name:source}", response_model=Done)
@@ -162,8 +163,8 @@ async def drop_source(call: Calling, name: Name, *, cascade: Annotated[bool, Que
 
     async def act() -> Done:
         kind = RelationKind.SOURCE
-        concerned = await jobs.drop(call.world, name, kind, cascade=cascade, asked_by=call.asked_by)
-        return Done(notices=list(await sources.left_behind(call.world, concerned)))
+        concerned = await lifecycle.drop(call.world, name, kind, cascade=cascade, asked_by=call.asked_by)
+        return Done(notices=list(await registry.left_behind(call.world, concerned)))
 
     return await call.once(Done, act)
 
@@ -171,7 +172,7 @@ async def drop_source(call: Calling, name: Name, *, cascade: Annotated[bool, Que
 @router.get("/source-cleanups")
 async def list_source_cleanups(world: Here) -> CleanupList:
     """List the objects that are still to be removed from external databases, and why they remain."""
-    return CleanupList(await source_status.cleanups(world))
+    return CleanupList(await shown.cleanups(world))
 
 
 @router.delete("/source-cleanups/{cleanup}", response_model=Done)
@@ -179,7 +180,7 @@ async def forget_source_cleanup(call: Calling, cleanup: CleanupPath) -> Mapping[
     """Forget an object that was to be removed, because its server will never come back."""
 
     async def act() -> Done:
-        await source_status.give_up(call.world, cleanup, asked_by=call.asked_by)
+        await shown.give_up(call.world, cleanup, asked_by=call.asked_by)
         return Done()
 
     return await call.once(Done, act)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, Strict
 
 from service.api.calling import Calling
 from service.api.encoding import encoded
-from service.operations import sql
+from service.operations.statements import dispatch
 from service.ports.records import Claim
 from service.protocol.ids import JobId
 
@@ -83,7 +83,7 @@ async def run_statement(body: Annotated[SqlBody, Body(openapi_examples=_EXAMPLES
     session = {name: value if isinstance(value, str) else str(value).lower() for name, value in body.session.items()}
 
     async def act(claim: Claim | None) -> Mapping[str, Any]:
-        outcome = await sql.run(
+        outcome = await dispatch.run(
             call.world, body.sql, session=session, asked_by=call.asked_by, claim=claim, gone=call.gone
         )
         return {

@@ -17,8 +17,9 @@ from service.columnar.process import ColumnarProcesses
 from service.domain.errors import Invalid, TimedOut, Unavailable
 from service.domain.uploading import Spool
 from service.meta_store.stores import PostgresStores
-from service.operations import bulk, maintenance
-from service.operations.bulk import Form
+from service.operations.rows import bulk
+from service.operations.rows.bulk import Form
+from service.operations.upkeep import maintenance
 from service.protocol.columns import Column, ColumnType
 from service.protocol.dml import StatementResult, staging_table
 from service.protocol.ids import DATABASE_GRAPH, Epoch, StatementId

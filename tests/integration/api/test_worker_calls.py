@@ -10,7 +10,7 @@ import pytest
 from service.domain.barrier import Abandon
 from service.domain.job import JobState
 from service.meta_store.stores import PostgresStores
-from service.operations import barriers
+from service.operations.barriers import advance
 from service.protocol.barrier import Barrier
 from service.protocol.ids import COUNT_MAX, DATABASE_GRAPH
 from service.protocol.report import Failed
@@ -84,7 +84,7 @@ async def test_an_answer_that_takes_rows_back_ends_the_generation(
     answer = collected(10, report(first, scan.id, 59), report(second, scan.id, 20))
     for _ in range(2):
         assert (await worker.post(f"{PATH}/answers", **sent(answer))).status_code == 204
-    effect = await barriers.advance(world, DATABASE_GRAPH, term=term)
+    effect = await advance.advance(world, DATABASE_GRAPH, term=term)
     said = f"actor {first} of fragment {scan.id} reports 59 rows after 60"
     assert isinstance(effect, Abandon)
     assert (effect.reason, effect.failure and effect.failure.job) == (said, view.id)

@@ -12,9 +12,9 @@ from service.domain.barrier import Inject, Wait
 from service.domain.errors import Deposed, Invalid, Unavailable
 from service.domain.job import JobEvent
 from service.domain.probes import ProbeUrl
-from service.operations import commands, limits
-from service.operations.adaptive import adapt, graphs
+from service.operations.commands import limits, mutations
 from service.operations.parameters import alter
+from service.operations.upkeep.adaptive import adapt, graphs
 from service.ports.health import ProbeFailed, StoreHealth
 from service.ports.limits import AutoLimit, Held, LimitChange
 from service.ports.state_store import QueryResult
@@ -178,7 +178,7 @@ async def test_a_change_waits_for_an_ordinary_barrier_and_forces_none(backfill: 
     waiting = await backfill.leader.look()
     assert isinstance(waiting, Wait)
     assert waiting.reason == "barrier interval"
-    command = await commands.inject(backfill.leader.world, Pause(), asked_by="a test")
+    command = await mutations.inject(backfill.leader.world, Pause(), asked_by="a test")
     assert isinstance(await backfill.leader.look(), Inject), "a user's command does"
     barrier = await backfill.leader.answered()
     assert throttles(barrier) == {backfill.fragment: 2 * START}, "in order"
@@ -354,7 +354,7 @@ async def test_a_user_may_say_from_where_it_is_adapted(backfill: Backfill) -> No
     await backfill.until(100)
     backfill.around.sql = True
     asked = Throttle(fragments={backfill.fragment: 9_000}, auto=(backfill.fragment,))
-    await commands.inject(backfill.leader.world, asked, asked_by="a test")
+    await mutations.inject(backfill.leader.world, asked, asked_by="a test")
     assert throttles(await backfill.barrier()) == {backfill.fragment: 9_000}
     held, shown = await backfill.held(), await backfill.shown()
     assert shown is not None
@@ -364,12 +364,12 @@ async def test_a_user_may_say_from_where_it_is_adapted(backfill: Backfill) -> No
 
 async def test_pausing_all_holds_it_and_resuming_goes_on(backfill: Backfill) -> None:
     await backfill.until(4 * START)
-    await commands.inject(backfill.leader.world, Pause(), asked_by="a test")
+    await mutations.inject(backfill.leader.world, Pause(), asked_by="a test")
     for _ in range(5):
         await backfill.barrier(3.0)
     paused_at = await backfill.limit()
     assert paused_at in (4 * START, 8 * START)
-    await commands.inject(backfill.leader.world, Resume(), asked_by="a test")
+    await mutations.inject(backfill.leader.world, Resume(), asked_by="a test")
     await backfill.until(16 * START)
 
 
@@ -443,7 +443,7 @@ async def test_a_job_that_is_stopped_takes_its_changes_with_it(backfill: Backfil
     await backfill.barrier()
     async with backfill.leader.stores.begin() as tx:
         await tx.jobs.move(backfill.job, JobEvent.CANCEL_ASKED, now=backfill.clock.now())
-    await commands.inject(backfill.leader.world, Stop(jobs=(backfill.job,)), asked_by="a test")
+    await mutations.inject(backfill.leader.world, Stop(jobs=(backfill.job,)), asked_by="a test")
     backfill.clock.wall += SECOND
     for _ in range(2):
         await backfill.leader.barrier()

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from service.operations import commands, jobs, limits
-from service.operations.jobs import create
+from service.operations.commands import limits, mutations
+from service.operations.jobs import lifecycle
+from service.operations.jobs.lifecycle import create
 from service.operations.parameters import alter
 from service.protocol.ids import DATABASE_GRAPH
 from service.protocol.mutation import Pause
@@ -35,7 +36,7 @@ async def told(leader: Leader, kind: str) -> dict[str, Any]:
 
 
 async def test_a_command_is_told_when_it_is_asked_and_when_it_is_carried(leader: Leader) -> None:
-    command = await commands.inject(leader.world, Pause(), asked_by=ASKED_BY)
+    command = await mutations.inject(leader.world, Pause(), asked_by=ASKED_BY)
     assert await told(leader, "mutation.asked") == {"command": command, "asked_by": ASKED_BY, "type": "pause"}
     epoch = (await leader.barrier()).curr
     assert await told(leader, "mutation.applied") == {
@@ -79,7 +80,7 @@ async def test_a_cancel_is_told_with_who_asked_and_when_it_was_done(leader: Lead
     (job,), _ = await leader.add_views(1, named="m")
     await leader.barrier()
     # The leader is this test, which stops nothing meanwhile: the call gives up waiting, and the stop stays queued.
-    assert await jobs.cancel(leader.world, [job], asked_by=ASKED_BY) == [job]
+    assert await lifecycle.cancel(leader.world, [job], asked_by=ASKED_BY) == [job]
     epoch = (await leader.barrier()).curr
     assert (await told(leader, "job.cancel_asked"))["asked_by"] == ASKED_BY
     assert (await told(leader, "job.cancelled"))["epoch"] == str(epoch)
@@ -88,7 +89,7 @@ async def test_a_cancel_is_told_with_who_asked_and_when_it_was_done(leader: Lead
 async def test_a_recovery_is_told_from_who_asked_to_its_first_epoch(leader: Leader) -> None:
     await leader.queue(None)
     await leader.barrier()
-    await commands.recover(leader.world, asked_by=ASKED_BY)
+    await mutations.recover(leader.world, asked_by=ASKED_BY)
     assert await told(leader, "recovery.asked") == {
         "graph": DATABASE_GRAPH,
         "reason": "adhoc recovery",

@@ -7,8 +7,9 @@ import pytest
 
 from service.domain.barrier import Inject
 from service.domain.job import JobEvent, JobState
-from service.operations import jobs, recovery
-from service.operations.broken import notices_of
+from service.operations.barriers import recovery
+from service.operations.jobs import lifecycle
+from service.operations.status.staleness import notices_of
 from service.protocol.barrier import BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, JobId
 from service.protocol.mutation import Add, Stop
@@ -39,7 +40,7 @@ async def failed_and_reader(leader: Leader) -> tuple[JobId, JobId]:
 
 async def drop(leader: Leader) -> None:
     """Ask for the drop of both; to wait until they are gone takes no time here."""
-    await jobs.drop(leader.world, "v", RelationKind.MATERIALIZED_VIEW, cascade=True, asked_by="a test")
+    await lifecycle.drop(leader.world, "v", RelationKind.MATERIALIZED_VIEW, cascade=True, asked_by="a test")
 
 
 async def test_it_leaves_with_the_barrier_that_stops_what_reads_it(leader: Leader) -> None:

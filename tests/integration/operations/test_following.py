@@ -11,9 +11,11 @@ from typing_extensions import override
 
 from service.domain.errors import Conflict, Invalid, Refused, Unavailable
 from service.domain.job import JobEvent
-from service.operations import measuring, source_status, source_upkeep, sources, sql, status
-from service.operations.adaptive import adapt
-from service.operations.broken import degraded_of, notices_of
+from service.operations.sources import registry, shown, upkeep
+from service.operations.statements import dispatch
+from service.operations.status import gauges, listing
+from service.operations.status.staleness import degraded_of, notices_of
+from service.operations.upkeep.adaptive import adapt
 from service.ports.health import StoreHealth
 from service.ports.records import NewLogicalView
 from service.ports.sources import Address, SourceLoad
@@ -83,7 +85,7 @@ async def test_a_table_follows_and_its_source_moves_on_with_the_epochs(here: Fol
     moved = (await plan_of(here, "t")).cdc
     assert moved is not None
     assert (moved.source.offset, moved.source.undecided) == ("1/2", (7, 9))
-    connection = await sources.connection(here.world, scan.source.id)
+    connection = await registry.connection(here.world, scan.source.id)
     assert PASSWORD in connection.conninfo
     assert PASSWORD not in repr(connection)
     await here.run("DROP SOURCE pg CASCADE")
@@ -95,15 +97,15 @@ async def test_no_secret_is_shown_anywhere(here: Following) -> None:
     await here.run(f"CREATE SECRET hidden WITH (backend = 'meta') AS '{PASSWORD}'")
     await here.run(external.create_source("named", "secret hidden"))
     await here.run(external.create_source("plain"))
-    shown = {name: (await here.run(f"SHOW CREATE SOURCE {name}")).rows[0][1] for name in ("named", "plain")}
-    assert "password = secret hidden" in shown["named"]
-    assert "password = '********'" in shown["plain"]
+    texts = {name: (await here.run(f"SHOW CREATE SOURCE {name}")).rows[0][1] for name in ("named", "plain")}
+    assert "password = secret hidden" in texts["named"]
+    assert "password = '********'" in texts["plain"]
     assert (await here.run("SHOW SECRETS")).rows == (("hidden",),)
     assert (await here.run("SHOW SOURCES")).rows == (("named",), ("plain",))
     views = [name for (name,) in here.stored("select viewname from pg_views where schemaname = 'rw_catalog'")]
     held = [str(here.stored(f"select * from rw_catalog.{view}")) for view in views]
     held += [str(here.stored(f"select * from tidefill.{table}")) for table in ("relation", "job", "event", "source")]
-    held += [repr(await source_status.sources(here.world)), (await measuring.scrape(here.world)).decode()]
+    held += [repr(await shown.sources(here.world)), (await gauges.scrape(here.world)).decode()]
     assert "named" in " ".join(held)
     assert PASSWORD not in " ".join(held)
     assert len(here.stored(f"select from tidefill.secret where value = '{PASSWORD}'")) == 2
@@ -232,7 +234,7 @@ async def test_progress_is_told_until_the_history_is_read(here: Following) -> No
     half = VnodePosition(vnode=Vnode(0), state=PositionState.IN_PROGRESS, key=("50",), rows=50)
     here.actors = [ActorReport(actor=actor.id, fragment=fragment.id, rows=50, positions=(half,))]
     await here.barrier()
-    (job,) = await status.ddl_progress(here.world)
+    (job,) = await listing.ddl_progress(here.world)
     assert (job.state, job.phase, job.rows, job.total, job.progress) == (
         "Created",
         "backfilling",
@@ -251,14 +253,14 @@ async def test_progress_is_told_until_the_history_is_read(here: Following) -> No
     told = CdcTableReport(fragment=fragment.id, waiting="a long transaction")
     here.reports = [SourceReport(source=scan.source.id, offset="0/9", tables=(told,))]
     await here.barrier()
-    (job,) = await status.ddl_progress(here.world)
+    (job,) = await listing.ddl_progress(here.world)
     assert job.waiting is not None
     assert (job.waiting.reason, job.waiting.text) == ("source", "a long transaction")
     done = VnodePosition(vnode=Vnode(0), state=PositionState.COMPLETED, rows=100)
     here.actors = [ActorReport(actor=actor.id, fragment=fragment.id, rows=100, positions=(done,), finished=True)]
     here.reports = []
     await here.barrier()
-    assert await status.ddl_progress(here.world) == []
+    assert await listing.ddl_progress(here.world) == []
     assert here.stored("select * from rw_catalog.rw_ddl_progress") == []
     assert here.stored(counts) == [(1, 1, 1)]
 
@@ -308,7 +310,7 @@ async def test_an_adaptive_limit_looks_at_the_database_it_reads_from(
     for _ in range(2):
         await here.barrier()
         await adapt(world, DATABASE_GRAPH, term=here.leader.term)
-    (job,) = await status.ddl_progress(here.world)
+    (job,) = await listing.ddl_progress(here.world)
     (scan,) = job.auto
     assert (scan.limit.signal, scan.limit.reason) == (signal, reason)
     outside = {one.signal for one in scan.limit.readings if one.signal.startswith("source_")}
@@ -338,7 +340,7 @@ async def test_what_broke_stays_broken_and_is_told_once(here: Following) -> None
     events = "select kind from tidefill.event where kind like 'source.%' order by id"
     kinds = [kind for (kind,) in here.stored(events)]
     assert kinds == ["source.asked", "source.created", "source.waiting", "source.table_broken"]
-    (view,) = (await source_status.source(here.world, "pg")).tables
+    (view,) = (await shown.source(here.world, "pg")).tables
     assert (view.state, view.reason) == ("broken", "a column was dropped")
 
 
@@ -363,16 +365,16 @@ async def test_u2_a_broken_table_and_all_that_reads_it_are_shown_as_such(here: F
     await here.barrier()
     (since,) = here.stored("select broken_since from tidefill.fragment where broken is not null")[0]
     assert since == here.world.clock.now()
-    page = await status.jobs(here.world, None, after=0, limit=10)
+    page = await listing.jobs(here.world, None, after=0, limit=10)
     shown = {one.name: one.broken and (one.broken.state, one.broken.because_of) for one in page.items}
     assert shown == {"t": ("broken", None), "other": None, "m": ("stale", "t"), "n": ("stale", "t")}
-    found = (await status.job(here.world, n.id)).job.broken
+    found = (await listing.job(here.world, n.id)).job.broken
     assert found is not None
     assert (found.reason, found.since) == ('it reads "t": a column was dropped', since)
     assert await degraded_of(here.world) == {"t": "broken", "m": "stale", "n": "stale"}
-    measured = await measuring.measure(here.world)
+    measured = await gauges.measure(here.world)
     assert [(name, state) for _, name, state in measured.broken] == [("t", "broken"), ("m", "stale"), ("n", "stale")]
-    assert 'name="m",state="stale"} 1.0' in (await measuring.scrape(here.world)).decode()
+    assert 'name="m",state="stale"} 1.0' in (await gauges.scrape(here.world)).decode()
     async with here.world.stores.begin() as tx:
         said = await notices_of(tx, ["other", "v", "t", "t"])
     then = f"since {since:%Y-%m-%d %H:%M:%S}Z"
@@ -427,7 +429,7 @@ async def test_a_wait_is_for_the_history_too(here: Following, statement: str) ->
     await here.run("CREATE TABLE t (*) FROM pg TABLE 'orders'")
     fragment = await plan_of(here, "t")
     (actor,) = fragment.actors
-    waiting = asyncio.ensure_future(sql.run(here.world, statement, session={}, asked_by="a test"))
+    waiting = asyncio.ensure_future(dispatch.run(here.world, statement, session={}, asked_by="a test"))
     for rows, finished in ((10, False), (20, True)):
         assert not waiting.done()
         here.actors = [ActorReport(actor=actor.id, fragment=fragment.id, rows=rows, finished=finished)]
@@ -451,10 +453,10 @@ async def test_nobody_waits_for_a_history_that_is_read_no_more(here: Following) 
 async def test_a_source_that_nothing_follows_keeps_no_log(here: Following) -> None:
     external = here.external
     await here.run(external.create_source())
-    before = (await source_status.source(here.world, "pg")).offset
+    before = (await shown.source(here.world, "pg")).offset
     external.run("insert into orders select n from generate_series(1, 100) n")
-    await source_upkeep.watch(here.world, term=here.leader.term)
-    after = await source_status.source(here.world, "pg")
+    await upkeep.watch(here.world, term=here.leader.term)
+    after = await shown.source(here.world, "pg")
     assert before is not None
     assert after.offset is not None
     assert lsn(after.offset) > lsn(before)
@@ -468,34 +470,34 @@ async def test_a_source_that_nothing_follows_keeps_no_log(here: Following) -> No
     assert scan.source.offset == after.offset
     (readable,) = here.stored("select readable_after from tidefill.source")
     assert scan.readable_after > readable[0] > 0
-    await source_upkeep.watch(here.world, term=here.leader.term)
+    await upkeep.watch(here.world, term=here.leader.term)
     async with here.world.stores.begin() as tx:
         source = await tx.sources.get(after.id)
     assert source is not None
     # Whoever looked before it was followed has it forget nothing by now.
     external.run("insert into orders select n from generate_series(101, 200) n")
-    await source_upkeep.skip_idle(here.world, source, term=here.leader.term)
-    assert (await source_status.source(here.world, "pg")).offset == after.offset
+    await upkeep.skip_idle(here.world, source, term=here.leader.term)
+    assert (await shown.source(here.world, "pg")).offset == after.offset
 
 
 async def test_a_slot_that_is_dropped_for_what_it_holds_ends_what_followed_until_it_is_made_anew(
     here: Following, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The leader measures for itself.
-    monkeypatch.setattr(source_upkeep, "MEASURED_EVERY", timedelta(0))
+    monkeypatch.setattr(upkeep, "MEASURED_EVERY", timedelta(0))
     external = here.external
     create = external.create_source().replace(
         "WITH (", "WITH (wal.retained.max.bytes = '1000000', wal.retained.action = 'drop_slot', "
     )
     await here.run(create)
     await here.run("CREATE TABLE t (*) FROM pg TABLE 'orders'")
-    await source_upkeep.watch(here.world, term=here.leader.term)
+    await upkeep.watch(here.world, term=here.leader.term)
     assert len(external.slots()) == 1
     # The log is the whole server's: far more than what other databases write meanwhile.
     external.run("insert into orders select n, 'w' from generate_series(1, 50000) n")
-    await source_upkeep.watch(here.world, term=here.leader.term)
+    await upkeep.watch(here.world, term=here.leader.term)
     assert external.slots() == []
-    source = await source_status.source(here.world, "pg")
+    source = await shown.source(here.world, "pg")
     (table,) = source.tables
     assert (source.retention, table.state) == ("slot_dropped", "broken")
     assert "DROP the table and the source, and make both anew" in str(table.reason)
@@ -504,8 +506,8 @@ async def test_a_slot_that_is_dropped_for_what_it_holds_ends_what_followed_until
     await here.run("DROP SOURCE pg CASCADE")
     await here.run(create.replace("1000000", "100000000"))
     await here.run("CREATE TABLE t (*) FROM pg TABLE 'orders'")
-    await source_upkeep.watch(here.world, term=here.leader.term)
-    source = await source_status.source(here.world, "pg")
+    await upkeep.watch(here.world, term=here.leader.term)
+    source = await shown.source(here.world, "pg")
     assert (source.retention, source.tables[0].state, len(external.slots())) == (None, "backfilling", 1)
 
 
@@ -546,15 +548,15 @@ async def test_a_slot_that_holds_too_much_does_what_its_user_chose(here: Followi
         report = SourceReport(source=fragment.cdc.source.id, offset="0/9", retained_bytes=retained)
         here.reports = [report]
         await here.barrier()
-        await source_upkeep.watch(here.world, term=here.leader.term)
+        await upkeep.watch(here.world, term=here.leader.term)
     events = "select facts ->> 'retention' from tidefill.event where kind = 'source.retention' order by id"
     assert here.stored(events) == [("warning",), (state,)]
     assert bool(external.slots()) == (action == "pause")
-    broken = (await source_status.source(here.world, "pg")).tables[0].state == "broken"
+    broken = (await shown.source(here.world, "pg")).tables[0].state == "broken"
     assert broken == (action == "drop_slot")
     # What was held is read: the alarm is over, and what is for good stays.
     here.reports = [SourceReport(source=fragment.cdc.source.id, offset="0/9", retained_bytes=5)]
     await here.barrier()
-    await source_upkeep.watch(here.world, term=here.leader.term)
-    left = (await source_status.source(here.world, "pg")).retention
+    await upkeep.watch(here.world, term=here.leader.term)
+    left = (await shown.source(here.world, "pg")).retention
     assert left == (None if action == "pause" else state)

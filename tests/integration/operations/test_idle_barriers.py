@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import event
 
 from service.domain.barrier import Commit, Inject, Publish, Wait
-from service.operations.barriers import proceed
+from service.operations.barriers.advance import proceed
 from service.protocol.ids import DATABASE_GRAPH, Epoch
 from service.protocol.mutation import Pause
 from tests.support.http import StillClock

@@ -14,9 +14,11 @@ import pytest
 from service.domain.barrier import Commit, GraphStatus, Inject
 from service.domain.errors import Conflict
 from service.domain.job import JobEvent
-from service.meta_store.commands import PostgresCommands
-from service.operations import commands, jobs, limits, secrets, snapshots
+from service.meta_store.barriers.commands import PostgresCommands
+from service.operations.commands import limits, mutations
+from service.operations.jobs import lifecycle, snapshots
 from service.operations.parameters import alter
+from service.operations.sources import secrets
 from service.protocol.barrier import BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, JobId, RelationId
 from tests.support.http import StillClock
@@ -55,12 +57,12 @@ async def test_if_not_exists_finds_the_table_that_another_call_was_quicker_to_cr
 ) -> None:
     async with leader.stores.begin() as other:
         job = await other.jobs.add(new_table("t"), now=NOW)
-        create = jobs.create(leader.world, new_table("t"), if_not_exists=True, asked_by="a test")
+        create = lifecycle.create(leader.world, new_table("t"), if_not_exists=True, asked_by="a test")
         creating = asyncio.create_task(create)
         await asyncio.to_thread(until, lambda: waiting_for_a_lock(database_url), what="it waits for the name")
-    assert await creating == jobs.Asked(job.id, existed=True)
+    assert await creating == lifecycle.Asked(job.id, existed=True)
     with pytest.raises(Conflict, match="still being created"):
-        await jobs.create(leader.world, new_table("t"), if_not_exists=False, asked_by="a test")
+        await lifecycle.create(leader.world, new_table("t"), if_not_exists=False, asked_by="a test")
 
 
 async def test_if_not_exists_finds_the_secret_that_another_call_was_quicker_to_create(
@@ -160,7 +162,7 @@ async def test_a_recovery_and_a_replay_that_merges_wait_for_each_other_in_one_or
     """The replay's commit has the graph's row, and goes on to that of the database graph."""
     async with leader.stores.begin() as replaying:
         await replaying.graphs.set_paused(decoupled.graph, paused=False, now=NOW)
-        async with waited_for(database_url, commands.recover(leader.world, asked_by="a test")) as recovery:
+        async with waited_for(database_url, mutations.recover(leader.world, asked_by="a test")) as recovery:
             await replaying.snapshots.replayed(decoupled.graph, Epoch(1))
             await replaying.snapshots.merge(decoupled.graph)
     await recovery
@@ -200,7 +202,7 @@ async def test_two_cancels_of_the_same_jobs_wait_for_each_other_in_one_order(lea
     (low, high), _ = await leader.add_views(2, named="m")
     async with leader.stores.begin() as first:
         await first.jobs.move(low, JobEvent.CANCEL_ASKED, now=NOW)
-        cancel = jobs.cancel(leader.world, [high, low], asked_by="a test")
+        cancel = lifecycle.cancel(leader.world, [high, low], asked_by="a test")
         async with waited_for(database_url, cancel) as second:
             await first.jobs.move(high, JobEvent.CANCEL_ASKED, now=NOW)
     assert await second == []

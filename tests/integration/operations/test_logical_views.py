@@ -11,9 +11,11 @@ import pytest
 from service.domain.errors import Conflict, Invalid, MetaError, NotFound, Unavailable
 from service.domain.job import JobEvent
 from service.meta_store.stores import PostgresStores
-from service.operations import recovery, requests, sql
+from service.operations.barriers import recovery
 from service.operations.naming import named
-from service.operations.outcome import Outcome
+from service.operations.statements import dispatch
+from service.operations.statements.outcome import Outcome
+from service.operations.verify import worker_rpc
 from service.operations.world import World
 from service.ports.records import NewJob, NewLogicalView
 from service.protocol.ids import DATABASE_GRAPH, Epoch, RelationId, Term
@@ -42,7 +44,7 @@ class Here:
     epoch: Epoch = field(default_factory=lambda: Epoch(5))
 
     async def run(self, text: str) -> Outcome:
-        return await sql.run(self.world, text, session={}, asked_by="a test")
+        return await dispatch.run(self.world, text, session={}, asked_by="a test")
 
     async def rows(self, text: str) -> tuple[tuple[Any, ...], ...]:
         return (await self.run(text)).rows
@@ -143,13 +145,13 @@ async def test_a_verification_by_the_store_names_rows_that_differ(here: Here) ->
     await here.write(view, (2, "B"), (3, "C"))
     async with here.stores.begin() as tx:
         (job,) = [job for job in await tx.jobs.where() if job.name == "m"]
-    equal = await requests.verify(here.world, job.id, Engine.STORE)
+    equal = await worker_rpc.verify(here.world, job.id, Engine.STORE)
     assert (equal.equal, equal.rows, equal.expected_rows, equal.engine) == (True, 2, 2, Engine.STORE)
     assert equal.digest == equal.expected_digest
     await here.store.run(f"update state.t_{view} set name = 'wrong' where id = 2")
     await here.store.run(f"delete from state.t_{view} where id = 3")
     await here.write(view, (9, "many"))
-    found = await requests.verify(here.world, job.id, Engine.STORE)
+    found = await worker_rpc.verify(here.world, job.id, Engine.STORE)
     assert not found.equal
     assert found.rows_missing == ("(2,B,,)", "(3,C,,)")
     assert found.rows_extra == ("(2,wrong,,)", "(9,many,,)")
@@ -161,9 +163,9 @@ async def test_a_verification_by_the_store_is_about_views_that_are_there(here: H
         creating = await add_creating(tx, new_view("m", RelationId(1)))
         (table,) = [job for job in await tx.jobs.where() if job.name == "t"]
     with pytest.raises(Conflict, match="cannot be read yet"):
-        await requests.verify(here.world, creating.id, Engine.STORE)
+        await worker_rpc.verify(here.world, creating.id, Engine.STORE)
     with pytest.raises(Conflict, match="is a table"):
-        await requests.verify(here.world, table.id, Engine.STORE)
+        await worker_rpc.verify(here.world, table.id, Engine.STORE)
 
 
 def reader_of(here: Here) -> str:

@@ -10,8 +10,9 @@ import pytest
 from service.domain.errors import Conflict, Invalid, MetaError, NotFound
 from service.domain.job import Job, JobEvent, JobState
 from service.domain.parallelism import Adaptive, Fixed, Parallelism
-from service.operations import jobs, rescaling, sql
-from service.operations.outcome import Outcome
+from service.operations.jobs import lifecycle, rescaling
+from service.operations.statements import dispatch
+from service.operations.statements.outcome import Outcome
 from service.ports.records import NewJob
 from service.protocol.columns import Column, ColumnType
 from service.protocol.ids import DATABASE_GRAPH, JobId, WorkerId
@@ -38,7 +39,7 @@ async def leader(database_url: str) -> AsyncGenerator[Leader]:
 async def run(leader: Leader, text: str, **session: str) -> Outcome:
     """Run a statement while a worker answers questions and every new job is queued, where a background CREATE ends."""
     async with answering(leader):
-        return await sql.run(leader.world, text, session={"background_ddl": "on", **session}, asked_by="a test")
+        return await dispatch.run(leader.world, text, session={"background_ddl": "on", **session}, asked_by="a test")
 
 
 @asynccontextmanager
@@ -135,7 +136,9 @@ async def test_an_upstream_that_is_altered_meanwhile_refuses_the_job(leader: Lea
     scan = replace(planned.fragments[0], scan_type=ScanType.BACKFILL)
     await alter(leader, view.id, Fixed(5))
     with pytest.raises(Conflict, match="the parallelism of v has just been changed"):
-        await jobs.create(leader.world, replace(planned, fragments=(scan,)), if_not_exists=False, asked_by="a test")
+        await lifecycle.create(
+            leader.world, replace(planned, fragments=(scan,)), if_not_exists=False, asked_by="a test"
+        )
     async with leader.stores.begin() as tx:
         assert await tx.catalog.named("m") is None
 

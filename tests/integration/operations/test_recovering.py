@@ -10,10 +10,13 @@ import pytest
 
 from service.domain.barrier import Abandon, RollBack
 from service.domain.errors import UnderRecovery
-from service.operations import commands, jobs, measuring, sql
-from service.operations.commands import RECOVERED_WAIT
-from service.operations.outcome import Outcome
+from service.operations.commands import mutations
+from service.operations.commands.mutations import RECOVERED_WAIT
+from service.operations.jobs import lifecycle
 from service.operations.parameters import alter, known
+from service.operations.statements import dispatch
+from service.operations.statements.outcome import Outcome
+from service.operations.status import gauges
 from service.ports.signals import Topic
 from service.protocol.mutation import Add, Resume
 from tests.support.http import StillClock, UnheardSignals
@@ -53,7 +56,7 @@ class Stepping(UnheardSignals):
             self.taken.append(step)
             match step:
                 case "asked":
-                    await commands.recover(self.leader.world, asked_by="an operator")
+                    await mutations.recover(self.leader.world, asked_by="an operator")
                 case "ended":
                     assert isinstance(await self.leader.look(), Abandon)
                 case "rolled back":
@@ -70,7 +73,7 @@ async def recovered(
     clock = StillClock()
     signals = Stepping(leader, clock, goes_on)
     world = replace(leader.world, clock=clock, signals=signals, worker_lease=lease)
-    return await sql.run(world, "RECOVER", session={}, asked_by="a test"), signals
+    return await dispatch.run(world, "RECOVER", session={}, asked_by="a test"), signals
 
 
 async def test_it_is_answered_once_an_epoch_of_the_next_generation_is_published(leader: Leader) -> None:
@@ -82,13 +85,13 @@ async def test_it_is_answered_once_an_epoch_of_the_next_generation_is_published(
 async def test_it_does_not_wait_for_a_worker_that_is_gone(leader: Leader) -> None:
     """But for the end of what ran."""
     outcome, signals = await recovered(leader, len(STEPS), lease=timedelta(seconds=-1))
-    assert outcome.notices == (sql.RECOVERING,)
+    assert outcome.notices == (dispatch.RECOVERING,)
     assert signals.taken == ["asked", "ended"]
 
 
 async def test_it_is_answered_in_the_end_whatever_becomes_of_the_recovery(leader: Leader) -> None:
     outcome, signals = await recovered(leader, 3)
-    assert outcome.notices == (sql.RECOVERING,)
+    assert outcome.notices == (dispatch.RECOVERING,)
     assert signals.taken == STEPS[:3]
     assert signals.clock.seconds >= RECOVERED_WAIT.total_seconds()
 
@@ -99,7 +102,7 @@ async def test_who_has_asked_for_a_job_hears_of_the_recovery_that_cancels_it(lea
     clock = StillClock()
     world = replace(leader.world, clock=clock, signals=Stepping(leader, clock, goes_on=3))
     with pytest.raises(UnderRecovery, match="adhoc recovery"):
-        await jobs.created(world, job)
+        await lifecycle.created(world, job)
     assert await leader.state_of(job) == "Cancelling"
 
 
@@ -109,7 +112,7 @@ async def test_who_has_found_a_job_waits_over_a_recovery(leader: Leader) -> None
     clock = StillClock()
     world = replace(leader.world, clock=clock, signals=Stepping(leader, clock, patient=False))
     with pytest.raises(TimeoutError):
-        await jobs.finished(world, job)
+        await lifecycle.finished(world, job)
     assert await leader.state_of(job) == "Creating"
 
 
@@ -126,7 +129,7 @@ async def test_the_next_generation_begins_paused_where_it_shall(leader: Leader) 
         await leader.barrier()
         await leader.recover()
     await leader.barrier()
-    await commands.inject(leader.world, Resume(), asked_by="a test")
+    await mutations.inject(leader.world, Resume(), asked_by="a test")
     await leader.barrier()
     await leader.recover()
     last = await leader.barrier()
@@ -136,7 +139,7 @@ async def test_the_next_generation_begins_paused_where_it_shall(leader: Leader) 
 
 async def test_it_is_timed_until_it_commits_more_than_its_own_beginning(leader: Leader) -> None:
     async def timed() -> str:
-        page = (await measuring.scrape(leader.world)).decode()
+        page = (await gauges.scrape(leader.world)).decode()
         (count,) = [line for line in page.splitlines() if line.startswith("recovery_latency_count")]
         return count.rpartition(" ")[2]
 

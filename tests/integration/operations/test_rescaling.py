@@ -9,7 +9,8 @@ from service.domain.barrier import GraphStatus, Wait
 from service.domain.errors import Conflict, Invalid, NotFound
 from service.domain.job import JobEvent, JobState
 from service.domain.parallelism import Adaptive, Fixed, Parallelism
-from service.operations import rescaling, workers
+from service.operations.barriers import worker_calls
+from service.operations.jobs import rescaling
 from service.ports.records import NewJob
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, ActorId, CommandId, Epoch, FragmentId, JobId, RelationId, WorkerId
@@ -163,7 +164,7 @@ async def test_new_actors_that_have_lost_rows_fail_the_epoch(leader: Leader) -> 
     async with leader.stores.begin() as tx:
         barrier = await tx.barriers.for_worker(WORKER)
     assert barrier is not None
-    await workers.answer(leader.world, collected(barrier.curr, report(new, scan.id, 51)))
+    await worker_calls.answer(leader.world, collected(barrier.curr, report(new, scan.id, 51)))
     async with leader.stores.begin() as tx:
         found = await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=leader.world.worker_lease)
     assert found.in_flight is not None

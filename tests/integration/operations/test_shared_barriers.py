@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from service.domain.barrier import Wait
-from service.operations.barriers import ADDED_TOGETHER
+from service.operations.barriers.advance import ADDED_TOGETHER
 from service.protocol.barrier import Barrier
 from service.protocol.ids import JobId
 from service.protocol.mutation import Add, Pause, Resume

@@ -23,10 +23,13 @@ from service.domain.errors import Exhausted, Invalid, NotFound, Unavailable
 from service.domain.job import JobEvent, JobState
 from service.domain.parallelism import Adaptive
 from service.domain.waiting import Reason, Waiting
-from service.operations import commands, maintenance, queue, snapshots, status
-from service.operations.asking import ask
-from service.operations.barriers import advance
-from service.operations.effects import progress_of
+from service.operations.barriers.advance import advance
+from service.operations.barriers.effects import progress_of
+from service.operations.commands import mutations
+from service.operations.commands.enqueue import ask
+from service.operations.jobs import queue, snapshots
+from service.operations.status import listing
+from service.operations.upkeep import maintenance
 from service.ports.snapshots import Snapshot
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, JobId, RelationId, Vnode, WorkerId
@@ -274,7 +277,7 @@ async def unindexed(life: Life) -> GraphId:
 
 
 async def waiting(life: Life) -> Waiting:
-    view = (await status.job(life.leader.world, life.job)).job.waiting
+    view = (await listing.job(life.leader.world, life.job)).job.waiting
     assert view is not None
     return view
 
@@ -439,7 +442,7 @@ async def test_a_cancel_needs_no_barrier_and_leaves_nothing(life: Life) -> None:
 async def test_a_pause_reaches_it_and_one_that_starts_later(life: Life) -> None:
     """I4: acknowledged once every graph has applied it."""
     world = life.leader.world
-    asked = await commands.inject(world, Pause(), asked_by="a test")
+    asked = await mutations.inject(world, Pause(), asked_by="a test")
     graph = (await life.start()).graph
     first = await life.injected(graph)
     assert isinstance(first.mutation, Add)
@@ -450,7 +453,7 @@ async def test_a_pause_reaches_it_and_one_that_starts_later(life: Life) -> None:
     await life.collected(paused)
     assert isinstance(await life.look(DATABASE_GRAPH), Publish)
     assert await life.leader.epoch_of(asked) == paused.curr
-    later = await commands.inject(world, Pause(), asked_by="a test")
+    later = await mutations.inject(world, Pause(), asked_by="a test")
     in_database = await life.injected(DATABASE_GRAPH)
     await life.collected(in_database)
     assert isinstance(await life.look(DATABASE_GRAPH), Publish)
@@ -458,7 +461,7 @@ async def test_a_pause_reaches_it_and_one_that_starts_later(life: Life) -> None:
     own = await life.injected(graph)
     await life.collected(own)
     assert await life.leader.epoch_of(later) == own.curr, "from then on not one row of history is read"
-    resumed = await commands.inject(world, Resume(), asked_by="a test")
+    resumed = await mutations.inject(world, Resume(), asked_by="a test")
     in_database = await life.injected(DATABASE_GRAPH)
     assert isinstance(in_database.mutation, Resume)
     await life.collected(in_database)
@@ -476,7 +479,7 @@ async def test_what_waits_for_it_when_it_merges_goes_along(life: Life) -> None:
     await life.collected(await life.injected(graph))
     await life.loaded(graph)
     barrier = await life.flushed(graph)
-    asked = await commands.inject(life.leader.world, Throttle(fragments={life.scan.id: 7}), asked_by="a test")
+    asked = await mutations.inject(life.leader.world, Throttle(fragments={life.scan.id: 7}), asked_by="a test")
     await life.collected(barrier, consumed=await committed(life))
     assert (await life.snapshot()).merged
     carried = [await life.injected(DATABASE_GRAPH)]

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from service.domain.errors import Conflict, Unavailable
-from service.operations import source_status, source_upkeep, sql
-from service.operations.sources import ABANDONED
+from service.operations.sources import shown, upkeep
+from service.operations.sources.registry import ABANDONED
+from service.operations.statements import dispatch
 from service.ports.source_records import NewSource, Password
 from service.ports.sources import Address
 from service.protocol.cdc import Lsn, Published
@@ -103,7 +104,7 @@ def later(here: Following, span: timedelta) -> None:
 
 
 async def cleaned(here: Following) -> int:
-    return await source_upkeep.clean_up(here.world, term=here.leader.term)
+    return await upkeep.clean_up(here.world, term=here.leader.term)
 
 
 async def test_a_drop_does_not_wait_for_a_database_that_is_away(here: Following, faulty: Faulty) -> None:
@@ -119,7 +120,7 @@ async def test_a_drop_does_not_wait_for_a_database_that_is_away(here: Following,
     await cleaned(here)
     listed = "select source_name, what, attempts > 0, error from rw_catalog.rw_source_cleanups order by what"
     assert here.stored(listed) == [("pg", what, True, "it is away") for what in ("publication", "slot", "table")]
-    assert [one.what for one in await source_status.cleanups(here.world)] == ["table", "slot", "publication"]
+    assert [one.what for one in await shown.cleanups(here.world)] == ["table", "slot", "publication"]
     # The name is free, and whoever takes it has nothing to do with what is left.
     faulty.away = False
     await here.run(external.create_source())
@@ -127,7 +128,7 @@ async def test_a_drop_does_not_wait_for_a_database_that_is_away(here: Following,
     while await cleaned(here):
         pass
     assert here.stored(listed) == []
-    (source,) = await source_status.sources(here.world)
+    (source,) = await shown.sources(here.world)
     assert external.slots() == [source.slot]
     assert external.publications() == [source.publication]
     assert here.stored(f"select count(*) from tidefill.secret where value = '{PASSWORD}'") == [(1,)]
@@ -159,7 +160,7 @@ async def test_a_server_that_is_away_is_tried_once_a_tick_and_delays_no_other(he
     faulty.removals.clear()
     assert await cleaned(here) == 0
     assert sorted(faulty.removals) == ["other", "pg"], "the slot and the publication of each are due"
-    assert {one.error for one in await source_status.cleanups(here.world)} == {"it is away"}
+    assert {one.error for one in await shown.cleanups(here.world)} == {"it is away"}
     later(here, timedelta(minutes=2))
     faulty.away, faulty.turn_of_other = False, asyncio.Event()
     assert await cleaned(here) == 4, "pg answers once it is the turn of the other one"
@@ -255,8 +256,8 @@ async def test_if_not_exists_finds_the_source_that_another_call_was_quicker_to_c
     statement = here.external.create_source().replace("SOURCE pg", "SOURCE IF NOT EXISTS pg")
     made = await here.through(
         lambda: asyncio.gather(
-            sql.run(here.world, statement, session={}, asked_by="a test"),
-            sql.run(here.world, statement, session={}, asked_by="a test"),
+            dispatch.run(here.world, statement, session={}, asked_by="a test"),
+            dispatch.run(here.world, statement, session={}, asked_by="a test"),
         )
     )
     assert sorted(one.notices for one in made) == [(), ('source "pg" already exists, skipping',)]
@@ -285,8 +286,8 @@ async def test_one_may_give_up_what_will_never_be_there_again(here: Following, f
     await here.run(here.external.create_source())
     faulty.away = True
     await here.run("DROP SOURCE pg")
-    for one in await source_status.cleanups(here.world):
-        await source_status.give_up(here.world, one.id, asked_by="a test")
-    assert await source_status.cleanups(here.world) == []
+    for one in await shown.cleanups(here.world):
+        await shown.give_up(here.world, one.id, asked_by="a test")
+    assert await shown.cleanups(here.world) == []
     assert here.stored("select count(*) from tidefill.source") == [(0,)]
     faulty.away = False

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from service.domain.barrier import Commit, Publish
-from service.operations.requests import verify
+from service.operations.verify.worker_rpc import verify
 from service.ports.signals import Topic
 from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId
 from service.protocol.request import Verified, Verify

@@ -8,10 +8,10 @@ import pytest
 from service.domain.errors import Invalid, Unavailable
 from service.parsing.pool import ParserProcesses
 from service.protocol.ids import RelationId
-from service.sql.dml import bind_update
+from service.sql.dml.bind import bind_update
 from service.sql.parse import parse
-from service.sql.statements import CreateTable, CreateView, Select, Update
-from service.sql.tables import table_relation
+from service.sql.statements.ast import CreateTable, CreateView, Select, Update
+from service.sql.statements.tables import table_relation
 
 DEEP = "select " + "date(" * 30 + "a" + ")" * 30
 

@@ -11,7 +11,7 @@ import pytest
 from service.domain.errors import Invalid, Unavailable, Unreachable
 from service.domain.probes import parse_probe_url
 from service.domain.reach import ANY, HostRules, parse_host_rules
-from service.operations import source_check
+from service.operations.sources import checks
 from service.ports.health import ProbeFailed
 from service.ports.sources import Address
 from service.probes.http import HttpxProbe
@@ -124,7 +124,7 @@ async def test_s11_a_check_fails_after_one_and_the_same_time(other: Listening) -
         world = world_of(Absent(), external=TABLES, clock=clock)  # pyright: ignore[reportArgumentType] - not asked
         world.signals.clock = clock  # pyright: ignore[reportAttributeAccessIssue] - PatientSignals
         options = {"connector": "postgres-cdc", "hostname": "127.0.0.2", "port": str(port)}
-        items = await source_check.check(world, {**options, "username": "u", "database.name": "d"}, "p", [])
+        items = await checks.check(world, {**options, "username": "u", "database.name": "d"}, "p", [])
         assert [(item.item, item.ok) for item in items] == [("reachable", False)]
         took.append(clock.seconds)
     assert took == [6.0, 6.0]

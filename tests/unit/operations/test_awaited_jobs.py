@@ -12,7 +12,9 @@ import pytest
 from service.domain.barrier import GraphStatus
 from service.domain.errors import Conflict, Unavailable, UnderRecovery
 from service.domain.job import CREATING, Job, JobEvent, JobState
-from service.operations import jobs, sql, status
+from service.operations.jobs import lifecycle
+from service.operations.statements import dispatch
+from service.operations.status import listing
 from service.operations.world import World
 from service.ports.meta_store import Stores
 from service.ports.records import Claim
@@ -44,7 +46,7 @@ class Recovering(PatientSignals):
 
 @pytest.mark.parametrize(
     ("wait", "ends", "state"),
-    [(jobs.created, UnderRecovery, JobState.CANCELLING), (jobs.finished, StillWaiting, JobState.CREATING)],
+    [(lifecycle.created, UnderRecovery, JobState.CANCELLING), (lifecycle.finished, StillWaiting, JobState.CREATING)],
 )
 async def test_a_recovery_cancels_no_job_that_a_repeated_create_has_found(
     wait: Callable[[World, JobId], Awaitable[Job]], ends: type[Exception], state: JobState
@@ -123,7 +125,7 @@ async def test_c12_a_wait_ends_with_its_caller_and_the_job_goes_on(statement: st
         await add_creating(tx, new_table("late"))
     world = world_of(stores, clock=clock, signals=Impatient(clock))
     with pytest.raises(Unavailable, match="the caller has left"):
-        await sql.run(world, statement, session={}, asked_by="a test", gone=_left)
+        await dispatch.run(world, statement, session={}, asked_by="a test", gone=_left)
     async with stores.begin() as tx:
         creating = [job.name for job in await tx.jobs.where(CREATING)]
         assert await tx.commands.waiting(DATABASE_GRAPH) == [], "nothing is stopped"
@@ -135,7 +137,7 @@ async def test_c12_a_create_with_a_key_waits_on_for_its_repetition() -> None:
     world = world_of(stores, clock=clock, signals=Impatient(clock))
     create, claim = "CREATE TABLE t (id int primary key)", Claim("a key", 1)
     with pytest.raises(StillWaiting):
-        await sql.run(world, create, session={}, asked_by="a test", claim=claim, gone=_left)
+        await dispatch.run(world, create, session={}, asked_by="a test", claim=claim, gone=_left)
 
 
 async def test_c12_many_waits_share_their_reads() -> None:
@@ -144,15 +146,17 @@ async def test_c12_many_waits_share_their_reads() -> None:
     signals = Held(240)
     world = world_of(stores, signals=signals)
     waits = (
-        jobs.created,
-        jobs.finished,
-        jobs.first_barrier,
-        partial(jobs.over, limit=sql.WAIT_LIMIT),
-        partial(status.settled, limit=sql.WAIT_LIMIT),
+        lifecycle.created,
+        lifecycle.finished,
+        lifecycle.first_barrier,
+        partial(lifecycle.over, limit=dispatch.WAIT_LIMIT),
+        partial(listing.settled, limit=dispatch.WAIT_LIMIT),
     )
     stores.begun = 0
     calls = [asyncio.create_task(wait(world, view.id)) for wait in waits for _ in range(40)]
-    calls += [asyncio.create_task(jobs.over(world, None, limit=sql.WAIT_LIMIT, gone=_never)) for _ in range(40)]
+    calls += [
+        asyncio.create_task(lifecycle.over(world, None, limit=dispatch.WAIT_LIMIT, gone=_never)) for _ in range(40)
+    ]
     async with asyncio.timeout(30):
         await signals.met.wait()
     assert stores.begun <= 4
@@ -174,10 +178,10 @@ async def test_one_relation_that_cannot_be_shown_holds_up_its_own_wait_alone() -
         await tx.catalog.hold_back(taken.relation, 'relation "b" exists')
 
     async def waited(statement: str) -> str:
-        return (await sql.run(world, statement, session={}, asked_by="a test")).tag
+        return (await dispatch.run(world, statement, session={}, asked_by="a test")).tag
 
     assert [await waited("WAIT TABLE a"), await waited("WAIT")] == ["WAIT", "WAIT"]
     with pytest.raises(Conflict, match='its view cannot be made: relation "b" exists'):
         await waited("WAIT TABLE b")
     with pytest.raises(Conflict, match='its view cannot be made: relation "b" exists'):
-        await status.settled(world, taken.id, limit=sql.WAIT_LIMIT)
+        await listing.settled(world, taken.id, limit=dispatch.WAIT_LIMIT)

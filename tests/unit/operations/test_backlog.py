@@ -4,7 +4,7 @@ import pytest
 
 from service.domain.backlog import Backlog
 from service.domain.errors import Unavailable
-from service.operations import dml
+from service.operations.rows import dml
 from service.operations.world import World
 from service.protocol.dml import Delete, StatementResult
 from service.protocol.ids import Epoch

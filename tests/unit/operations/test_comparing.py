@@ -10,7 +10,7 @@ import pytest
 
 from service.domain.comparing import KEPT_MAX, PART_ROWS, ROWS_MAX, Digest, Key, Part, Rows
 from service.domain.errors import Conflict
-from service.operations import comparing
+from service.operations.verify import followed
 from service.ports.records import NewJob, NewSourceScan
 from service.ports.source_records import NewSource, Password
 from service.ports.sources import Address
@@ -133,16 +133,16 @@ async def compared(there: There, here: Here, *, total: int | None, key_count: in
             total=total,
         )
         fragment = NewSourceScan(actors=(((0, 0),),), cdc=scan, completed=True)
-        followed = relation("t", vnode_count=here.held.vnode_count)
+        table = relation("t", vnode_count=here.held.vnode_count)
         reads = (RelationId(source.id),)
         job = await add_created(
-            tx, NewJob(followed, "CREATE TABLE t", background=False, fragments=(fragment,), views=reads)
+            tx, NewJob(table, "CREATE TABLE t", background=False, fragments=(fragment,), views=reads)
         )
         row = stores.tables.relations[job.relation]
         stores.tables.relations.put(job.relation, replace(row, key_count=key_count))
         (plan,) = await tx.jobs.plans([job.id])
     ports: dict[str, Any] = {"external_rows": there, "followed_rows": here, "pins": here}
-    return await comparing.compare(world_of(stores, **ports), plan)
+    return await followed.compare(world_of(stores, **ports), plan)
 
 
 def sides(there: Mapping[int, int], here: Mapping[int, int], *, vnode_count: int = 64) -> tuple[There, Here]:
@@ -185,7 +185,7 @@ async def test_i8_what_differs_is_read_in_pieces_and_counted(
     assert (found.expected_rows, found.rows, found.keys_differing) == (len(wanted), len(held), len(MANY))
     assert 0 < max(there.held.most, here.held.most) <= ROWS_MAX
     assert kept == [KEPT_MAX]
-    assert sum(len(one.missing) + len(one.extra) for one in found.differences) == comparing.DIFFERING_MAX
+    assert sum(len(one.missing) + len(one.extra) for one in found.differences) == followed.DIFFERING_MAX
 
 
 async def test_i8_a_part_of_one_vnode_that_is_too_large_is_refused() -> None:
@@ -197,13 +197,13 @@ async def test_i8_a_part_of_one_vnode_that_is_too_large_is_refused() -> None:
 
 async def test_i13_rows_are_compared_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: set[threading.Thread] = set()
-    compare = comparing.pairs
+    compare = followed.pairs
 
     def pairs(wanted: Rows, held: Rows) -> Any:
         threads.add(threading.current_thread())
         return compare(wanted, held)
 
-    monkeypatch.setattr(comparing, "pairs", pairs)
+    monkeypatch.setattr(followed, "pairs", pairs)
     found = await compared(*sides({1: 1, 2: 2}, {1: 1, 2: 3}), total=0, key_count=0)
     assert found.keys_differing == 1
     assert threads

@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from service.operations import configuration
+from service.operations.statements import configuration
 from service.operations.world import World
 from service.sql.parse import parse
 

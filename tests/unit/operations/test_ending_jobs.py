@@ -7,7 +7,7 @@ import pytest
 
 from service.domain.errors import Unavailable
 from service.domain.job import JobState
-from service.operations import jobs
+from service.operations.jobs import lifecycle
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry, Cleanup
@@ -34,11 +34,11 @@ class OneTransaction(FakeStores):
 
 
 async def _cancel(world: World, job: JobId) -> None:
-    await jobs.cancel(world, [job], asked_by="a user")
+    await lifecycle.cancel(world, [job], asked_by="a user")
 
 
 async def _drop(world: World, _: JobId) -> None:
-    await jobs.drop(world, "t", RelationKind.TABLE, cascade=True, asked_by="a user")
+    await lifecycle.drop(world, "t", RelationKind.TABLE, cascade=True, asked_by="a user")
 
 
 @pytest.mark.parametrize("ask", [_cancel, _drop])
@@ -107,6 +107,6 @@ async def test_a_drop_is_not_answered_before_its_relation_is_removed() -> None:
     interleaved = Interleaved(lambda: NOW, tables=stores.tables)
     interleaved.catalog = CommitsInBetween(stores.tables, view.relation)
     world = world_of(interleaved, tables=FakeTables(StateStore()))
-    await jobs.drop(world, view.name, RelationKind.MATERIALIZED_VIEW, cascade=False, asked_by="a user")
+    await lifecycle.drop(world, view.name, RelationKind.MATERIALIZED_VIEW, cascade=False, asked_by="a user")
     async with stores.begin() as tx:
         assert await tx.catalog.cleanups() == []

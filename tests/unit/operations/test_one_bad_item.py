@@ -10,8 +10,11 @@ import pytest
 from service.domain.errors import Conflict, Invalid, Unavailable
 from service.domain.job import JobEvent, JobState
 from service.domain.set_aside import SetAside
-from service.operations import commands, jobs, maintenance, queue, recovery
-from service.operations.effects import apply_commands
+from service.operations.barriers import recovery
+from service.operations.barriers.effects import apply_commands
+from service.operations.commands import mutations
+from service.operations.jobs import lifecycle, queue
+from service.operations.upkeep import maintenance
 from service.operations.world import World
 from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, RelationId, StatementId, Term
 from service.protocol.mutation import Stop
@@ -185,7 +188,7 @@ async def test_c9_a_drop_under_a_users_own_view_is_refused(here: Here) -> None:
     (job,) = await add(here, "t")
     here.tables.foreign = ("ana.mine",)
     with pytest.raises(Conflict, match=r"depend on it: ana\.mine"):
-        await jobs.drop(here.world, "t", RelationKind.TABLE, cascade=True, asked_by="a user")
+        await lifecycle.drop(here.world, "t", RelationKind.TABLE, cascade=True, asked_by="a user")
     assert await here.state(job) is JobState.INITIAL
 
 
@@ -213,4 +216,4 @@ async def test_c2_a_second_stop_of_a_job_changes_nothing(here: Here) -> None:
 async def test_c2_a_stop_that_is_queued_is_not_queued_again(here: Here) -> None:
     job = await stopping(here)
     with pytest.raises(Conflict, match="already queued"):
-        await commands.inject(here.world, Stop(jobs=(job,)), asked_by="another")
+        await mutations.inject(here.world, Stop(jobs=(job,)), asked_by="another")

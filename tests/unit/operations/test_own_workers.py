@@ -12,14 +12,15 @@ import pytest
 from service.domain.barrier import Abandon, Inject, Retire, RollBack
 from service.domain.errors import NotFound, Stale
 from service.domain.job import JobEvent, JobState
-from service.operations import jobs, queue, recovery
-from service.operations.asking import ask
-from service.operations.barriers import advance
-from service.operations.launching import supervise
-from service.operations.readiness import readiness
-from service.operations.rescaling import slots
-from service.operations.standing import standing_of
-from service.operations.waits import waits_of
+from service.operations.barriers import recovery
+from service.operations.barriers.advance import advance
+from service.operations.commands.enqueue import ask
+from service.operations.jobs import lifecycle, queue
+from service.operations.jobs.rescaling import slots
+from service.operations.jobs.standing import standing_of
+from service.operations.status.readiness import readiness
+from service.operations.status.wait_reasons import waits_of
+from service.operations.upkeep.launching import supervise
 from service.operations.world import World
 from service.ports.launcher import Ended
 from service.ports.records import NewJob
@@ -300,7 +301,7 @@ async def test_a_cancel_is_answered_when_its_worker_has_ended(cluster: Cluster) 
     await cluster.injected(graph)
     driven = Driven(cluster, graph)
     world = replace(cluster.world, signals=driven)
-    assert await jobs.cancel(world, [cluster.a], asked_by="a user") == [cluster.a]
+    assert await lifecycle.cancel(world, [cluster.a], asked_by="a user") == [cluster.a]
     assert driven.waits_left == 0
     async with cluster.stores.begin() as tx:
         assert [one.worker for one in await tx.workers.all(now=NOW, lease=LEASE) if one.alive] == [WORKER]

@@ -9,8 +9,8 @@ import pytest
 
 from service.bootstrap import SystemClock
 from service.loops.local_signals import LocalSignals
-from service.operations import waiting
-from service.operations.waiting import until
+from service.operations import polling
+from service.operations.polling import until
 from service.protocol.ids import GraphId
 
 pytestmark = pytest.mark.timeout(20)
@@ -51,7 +51,7 @@ async def _nothing() -> None:
 
 
 async def test_what_comes_true_in_the_middle_of_a_look_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "REREAD", timedelta(seconds=FOR_EVER))
+    monkeypatch.setattr(polling, "REREAD", timedelta(seconds=FOR_EVER))
     signals, looks = LocalSignals(), 0
 
     async def look() -> int | None:

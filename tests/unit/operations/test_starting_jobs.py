@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
-from service.operations import barriers, limits, queue
-from service.operations.effects import apply_commands
-from service.operations.routing import unfinished
+from service.operations.barriers import advance
+from service.operations.barriers.effects import apply_commands
+from service.operations.commands import limits
+from service.operations.commands.fan_out import unfinished
+from service.operations.jobs import queue
 from service.protocol.ids import DATABASE_GRAPH, Epoch
 from service.protocol.mutation import Throttle
 from service.protocol.plan import ScanType
@@ -40,7 +42,7 @@ async def test_a_limit_follows_its_job_into_a_graph_of_its_own() -> None:
         assert [one.mutation for one in await unfinished(tx)] == [None], "nothing is asked of the scan any more"
         await tx.snapshots.merge(graph)
     await running(stores)
-    await barriers.advance(world, DATABASE_GRAPH, term=term)
+    await advance.advance(world, DATABASE_GRAPH, term=term)
     async with stores.begin() as tx:
         barrier = await tx.barriers.for_worker(WORKER)
         assert barrier is not None

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from service.domain.errors import Unavailable
-from service.operations.together import Together
+from service.operations.shared_reads import Together
 
 
 class Reads:

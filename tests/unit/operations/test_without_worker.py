@@ -3,9 +3,10 @@
 import pytest
 
 from service.domain.errors import Invalid, Unavailable
-from service.operations import ddl, requests
+from service.operations.statements import ddl
+from service.operations.verify import worker_rpc
 from service.sql.parse import parse
-from service.sql.statements import CreateMaterializedView
+from service.sql.statements.ast import CreateMaterializedView
 from tests.support.fake_meta_store import FakeStores
 from tests.support.http import StillClock, world_of
 from tests.support.meta_store import QUERY, add_created, new_table
@@ -18,10 +19,10 @@ async def test_h4_without_a_worker_and_a_launcher_it_is_refused_at_once() -> Non
         plan = (await tx.jobs.plans([table.id]))[0].relation
     alone, launching = world_of(stores), world_of(stores, own_workers=True)
     with pytest.raises(Unavailable, match="no worker is alive, and this service starts none"):
-        await requests.analyze(alone, plan, QUERY, ("id",))
+        await worker_rpc.analyze(alone, plan, QUERY, ("id",))
     assert alone.clock.monotonic() == 0
     with pytest.raises(Unavailable, match="no worker is alive: try again when one is"):
-        await requests.analyze(launching, plan, QUERY, ("id",))
+        await worker_rpc.analyze(launching, plan, QUERY, ("id",))
     assert launching.clock.monotonic() == launching.request_deadline.total_seconds()
 
 

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from service.domain.errors import Invalid
-from service.operations import rows_csv
-from service.operations.rows_csv import HEADER_BYTES_MAX, opened
+from service.operations.rows import csv_text
+from service.operations.rows.csv_text import HEADER_BYTES_MAX, opened
 from service.protocol.quoting import array_literal, csv_field
 
 
@@ -59,7 +59,7 @@ async def test_a_header_without_an_end_is_given_up() -> None:
     "row", [b'1,"' + b"x" * 99, b'1,"' + b"\n\r" * 50, b"1," + b"x" * 99, b'1,""x"' + b'""' * 50 + b"\n", b'"\n"' * 40]
 )
 async def test_a_row_that_does_not_end_is_given_up(row: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_csv, "ROW_BYTES_MAX", 64)
+    monkeypatch.setattr(csv_text, "ROW_BYTES_MAX", 64)
     _, following = await opened(in_pieces(b"a,b\n" + row, 7))
     with pytest.raises(Invalid, match="a row is longer than 64 bytes, or a quote is not closed"):
         _ = [chunk async for chunk in following]
@@ -68,7 +68,7 @@ async def test_a_row_that_does_not_end_is_given_up(row: bytes, monkeypatch: pyte
 @pytest.mark.parametrize("size", [1, 7, 1000])
 @pytest.mark.parametrize("row", [b'1,"x\n"\n', b"1,x\r\n", b"1,x\r", b'"""",""\n', b'"a""b","\r\n"\n'])
 async def test_rows_that_end_may_be_many(row: bytes, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_csv, "ROW_BYTES_MAX", 64)
+    monkeypatch.setattr(csv_text, "ROW_BYTES_MAX", 64)
     _, following = await opened(in_pieces(b"a,b\n" + row * 100, size))
     assert b"".join([chunk async for chunk in following]) == row * 100
 

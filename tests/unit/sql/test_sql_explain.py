@@ -5,7 +5,7 @@ from service.protocol.columns import Column, ColumnType, ComputedColumn, KeyColu
 from service.protocol.ids import RelationId
 from service.protocol.plan import Pushdown, ScanType, Stateless
 from service.protocol.relation import Relation, RelationKind
-from service.sql.explain import PlannedScan, plan_text
+from service.sql.views.explain import PlannedScan, plan_text
 
 INT = ColumnType.parse("int")
 VIEW = Relation(

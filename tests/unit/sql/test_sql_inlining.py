@@ -7,10 +7,10 @@ import pytest
 from service.domain.errors import Invalid, MetaError, NotFound
 from service.protocol.relation import Relation
 from service.sql.parse import parse
-from service.sql.statements import CreateMaterializedView, CreateTable
-from service.sql.tables import table_relation
-from service.sql.tree import Tree
-from service.sql.views import BoundView, bind_view
+from service.sql.statements.ast import CreateMaterializedView, CreateTable
+from service.sql.statements.tables import table_relation
+from service.sql.text.tree import Tree
+from service.sql.views.bind import BoundView, bind_view
 
 HEAD = "create materialized view m as "
 

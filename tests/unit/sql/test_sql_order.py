@@ -4,11 +4,11 @@ import pytest
 
 from service.domain.errors import Invalid, MetaError, NotFound
 from service.protocol.relation import Relation
-from service.sql.order import Edges, bind_order, dot
 from service.sql.parse import parse
-from service.sql.statements import CreateMaterializedView, CreateTable, ExplainBackfill
-from service.sql.tables import table_relation
-from service.sql.views import bind_view
+from service.sql.statements.ast import CreateMaterializedView, CreateTable, ExplainBackfill
+from service.sql.statements.tables import table_relation
+from service.sql.views.backfill_order import Edges, bind_order, dot
+from service.sql.views.bind import bind_view
 
 NAMES = ("a", "b", "c", "d", "Odd Name", "unused")
 

@@ -7,7 +7,7 @@ from service.domain.parallelism import Adaptive, Bounded, Fixed, Ratio
 from service.protocol.ids import FragmentId, JobId
 from service.protocol.relation import RelationKind
 from service.sql.parse import parse
-from service.sql.statements import (
+from service.sql.statements.ast import (
     AlterFragmentRateLimit,
     AlterParallelism,
     AlterRateLimit,

@@ -4,8 +4,7 @@ import pytest
 
 from service.domain.errors import Invalid
 from service.sql.parse import parse
-from service.sql.sources import source_statement
-from service.sql.statements import (
+from service.sql.statements.ast import (
     AlterSecret,
     CreateSecret,
     CreateSource,
@@ -18,6 +17,7 @@ from service.sql.statements import (
     ShowRelations,
     ShowSecrets,
 )
+from service.sql.statements.sources import source_statement
 
 SECRET = "open sesame"
 REACHED = "connector = 'postgres-cdc', hostname = 'db', port = 5433, username = 'u', database.name = 'shop'"

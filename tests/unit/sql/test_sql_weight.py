@@ -7,7 +7,7 @@ from sqlglot.parser import Parser
 
 from service.domain.errors import Invalid
 from service.sql.parse import parse
-from service.sql.weight import is_light
+from service.sql.text.weight import is_light
 
 OPENED = [
     ("date(", ")"),

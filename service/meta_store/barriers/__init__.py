@@ -1,0 +1,1 @@
+"""Graphs and their barriers; who leads, who works, and what waits for an epoch."""

@@ -1,0 +1,118 @@
+"""Durable requests for barriers, first in, first out."""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Row, Select, and_, case, delete, exists, func, insert, not_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.meta_store.documents import among, printable, stored, text_of
+from service.meta_store.schema.core import UNFINISHED
+from service.meta_store.schema.core import command as command_table
+from service.ports.records import Command
+from service.protocol.ids import CommandId, Epoch, GraphId
+from service.protocol.mutation import MUTATION, Mutation, Stop
+
+KEPT: Final = 10_000
+"""How many of the newest commands are kept once they are finished."""
+
+
+class PostgresCommands:
+    """See `service.ports.meta_store.Commands`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def add(
+        self,
+        graph: GraphId,
+        mutation: Mutation | None,
+        *,
+        asked_by: str,
+        now: datetime,
+        part_of: CommandId | None = None,
+        hurried: bool = True,
+    ) -> CommandId:
+        new = insert(command_table).values(
+            graph=graph,
+            mutation=None if mutation is None else stored(mutation),
+            stops=isinstance(mutation, Stop),
+            asked_by=asked_by,
+            asked_at=now,
+            part_of=part_of,
+            hurried=hurried,
+        )
+        return CommandId((await self._connection.execute(new.returning(command_table.c.id))).scalar_one())
+
+    async def get(self, command: CommandId) -> Command | None:
+        found = await self._read(command_table.c.id == command)
+        return found[0] if found else None
+
+    async def waiting(self, graph: GraphId) -> Sequence[Command]:
+        return await self._read(command_table.c.graph == graph, UNFINISHED, command_table.c.epoch.is_(None))
+
+    async def finish(self, commands: Collection[CommandId], *, epoch: Epoch, error: str | None = None) -> None:
+        if not commands:
+            return
+        text = None if error is None else printable(error)
+        done = update(command_table).where(among(command_table.c.id, commands), UNFINISHED)
+        # The epoch of the barrier that carried it, where one did: a later checkpoint commits it (I4).
+        own = func.coalesce(command_table.c.epoch, epoch)
+        await self._connection.execute(done.values(done=True, epoch=own, error=text))
+        old = delete(command_table).where(command_table.c.id <= max(commands) - KEPT, command_table.c.done)
+        await self._connection.execute(old)
+
+    async def carried(self, graph: GraphId, upto: Epoch) -> Sequence[Command]:
+        return await self._read(command_table.c.graph == graph, UNFINISHED, command_table.c.epoch <= upto)
+
+    async def parts(self, whole: CommandId) -> Sequence[Command]:
+        return await self._read(command_table.c.part_of == whole)
+
+    async def _read(self, *conditions: ColumnElement[bool]) -> list[Command]:
+        return [_command(row) for row in await self._connection.execute(_COMMANDS.where(*conditions))]
+
+
+_PART: Final = command_table.alias("part")
+_PARTS_LEFT: Final = exists().where(_PART.c.part_of == command_table.c.id, not_(_PART.c.done))
+
+
+def _effective() -> ColumnElement[int]:
+    """The epoch at which a command took effect everywhere: the last of its parts'. A Resume is over with the first:
+    from then on history may move.
+    """
+    first, last = (
+        select(of(_PART.c.epoch))
+        .where(_PART.c.part_of == command_table.c.id)
+        .correlate(command_table)
+        .scalar_subquery()
+        for of in (func.min, func.max)
+    )
+    resumes = command_table.c.mutation["type"].astext == "resume"
+    own = command_table.c.epoch
+    return case((resumes, func.least(own, first)), else_=func.greatest(own, last))
+
+
+_COMMANDS: Final[Select[*tuple[Any, ...]]] = select(
+    command_table.c.id,
+    command_table.c.graph,
+    text_of(command_table.c.mutation).label("mutation"),
+    command_table.c.asked_by,
+    _effective().label("epoch"),
+    and_(command_table.c.done, not_(_PARTS_LEFT)).label("done"),
+    command_table.c.error,
+    command_table.c.hurried,
+).order_by(command_table.c.id)
+
+
+def _command(row: Row[*tuple[Any, ...]]) -> Command:
+    return Command(
+        id=CommandId(row.id),
+        graph=GraphId(row.graph),
+        mutation=None if row.mutation is None else MUTATION.validate_json(row.mutation),
+        asked_by=row.asked_by,
+        epoch=None if row.epoch is None else Epoch(row.epoch),
+        done=row.done,
+        error=row.error,
+        hurried=row.hurried,
+    )

@@ -1,0 +1,383 @@
+"""Graphs: status, generation, committed and published epochs, pause flag."""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    DateTime,
+    Join,
+    Label,
+    Row,
+    ScalarSelect,
+    Select,
+    and_,
+    any_,
+    bindparam,
+    case,
+    exists,
+    false,
+    func,
+    literal,
+    literal_column,
+    not_,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.domain.barrier import Decoupled, FailedIndex, GraphStatus, GraphView, InFlight, Line, OwnWorker
+from service.domain.dml import SINGLY
+from service.domain.errors import NotFound
+from service.domain.job import HOLDS_PERMIT
+from service.meta_store.documents import Ids, among, list_of, printable, text_of
+from service.meta_store.jobs.queue import LINE, line_of
+from service.meta_store.schema.core import (
+    IN_FLIGHT,
+    OPEN,
+    RESCALE_DUE,
+    UNCOMMITTED,
+    UNFINISHED,
+    UNPUBLISHED,
+    UNSHOWN,
+    WAITING,
+    barrier,
+    cleanup,
+    command,
+    fragment,
+    job,
+    relation,
+    scan_progress,
+    snapshot_backfill,
+    statement,
+    system_parameter,
+)
+from service.meta_store.schema.core import graph as graphs
+from service.meta_store.schema.core import worker as workers
+from service.ports.records import GraphState
+from service.protocol.barrier import BarrierKind
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, RelationId, WorkerId
+from service.protocol.report import Failed
+
+
+class PostgresGraphs:
+    """See `service.ports.meta_store.Graphs`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def view(self, graph: GraphId, *, now: datetime, lease: timedelta) -> GraphView:
+        """One statement, hence one snapshot; its parts are index look-ups whose cost does not grow with history."""
+        found = await self.views([graph], now=now, lease=lease)
+        if graph not in found:
+            raise NotFound(f"graph {graph} not found", kind="graph")
+        return found[graph]
+
+    async def views(
+        self, wanted: Collection[GraphId], *, now: datetime, lease: timedelta
+    ) -> Mapping[GraphId, GraphView]:
+        rows = await self._connection.execute(_VIEWS, {"wanted": list_of(wanted), "alive_after": now - lease})
+        return {GraphId(row.id): _graph_view(row) for row in rows}
+
+    async def set_status(
+        self,
+        graph: GraphId,
+        status: GraphStatus,
+        *,
+        now: datetime,
+        reason: str | None = None,
+        worker: WorkerId | None = None,
+    ) -> Generation:
+        values: dict[str, Any] = {"status": status}
+        match status:
+            case GraphStatus.RECOVERING:
+                text = None if reason is None else printable(reason)
+                await self._forget(graph, text)
+                values |= _end_of_generation(text, now)
+            case GraphStatus.RUNNING:
+                assert worker is not None
+                values |= {"worker": worker, "attempts": graphs.c.attempts + 1}
+            case GraphStatus.WAITING:
+                pass
+        changed = update(graphs).where(graphs.c.id == graph).values(values).returning(graphs.c.generation)
+        return Generation((await self._connection.execute(changed)).scalar_one())
+
+    async def set_paused(self, graph: GraphId, *, paused: bool, now: datetime) -> None:
+        # A pause of what is paused is no new one.
+        since = case((graphs.c.paused, graphs.c.paused_since), else_=now) if paused else None
+        changed = update(graphs).where(graphs.c.id == graph)
+        await self._connection.execute(changed.values(paused=paused, paused_since=since))
+
+    async def state(self, graph: GraphId) -> GraphState:
+        found = await self.states([graph])
+        if graph not in found:
+            raise NotFound(f"graph {graph} not found", kind="graph")
+        return found[graph]
+
+    async def states(self, wanted: Collection[GraphId]) -> Mapping[GraphId, GraphState]:
+        rows = await self._connection.execute(select(graphs).where(among(graphs.c.id, wanted)))
+        return {GraphId(row.id): _state(row) for row in rows}
+
+    async def set_published(
+        self,
+        graph: GraphId,
+        epoch: Epoch,
+        *,
+        now: datetime,
+        created: bool = True,
+        held_back: Collection[RelationId] = (),
+    ) -> None:
+        await self._connection.execute(_PUBLISHED, {"of_graph": graph, "upto": epoch, "now": now})
+        if not created:
+            return
+        its_job = exists().where(job.c.relation == relation.c.id, job.c.graph == graph, job.c.state == "Created")
+        shown = update(relation).where(UNSHOWN, its_job, not_(among(relation.c.id, held_back)))
+        await self._connection.execute(shown.values(shown=True, held_back=None))
+
+    async def ask_recovery(self, graph: GraphId, reason: str | None) -> None:
+        asked = update(graphs).where(graphs.c.id == graph)
+        if reason is not None:
+            asked = asked.where(graphs.c.status == GraphStatus.RUNNING)
+        await self._connection.execute(asked.values(recover_asked=None if reason is None else printable(reason)))
+
+    async def _forget(self, graph: GraphId, reason: str | None) -> None:
+        """End the uncommitted barriers; what they carried waits again."""
+        # A worker's answer locks its worker, then its barrier: so does this, or the two could wait for each other.
+        held = select(workers.c.id).where(_serves(graph), not_(workers.c.given_up)).order_by(workers.c.id)
+        await self._connection.execute(held.with_for_update(key_share=True))
+        ended = (
+            update(barrier)
+            .where(barrier.c.graph == graph, UNCOMMITTED)
+            .values(state="ABANDONED", failure=func.coalesce(barrier.c.failure, reason), payload=None, answer=None)
+            .returning(barrier.c.epoch)
+        )
+        # The barriers first: their row locks keep a late answer out while the rest is put back.
+        epochs = list((await self._connection.execute(ended)).scalars())
+        if not epochs:
+            return
+        await self._connection.execute(
+            update(command)
+            .where(command.c.graph == graph, UNFINISHED, among(command.c.epoch, epochs))
+            .values(epoch=None)
+        )
+        await self._connection.execute(
+            update(statement).where(among(statement.c.carried_by, epochs)).values(carried_by=None, carried_to=None)
+        )
+
+
+def _end_of_generation(reason: str | None, now: datetime) -> dict[str, Any]:
+    return {
+        "generation": graphs.c.generation + 1,
+        "recoveries": graphs.c.recoveries + 1,
+        "last_error": reason,
+        "recovering_since": now,
+        "worker": None,
+        "last_injected_at": None,
+        "recover_asked": None,
+    }
+
+
+def _state(row: Row[*tuple[Any, ...]]) -> GraphState:
+    return GraphState(
+        status=GraphStatus(row.status),
+        generation=Generation(row.generation),
+        committed=Epoch(row.committed),
+        published=Epoch(row.published),
+        paused=row.paused,
+        paused_since=row.paused_since,
+        recoveries=row.recoveries,
+        last_error=row.last_error,
+    )
+
+
+def _views() -> Select[*tuple[Any, ...]]:
+    wanted = any_(bindparam("wanted", type_=Ids()))
+    in_flight = and_(barrier.c.graph == graphs.c.id, IN_FLIGHT)
+    database = graphs.c.id == DATABASE_GRAPH
+    moving = or_(fragment.c.rate_limit.is_(None), fragment.c.rate_limit > 0)
+    return (
+        select(
+            graphs,
+            select(func.max(graphs.c.newest)).correlate(None).scalar_subquery().label("newest_of_all"),
+            _alive().label("alive"),
+            _attached(func.count()).label("uncommitted"),
+            _attached(func.max(barrier.c.epoch)).label("attached"),
+            *_asked(database),
+            and_(database, _unsettled()).label("unsettled"),
+            _PARAMETERS.label("parameters"),
+            _backfilling(moving).label("backfilling"),
+            and_(not_(graphs.c.paused), _backfilling(fragment.c.rate_limit.is_(None))).label("hurries"),
+            and_(database, exists().select_from(cleanup)).label("cleanups_waiting"),
+            *LINE,
+            snapshot_backfill.c.merged,
+            snapshot_backfill.c.indexed,
+            snapshot_backfill.c.start_failures,
+            snapshot_backfill.c.start_error,
+            snapshot_backfill.c.start_due,
+            snapshot_backfill.c.index_failures,
+            snapshot_backfill.c.index_error,
+            snapshot_backfill.c.index_due,
+            job.c.serverless,
+            not_(_reading()).label("loaded"),
+            job.c.state.label("job_state"),
+            job.c.relation.label("job_relation"),
+            barrier.c.epoch,
+            barrier.c.kind,
+            barrier.c.state,
+            barrier.c.injected_at,
+            case((barrier.c.state == "FAILED", text_of(barrier.c.answer))).label("failed"),
+        )
+        .select_from(_with_its_job(graphs.outerjoin(barrier, in_flight)))
+        .where(graphs.c.id == wanted)
+    )
+
+
+def _asked(database: ColumnElement[bool]) -> Sequence[Label[bool]]:
+    """What waits for a barrier of the graph."""
+    mine = and_(command.c.graph == graphs.c.id, UNFINISHED)
+    waiting = and_(mine, command.c.epoch.is_(None))
+    return (
+        exists().where(waiting, command.c.hurried).label("commands_waiting"),
+        exists().where(waiting, command.c.stops).label("stops_waiting"),
+        exists().where(mine).label("commands_open"),
+        # DML belongs to the database graph; a job graph of its own runs none. A statement that has an epoch to itself
+        # waits for the interval: nobody else's is answered sooner for it.
+        and_(database, exists().where(WAITING, statement.c.tries < SINGLY)).label("statements_waiting"),
+        and_(database, exists().where(WAITING)).label("statements_queued"),
+    )
+
+
+def _unsettled() -> ColumnElement[bool]:
+    shown_later = exists().where(UNSHOWN, job.c.relation == relation.c.id, job.c.state == literal_column("'Created'"))
+    # Of many jobs each, of which there are never many: the first is enough.
+    first = (select(literal(value=True)).where(which).limit(1).scalar_subquery() for which in (OPEN, RESCALE_DUE))
+    return or_(shown_later.correlate(None), *(func.coalesce(one, false()) for one in first))
+
+
+_PARAMETERS: Final = (
+    select(func.json_object_agg(system_parameter.c.name, system_parameter.c.value)).correlate(None).scalar_subquery()
+)
+
+
+def _with_its_job(graph: Join) -> Join:
+    """Beside a snapshot job's graph, what is kept of it and of the job."""
+    snapshot = graph.outerjoin(snapshot_backfill, snapshot_backfill.c.graph == graphs.c.id)
+    return snapshot.outerjoin(job, job.c.id == snapshot_backfill.c.job)
+
+
+def _serves(graph: GraphId | ColumnElement[int]) -> ColumnElement[bool]:
+    """Whether a worker runs the graph's epochs: those of snapshot jobs run beside the database graph's, unless they
+    have a worker of their own.
+    """
+    snapshot, its_job = snapshot_backfill.alias(), job.alias()
+    jobs = snapshot.join(its_job, its_job.c.id == snapshot.c.job)
+    own = exists(select(its_job.c.id).select_from(jobs).where(snapshot.c.graph == graph, its_job.c.serverless))
+    return workers.c.graph == case((own, graph), else_=DATABASE_GRAPH)
+
+
+def _reading() -> ColumnElement[bool]:
+    """Whether a scan of a graph's own job has history left."""
+    left = and_(fragment.c.job == snapshot_backfill.c.job, scan_progress.c.fragment == fragment.c.id, OPEN)
+    return exists(select(fragment.c.id).where(left))
+
+
+def _alive() -> Any:
+    after = bindparam("alive_after", type_=DateTime(timezone=True))
+    alive = and_(_serves(graphs.c.id), not_(workers.c.given_up), workers.c.seen_at > after)
+    return func.array(select(workers.c.id).where(alive).correlate(graphs).scalar_subquery())
+
+
+def _attached(of: ColumnElement[int]) -> ScalarSelect[int]:
+    attached = and_(barrier.c.graph == graphs.c.id, UNCOMMITTED, barrier.c.state == literal_column("'ATTACHED'"))
+    return select(of).select_from(barrier).where(attached).correlate(graphs).scalar_subquery()
+
+
+def _backfilling(how: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Whether a scan has history left, and may read it in this way. Those of created jobs are of tables that follow;
+    what broke has history that nobody will read.
+    """
+    running = job.c.state.in_(("Creating", "Created"))
+    reading = (
+        select(literal(value=True))
+        .select_from(job)
+        .join(fragment, fragment.c.job == job.c.id)
+        .join(scan_progress, scan_progress.c.fragment == fragment.c.id)
+        .where(OPEN, job.c.graph == graphs.c.id, running, not_(fragment.c.waiting), fragment.c.broken.is_(None), how)
+        .correlate(graphs)
+    )
+    # Of EXISTS the planner would make one table of all scans of all jobs, however many are queued.
+    return func.coalesce(reading.limit(1).scalar_subquery(), false())
+
+
+_OF_GRAPH: Final = (
+    update(graphs)
+    .where(graphs.c.id == bindparam("of_graph"), graphs.c.published < bindparam("upto"))
+    .values(published=bindparam("upto"))
+)
+_PUBLISHED: Final = (
+    update(barrier)
+    .where(barrier.c.graph == bindparam("of_graph"), barrier.c.epoch <= bindparam("upto"), UNPUBLISHED)
+    .values(published_at=bindparam("now"))
+    .add_cte(_OF_GRAPH.cte("of_graph"))
+)
+_VIEWS: Final = _views()
+"""Put together once: of all statements it is asked most, and the longest."""
+
+
+def _graph_view(row: Row[*tuple[Any, ...]]) -> GraphView:
+    return GraphView(
+        graph=GraphId(row.id),
+        status=GraphStatus(row.status),
+        generation=Generation(row.generation),
+        committed=Epoch(row.committed),
+        published=Epoch(row.published),
+        newest=Epoch(row.newest_of_all),
+        worker=None if row.worker is None else WorkerId(row.worker),
+        alive=frozenset(WorkerId(worker) for worker in row.alive),
+        in_flight=_in_flight(row),
+        uncommitted=row.uncommitted,
+        attached=None if row.attached is None else Epoch(row.attached),
+        last_injected_at=row.last_injected_at,
+        attempts=row.attempts,
+        recovering_since=row.recovering_since,
+        commands_waiting=row.commands_waiting,
+        stops_waiting=row.stops_waiting,
+        commands_open=row.commands_open,
+        statements_waiting=row.statements_waiting,
+        statements_queued=row.statements_queued,
+        backfilling=row.backfilling,
+        hurries=row.hurries,
+        recover_asked=row.recover_asked,
+        cleanups_waiting=row.cleanups_waiting,
+        unsettled=row.unsettled,
+        line=line_of(row) if row.id == DATABASE_GRAPH else Line(),
+        decoupled=_decoupled(row),
+        parameters=row.parameters or {},
+    )
+
+
+def _decoupled(row: Row[*tuple[Any, ...]]) -> Decoupled | None:
+    if row.id == DATABASE_GRAPH:
+        return None
+    return Decoupled(
+        relation=RelationId(row.job_relation),
+        over=row.job_state not in HOLDS_PERMIT,
+        merged=bool(row.merged),
+        unindexed=bool(row.loaded) and not row.indexed,
+        index_failed=None if row.index_due is None else FailedIndex(row.index_failures, row.index_error, row.index_due),
+        own_worker=OwnWorker(row.start_failures, row.start_error, row.start_due) if row.serverless else None,
+    )
+
+
+def _in_flight(row: Row[*tuple[Any, ...]]) -> InFlight | None:
+    if row.epoch is None:
+        return None
+    return InFlight(
+        epoch=Epoch(row.epoch),
+        kind=BarrierKind(row.kind),
+        injected_at=row.injected_at,
+        collected=row.state == "COLLECTED",
+        failure=None if row.failed is None else Failed.model_validate_json(row.failed),
+    )

@@ -1,0 +1,63 @@
+"""The leader lease: one row with a growing term, on the database's own clock (I7)."""
+
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy import and_, bindparam, case, func, literal, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.domain.errors import Deposed
+from service.meta_store.schema.core import leader_lease
+from service.protocol.ids import Term
+
+_HELD: Final = (
+    select(leader_lease.c.term)
+    .where(leader_lease.c.term == bindparam("term"))
+    .with_for_update(read=True, key_share=True)
+)
+
+
+async def assert_term(connection: AsyncConnection, term: Term) -> None:
+    """Hold the lease's row until the transaction ends. Raises Deposed where `term` is over.
+
+    KEY SHARE conflicts only with an update that changes `term`, a unique key: a take-over waits for this transaction or
+    wins against it, while a renewal passes beside it: a slow transaction never costs a healthy leader its lease.
+    """
+    if (await connection.execute(_HELD, {"term": term})).first() is None:
+        raise Deposed(term)
+
+
+class PostgresLeases:
+    """See `service.ports.meta_store.Leases`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def gain(self, holder: str, *, lease: timedelta) -> Term | None:
+        """Renew or take over, in one statement. A lease that has run out is taken over, by its old holder too."""
+        # clock_timestamp, not now(): the update may have waited for a transaction that asserts the term.
+        clock = func.clock_timestamp()
+        running = leader_lease.c.expires_at > clock
+        renewed = and_(leader_lease.c.holder == holder, running)
+        gained = (
+            update(leader_lease)
+            .where(or_(leader_lease.c.holder == holder, ~running))
+            .values(
+                term=case((renewed, leader_lease.c.term), else_=leader_lease.c.term + 1),
+                holder=holder,
+                expires_at=clock + literal(lease),
+            )
+            .returning(leader_lease.c.term)
+        )
+        term = (await self._connection.execute(gained)).scalar()
+        return None if term is None else Term(term)
+
+    async def release(self, holder: str) -> None:
+        """Let it expire now."""
+        ended = update(leader_lease).where(leader_lease.c.holder == holder).values(expires_at=func.clock_timestamp())
+        await self._connection.execute(ended)
+
+    async def held(self) -> bool:
+        """Return whether somebody has it."""
+        running = select(leader_lease.c.term).where(leader_lease.c.expires_at > func.clock_timestamp())
+        return (await self._connection.execute(running)).first() is not None

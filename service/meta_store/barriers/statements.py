@@ -1,0 +1,185 @@
+"""DML that was accepted and not yet answered.
+
+A staged statement is stored whole; barriers carry slices of it. `applied_rows` is where the next slice begins: the end
+of the last slice whose epoch has committed, so that a recovery repeats only the slice that was under way.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Row, Select, and_, case, delete, exists, func, insert, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.domain.dml import SINGLY
+from service.meta_store.documents import among, printable, recordset, stored_text, text_of
+from service.meta_store.schema.core import KEY_UNANSWERED, STATEMENT_ID, WAITING, idempotency_key
+from service.meta_store.schema.core import statement as statements
+from service.ports.records import StoredStatement
+from service.ports.statements import APPLIED_PARTLY
+from service.protocol.dml import NOTHING_UNFINISHED, STATEMENT, Statement, StatementResult, Unfinished
+from service.protocol.ids import Epoch, StatementId
+
+KEPT_FOR: Final = timedelta(minutes=10)
+"""How long a finished statement can still be asked for: far longer than anybody waits for its answer."""
+
+
+class PostgresStatements:
+    """See `service.ports.meta_store.Statements`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def reserve(self) -> StatementId:
+        return StatementId((await self._connection.execute(select(STATEMENT_ID.next_value()))).scalar_one())
+
+    async def add(self, statement: Statement, *, now: datetime, staged_rows: int | None = None) -> int:
+        text = statement.model_dump_json()
+        size = len(text.encode())
+        new = insert(statements).values(
+            id=statement.id,
+            body=stored_text(text),
+            accepted_at=now,
+            staged_rows=staged_rows,
+            staging=staged_rows is not None,
+            relation=statement.relation.id,
+            bytes=size,
+        )
+        await self._connection.execute(new)
+        return size
+
+    async def get(self, statement: StatementId) -> StoredStatement | None:
+        row = (await self._connection.execute(_STATEMENTS.where(statements.c.id == statement))).first()
+        return None if row is None else _statement(row)
+
+    async def outcomes(
+        self, wanted: Collection[StatementId]
+    ) -> Mapping[StatementId, tuple[Epoch, StatementResult] | None]:
+        of = statements.c
+        columns = (of.id, of.epoch, of.affected, of.error, of.sqlstate, of.finished_at)
+        rows = await self._connection.execute(select(*columns).where(among(of.id, wanted)))
+        return {
+            StatementId(row.id): None if row.finished_at is None else (Epoch(row.epoch), _result(row)) for row in rows
+        }
+
+    async def waiting(
+        self, *, limit: int, bytes_max: int | None = None, singly: bool = False
+    ) -> Sequence[StoredStatement]:
+        """Texts are summed up by their stored length, so that no text is read that is not returned."""
+        which = statements.c.tries >= SINGLY if singly else statements.c.tries < SINGLY
+        turn = func.row_number().over(partition_by=statements.c.relation, order_by=statements.c.id)
+        ranked = select(statements.c.id, statements.c.bytes, turn.label("turn")).where(WAITING, which).subquery()
+        order = (ranked.c.turn, ranked.c.id)
+        before = func.sum(ranked.c.bytes).over(order_by=order) - ranked.c.bytes
+        summed = select(ranked.c.id, ranked.c.turn, before.label("before")).order_by(*order).limit(limit).subquery()
+        taken = _STATEMENTS.join(summed, summed.c.id == statements.c.id)
+        if bytes_max is not None:
+            taken = taken.where(summed.c.before < bytes_max)
+        rows = await self._connection.execute(taken.order_by(summed.c.turn, summed.c.id))
+        return [_statement(row) for row in rows]
+
+    async def backlog(self) -> tuple[int, int]:
+        size = func.coalesce(func.sum(statements.c.bytes), 0)
+        row = (await self._connection.execute(select(func.count(), size).where(WAITING))).one()
+        return int(row[0]), int(row[1])
+
+    async def finish(
+        self,
+        results: Sequence[StatementResult],
+        *,
+        epoch: Epoch,
+        now: datetime,
+        unfinished: Unfinished = NOTHING_UNFINISHED,
+    ) -> None:
+        """Repeatable: a result of a statement that is finished already changes nothing."""
+        if left := [*unfinished.not_reached, *unfinished.set_aside]:
+            aside = among(statements.c.id, unfinished.set_aside)
+            back = update(statements).where(among(statements.c.id, left), statements.c.carried_by == epoch)
+            tries = case((aside, func.greatest(statements.c.tries, SINGLY)), else_=statements.c.tries)
+            await self._connection.execute(back.values(carried_by=None, carried_to=None, tries=tries))
+        if not results:
+            return
+        await self._connection.execute(_finish(results, epoch, now))
+        old = and_(statements.c.finished_at < now - KEPT_FOR, statements.c.finished_at.is_not(None))
+        # A call whose process died has yet to be repeated, and is answered with what its statement gave.
+        awaited = exists().where(idempotency_key.c.statement == statements.c.id, KEY_UNANSWERED)
+        await self._connection.execute(delete(statements).where(old, ~statements.c.staging, ~awaited))
+
+    async def blame(self, epoch: Epoch, culprit: StatementId | None) -> Sequence[tuple[StatementId, int]]:
+        more = statements.c.tries + 1
+        tries = case((statements.c.id == culprit, func.greatest(more, SINGLY)), else_=more)
+        carried = update(statements).where(statements.c.carried_by == epoch).values(tries=tries)
+        rows = await self._connection.execute(carried.returning(statements.c.id, statements.c.tries))
+        return sorted((StatementId(row.id), int(row.tries)) for row in rows)
+
+    async def staged(self) -> Sequence[StatementId]:
+        finished = and_(statements.c.staging, statements.c.finished_at.is_not(None))
+        rows = await self._connection.execute(select(statements.c.id).where(finished).order_by(statements.c.id))
+        return [StatementId(one) for one in rows.scalars()]
+
+    async def unstaged(self, statement: StatementId) -> None:
+        await self._connection.execute(update(statements).where(statements.c.id == statement).values(staging=False))
+
+
+def _finish(results: Sequence[StatementResult], epoch: Epoch, now: datetime) -> Any:
+    """One statement for all results: the columns on the right are those before the update."""
+    rows = [
+        {
+            "id": one.id,
+            "affected": one.affected,
+            "error": None if one.error is None else printable(one.error),
+            "sqlstate": one.sqlstate,
+        }
+        for one in results
+    ]
+    new = recordset(rows, statements.c.id, statements.c.affected, statements.c.error, statements.c.sqlstate)
+    applied = func.coalesce(statements.c.carried_to, statements.c.applied_rows)
+    last = or_(statements.c.staged_rows.is_(None), new.c.error.is_not(None), applied >= statements.c.staged_rows)
+    late = and_(new.c.error.is_not(None), statements.c.applied_rows > 0)
+    return (
+        update(statements)
+        .where(statements.c.id == new.c.id, among(statements.c.id, (one.id for one in results)))
+        .where(statements.c.finished_at.is_(None))
+        .values(
+            applied_rows=case((new.c.error.is_(None), applied), else_=statements.c.applied_rows),
+            affected=case((new.c.error.is_(None), statements.c.affected + new.c.affected), else_=0),
+            error=case((late, func.concat(new.c.error, APPLIED_PARTLY, statements.c.applied_rows)), else_=new.c.error),
+            sqlstate=new.c.sqlstate,
+            carried_by=None,
+            carried_to=None,
+            tries=0,
+            epoch=epoch,
+            finished_at=case((last, now)),
+        )
+    )
+
+
+_STATEMENTS: Final[Select[*tuple[Any, ...]]] = select(
+    statements.c.id,
+    text_of(statements.c.body).label("body"),
+    statements.c.accepted_at,
+    statements.c.staged_rows,
+    statements.c.applied_rows,
+    statements.c.affected,
+    statements.c.epoch,
+    statements.c.finished_at,
+    statements.c.error,
+    statements.c.sqlstate,
+)
+
+
+def _statement(row: Row[*tuple[Any, ...]]) -> StoredStatement:
+    finished = row.finished_at is not None
+    return StoredStatement(
+        id=StatementId(row.id),
+        statement=STATEMENT.validate_json(row.body),
+        accepted_at=row.accepted_at,
+        staged_rows=row.staged_rows,
+        applied_rows=row.applied_rows,
+        epoch=Epoch(row.epoch) if finished else None,
+        result=_result(row) if finished else None,
+    )
+
+
+def _result(row: Row[*tuple[Any, ...]]) -> StatementResult:
+    return StatementResult(id=StatementId(row.id), affected=row.affected, error=row.error, sqlstate=row.sqlstate)

@@ -1,0 +1,109 @@
+"""Workers that registered."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import and_, bindparam, delete, exists, func, literal_column, not_, or_, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.domain.barrier import OwnWorker
+from service.domain.errors import Stale
+from service.meta_store.documents import printable
+from service.meta_store.schema.core import graph as graphs
+from service.meta_store.schema.core import job, request, snapshot_backfill
+from service.meta_store.schema.core import worker as workers
+from service.ports.records import WorkerRecord
+from service.ports.workers import FORGOTTEN_AFTER
+from service.protocol.api import Registration
+from service.protocol.ids import GraphId, WorkerId
+
+LISTED: Final = 50
+"""How many of the newest workers are listed besides those that were not given up."""
+
+
+class PostgresWorkers:
+    """See `service.ports.meta_store.Workers`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def register(self, registration: Registration, *, now: datetime) -> None:
+        """A repetition (its answer was lost) is a sign of life."""
+        # Held: a graph that is retired meanwhile takes no worker along that nobody would tell so.
+        held = select(graphs.c.id).where(graphs.c.id == registration.graph).with_for_update(read=True, key_share=True)
+        if (await self._connection.execute(held)).first() is None:
+            raise Stale
+        new = insert(workers).values(
+            id=registration.worker,
+            graph=registration.graph,
+            host=registration.host,
+            pid=registration.pid,
+            parallelism=registration.parallelism,
+            registered_at=now,
+            seen_at=now,
+        )
+        again = new.on_conflict_do_update(index_elements=["id"], set_={"seen_at": now}, where=not_(workers.c.given_up))
+        if (await self._connection.execute(again.returning(workers.c.id))).first() is None:
+            raise Stale
+
+    async def seen(self, worker: WorkerId, *, now: datetime) -> None:
+        if (await self._connection.execute(_SIGN_OF_LIFE, {"worker": worker, "now": now})).first() is None:
+            raise Stale
+
+    async def give_up(self, worker: WorkerId) -> None:
+        await self._connection.execute(update(workers).where(workers.c.id == worker).values(given_up=True))
+
+    async def all(self, *, now: datetime, lease: timedelta) -> Sequence[WorkerRecord]:
+        """Newest first."""
+        newest_first = (workers.c.registered_at.desc(), workers.c.id)
+        newest = select(workers.c.id).order_by(*newest_first).limit(LISTED)
+        present = and_(not_(workers.c.given_up), workers.c.seen_at > now - FORGOTTEN_AFTER)
+        wanted = or_(present, workers.c.id.in_(newest))
+        rows = await self._connection.execute(select(workers).where(wanted).order_by(*newest_first))
+        return [
+            WorkerRecord(
+                worker=WorkerId(row.id),
+                graph=GraphId(row.graph),
+                host=row.host,
+                pid=row.pid,
+                parallelism=row.parallelism,
+                registered_at=row.registered_at,
+                seen_at=row.seen_at,
+                alive=not row.given_up and row.seen_at > now - lease,
+            )
+            for row in rows
+        ]
+
+    async def forget(self, *, now: datetime) -> int:
+        used = or_(
+            exists().where(graphs.c.worker == workers.c.id),
+            exists().where(request.c.worker == workers.c.id),
+        )
+        old = and_(workers.c.seen_at < now - FORGOTTEN_AFTER, not_(used))
+        gone = await self._connection.execute(delete(workers).where(old).returning(workers.c.id))
+        return len(gone.all())
+
+    async def wanted(self) -> Sequence[GraphId]:
+        rows = snapshot_backfill.join(job, job.c.id == snapshot_backfill.c.job)
+        creating = and_(job.c.serverless, job.c.state == literal_column("'Creating'"), not_(snapshot_backfill.c.merged))
+        found = select(snapshot_backfill.c.graph).select_from(rows).where(creating).order_by(snapshot_backfill.c.graph)
+        return [GraphId(graph) for graph in (await self._connection.execute(found)).scalars()]
+
+    async def start_failed(self, graph: GraphId, failed: OwnWorker) -> None:
+        told = update(snapshot_backfill).where(snapshot_backfill.c.graph == graph)
+        error = None if failed.error is None else printable(failed.error)
+        await self._connection.execute(
+            told.values(start_failures=failed.failures, start_error=error, start_due=failed.due)
+        )
+
+
+# Statements of every barrier are put together once: to do so costs more than to run them.
+_SIGN_OF_LIFE: Final = (
+    update(workers)
+    .where(workers.c.id == bindparam("worker"), not_(workers.c.given_up))
+    .where(exists().where(graphs.c.id == workers.c.graph))
+    .values(seen_at=func.greatest(workers.c.seen_at, bindparam("now", type_=workers.c.seen_at.type)))
+    .returning(workers.c.id)
+)

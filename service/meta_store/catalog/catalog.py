@@ -1,0 +1,136 @@
+"""Relations whose names are taken."""
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Row, Text, and_, any_, cast, delete, exists, func, literal, or_, select, update
+from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by, insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.domain.job import JobState
+from service.meta_store.documents import printable
+from service.meta_store.references import JOBLESS
+from service.meta_store.relations import COLUMNS, relation_of
+from service.meta_store.schema.core import TAKEN, UNSHOWN, cleanup, fragment, job, relation_column, view_reference
+from service.meta_store.schema.core import relation as relations
+from service.meta_store.sources.followed_tables import unfollow
+from service.ports.records import CatalogEntry, Cleanup
+from service.protocol.ids import JobId, RelationId
+from service.protocol.relation import Relation
+
+
+class PostgresCatalog:
+    """See `service.ports.catalog.Catalog`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def named(self, name: str) -> CatalogEntry | None:
+        found = await self._read(relations.c.name == name)
+        return found[0] if found else None
+
+    async def get(self, relation: RelationId) -> CatalogEntry | None:
+        found = await self._read(relations.c.id == relation)
+        return found[0] if found else None
+
+    async def all(self) -> Sequence[CatalogEntry]:
+        """Oldest first."""
+        return await self._read()
+
+    async def called(self, names: Collection[str]) -> Sequence[CatalogEntry]:
+        return await self._read(relations.c.name == any_(cast(literal(sorted(names), ARRAY(Text)), ARRAY(Text))))
+
+    async def dependents(self, relation: RelationId) -> Sequence[CatalogEntry]:
+        """Also holds the relation's job until the transaction ends: a reader that is being added comes before (and is
+        returned) or after (and sees what became of the relation).
+        """
+        held = select(job.c.id).where(job.c.relation == relation).with_for_update(key_share=True)
+        await self._connection.execute(held)
+        jobless = select(relations.c.id).where(relations.c.id == relation, relations.c.kind.in_(JOBLESS))
+        await self._connection.execute(jobless.with_for_update(key_share=True))
+        readers = select(job.c.relation).join(fragment, fragment.c.job == job.c.id)
+        through = select(view_reference.c.reader).where(view_reference.c.relation == relation)
+        return await self._read(
+            or_(relations.c.id.in_(readers.where(fragment.c.upstream == relation)), relations.c.id.in_(through))
+        )
+
+    async def remove(self, relation: RelationId) -> None:
+        """The row itself stays, under a name that is free again: the job's history names it. Repeatable."""
+        freed = update(relations).where(relations.c.id == relation, TAKEN).values(dropped=True)
+        name = (await self._connection.execute(freed.returning(relations.c.name))).scalar()
+        if name is None:
+            return
+        await self._connection.execute(delete(relation_column).where(relation_column.c.relation == relation))
+        await self._connection.execute(delete(view_reference).where(view_reference.c.reader == relation))
+        jobs = select(job.c.id).where(job.c.relation == relation)
+        await unfollow(self._connection, jobs)
+        await self._connection.execute(delete(fragment).where(fragment.c.job.in_(jobs)))
+        new = insert(cleanup).values(relation=relation, name=name)
+        await self._connection.execute(new.on_conflict_do_nothing(index_elements=["relation"]))
+
+    async def unshown(self) -> Sequence[Relation]:
+        return [relation_of(row) for row in await self._connection.execute(_UNSHOWN)]
+
+    async def hold_back(self, relation: RelationId, reason: str) -> None:
+        text = printable(reason)
+        changed = and_(relations.c.id == relation, UNSHOWN, relations.c.held_back.is_distinct_from(text))
+        await self._connection.execute(update(relations).where(changed).values(held_back=text))
+
+    async def cleanups(self) -> Sequence[Cleanup]:
+        """Newest first: what reads goes before what is read."""
+        rows = await self._connection.execute(select(cleanup).order_by(cleanup.c.relation.desc()))
+        return [Cleanup(RelationId(row.relation), row.name) for row in rows]
+
+    async def cleaned(self, relation: RelationId) -> None:
+        await self._connection.execute(delete(cleanup).where(cleanup.c.relation == relation))
+
+    async def _read(self, *conditions: ColumnElement[bool]) -> list[CatalogEntry]:
+        rows = await self._connection.execute(
+            select(
+                relations.c.id,
+                relations.c.name,
+                relations.c.kind,
+                relations.c.vnode_count,
+                relations.c.definition,
+                relations.c.key_count,
+                relations.c.shown,
+                COLUMNS,
+                job.c.id.label("job"),
+                job.c.state,
+                _upstreams(),
+                exists().where(fragment.c.job == job.c.id, fragment.c.source.is_not(None)).label("follows"),
+            )
+            .join(job, job.c.relation == relations.c.id)
+            .where(TAKEN, *conditions)
+            .order_by(relations.c.id)
+        )
+        return [_entry(row) for row in rows]
+
+
+def _upstreams() -> ColumnElement[Any]:
+    """Return what the job reads, each once, in order of id."""
+    ids = func.array_agg(aggregate_order_by(fragment.c.upstream.distinct(), fragment.c.upstream))
+    read = select(ids).where(fragment.c.job == job.c.id, fragment.c.upstream.is_not(None))
+    return func.coalesce(read.correlate(job).scalar_subquery(), []).label("upstreams")
+
+
+def _entry(row: Row[*tuple[Any, ...]]) -> CatalogEntry:
+    return CatalogEntry(
+        relation=relation_of(row),
+        definition=row.definition,
+        job=JobId(row.job),
+        state=JobState(row.state),
+        key_count=row.key_count,
+        upstreams=tuple(RelationId(upstream) for upstream in row.upstreams),
+        shown=row.shown,
+        follows=row.follows,
+    )
+
+
+_UNSHOWN: Final = (
+    select(relations.c.id, relations.c.name, relations.c.kind, relations.c.vnode_count, COLUMNS)
+    .join(job, job.c.relation == relations.c.id)
+    .where(UNSHOWN, job.c.state == JobState.CREATED)
+    .order_by(relations.c.id)
+)
+"""Put together once, because every commit asks it."""

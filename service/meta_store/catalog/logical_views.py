@@ -1,0 +1,67 @@
+"""Logical views: relations without a job."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.meta_store.references import add_relation, hold_read, store_references
+from service.meta_store.relations import COLUMNS
+from service.meta_store.schema.core import TAKEN, relation_column, view_reference
+from service.meta_store.schema.core import relation as relations
+from service.ports.records import LogicalView, NewLogicalView
+from service.protocol.ids import RelationId
+from service.protocol.relation import RelationKind
+
+
+class PostgresLogicalViews:
+    """See `service.ports.catalog.LogicalViews`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def add(self, new: NewLogicalView) -> RelationId:
+        await hold_read(self._connection, new.reads)
+        # Nothing is stored for it, so that the number of its vnodes says nothing.
+        view = await add_relation(
+            self._connection, new.name, RelationKind.VIEW, definition=new.definition, vnode_count=1
+        )
+        await store_references(self._connection, view, new.reads)
+        columns = [
+            {"relation": view, "position": place, "name": name, "type": kind, "nullable": True, "hidden": False}
+            for place, (name, kind) in enumerate(new.columns)
+        ]
+        if columns:
+            await self._connection.execute(insert(relation_column).values(columns))
+        return view
+
+    async def named(self, name: str) -> LogicalView | None:
+        return next(iter(await self._read(relations.c.name == name)), None)
+
+    async def all(self) -> Sequence[LogicalView]:
+        """Oldest first."""
+        return await self._read()
+
+    async def hold(self, view: RelationId) -> LogicalView | None:
+        held = select(relations.c.id).where(relations.c.id == view).with_for_update()
+        await self._connection.execute(held)
+        return next(iter(await self._read(relations.c.id == view)), None)
+
+    async def show(self, view: RelationId) -> None:
+        await self._connection.execute(update(relations).where(relations.c.id == view).values(shown=True))
+
+    async def reading(self, relation: RelationId) -> Sequence[LogicalView]:
+        readers = select(view_reference.c.reader).where(view_reference.c.relation == relation)
+        return await self._read(relations.c.id.in_(readers))
+
+    async def _read(self, *conditions: ColumnElement[bool]) -> list[LogicalView]:
+        found = select(relations.c.id, relations.c.name, relations.c.definition, relations.c.shown, COLUMNS).where(
+            relations.c.kind == RelationKind.VIEW, TAKEN, *conditions
+        )
+        return [_view(row) for row in await self._connection.execute(found.order_by(relations.c.id))]
+
+
+def _view(row: Row[*tuple[Any, ...]]) -> LogicalView:
+    columns = tuple((name, kind) for name, kind, *_ in row.columns or ())
+    return LogicalView(RelationId(row.id), row.name, row.definition, columns, row.shown)

@@ -1,0 +1,259 @@
+"""Jobs, with the fragments and actors that carry them out."""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Row, Select, and_, exists, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.domain.barrier import Line
+from service.domain.errors import NotFound
+from service.domain.job import TERMINAL, Job, JobEvent, JobState, after
+from service.domain.order import dependents
+from service.domain.parallelism import Parallelism, parse_parallelism
+from service.meta_store.documents import among, printable, stored, stored_text
+from service.meta_store.jobs.plans import read_plans
+from service.meta_store.jobs.queue import LINE, line_of
+from service.meta_store.references import add_relation, hold_read, store_references
+from service.meta_store.relations import store_columns
+from service.meta_store.schema.core import BLAMED, OPEN, TAKEN, actor, backfill_position, fragment, scan_progress
+from service.meta_store.schema.core import job as job_table
+from service.meta_store.schema.core import relation as relations
+from service.meta_store.sources.followed_tables import followed_again, stored_scan
+from service.ports.records import NewDml, NewFragment, NewJob, NewSourceScan, NewTableScan
+from service.protocol.ids import GraphId, JobId, RelationId
+from service.protocol.plan import FragmentKind, JobPlan, PositionState
+from service.protocol.relation import RelationKind
+from service.protocol.vnodes import vnodes_of
+
+_ENDS: Final = TERMINAL | {JobState.CREATED, JobState.FAILED}
+_STATES: Final = {one.value: one for one in JobState}
+"""Looked up, where calling the type would cost as much as the rest of a row; so with the next."""
+_KINDS: Final = {one.value: one for one in RelationKind}
+
+
+class PostgresJobs:
+    """See `service.ports.meta_store.Jobs`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def add(self, new: NewJob, *, now: datetime) -> Job:
+        """Also raises Conflict when an upstream is on its way out; its job is held until the transaction ends."""
+        await hold_read(self._connection, new.upstreams.union(new.views))
+        relation = await add_relation(
+            self._connection,
+            new.relation.name,
+            new.relation.kind,
+            definition=new.statement,
+            vnode_count=new.relation.vnode_count,
+        )
+        await store_references(self._connection, relation, new.views)
+        await store_columns(self._connection, relation, new.relation)
+        # One number for both, as in the reference: what the catalogs call a job joins what they call a relation.
+        added = insert(job_table).values(
+            id=relation,
+            relation=relation,
+            statement=new.statement,
+            state=JobState.INITIAL,
+            background=new.background,
+            initialized_at=now,
+            state_since=now,
+            backfill_order=new.order,
+            parallelism=parallelism_text(new.parallelism),
+            backfill_parallelism=parallelism_text(new.backfill_parallelism),
+            # The worker may have other slots by the time it runs.
+            rescale_due=new.parallelism is not None,
+            serverless=new.serverless,
+        )
+        job = JobId((await self._connection.execute(added.returning(job_table.c.id))).scalar_one())
+        late = dependents(new.order)
+        for one in new.fragments:
+            await self._add_fragment(job, one, late)
+        stored = await self.get(job)
+        assert stored is not None
+        return stored
+
+    async def get(self, job: JobId) -> Job | None:
+        row = (await self._connection.execute(JOBS.where(job_table.c.id == job))).first()
+        return None if row is None else job_of_row(row)
+
+    async def where(
+        self,
+        states: Collection[JobState] | None = None,
+        *,
+        graph: GraphId | None = None,
+        ids: Collection[JobId] | None = None,
+        kept: bool = False,
+    ) -> Sequence[Job]:
+        found = JOBS if states is None else JOBS.where(job_table.c.state.in_(states))
+        found = found if graph is None else found.where(job_table.c.graph == graph)
+        found = found if ids is None else found.where(among(job_table.c.id, ids))
+        found = found.where(TAKEN) if kept else found
+        return [job_of_row(row) for row in (await self._connection.execute(found.order_by(job_table.c.id))).all()]
+
+    async def page(self, states: Collection[JobState] | None, *, after: int, limit: int) -> Sequence[Job]:
+        found = JOBS.where(job_table.c.id > after).order_by(job_table.c.id).limit(limit)
+        found = found if states is None else found.where(job_table.c.state.in_(states))
+        return [job_of_row(row) for row in (await self._connection.execute(found)).all()]
+
+    async def backfilling(self) -> Sequence[Job]:
+        """One statement: every commit asks, for what it shows of them."""
+        found = (
+            JOBS.join(fragment, fragment.c.job == job_table.c.id)
+            .join(scan_progress, scan_progress.c.fragment == fragment.c.id)
+            .where(OPEN, fragment.c.kind == FragmentKind.CDC_SCAN, job_table.c.state == JobState.CREATED)
+        )
+        return [job_of_row(row) for row in await self._connection.execute(found.order_by(job_table.c.id))]
+
+    async def queue(self) -> Sequence[JobId]:
+        queued = select(job_table.c.id).where(job_table.c.state == JobState.QUEUED).order_by(job_table.c.id)
+        return [JobId(one) for one in (await self._connection.execute(queued)).scalars()]
+
+    async def line(self) -> Line:
+        return line_of((await self._connection.execute(select(*LINE))).one())
+
+    async def move(self, job: JobId, event: JobEvent, *, now: datetime, error: str | None = None) -> Job:
+        """`finished_at` is when the creation ended, well or badly; a later drop does not change it."""
+        locked = JOBS.where(job_table.c.id == job).with_for_update(of=job_table)
+        row = (await self._connection.execute(locked)).first()
+        if row is None:
+            raise NotFound(f"job {job} not found", kind="job")
+        state = after(JobState(row.state), event)
+        values: dict[str, Any] = {"state": state, "state_since": now}
+        if event is JobEvent.FINISHED and row.backfill_parallelism is not None:
+            values["rescale_due"] = True
+        if event is JobEvent.STARTED:
+            values["started_at"] = now
+        if state in _ENDS and row.finished_at is None:
+            values["finished_at"] = now
+        if error is not None:
+            values["error"] = printable(error)
+        await self._connection.execute(update(job_table).where(job_table.c.id == job).values(values))
+        moved = await self.get(job)
+        assert moved is not None
+        return moved
+
+    async def plans(self, jobs: Collection[JobId]) -> Sequence[JobPlan]:
+        return await read_plans(self._connection, jobs)
+
+    async def blame(self, job: JobId | None, *, graph: GraphId) -> int:
+        creating = and_(job_table.c.graph == graph, job_table.c.state == JobState.CREATING)
+        lived = update(job_table).where(creating).values(recoveries=job_table.c.recoveries + 1)
+        await self._connection.execute(lived)
+        others = and_(job_table.c.graph == graph, BLAMED)
+        if job is not None:
+            others = and_(others, job_table.c.id != job)
+        await self._connection.execute(update(job_table).where(others).values(failures=0))
+        blamed = update(job_table).where(job_table.c.id == job).values(failures=job_table.c.failures + 1)
+        failures = (
+            None if job is None else (await self._connection.execute(blamed.returning(job_table.c.failures))).scalar()
+        )
+        return failures or 0
+
+    async def blamed(self, graph: GraphId) -> bool:
+        found = select(exists().where(job_table.c.graph == graph, BLAMED))
+        return bool((await self._connection.execute(found)).scalar())
+
+    async def _add_fragment(self, job: JobId, new: NewFragment, late: Collection[RelationId]) -> None:
+        row = insert(fragment).values(job=job, **_stored(new, late))
+        added = (await self._connection.execute(row.returning(fragment.c.id))).scalar_one()
+        # One statement, whose rows get their ids in the order given.
+        actors = [{"fragment": added, "runs": runs} for runs in new.actors]
+        await self._connection.execute(insert(actor).values(actors))
+        if not isinstance(new, NewDml):
+            await self._connection.execute(insert(scan_progress).values(fragment=added))
+        if isinstance(new, NewSourceScan):
+            await followed_again(self._connection, new.cdc)
+            if new.completed:
+                done = [
+                    {"fragment": added, "vnode": vnode, "state": PositionState.COMPLETED, "rows": 0}
+                    for runs in new.actors
+                    for vnode in vnodes_of(runs)
+                ]
+                await self._connection.execute(insert(backfill_position).values(done))
+
+
+def _stored(new: NewFragment, late: Collection[RelationId]) -> Mapping[str, Any]:
+    """Return the columns of a fragment; what scans one of `late` starts waiting."""
+    match new:
+        case NewDml():
+            return {"kind": FragmentKind.DML}
+        case NewTableScan():
+            return {
+                "kind": FragmentKind.STREAM_SCAN,
+                "upstream": new.upstream,
+                "query": stored(new.query),
+                "scan_type": new.scan_type,
+                "rate_limit": new.rate_limit,
+                "auto": new.auto,
+                "waiting": new.upstream in late,
+            }
+        case NewSourceScan():
+            return {
+                "kind": FragmentKind.CDC_SCAN,
+                "source": new.cdc.source.id,
+                "cdc": stored_text(stored_scan(new.cdc)),
+                "rate_limit": new.rate_limit,
+                "auto": new.auto,
+                "added": new.added,
+            }
+
+
+JOBS: Final[Select[*tuple[Any, ...]]] = select(
+    job_table.c.id,
+    job_table.c.relation,
+    relations.c.name,
+    relations.c.kind,
+    job_table.c.statement,
+    job_table.c.state,
+    job_table.c.background,
+    job_table.c.initialized_at,
+    job_table.c.started_at,
+    job_table.c.finished_at,
+    job_table.c.error,
+    job_table.c.parallelism,
+    job_table.c.backfill_parallelism,
+    job_table.c.failures,
+    job_table.c.recoveries,
+    job_table.c.graph,
+    job_table.c.state_since,
+    job_table.c.serverless,
+    relations.c.shown,
+    relations.c.held_back,
+).join(relations, relations.c.id == job_table.c.relation)
+_WIDTH: Final = len(JOBS.selected_columns)
+
+
+def job_of_row(row: Row[*tuple[Any, ...]]) -> Job:
+    """Return the job of a row of `JOBS`, which may have other columns behind them."""
+    # By place, in the order of a job's fields: by name it takes twice as long, and a list has a thousand of them.
+    id_, relation, name, kind, statement, state, *others = row[:_WIDTH]
+    background, initialized, started, finished, error, parallelism, backfill_parallelism, *rest = others
+    return Job(
+        JobId(id_),
+        RelationId(relation),
+        name,
+        _KINDS[kind],
+        statement,
+        _STATES[state],
+        background,
+        initialized,
+        started,
+        finished,
+        error,
+        _parallelism(parallelism),
+        _parallelism(backfill_parallelism),
+        *rest,
+    )
+
+
+def parallelism_text(parallelism: Parallelism | None) -> str | None:
+    """Return how a parallelism is stored."""
+    return None if parallelism is None else str(parallelism)
+
+
+def _parallelism(text: str | None) -> Parallelism | None:
+    return None if text is None else parse_parallelism(text)

@@ -1,0 +1,172 @@
+"""Build the plans of jobs, with a handful of statements however many jobs there are.
+
+Next: `service.meta_store.jobs.jobs`.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+from sqlalchemy import Row, Select, Text, cast, func, select
+from sqlalchemy.dialects.postgresql import aggregate_order_by
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.domain.job import JobState
+from service.meta_store.documents import among, text_of
+from service.meta_store.relations import read_relations
+from service.meta_store.schema.core import actor, backfill_position, fragment, job, relation, snapshot_backfill
+from service.meta_store.schema.sources import source
+from service.meta_store.sources.followed_tables import scan_of
+from service.protocol.ids import ActorId, FragmentId, JobId, Vnode
+from service.protocol.plan import (
+    ActorPlan,
+    DmlPlan,
+    FragmentKind,
+    FragmentPlan,
+    JobPlan,
+    ScanType,
+    SnapshotPlan,
+    SourceScanPlan,
+    Stateless,
+    TableScanPlan,
+    VnodePosition,
+)
+from service.protocol.relation import Relation
+from service.protocol.vnodes import Runs, vnodes_of
+
+_POSITIONS: Final = TypeAdapter(list[VnodePosition])
+
+_JOBS: Final[Select[*tuple[Any, ...]]] = select(
+    job.c.id,
+    job.c.relation,
+    job.c.state,
+    job.c.snapshot_epoch,
+    snapshot_backfill.c.graph,
+    snapshot_backfill.c.consumed,
+).outerjoin(snapshot_backfill, snapshot_backfill.c.job == job.c.id)
+
+_FRAGMENTS: Final[Select[*tuple[Any, ...]]] = (
+    select(
+        fragment.c.id,
+        fragment.c.job,
+        fragment.c.kind,
+        fragment.c.upstream,
+        text_of(fragment.c.query).label("query"),
+        fragment.c.scan_type,
+        fragment.c.rate_limit,
+        fragment.c.waiting,
+        fragment.c.source,
+        fragment.c.cdc,
+        fragment.c.broken,
+        relation.c.name.label("source_name"),
+        source.c.slot,
+        source.c.publication,
+        source.c.offset,
+        source.c.undecided,
+        source.c.readable_after,
+    )
+    .outerjoin(source, source.c.relation == fragment.c.source)
+    .outerjoin(relation, relation.c.id == fragment.c.source)
+    .order_by(fragment.c.id)
+)
+
+Positions = Mapping[int, Mapping[Vnode, VnodePosition]]
+"""Fragment -> vnode -> position."""
+
+
+async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Sequence[JobPlan]:
+    """Return plans in order of job id; a job whose relation was removed has none."""
+    found = (await connection.execute(_JOBS.where(among(job.c.id, jobs)))).all()
+    targets = {row.id: row.relation for row in found}
+    rows = (await connection.execute(_FRAGMENTS.where(among(fragment.c.job, jobs)))).all()
+    needed = set(targets.values()) | {row.upstream for row in rows if row.upstream is not None}
+    relations = await read_relations(connection, needed)
+    fragments = [row.id for row in rows]
+    actors = await read_actors(connection, fragments)
+    positions = await read_positions(connection, fragments)
+    plans: dict[int, list[FragmentPlan]] = defaultdict(list)
+    for row in rows:
+        plans[row.job].append(_fragment(row, actors[row.id], positions.get(row.id, {}), relations))
+    snapshots = {row.id: _snapshot(row) for row in found}
+    return [
+        JobPlan(
+            id=JobId(one),
+            relation=relations[targets[one]],
+            fragments=tuple(plans[one]),
+            snapshot=snapshots[one],
+        )
+        for one in sorted(targets)
+        if targets[one] in relations
+    ]
+
+
+def _snapshot(row: Row[*tuple[Any, ...]]) -> SnapshotPlan | None:
+    """Return where a creating snapshot job stands; one that is created goes on as any other."""
+    if row.graph is None or row.state == JobState.CREATED:
+        return None
+    return SnapshotPlan(epoch=row.snapshot_epoch, consumed=row.consumed)
+
+
+async def read_actors(
+    connection: AsyncConnection, fragments: Collection[int]
+) -> Mapping[int, Sequence[Row[*tuple[Any, ...]]]]:
+    """Return the actors of each fragment in order of id."""
+    rows = await connection.execute(select(actor).where(among(actor.c.fragment, fragments)).order_by(actor.c.id))
+    actors: dict[int, list[Row[*tuple[Any, ...]]]] = defaultdict(list)
+    for row in rows:
+        actors[row.fragment].append(row)
+    return actors
+
+
+async def read_positions(connection: AsyncConnection, fragments: Collection[int]) -> Positions:
+    """Return what is stored; a vnode without a position has not started."""
+    position = func.jsonb_build_object(
+        *("vnode", backfill_position.c.vnode),
+        *("state", backfill_position.c.state),
+        *("key", backfill_position.c.key),
+        *("rows", backfill_position.c.rows),
+    )
+    document = cast(func.jsonb_agg(aggregate_order_by(position, backfill_position.c.vnode)), Text)
+    rows = await connection.execute(
+        select(backfill_position.c.fragment, document)
+        .where(among(backfill_position.c.fragment, fragments))
+        .group_by(backfill_position.c.fragment)
+    )
+    return {one: {position.vnode: position for position in _POSITIONS.validate_json(text)} for one, text in rows}
+
+
+def runs_of_row(row: Row[*tuple[Any, ...]]) -> Runs:
+    """Return the vnodes of an actor's row."""
+    return tuple((first, last) for first, last in row.runs)
+
+
+def _fragment(
+    row: Row[*tuple[Any, ...]],
+    actors: Sequence[Row[*tuple[Any, ...]]],
+    positions: Mapping[Vnode, VnodePosition],
+    relations: Mapping[int, Relation],
+) -> FragmentPlan:
+    one, dealt = FragmentId(row.id), tuple(_actor(one, positions) for one in actors)
+    match FragmentKind(row.kind):
+        case FragmentKind.DML:
+            return DmlPlan(id=one, actors=dealt)
+        case FragmentKind.STREAM_SCAN:
+            return TableScanPlan(
+                id=one,
+                actors=dealt,
+                rate_limit=row.rate_limit,
+                waiting=row.waiting,
+                upstream=relations[row.upstream],
+                query=Stateless.model_validate_json(row.query),
+                scan_type=ScanType(row.scan_type),
+            )
+        case FragmentKind.CDC_SCAN:
+            scan = scan_of(row)
+            return SourceScanPlan(id=one, actors=dealt, rate_limit=row.rate_limit, waiting=row.waiting, cdc=scan)
+
+
+def _actor(row: Row[*tuple[Any, ...]], positions: Mapping[Vnode, VnodePosition]) -> ActorPlan:
+    runs = runs_of_row(row)
+    own = tuple(positions[vnode] for vnode in vnodes_of(runs) if vnode in positions)
+    return ActorPlan(id=ActorId(row.id), vnodes=runs, positions=own)

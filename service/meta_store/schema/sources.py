@@ -1,0 +1,67 @@
+"""The shape of what is stored of sources: tables beside those of `models`, which see to the rest."""
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Double,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+from service.meta_store.schema.core import METADATA, SCHEMA
+
+_INSTANT: Final = DateTime(timezone=True)
+_ZERO: Final = text("0")
+
+source = Table(
+    "source",
+    METADATA,
+    Column("relation", BigInteger, ForeignKey(f"{SCHEMA}.relation.id"), primary_key=True, autoincrement=False),
+    Column("options", JSONB, nullable=False),
+    Column("secret", Text, nullable=False),
+    Column("publication", Text, nullable=False),
+    Column("slot", Text, nullable=False),
+    Column("owns_publication", Boolean, nullable=False),
+    Column("offset", Text),
+    Column("undecided", JSONB, nullable=False, server_default=text("'[]'")),
+    Column("readable_after", BigInteger, nullable=False, server_default=_ZERO),
+    Column("waiting", Text),
+    Column("lag_bytes", BigInteger),
+    Column("retained_bytes", BigInteger),
+    Column("commit_lag_ms", Double),
+    Column("changes", BigInteger, nullable=False, server_default=_ZERO),
+    Column("reported_at", _INSTANT),
+    Column("retention", Text),
+)
+Index("source_secret", source.c.secret)
+
+source_cleanup = Table(
+    "source_cleanup",
+    METADATA,
+    Column("id", BigInteger, Identity(always=False), primary_key=True),
+    Column("source", BigInteger, ForeignKey(f"{SCHEMA}.source.relation", ondelete="CASCADE"), nullable=False),
+    Column("what", Text, nullable=False),
+    Column("external_schema", Text),
+    Column("external_table", Text),
+    Column("asked_at", _INSTANT, nullable=False),
+    Column("due", _INSTANT, nullable=False),
+    Column("attempts", Integer, nullable=False, server_default=_ZERO),
+    Column("error", Text),
+    UniqueConstraint(
+        *("source", "what", "external_schema", "external_table"),
+        name="source_cleanup_once",
+        postgresql_nulls_not_distinct=True,
+    ),
+)
+Index("source_cleanup_due", source_cleanup.c.due)

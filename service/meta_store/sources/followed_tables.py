@@ -1,0 +1,309 @@
+"""Tables that follow sources: where they stand, and what is to be removed outside once they are gone."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sqlalchemy import Row, Select, and_, delete, exists, func, or_, select, update
+from sqlalchemy.dialects.postgresql import Insert, insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.domain.job import JobState
+from service.domain.source import Retention
+from service.meta_store.documents import among, printable, recordset
+from service.meta_store.schema.core import TAKEN, backfill_position, fragment, job, scan_progress
+from service.meta_store.schema.core import relation as relations
+from service.meta_store.schema.sources import source as sources
+from service.meta_store.schema.sources import source_cleanup
+from service.meta_store.sources.sources import forget_source
+from service.ports.source_records import FollowedTable, Leftover, Measured, SourceCleanup, Told
+from service.protocol.cdc import CdcScan, CdcSource, Lsn, SourceReport
+from service.protocol.ids import FragmentId, JobId, RelationId, SourceId
+from service.protocol.plan import PositionState
+from service.protocol.report import Collected
+
+_SCHEMA: Final = fragment.c.cdc["external_schema"].astext
+_TABLE: Final = fragment.c.cdc["external_table"].astext
+_AT_ONCE: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""Due whatever the clock of whoever looks says."""
+
+
+class PostgresFollowing:
+    """See `service.ports.source_records.Following`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def tables(self, source: SourceId | None = None) -> Sequence[FollowedTable]:
+        found = _TABLES if source is None else _TABLES.where(fragment.c.source == source)
+        return [_followed(row) for row in await self._connection.execute(found.order_by(fragment.c.id))]
+
+    async def followed(self) -> Collection[SourceId]:
+        """Asked for every second, so that nobody counts what the tables have read."""
+        found = select(fragment.c.source).where(fragment.c.source.is_not(None)).distinct()
+        return {SourceId(one) for one in (await self._connection.execute(found)).scalars()}
+
+    async def record(self, answers: Iterable[Collected], *, now: datetime) -> Sequence[Told]:
+        """Of what several answers say about one source the newest counts; its changes are counted together."""
+        newest: dict[SourceId, SourceReport] = {}
+        broken: dict[FragmentId, str] = {}
+        for report in (one for answer in answers for one in answer.sources):
+            before = newest.get(report.source)
+            changes = report.changes + (0 if before is None else before.changes)
+            newest[report.source] = report.model_copy(update={"changes": changes})
+            broken |= {one.fragment: one.broken for one in report.tables if one.broken is not None}
+        if not newest:
+            return ()
+        known = await self._held(newest)
+        told = [one for one in known.values() if newest[SourceId(one.relation)].waiting != one.waiting]
+        for report in newest.values():
+            if report.source in known:
+                await self._store(report, now=now)
+        return [
+            *(Told(row.name, None, newest[SourceId(row.relation)].waiting) for row in told),
+            *[
+                one
+                for fragment, why in broken.items()
+                if (one := await self._break(fragment, why, now=now)) is not None
+            ],
+        ]
+
+    async def measured(self, source: SourceId, measured: Measured, *, now: datetime) -> None:
+        values: dict[str, Any] = {"reported_at": now}
+        if measured.lag_bytes is not None:
+            values["lag_bytes"] = measured.lag_bytes
+        if measured.retained_bytes is not None:
+            values["retained_bytes"] = measured.retained_bytes
+        if not measured.followed:
+            values["waiting"] = None if measured.waiting is None else printable(measured.waiting)
+        await self._connection.execute(update(sources).where(sources.c.relation == source).values(values))
+
+    async def retained(self, source: SourceId, retention: Retention | None) -> None:
+        mine = update(sources).where(sources.c.relation == source)
+        await self._connection.execute(mine.values(retention=retention))
+
+    async def idle(self, source: SourceId) -> bool:
+        """Whoever adds a table that follows it holds its relation's row in a way that keeps this one out."""
+        held = select(relations.c.id).where(relations.c.id == source, TAKEN, relations.c.shown).with_for_update()
+        if (await self._connection.execute(held)).first() is None:
+            return False
+        # One that failed is read by nobody any more, whatever becomes of it.
+        follower = select(fragment.c.id).join(job, job.c.id == fragment.c.job)
+        followed = follower.where(fragment.c.source == source, job.c.state != JobState.FAILED).limit(1)
+        return (await self._connection.execute(followed)).first() is None
+
+    async def skipped(self, source: SourceId, offset: Lsn, readable_after: int) -> None:
+        values = {"offset": offset, "undecided": [], "readable_after": readable_after}
+        await self._connection.execute(update(sources).where(sources.c.relation == source).values(values))
+
+    async def broke(self, source: SourceId, reason: str, *, now: datetime) -> Sequence[str]:
+        mine = select(fragment.c.id).where(fragment.c.source == source, fragment.c.broken.is_(None))
+        found = (await self._connection.execute(mine.order_by(fragment.c.id))).scalars().all()
+        told = [await self._break(FragmentId(one), reason, now=now) for one in found]
+        return [one.table for one in told if one is not None and one.table is not None]
+
+    async def _held(self, wanted: Collection[SourceId]) -> Mapping[SourceId, Row[*tuple[Any, ...]]]:
+        found = (
+            select(sources.c.relation, relations.c.name, sources.c.waiting)
+            .join(relations, relations.c.id == sources.c.relation)
+            .where(among(sources.c.relation, wanted), TAKEN)
+            .order_by(sources.c.relation)
+            .with_for_update(of=sources)
+        )
+        return {SourceId(row.relation): row for row in await self._connection.execute(found)}
+
+    async def _store(self, report: SourceReport, *, now: datetime) -> None:
+        values: dict[str, Any] = {
+            "offset": report.offset,
+            "undecided": list(report.undecided),
+            "waiting": None if report.waiting is None else printable(report.waiting),
+            "changes": sources.c.changes + report.changes,
+            "reported_at": now,
+        }
+        # What could not be asked is what it was when it last could be.
+        for name in ("lag_bytes", "retained_bytes", "commit_lag_ms"):
+            if (told := getattr(report, name)) is not None:
+                values[name] = told
+        await self._connection.execute(update(sources).where(sources.c.relation == report.source).values(values))
+        await self._wait(report)
+
+    async def _wait(self, report: SourceReport) -> None:
+        """What waits as it did is not written again: it may go on for long, and is reported with every epoch."""
+        columns = fragment.c
+        waiting = {one.fragment: printable(one.waiting) for one in report.tables if one.waiting is not None}
+        over = and_(columns.source == report.source, columns.source_waiting.is_not(None), ~among(columns.id, waiting))
+        await self._connection.execute(update(fragment).where(over).values(source_waiting=None))
+        if not waiting:
+            return
+        new = recordset(
+            [{"id": one, "source_waiting": why} for one, why in waiting.items()], columns.id, columns.source_waiting
+        )
+        changed = and_(
+            columns.id == new.c.id,
+            among(columns.id, waiting),
+            columns.source == report.source,
+            columns.source_waiting.is_distinct_from(new.c.source_waiting),
+        )
+        await self._connection.execute(update(fragment).where(changed).values(source_waiting=new.c.source_waiting))
+
+    async def _break(self, one: FragmentId, why: str, *, now: datetime) -> Told | None:
+        """The first reason stays: what comes after it follows from it."""
+        columns = fragment.c
+        whole = and_(columns.id == one, columns.source.is_not(None), columns.broken.is_(None))
+        changed = update(fragment).where(whole).values(broken=printable(why), broken_since=now)
+        row = (await self._connection.execute(changed.returning(columns.source, columns.job))).first()
+        if row is None:
+            return None
+        of_table = select(relations.c.name).join(job, job.c.relation == relations.c.id).where(job.c.id == row.job)
+        of_source = select(relations.c.name).where(relations.c.id == row.source)
+        table = (await self._connection.execute(of_table)).scalar_one()
+        return Told((await self._connection.execute(of_source)).scalar_one(), table, printable(why))
+
+
+class PostgresSourceCleanups:
+    """See `service.ports.source_records.SourceCleanups`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def expect(self, source: SourceId, schema: str, table: str, *, now: datetime, due: datetime) -> None:
+        new = _unpublishing(source, schema, table, now, due)
+        later = {"due": new.excluded.due}
+        await self._connection.execute(new.on_conflict_do_update(constraint="source_cleanup_once", set_=later))
+
+    async def due(self, now: datetime) -> Sequence[SourceCleanup]:
+        """Slot and publication go after the last table that follows the source has stopped."""
+        following = exists().where(fragment.c.source == source_cleanup.c.source)
+        table = source_cleanup.c.what == str(Leftover.TABLE)
+        found = _CLEANUPS.where(source_cleanup.c.due <= now, or_(table, ~following))
+        return [_cleanup(row) for row in await self._connection.execute(found)]
+
+    async def hold(self, cleanup: int, now: datetime) -> SourceCleanup | None:
+        found = _CLEANUPS.where(source_cleanup.c.id == cleanup, source_cleanup.c.due <= now)
+        row = (await self._connection.execute(found.with_for_update())).first()
+        return None if row is None else _cleanup(row)
+
+    async def all(self) -> Sequence[SourceCleanup]:
+        return [_cleanup(row) for row in await self._connection.execute(_CLEANUPS)]
+
+    async def failed(self, cleanup: int, error: str, *, due: datetime) -> None:
+        values = {"attempts": source_cleanup.c.attempts + 1, "error": printable(error), "due": due}
+        await self._connection.execute(update(source_cleanup).where(source_cleanup.c.id == cleanup).values(values))
+
+    async def done(self, cleanup: int) -> None:
+        gone = delete(source_cleanup).where(source_cleanup.c.id == cleanup).returning(source_cleanup.c.source)
+        one = (await self._connection.execute(gone)).scalar()
+        if one is not None:
+            await forget_source(self._connection, SourceId(one))
+
+
+def stored_scan(scan: CdcScan) -> str:
+    """Return what is stored of a scan: all but what is its source's, and what becomes of it."""
+    return scan.model_dump_json(exclude={"source", "broken"})
+
+
+def scan_of(row: Row[*tuple[Any, ...]]) -> CdcScan:
+    """Return the scan of the row of a fragment that has one, as of the source's newest committed offset."""
+    of = CdcSource(
+        id=SourceId(row.source),
+        name=row.source_name,
+        slot=row.slot,
+        publication=row.publication,
+        offset=row.offset,
+        undecided=tuple(row.undecided),
+    )
+    readable_after = max(row.cdc["readable_after"], row.readable_after)
+    return CdcScan.model_validate({**row.cdc, "source": of, "broken": row.broken, "readable_after": readable_after})
+
+
+async def unfollow(connection: AsyncConnection, job_ids: Select[*tuple[Any, ...]]) -> None:
+    """The fragments of these jobs are about to go: have what was published for them taken back."""
+    now = (await connection.execute(select(func.now()))).scalar_one()
+    rows = select(fragment.c.source, _SCHEMA.label("schema"), _TABLE.label("table")).where(
+        fragment.c.job.in_(job_ids), fragment.c.source.is_not(None), fragment.c.added
+    )
+    for row in (await connection.execute(rows)).all():
+        new = _unpublishing(SourceId(row.source), row.schema, row.table, now, _AT_ONCE)
+        # Somebody else may be about to follow it: then it is for him to have it taken back.
+        await connection.execute(new.on_conflict_do_nothing(constraint="source_cleanup_once"))
+
+
+async def followed_again(connection: AsyncConnection, scan: CdcScan) -> None:
+    """Something follows the table: there is nothing to take back."""
+    columns = source_cleanup.c
+    same = and_(
+        columns.source == scan.source.id,
+        columns.external_schema == scan.external_schema,
+        columns.external_table == scan.external_table,
+    )
+    await connection.execute(delete(source_cleanup).where(same))
+
+
+_COMPLETED: Final = (
+    select(func.count())
+    .where(backfill_position.c.fragment == fragment.c.id, backfill_position.c.state == str(PositionState.COMPLETED))
+    .correlate(fragment)
+    .scalar_subquery()
+)
+_TABLES: Final[Select[*tuple[Any, ...]]] = (
+    select(
+        fragment.c.source,
+        fragment.c.job,
+        fragment.c.id,
+        relations.c.id.label("relation"),
+        relations.c.name,
+        _SCHEMA.label("schema"),
+        _TABLE.label("table"),
+        fragment.c.added,
+        func.jsonb_array_length(fragment.c.cdc["splits"]).label("splits"),
+        _COMPLETED.label("completed"),
+        scan_progress.c.finished,
+        fragment.c.broken,
+        fragment.c.broken_since,
+        fragment.c.source_waiting,
+    )
+    .join(job, job.c.id == fragment.c.job)
+    .join(relations, relations.c.id == job.c.relation)
+    .join(scan_progress, scan_progress.c.fragment == fragment.c.id)
+    .where(fragment.c.source.is_not(None))
+)
+_CLEANUPS: Final[Select[*tuple[Any, ...]]] = select(source_cleanup).order_by(source_cleanup.c.id)
+
+
+def _followed(row: Row[*tuple[Any, ...]]) -> FollowedTable:
+    return FollowedTable(
+        source=SourceId(row.source),
+        relation=RelationId(row.relation),
+        job=JobId(row.job),
+        fragment=FragmentId(row.id),
+        name=row.name,
+        external_schema=row.schema,
+        external_table=row.table,
+        added=row.added,
+        splits=row.splits,
+        splits_completed=row.completed,
+        finished=row.finished,
+        broken=row.broken,
+        broken_since=row.broken_since,
+        waiting=row.source_waiting,
+    )
+
+
+def _unpublishing(source: SourceId, schema: str, table: str, now: datetime, due: datetime) -> Insert:
+    return insert(source_cleanup).values(
+        source=source, what=Leftover.TABLE, external_schema=schema, external_table=table, asked_at=now, due=due
+    )
+
+
+def _cleanup(row: Row[*tuple[Any, ...]]) -> SourceCleanup:
+    return SourceCleanup(
+        id=row.id,
+        source=SourceId(row.source),
+        what=Leftover(row.what),
+        external_schema=row.external_schema,
+        external_table=row.external_table,
+        asked_at=row.asked_at,
+        due=row.due,
+        attempts=row.attempts,
+        error=row.error,
+    )

@@ -1,0 +1,202 @@
+"""Sources and users' secrets. Next: `service.meta_store.sources.followed_tables`."""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Row, Select, Text, cast, delete, exists, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.domain.errors import Conflict, NotFound
+from service.domain.source import Retention
+from service.meta_store.documents import document
+from service.meta_store.references import add_relation
+from service.meta_store.schema.core import TAKEN, secret, view_reference
+from service.meta_store.schema.core import relation as relations
+from service.meta_store.schema.sources import source as sources
+from service.meta_store.schema.sources import source_cleanup
+from service.ports.source_records import Leftover, NewSource, Source, Standing
+from service.protocol.cdc import Lsn
+from service.protocol.ids import SourceId
+from service.protocol.relation import RelationKind
+
+_USERS: Final = "secret "
+"""How the names of users' secrets begin among those of all secrets."""
+
+
+class PostgresSources:
+    """See `service.ports.source_records.Sources`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def add(self, new: NewSource, *, now: datetime, abandoned_at: datetime) -> Source:
+        # Nothing is stored for it, so that the number of its vnodes says nothing.
+        relation = await add_relation(
+            self._connection, new.name, RelationKind.SOURCE, definition=new.definition, vnode_count=1
+        )
+        one, unique = SourceId(relation), await self._unique_name()
+        row = insert(sources).values(
+            relation=one,
+            options=document(new.options),
+            secret=await self._keep_password(one, new),
+            publication=new.publication or unique,
+            slot=new.slot or unique,
+            owns_publication=new.owns_publication,
+        )
+        await self._connection.execute(row)
+        await self._queue(one, now=now, due=abandoned_at)
+        added = await self.get(one)
+        assert added is not None
+        return added
+
+    async def made(self, source: SourceId, offset: Lsn) -> None:
+        await self._connection.execute(update(sources).where(sources.c.relation == source).values(offset=offset))
+        await self._connection.execute(update(relations).where(relations.c.id == source).values(shown=True))
+        await self._connection.execute(delete(source_cleanup).where(source_cleanup.c.source == source))
+
+    async def named(self, name: str) -> Source | None:
+        return next(iter(await self._read(relations.c.name == name, TAKEN)), None)
+
+    async def get(self, source: SourceId) -> Source | None:
+        return next(iter(await self._read(relations.c.id == source)), None)
+
+    async def all(self) -> Sequence[Source]:
+        return await self._read(TAKEN)
+
+    async def password(self, source: SourceId) -> str:
+        value = select(secret.c.value).join(sources, sources.c.secret == secret.c.name)
+        return (await self._connection.execute(value.where(sources.c.relation == source))).scalar_one()
+
+    async def remove(self, source: SourceId, *, now: datetime, keeping: Collection[Leftover] = ()) -> None:
+        freed = update(relations).where(relations.c.id == source, TAKEN).values(dropped=True, shown=False)
+        await self._connection.execute(freed)
+        await self._queue(source, now=now, due=now)
+        for what in keeping:
+            kept = delete(source_cleanup).where(source_cleanup.c.source == source, source_cleanup.c.what == what)
+            await self._connection.execute(kept)
+        await forget_source(self._connection, source)
+
+    async def _queue(self, source: SourceId, *, now: datetime, due: datetime) -> None:
+        owns = select(sources.c.owns_publication).where(sources.c.relation == source)
+        made = [Leftover.SLOT]
+        if (await self._connection.execute(owns)).scalar_one():
+            made.append(Leftover.PUBLICATION)
+        new = insert(source_cleanup).values(
+            [{"source": source, "what": what, "asked_at": now, "due": due} for what in made]
+        )
+        sooner = {"due": func.least(source_cleanup.c.due, new.excluded.due)}
+        await self._connection.execute(new.on_conflict_do_update(constraint="source_cleanup_once", set_=sooner))
+
+    async def _unique_name(self) -> str:
+        """Return a name that no other source has, of this service or of another one that follows the database."""
+        made = (await self._connection.execute(select(cast(func.gen_random_uuid(), Text)))).scalar_one()
+        return f"tidefill_{made.replace('-', '')[:16]}"
+
+    async def _keep_password(self, one: SourceId, new: NewSource) -> str:
+        """Return what its secret is called, which is held until the transaction ends."""
+        if new.password.name is None:
+            await self._connection.execute(insert(secret).values(name=_own(one), value=new.password.value))
+            return _own(one)
+        name = f"{_USERS}{new.password.name}"
+        held = select(secret.c.name).where(secret.c.name == name).with_for_update(read=True)
+        if (await self._connection.execute(held)).first() is None:
+            raise NotFound(f'secret "{new.password.name}" does not exist', kind="secret")
+        return name
+
+    async def _read(self, *conditions: ColumnElement[bool]) -> list[Source]:
+        found = _SOURCES.where(*conditions).order_by(relations.c.id)
+        return [_source(row) for row in await self._connection.execute(found)]
+
+
+class PostgresSecrets:
+    """See `service.ports.source_records.Secrets`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def add(self, name: str, value: str) -> None:
+        new = insert(secret).values(name=f"{_USERS}{name}", value=value).on_conflict_do_nothing()
+        if (await self._connection.execute(new.returning(secret.c.name))).first() is None:
+            raise Conflict(f'secret with name "{name}" exists')
+
+    async def change(self, name: str, value: str) -> None:
+        changed = update(secret).where(secret.c.name == f"{_USERS}{name}").values(value=value)
+        if (await self._connection.execute(changed.returning(secret.c.name))).first() is None:
+            raise NotFound(f'secret "{name}" does not exist', kind="secret")
+
+    async def value(self, name: str) -> str | None:
+        found = select(secret.c.value).where(secret.c.name == f"{_USERS}{name}")
+        return (await self._connection.execute(found)).scalar()
+
+    async def names(self) -> Sequence[str]:
+        found = select(secret.c.name).where(secret.c.name.startswith(_USERS)).order_by(secret.c.name)
+        return [name.removeprefix(_USERS) for name in (await self._connection.execute(found)).scalars()]
+
+    async def remove(self, name: str) -> bool:
+        kept = f"{_USERS}{name}"
+        # A source that is being added holds it: it comes before, and is seen, or after, and finds nothing.
+        held = select(secret.c.name).where(secret.c.name == kept).with_for_update()
+        if (await self._connection.execute(held)).first() is None:
+            return False
+        using = select(relations.c.name).join(sources, sources.c.relation == relations.c.id)
+        names = (await self._connection.execute(using.where(sources.c.secret == kept))).scalars().all()
+        if names:
+            raise Conflict(f'cannot drop secret "{name}": it is the password of {", ".join(sorted(names))}')
+        await self._connection.execute(delete(secret).where(secret.c.name == kept))
+        return True
+
+
+async def forget_source(connection: AsyncConnection, one: SourceId) -> None:
+    """Forget a dropped source, password and all, once nothing of it is left to be cleaned up."""
+    gone = select(relations.c.id).where(relations.c.id == one, relations.c.dropped)
+    left = exists().where(source_cleanup.c.source == one)
+    forgotten = delete(sources).where(sources.c.relation.in_(gone), ~left).returning(sources.c.secret)
+    kept = (await connection.execute(forgotten)).scalar()
+    if kept == _own(one):
+        await connection.execute(delete(secret).where(secret.c.name == kept))
+    if kept is not None:
+        await connection.execute(delete(view_reference).where(view_reference.c.relation == one))
+
+
+def _own(one: SourceId) -> str:
+    return f"source {one}"
+
+
+_SOURCES: Final[Select[*tuple[Any, ...]]] = select(
+    relations.c.id,
+    relations.c.name,
+    relations.c.definition,
+    relations.c.shown,
+    relations.c.dropped,
+    sources,
+    func.jsonb_array_length(sources.c.undecided).label("undecided_count"),
+).join(sources, sources.c.relation == relations.c.id)
+
+
+def _source(row: Row[*tuple[Any, ...]]) -> Source:
+    named = row.secret.startswith(_USERS)
+    return Source(
+        id=SourceId(row.id),
+        name=row.name,
+        definition=row.definition,
+        options=row.options,
+        publication=row.publication,
+        slot=row.slot,
+        owns_publication=row.owns_publication,
+        shown=row.shown,
+        dropped=row.dropped,
+        secret=row.secret.removeprefix(_USERS) if named else None,
+        standing=Standing(
+            offset=row.offset,
+            undecided=row.undecided_count,
+            waiting=row.waiting,
+            lag_bytes=row.lag_bytes,
+            retained_bytes=row.retained_bytes,
+            commit_lag_ms=row.commit_lag_ms,
+            changes=row.changes,
+            reported_at=row.reported_at,
+            retention=None if row.retention is None else Retention(row.retention),
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Barriers: inject, collect, commit, publish, recover; and the calls of the workers that run them."""

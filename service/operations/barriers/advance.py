@@ -1,0 +1,325 @@
+"""One look at one graph: read, decide, record, and act on the state store where the effect lies there.
+
+The transaction that records `Commit` is the commit point of an epoch; everything before it is forgotten by a recovery,
+everything after it (publishing, cleaning up) is repeatable and done first by whoever leads next.
+Next: `service.meta_store.barriers.barriers`, then `workers.agent`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import takewhile
+from typing import Final
+
+from service.domain.barrier import (
+    Abandon,
+    ApplyStops,
+    Attach,
+    BuildIndex,
+    Commit,
+    Effect,
+    GraphStatus,
+    GraphView,
+    InFlight,
+    Inject,
+    Pace,
+    Publish,
+    Retire,
+    RollBack,
+    Wait,
+    after_commit,
+    chores,
+    decide,
+)
+from service.domain.dml import BYTES_MAX, STATEMENTS_MAX, epoch_budget_ms, slices
+from service.domain.job import IN_GRAPH
+from service.domain.parameters import SystemParameters
+from service.operations.barriers import recovery
+from service.operations.barriers.committing import Recorded, commit
+from service.operations.commands.fan_out import share_of
+from service.operations.jobs import rescaling, snapshots
+from service.operations.world import World
+from service.ports.meta_store import Transaction
+from service.ports.records import Command
+from service.protocol.barrier import Barrier, BarrierKind
+from service.protocol.dml import NOTHING_UNFINISHED, DmlLimits, Statement
+from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId, Term
+from service.protocol.mutation import Add, Mutation
+from service.protocol.relation import Relation
+from service.protocol.report import Collected
+from service.telemetry.log import logger
+from service.telemetry.metrics import Consuming, Metrics, Stage
+
+ADDED_TOGETHER = 8
+"""How many waiting Adds share a barrier. Each new scan costs the epoch a Spark job of some 100 ms, so that more would
+not make many views come sooner, and would hold everybody's barrier up.
+"""
+_STAGES: Final[Mapping[type[Effect], Stage]] = {
+    Inject: "inject",
+    Attach: "commit",
+    Commit: "commit",
+    Publish: "publish",
+}
+
+log = logger("barriers")
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What one look at a graph came to."""
+
+    view: GraphView
+    pace: Pace
+    effect: Effect
+    recorded: Recorded
+
+
+async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
+    """Look at the graph once and do the one next thing. Raises Deposed if a newer term exists, Unavailable."""
+    return (await _advance(world, graph, term=term)).effect
+
+
+async def proceed(world: World, graph: GraphId, *, term: Term) -> Sequence[Effect]:
+    """Advance, and publish at once what was committed: the next look would do so. Where nothing but time makes the next
+    barrier due, the last effect is the wait for it. Raises Deposed, Unavailable.
+    """
+    look = await _advance(world, graph, term=term)
+    committed, recorded = look.effect, look.recorded
+    if not isinstance(committed, Commit) or look.view.decoupled is not None or look.view.in_flight is None:
+        return [look.effect]
+    passed = _Passed(look.view.in_flight.injected_at, recorded.answers[-1].timings_ms)
+    await _publish(world, graph, committed.epoch, recorded.created, passed, term=term)
+    publish = Publish(committed.epoch)
+    _notify(world, publish)
+    now = world.clock.now()
+    following = after_commit(look.view, committed.epoch, now=now, pace=look.pace) if recorded.idle else None
+    return [committed, publish, following] if isinstance(following, Wait) else [committed, publish]
+
+
+async def _advance(world: World, graph: GraphId, *, term: Term) -> _Look:
+    now, began = world.clock.now(), world.clock.monotonic()
+    async with world.stores.begin(term) as tx:
+        # A worker is lost that was silent while this process could have heard it.
+        world.attention.missed(began, world.clock.monotonic())
+        view = await tx.graphs.view(graph, now=now, lease=world.patience())
+        parameters = SystemParameters.of(view.parameters)
+        pace = pace_of(world, graph, parameters)
+        effect = decide(view, now=now, pace=pace)
+        recorded = await _record(world, tx, view, effect, parameters, now=now)
+    if graph == DATABASE_GRAPH and (due := chores(view, pace)):
+        world.signals.notify(*due)
+    # Counted only once the commit is certain.
+    _count(world, view, effect, recorded.answers, seconds=world.clock.monotonic() - began)
+    await _carry_out(world, view, effect, recorded, term=term)
+    _notify(world, effect, merging=recorded.merging)
+    return _Look(view, pace, effect, recorded)
+
+
+async def _carry_out(world: World, view: GraphView, effect: Effect, recorded: Recorded, *, term: Term) -> None:
+    """Do what lies outside the meta store."""
+    match effect:
+        case Publish(epoch):
+            await _publish(world, view.graph, epoch, recorded.created, term=term)
+        case RollBack():
+            await recovery.roll_back(world, view, term=term)
+        case BuildIndex():
+            await snapshots.build_index(world, view, term=term)
+        case Retire():
+            await snapshots.retire(world, view, term=term)
+        case _:
+            pass
+
+
+def _notify(world: World, effect: Effect, *, merging: bool = False) -> None:
+    """Wake who waits for what this has changed. What every barrier does wakes no graph's loop: this one's looks again
+    by itself, and the others' have nothing to do with it, unless its job goes on in the database graph.
+    """
+    match effect:
+        case Wait():
+            pass
+        case Inject() | Attach() | Commit() | Publish():
+            if isinstance(effect, Inject):
+                world.barrier_signals.notify()
+            world.signals.notify(None, *([DATABASE_GRAPH] if merging else []))
+        case _:
+            world.signals.notify()
+
+
+def _count(world: World, view: GraphView, effect: Effect, answers: Sequence[Collected], *, seconds: float) -> None:
+    if (stage := _STAGES.get(type(effect))) is not None:
+        world.metrics.transacted(stage, seconds)
+    for answer in answers:
+        if len(answer.statements) == 1 and answer.unfinished == NOTHING_UNFINISHED:
+            world.singles.ended(answer.timings_ms.get("dml", 0) / 1000, now=world.clock.monotonic())
+    if isinstance(effect, Commit) and view.in_flight is not None:
+        _count_committed(world.metrics, view, view.in_flight, answers, now=world.clock.now())
+
+
+def _count_committed(
+    metrics: Metrics, view: GraphView, barrier: InFlight, answers: Sequence[Collected], *, now: datetime
+) -> None:
+    actors = [actor for answer in answers for actor in answer.actors]
+    metrics.committed(actors, barriers=len(answers), replaying=view.decoupled is not None)
+    if view.decoupled is not None and view.decoupled.relation is not None:
+        replayed = any(answer.consumed is not None for answer in answers)
+        consuming: Consuming = "consuming_log_store" if replayed else "consuming_snapshot"
+        metrics.consumed(view.decoupled.relation, consuming, seconds=(now - barrier.injected_at).total_seconds())
+    elif view.recovering_since is not None and barrier.kind is not BarrierKind.INITIAL:
+        metrics.recovered(seconds=(now - view.recovering_since).total_seconds())
+
+
+async def _record(
+    world: World, tx: Transaction, view: GraphView, effect: Effect, parameters: SystemParameters, *, now: datetime
+) -> Recorded:
+    """Record the effect."""
+    match effect:
+        case Inject():
+            await _inject(world, tx, view, effect, parameters, now=now)
+        case Attach(epoch):
+            await tx.barriers.attach(view.graph, epoch)
+        case Commit(epoch):
+            return await commit(tx, view, epoch, parameters, lease=world.worker_lease, now=now)
+        case Publish():
+            return Recorded(created=await tx.catalog.unshown())
+        case Abandon():
+            await recovery.abandon(world, tx, view, effect, now=now)
+        case ApplyStops():
+            await recovery.apply_stops(tx, view, now=now)
+        case RollBack() | Wait() | BuildIndex() | Retire():
+            pass
+    return Recorded()
+
+
+async def _inject(
+    world: World, tx: Transaction, view: GraphView, effect: Inject, parameters: SystemParameters, *, now: datetime
+) -> None:
+    # What came after the view was read waits for the next look, which it has asked for.
+    starting = effect.kind is BarrierKind.INITIAL
+    waiting = await tx.commands.waiting(view.graph) if view.commands_open or starting else ()
+    kind = effect.kind
+    singly = view.decoupled is None and world.singles.may_begin(world.clock.monotonic())
+    if starting:
+        await rescaling.fit(tx, view.graph, effect.worker, now=now, lease=world.worker_lease)
+        mutation, carried = await _initial(tx, view, waiting, parameters, now=now)
+        await tx.graphs.set_status(view.graph, GraphStatus.RUNNING, now=now, worker=effect.worker)
+        statements: tuple[Statement, ...] = ()
+    else:
+        mutation, carried = await _mutation(tx, waiting)
+        if any(command.hurried and command.id in carried for command in waiting):
+            # Decided by what is carried: a command may have come after the view was read.
+            kind = BarrierKind.CHECKPOINT
+        # DML belongs to the database graph: every table does.
+        statements = await _statements(tx, singly=singly) if view.statements_queued else ()
+    barrier = Barrier(
+        graph=view.graph,
+        generation=view.generation,
+        prev=view.committed if view.attached is None else view.attached,
+        curr=world.epochs.next(view.newest, now=now),
+        kind=kind,
+        mutation=mutation,
+        statements=statements,
+        dml=DmlLimits(
+            epoch_ms=epoch_budget_ms(parameters.dml_epoch_budget_ms, crowded=not singly),
+            statement_ms=parameters.dml_statement_timeout_ms,
+            patient=singly,
+        ),
+        interval_ms=parameters.barrier_interval_ms,
+        overhead_ms=round(world.overhead.seconds * 1000),
+        replay_upto=None if view.decoupled is None else await snapshots.replay_upto(tx, view.graph),
+    )
+    await tx.barriers.record(barrier, worker=effect.worker, now=now, commands=carried)
+    mutating = None if mutation is None else mutation.type
+    log.debug("barrier.injected", epoch=barrier.curr, kind=kind, mutation=mutating, statements=len(statements))
+
+
+async def _initial(
+    tx: Transaction, view: GraphView, waiting: Sequence[Command], parameters: SystemParameters, *, now: datetime
+) -> tuple[Add, list[CommandId]]:
+    """Rebuild every job of the graph. Waiting Adds are answered by it; other commands follow on barriers of their
+    own.
+    """
+    jobs = await tx.jobs.where(IN_GRAPH, graph=view.graph)
+    plans = await tx.jobs.plans([job.id for job in jobs if not job.failed])
+    paused = (await tx.graphs.state(view.graph)).paused
+    if parameters.pause_on_next_bootstrap and view.decoupled is None:
+        paused = True
+        await tx.graphs.set_paused(view.graph, paused=True, now=now)
+        await tx.parameters.set("pause_on_next_bootstrap", "false")
+        await snapshots.pause_all(tx, now=now)
+    carried = [command.id for command in waiting if isinstance(command.mutation, Add)]
+    return Add(jobs=tuple(plans), paused=paused), carried
+
+
+async def _mutation(tx: Transaction, waiting: Sequence[Command]) -> tuple[Mutation | None, list[CommandId]]:
+    """Take the oldest mutation with the Adds that may share its barrier, and every flush: a flush needs no barrier of
+    its own. Of a mutation the barrier says what it has to say to this graph.
+    """
+    taken = _together([command for command in waiting if command.mutation is not None])
+    carried = [command.id for command in waiting if command.mutation is None or command in taken]
+    added = [plan.id for command in taken if isinstance(command.mutation, Add) for plan in command.mutation.jobs]
+    if not added:
+        return (await share_of(tx, taken[0]) if taken else None), carried
+    # The stored plan may be older than an ALTER that was answered since.
+    return Add(jobs=tuple(await tx.jobs.plans(added))), carried
+
+
+def _together(asked: Sequence[Command]) -> Sequence[Command]:
+    """Return the oldest of these mutations and, if it is an Add, the Adds right behind it: none overtakes another
+    mutation.
+    """
+    adds = list(takewhile(lambda command: isinstance(command.mutation, Add), asked[:ADDED_TOGETHER]))
+    return adds or asked[:1]
+
+
+async def _statements(tx: Transaction, *, singly: bool) -> tuple[Statement, ...]:
+    """Take a statement that is to have an epoch to itself, if its turn has come (`singly`), else all others that there
+    is room for.
+    """
+    waiting = await tx.statements.waiting(limit=1, singly=True) if singly else ()
+    if not waiting:
+        waiting = await tx.statements.waiting(limit=STATEMENTS_MAX, bytes_max=BYTES_MAX)
+    return slices([(one.statement, one.applied_rows) for one in waiting])
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """When the newest barrier of a publication was injected, and how long its epoch took."""
+
+    injected_at: datetime
+    timings_ms: Mapping[str, float]
+
+
+async def _publish(
+    world: World,
+    graph: GraphId,
+    epoch: Epoch,
+    created: Sequence[Relation],
+    passed: _Passed | None = None,
+    *,
+    term: Term,
+) -> None:
+    refused = await world.tables.publish(graph, epoch, term=term, created=created)
+    with world.timed("publish"):
+        async with world.stores.begin(term) as tx:
+            now = world.clock.now()
+            for relation, reason in refused.items():
+                await tx.catalog.hold_back(relation, reason)
+            await tx.graphs.set_published(graph, epoch, now=now, created=bool(created), held_back=refused)
+            if passed is None:
+                newest = await tx.barriers.history(graph, limit=1)
+                passed = _Passed(newest[0].injected_at, newest[0].timings_ms) if newest else None
+    if passed is not None:
+        seconds = (now - passed.injected_at).total_seconds()
+        world.metrics.published(seconds=seconds)
+        world.overhead.measured(latency_seconds=seconds, epoch_seconds=passed.timings_ms.get("epoch", 0) / 1000)
+
+
+def pace_of(world: World, graph: GraphId, parameters: SystemParameters) -> Pace:
+    """Return how often a graph's barriers are made and how long one may take."""
+    return Pace(
+        interval=timedelta(milliseconds=parameters.barrier_interval_ms),
+        # Of a graph that publishes nothing every barrier may as well be kept.
+        checkpoint_frequency=parameters.checkpoint_frequency if graph == DATABASE_GRAPH else 1,
+        deadline=world.barrier_deadline,
+        permits=parameters.max_concurrent_creating_streaming_jobs,
+    )

@@ -1,0 +1,181 @@
+"""What a committed epoch changes in the meta store: commands take effect, jobs finish, progress is written down."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import fields
+from datetime import datetime
+from typing import Any
+
+from service.domain.errors import NotFound
+from service.domain.job import HOLDS_PERMIT, IllegalTransition, JobEvent, JobState
+from service.domain.progress import JobProgress
+from service.operations.commands.fan_out import share_of
+from service.operations.jobs.standing import progress_of
+from service.ports.meta_store import Transaction
+from service.ports.records import Command
+from service.protocol.barrier import Barrier
+from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, FragmentId, GraphId, JobId
+from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle, Update
+from service.protocol.report import Collected
+
+
+async def apply_commands(
+    tx: Transaction, graph: GraphId, commands: Sequence[Command], *, epoch: Epoch, now: datetime
+) -> None:
+    """Record what each command that the epoch carried has changed, and answer it with the epoch (I4)."""
+    await _hold_jobs(tx, commands)
+    done: list[CommandId] = []
+    for command in commands:
+        acted = epoch if command.epoch is None else command.epoch
+        await _take_effect(tx, graph, await share_of(tx, command), epoch=epoch, now=now)
+        done.append(command.id)
+        if command.mutation is not None:
+            await tx.events.append(
+                "mutation.applied",
+                {
+                    "type": command.mutation.type,
+                    "epoch": str(acted),
+                    "asked_by": command.asked_by,
+                    "command": command.id,
+                },
+                now=now,
+            )
+    if done:
+        await tx.commands.finish(done, epoch=epoch)
+
+
+async def _hold_jobs(tx: Transaction, commands: Sequence[Command]) -> None:
+    """Lock the jobs of the scans that commands name, in order and before the scans: users do so as well, and this
+    transaction may go on to finish, merge or stop the jobs.
+    """
+    named: set[FragmentId] = set()
+    for command in commands:
+        match command.mutation:
+            case Throttle(fragments=scans) | StartFragmentBackfill(fragments=scans):
+                named.update(scans)
+            case _:
+                pass
+    if named:
+        for job in sorted({job for job, _ in (await tx.fragments.job_of(named)).values()}):
+            await tx.actors.hold(job)
+
+
+async def _take_effect(
+    tx: Transaction, graph: GraphId, mutation: Mutation | None, *, epoch: Epoch, now: datetime
+) -> None:
+    match mutation:
+        case Pause() | Resume():
+            await tx.graphs.set_paused(graph, paused=isinstance(mutation, Pause), now=now)
+        case Throttle(fragments=limits, auto=auto):
+            await tx.limits.put(limits, auto=auto, epoch=epoch)
+        case StartFragmentBackfill(fragments=fragments):
+            await tx.fragments.release(fragments)
+        case Stop(jobs=jobs):
+            await stop_jobs(tx, jobs, epoch=epoch, now=now)
+        case Add() | Update() | None:
+            pass
+
+
+async def stop_jobs(tx: Transaction, jobs: Collection[JobId], *, epoch: Epoch, now: datetime) -> None:
+    """The jobs' actors run no more: free their names and queue the removal of what they stored (I9)."""
+    for job in jobs:
+        try:
+            stopped = await tx.jobs.move(job, JobEvent.STOPPED, now=now)
+        except (IllegalTransition, NotFound):
+            continue  # another Stop has ended it: doing it twice is doing it once
+        await tx.catalog.remove(stopped.relation)
+        facts = {"job": job, "name": stopped.name, "epoch": str(epoch)}
+        await tx.events.append(f"job.{stopped.state.lower()}", facts, now=now)
+
+
+async def release_scans(tx: Transaction, graph: GraphId, *, now: datetime) -> None:
+    """Ask for the start of every scan whose place in its job's backfill order has come.
+
+    What is due follows from what is stored, at every commit anew: a release that was lost, or given to a generation
+    that ended, is found again.
+    """
+    held = await tx.fragments.held(graph)
+    if not held:
+        return
+    scans = await tx.fragments.scans(held)
+    due = [scan.fragment for job in held for scan in scans[job] if scan.waiting and not scan.awaits]
+    if not due:
+        return
+    asked = {
+        fragment
+        for command in await tx.commands.waiting(graph)
+        if isinstance(command.mutation, StartFragmentBackfill)
+        for fragment in command.mutation.fragments
+    }
+    if starting := tuple(fragment for fragment in due if fragment not in asked):
+        await tx.commands.add(graph, StartFragmentBackfill(fragments=starting), asked_by="the backfill order", now=now)
+
+
+async def finish_jobs(tx: Transaction, collected: Sequence[tuple[Barrier, Collected]], *, now: datetime) -> None:
+    """A creating job is Created once every scan actor reported its finish in a committed checkpoint (I6)."""
+    touched = await _finishing(tx, collected)
+    if not touched:
+        return
+    creating = [job for job in await tx.jobs.where({JobState.CREATING}, graph=DATABASE_GRAPH) if job.id in touched]
+    scans = await tx.fragments.scans([job.id for job in creating])
+    for job in creating:
+        # A table that follows another one can be read before its history is there.
+        if all(scan.finished or scan.external for scan in scans.get(job.id, ())):
+            await tx.jobs.move(job.id, JobEvent.FINISHED, now=now)
+            facts = {"job": job.id, "name": job.name, "epoch": str(collected[-1][0].curr)}
+            await tx.events.append("job.created", facts, now=now)
+
+
+async def hasten_finish(
+    tx: Transaction, graph: GraphId, collected: Sequence[tuple[Barrier, Collected]], *, now: datetime
+) -> None:
+    """A fragment whose history has ended is finished by the next barrier: ask for it now, not an interval later. A
+    snapshot job that has read its snapshot catches up as fast as it can.
+    """
+    actors = [actor for _, answer in collected for actor in answer.actors]
+    if any(actor.completed or (actor.finished and graph != DATABASE_GRAPH) for actor in actors):
+        await tx.commands.add(graph, None, asked_by="the end of a backfill", now=now)
+
+
+async def _finishing(tx: Transaction, collected: Sequence[tuple[Barrier, Collected]]) -> set[JobId]:
+    """Return jobs that may have finished: those with a finished actor, and those that were added and scan nothing."""
+    finished: set[FragmentId] = set()
+    jobs: set[JobId] = set()
+    for barrier, answer in collected:
+        finished.update(actor.fragment for actor in answer.actors if actor.finished)
+        if isinstance(barrier.mutation, Add):
+            jobs.update(plan.id for plan in barrier.mutation.jobs if not plan.table_scans)
+    if finished:
+        jobs.update(job for job, _ in (await tx.fragments.job_of(finished)).values())
+    return jobs
+
+
+async def store_sources(tx: Transaction, answers: Sequence[Collected], *, now: datetime) -> None:
+    """Store where sources stand, with the positions of the same epochs, and say what is new about them."""
+    if not any(answer.sources for answer in answers):
+        return
+    for told in await tx.following.record(answers, now=now):
+        if told.table is not None:
+            facts = {"source": told.source, "table": told.table, "reason": told.text}
+            await tx.events.append("source.table_broken", facts, now=now)
+        else:
+            kind = "source.resumed" if told.text is None else "source.waiting"
+            await tx.events.append(kind, {"source": told.source, "reason": told.text}, now=now)
+
+
+async def store_progress(tx: Transaction, graph: GraphId) -> None:
+    """Write down what `rw_ddl_progress` shows of every job that runs. Of one that waits for its start it shows nothing
+    that an epoch could change.
+    """
+    jobs = [*await tx.jobs.where(HOLDS_PERMIT, graph=graph)]
+    if graph == DATABASE_GRAPH:
+        jobs += await tx.jobs.backfilling()
+    shown = await progress_of(tx, jobs)
+    if shown:
+        await tx.fragments.store_texts({job: _json(progress) for job, progress in shown.items()})
+
+
+def _json(progress: JobProgress) -> dict[str, Any]:
+    values = {field.name: getattr(progress, field.name) for field in fields(progress)}
+    values["eta_seconds"] = None if progress.eta is None else progress.eta.total_seconds()
+    del values["eta"]
+    return values

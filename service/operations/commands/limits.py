@@ -1,0 +1,155 @@
+"""Asking for limits: a number, none, or one that is adapted to the load.
+
+Whoever asks holds the scans' rows from looking at what they are until the command is stored, so that of two commands
+for one scan the later one has seen the earlier: an adaptation never takes back what a user asked for.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from service.domain.adaptive import AUTO, Asked, started
+from service.domain.errors import Conflict, Invalid, NotFound
+from service.domain.job import TERMINAL
+from service.domain.parameters import SystemParameters
+from service.operations.commands.enqueue import ask
+from service.operations.commands.fan_out import unfinished
+from service.operations.world import World
+from service.ports.limits import Held
+from service.ports.meta_store import Transaction
+from service.protocol.ids import CommandId, FragmentId, JobId
+from service.protocol.mutation import Throttle
+from service.protocol.plan import SCANS
+
+
+async def throttle_job(world: World, job: JobId, asked: Asked, *, asked_by: str) -> CommandId:
+    """Set the limit of every scan of a job. Raises NotFound; Invalid where it has no scan."""
+    async with world.stores.begin() as tx:
+        limits: dict[FragmentId, Asked] = dict.fromkeys(await scans_of(tx, job), asked)
+        command = await _ask(world, tx, limits, asked_by=asked_by)
+    world.signals.notify()
+    return command
+
+
+async def throttle_fragment(world: World, fragment: FragmentId, asked: Asked, *, asked_by: str) -> CommandId:
+    """Set the limit of one scan. Raises NotFound; Invalid where it is none."""
+    async with world.stores.begin() as tx:
+        await check_scans(tx, [fragment])
+        command = await _ask(world, tx, {fragment: asked}, asked_by=asked_by)
+    world.signals.notify()
+    return command
+
+
+async def pause_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
+    """Let no scan of a job read, until it is resumed or somebody asks for another limit; what is adapted stays so.
+    Raises NotFound; Invalid where it has no scan.
+    """
+    async with world.stores.begin() as tx:
+        held = await _asked_so_far(tx, await scans_of(tx, job))
+        auto = tuple(one for one, limit in held.items() if limit.auto)
+        mutation = Throttle(fragments=dict.fromkeys(held, 0), auto=auto)
+        command = await ask(tx, mutation, asked_by=asked_by, now=world.clock.now())
+        back = {one: limit.resumes_at if limit.paused else limit.rate_limit for one, limit in held.items()}
+        await tx.limits.pause(back)
+    world.signals.notify()
+    return command
+
+
+async def resume_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
+    """Let every scan of a job read: from where its adaptation stood, or with the limit of before its pause. One that
+    was not paused keeps its limit, but for 0, so that a repeated call changes nothing. Raises NotFound; Invalid where
+    it has no scan.
+    """
+    async with world.stores.begin() as tx:
+        held = await _asked_so_far(tx, await scans_of(tx, job))
+        limits: dict[FragmentId, Asked] = {one: _resumed(limit) for one, limit in held.items()}
+        command = await _ask(world, tx, limits, asked_by=asked_by)
+    world.signals.notify()
+    return command
+
+
+def _resumed(limit: Held) -> Asked:
+    if limit.auto:
+        return AUTO
+    return limit.resumes_at if limit.paused else limit.rate_limit or None
+
+
+def asked_limit(limit: Asked, session: Mapping[str, str], *, given: bool) -> Asked:
+    """Return the limit that a statement asks for. Its own option, where one is `given`, wins over the session's."""
+    if given:
+        return limit
+    asked = session.get("backfill_rate_limit", "default")
+    if asked == AUTO:
+        return AUTO
+    return None if asked == "default" else int(asked)
+
+
+async def first_limit(tx: Transaction) -> int:
+    """Return where the limit of a scan begins that is adapted from its first row on."""
+    parameters = SystemParameters.of(await tx.parameters.all())
+    return round(started(parameters.auto_bounds).present)
+
+
+async def throttled(tx: Transaction) -> set[FragmentId]:
+    """Return the scans whose limit somebody has asked for and that has not been committed."""
+    return {
+        fragment
+        for command in await unfinished(tx)
+        if isinstance(command.mutation, Throttle)
+        for fragment in command.mutation.fragments
+    }
+
+
+async def scans_of(tx: Transaction, job: JobId) -> tuple[FragmentId, ...]:
+    """Return the scans of a job, which is held. Raises NotFound; Conflict where it is over; Invalid without a scan."""
+    # A drop holds the job before it removes its fragments: whoever holds both does so in this order.
+    await tx.snapshots.graphs_of([job])
+    found = await tx.jobs.get(job)
+    if found is None:
+        raise NotFound(f"job {job} not found", kind="job")
+    if found.state in TERMINAL:
+        raise Conflict(f"job {job} is {found.state}")
+    scans = tuple(scan.fragment for scan in (await tx.fragments.scans([job]))[job])
+    if not scans:
+        raise Invalid("stream scan node or source node not found")
+    return scans
+
+
+async def check_scans(tx: Transaction, fragments: Collection[FragmentId]) -> None:
+    """Raise NotFound for a fragment that does not exist and Invalid for one that is no scan."""
+    known = await tx.fragments.job_of(fragments)
+    await tx.snapshots.graphs_of({job for job, _ in known.values()})
+    for fragment in fragments:
+        if fragment not in known:
+            raise NotFound(f"fragment {fragment} not found", kind="fragment")
+        if known[fragment][1] not in SCANS:
+            raise Invalid(f"fragment {fragment} is not a backfill node")
+
+
+async def _ask(world: World, tx: Transaction, limits: Mapping[FragmentId, Asked], *, asked_by: str) -> CommandId:
+    held = await _asked_so_far(tx, limits)
+    first = await first_limit(tx)
+    numbers: dict[FragmentId, int | None] = {}
+    auto: list[FragmentId] = []
+    for one, asked in limits.items():
+        if asked == AUTO:
+            if held[one].auto and held[one].rate_limit:
+                continue  # it is already, and goes on from where it stands
+            auto.append(one)
+            present = held[one].present if held[one].auto else None
+            numbers[one] = first if present is None else round(present)
+        else:
+            numbers[one] = asked
+    mutation = Throttle(fragments=numbers, auto=tuple(auto))
+    return await ask(tx, mutation, asked_by=asked_by, now=world.clock.now())
+
+
+async def _asked_so_far(tx: Transaction, fragments: Collection[FragmentId]) -> dict[FragmentId, Held]:
+    """Return what the limits will be once every command that is stored has taken effect; the rows are held."""
+    held = dict(await tx.limits.hold(fragments))
+    for command in await unfinished(tx):
+        if isinstance(command.mutation, Throttle):
+            auto = command.mutation.auto
+            for one, limit in command.mutation.fragments.items():
+                if one in held:
+                    held[one] = replace(held[one], rate_limit=limit, auto=one in auto)
+    return held

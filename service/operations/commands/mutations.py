@@ -1,0 +1,157 @@
+"""Mutations and flushes: queued durably, carried by a barrier, answered with its epoch (I4)."""
+
+from collections.abc import Collection
+from datetime import timedelta
+
+from service.domain.barrier import GraphStatus
+from service.domain.errors import Conflict, Invalid, NotFound, Unavailable, UnderRecovery
+from service.domain.job import JobState
+from service.operations.commands.enqueue import ask
+from service.operations.commands.fan_out import unfinished
+from service.operations.commands.limits import check_scans, scans_of
+from service.operations.polling import until
+from service.operations.world import World
+from service.ports.meta_store import Transaction
+from service.ports.records import Command
+from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, Generation, JobId
+from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle, Update
+
+APPLIED_WAIT: timedelta = timedelta(minutes=2)
+"""How long a caller is kept before it is told that no barrier has carried its command yet. The command stays queued."""
+RECOVERED_WAIT: timedelta = timedelta(seconds=30)
+"""A worker that has to be started anew is there by then; what keeps failing is told sooner than a command is."""
+LOOKED_THROUGH = 20
+"""Behind a generation's first epoch, which is always published, come the barriers that wait for a checkpoint."""
+
+
+async def flush(world: World, *, asked_by: str) -> Epoch:
+    """Force a checkpoint and wait until it is published; return its epoch."""
+    return await applied(world, await inject(world, None, asked_by=asked_by))
+
+
+async def inject(world: World, mutation: Mutation | None, *, asked_by: str) -> CommandId:
+    """Queue a mutation for the next free barrier. Raises NotFound for unknown jobs and fragments, Invalid for Add
+    and Update.
+    """
+    async with world.stores.begin() as tx:
+        if mutation is not None:
+            await _check(tx, mutation)
+        command = await ask(tx, mutation, asked_by=asked_by, now=world.clock.now())
+    world.signals.notify()
+    return command
+
+
+async def applied(world: World, command: CommandId, *, limit: timedelta = APPLIED_WAIT) -> Epoch:
+    """Wait until every actor has applied the command and its epoch is published; return the epoch."""
+
+    async def look() -> Command | None:
+        async with world.stores.begin() as tx:
+            found = await tx.commands.get(command)
+            if found is None:
+                raise NotFound(f"command {command} not found", kind="command")
+            if not found.done or found.epoch is None:
+                return None
+            state = await tx.graphs.state(found.graph)
+            return found if state.published >= found.epoch else None
+
+    found = await until(world, look, limit=limit)
+    if found is None or found.epoch is None:
+        raise await _not_carried(world)
+    if found.error is not None:
+        raise Conflict(found.error)
+    return found.epoch
+
+
+async def start_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
+    """Let every scan of a job read, whatever its backfill order says. Raises NotFound; Invalid where it has no scan."""
+    async with world.stores.begin() as tx:
+        scans = await scans_of(tx, job)
+    return await inject(world, StartFragmentBackfill(fragments=scans), asked_by=asked_by)
+
+
+async def recover(world: World, reason: str = "adhoc recovery", *, asked_by: str) -> Generation:
+    """Ask for the end of the present generation, which is returned; the next one starts from the last committed
+    epoch.
+    """
+    async with world.stores.begin() as tx:
+        ended = await generation_of(tx)
+        # In the order in which a merge locks them, and without holding the snapshots. A graph whose job has merged
+        # makes no barrier any more, and passes it over.
+        for graph in (*await tx.snapshots.graphs(), DATABASE_GRAPH):
+            await tx.graphs.ask_recovery(graph, reason)
+        facts = {"graph": DATABASE_GRAPH, "reason": reason, "asked_by": asked_by}
+        await tx.events.append("recovery.asked", facts, now=world.clock.now())
+    world.signals.notify()
+    return ended
+
+
+async def recovered(world: World, ended: Generation) -> bool:
+    """Wait until a generation after `ended` has published an epoch, so that the recovery ends nothing that is asked for
+    from now on; return whether one has. While no worker lives none will, and nobody is kept waiting for it.
+    """
+
+    async def look() -> bool | None:
+        async with world.stores.begin() as tx:
+            generation = await generation_of(tx)
+            known = await tx.workers.all(now=world.clock.now(), lease=world.worker_lease)
+            newest = await tx.barriers.history(DATABASE_GRAPH, limit=LOOKED_THROUGH)
+        if any(one.barrier.generation > ended and one.published_at is not None for one in newest):
+            return True
+        return False if generation > ended and not any(worker.alive for worker in known) else None
+
+    return bool(await until(world, look, limit=RECOVERED_WAIT))
+
+
+async def _check(tx: Transaction, mutation: Mutation) -> None:
+    match mutation:
+        case Pause() | Resume():
+            return
+        case Add():
+            raise Invalid("an Add belongs to a CREATE statement and cannot be injected", pointer="/type")
+        case Update():
+            raise Invalid(
+                "an Update belongs to the parallelism of a job, and is made where that changes", pointer="/type"
+            )
+        case Throttle(fragments=limits):
+            await check_scans(tx, limits)
+            await tx.limits.hold(limits)
+        case StartFragmentBackfill(fragments=fragments):
+            _check_named(fragments, "/fragments")
+            await check_scans(tx, fragments)
+        case Stop(jobs=jobs):
+            _check_named(jobs, "/jobs")
+            await _check_stopping(tx, jobs)
+
+
+def _check_named(named: Collection[int], pointer: str) -> None:
+    if not named:
+        raise Invalid("names nothing that it could be about", pointer=pointer)
+
+
+async def _check_stopping(tx: Transaction, jobs: Collection[JobId]) -> None:
+    for job in jobs:
+        found = await tx.jobs.get(job)
+        if found is None:
+            raise NotFound(f"job {job} not found", kind="job")
+        if found.state not in {JobState.CANCELLING, JobState.DROPPING}:
+            raise Conflict(f"job {job} is {found.state}: cancel or drop it, which injects the Stop")
+    stopping = {job for command in await unfinished(tx) for job in _stopped(command.mutation)}
+    if again := stopping & set(jobs):
+        raise Conflict(f"a Stop of job {min(again)} is already queued")
+
+
+def _stopped(mutation: Mutation | None) -> Collection[JobId]:
+    return mutation.jobs if isinstance(mutation, Stop) else ()
+
+
+async def generation_of(tx: Transaction) -> Generation:
+    """Return the present generation of the database graph."""
+    return (await tx.graphs.state(DATABASE_GRAPH)).generation
+
+
+async def _not_carried(world: World) -> Unavailable:
+    async with world.stores.begin() as tx:
+        state = await tx.graphs.state(DATABASE_GRAPH)
+    if state.status is not GraphStatus.RUNNING:
+        return UnderRecovery(state.last_error or "no worker is alive")
+    return Unavailable("no barrier has carried the command yet; it stays queued")

@@ -1,0 +1,319 @@
+"""Jobs as their users ask for them: create, await, cancel, drop."""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+from service.domain.awaited import Awaited, Recovered, is_begun, is_over, is_settled
+from service.domain.errors import Conflict, NotFound, Unavailable, UnderRecovery
+from service.domain.job import CREATING, IllegalTransition, Job, JobEvent, JobState
+from service.operations.commands.enqueue import ask
+from service.operations.jobs import rescaling
+from service.operations.leaving import Gone, unless
+from service.operations.naming import Named, as_named, named, or_there
+from service.operations.polling import until
+from service.operations.world import World
+from service.ports.meta_store import Transaction
+from service.ports.records import NewDml, NewJob
+from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, RelationId, SourceId
+from service.protocol.mutation import Stop
+from service.protocol.relation import Relation, RelationKind
+from service.protocol.vnodes import Runs
+
+EARLY: timedelta = timedelta(seconds=30)
+"""A recovery within this time of a foreground CREATE cancels it and tells the client; later ones it survives."""
+GONE_WAIT: timedelta = timedelta(minutes=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A CREATE that was recorded, or (`existed`) met a relation of that name with IF NOT EXISTS."""
+
+    job: JobId
+    existed: bool = False
+
+
+async def create(world: World, new: NewJob, *, if_not_exists: bool, asked_by: str) -> Asked:
+    """Record a job; the leader starts it. Raises Conflict when the name is taken."""
+
+    async def there() -> Asked | None:
+        async with world.stores.begin() as tx:
+            taken = await tx.catalog.named(new.relation.name)
+        if not if_not_exists or taken is None or taken.relation.kind is not new.relation.kind:
+            return None
+        return Asked(taken.job, existed=True)
+
+    return await or_there(_create(world, new, asked_by=asked_by), there)
+
+
+async def _create(world: World, new: NewJob, *, asked_by: str) -> Asked:
+    async with world.stores.begin() as tx:
+        job = await tx.jobs.add(new, now=world.clock.now())
+        # What it reads is held by now.
+        await rescaling.check_beside(tx, new)
+        facts = {"job": job.id, "name": job.name, "statement": new.statement, "asked_by": asked_by}
+        await tx.events.append("job.asked", facts, now=world.clock.now())
+    world.signals.notify()
+    return Asked(job.id)
+
+
+def table_job(relation: Relation, statement: str) -> NewJob:
+    """A table: one fragment that runs its DML, with one actor that owns every vnode."""
+    whole: Runs = ((0, relation.vnode_count - 1),)
+    return NewJob(relation, statement, background=False, fragments=(NewDml((whole,)),))
+
+
+async def created(world: World, job: JobId, *, gone: Gone | None = None) -> Job:
+    """Wait, as the foreground CREATE that asked for it does, until the job is Created and readable, or its caller is
+    `gone`, as with all waits here: the job goes on without it.
+
+    Raises Conflict when it was cancelled or failed, and UnderRecovery when a recovery within the first 30 s cancelled
+    it.
+    """
+    began = world.clock.monotonic()
+    before: Recovered | None = None
+
+    async def look() -> Job | None:
+        nonlocal before
+        found = await seen(world, job)
+        if is_settled(found.job):
+            return found.job
+        last, early = found.recovered, world.clock.monotonic() - began < EARLY.total_seconds()
+        if early and before is not None and last.generation != before.generation and not last.blamed:
+            await cancel(world, [job], asked_by="recovery")
+            raise UnderRecovery(last.reason)
+        # One that a job is to blame for is that job's affair, which ends with the reason if it goes on so.
+        before = last
+        return None
+
+    return await _waited(world, look, gone)
+
+
+async def finished(world: World, job: JobId, *, gone: Gone | None = None) -> Job:
+    """Wait, over any recovery, until a job that somebody else asked for is Created and readable: it is not ours to
+    cancel. Raises Conflict when it was cancelled or failed.
+    """
+
+    async def look() -> Job | None:
+        found = (await seen(world, job)).job
+        return found if is_settled(found) else None
+
+    return await _waited(world, look, gone)
+
+
+async def first_barrier(world: World, job: JobId, *, gone: Gone | None = None) -> Job:
+    """Wait, as a background CREATE does, until the job's first barrier was collected, or it waits in the queue or for a
+    worker of its own.
+    """
+
+    async def look() -> Job | None:
+        found = await seen(world, job)
+        return found.job if is_begun(found) else None
+
+    return await _waited(world, look, gone)
+
+
+async def over(world: World, job: JobId | None, *, limit: timedelta, gone: Gone | None = None) -> None:
+    """Wait, as WAIT does, until a job is created, readable and has read its history; None: until that holds for every
+    job, but for those that cannot be shown or read. Raises Conflict for one that cannot; Unavailable after `limit`.
+    """
+
+    async def look() -> bool | None:
+        if job is not None:
+            return is_over(await seen(world, job)) or None
+        return None if await world.unfinished.get(None, partial(_unfinished, world)) else True
+
+    if await unless(gone, until(world, look, limit=limit)) is None:
+        raise Unavailable("timeout while waiting for jobs to finish")
+
+
+async def seen(world: World, job: JobId) -> Awaited:
+    """Return a job as callers that wait for it see it; they share their reads. Raises NotFound."""
+    found = await world.awaited.get(job, partial(_seen, world))
+    if found is None:
+        raise NotFound(f"job {job} not found", kind="job")
+    return found
+
+
+async def _seen(world: World, wanted: Collection[JobId]) -> Mapping[JobId, Awaited]:
+    async with world.stores.begin() as tx:
+        found = await tx.jobs.where(ids=wanted)
+        scans = await tx.fragments.scans(wanted)
+        state = await tx.graphs.state(DATABASE_GRAPH)
+        blamed = await tx.jobs.blamed(DATABASE_GRAPH)
+    recovered = Recovered(state.generation, state.last_error or "adhoc recovery", blamed)
+    return {job.id: Awaited(job, scans.get(job.id, ()), recovered) for job in found}
+
+
+async def _unfinished(world: World, _: Collection[None]) -> Mapping[None, Collection[JobId]]:
+    """Return the jobs that a WAIT for all of them waits for."""
+    async with world.stores.begin() as tx:
+        creating = await tx.jobs.where(CREATING)
+        backfilling = await tx.jobs.backfilling()
+        scans = await tx.fragments.scans([job.id for job in backfilling]) if backfilling else {}
+        unshown = [JobId(relation.id) for relation in await tx.catalog.unshown()]
+        created = await tx.jobs.where(ids=unshown) if unshown else ()
+    read = [job for job in backfilling if not any(scan.stopped for scan in scans.get(job.id, ()))]
+    shown_soon = [job for job in created if job.held_back is None]
+    return {None: {job.id for job in (*creating, *read, *shown_soon)}}
+
+
+async def _waited(world: World, look: Callable[[], Awaitable[Job | None]], gone: Gone | None) -> Job:
+    found = await unless(gone, until(world, look))
+    assert found is not None
+    return found
+
+
+async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: str) -> list[JobId]:
+    """Cancel creating jobs and wait until nothing of them is left; return those that were cancelled (others are
+    absent).
+    """
+    cancelled: list[JobId] = []
+    stopping: list[JobId] = []
+    relations: list[RelationId] = []
+    async with world.stores.begin() as tx:
+        for job in sorted(set(jobs)):
+            moved = await _ended(world, tx, job, JobEvent.CANCEL_ASKED)
+            if moved is None:
+                continue
+            relations.append(moved.relation)
+            cancelled.append(job)
+            await _told(world, tx, moved, "cancel_asked", asked_by)
+            if moved.state is JobState.CANCELLED:
+                await tx.catalog.remove(moved.relation)
+                await tx.events.append("job.cancelled", {"job": job, "name": moved.name}, now=world.clock.now())
+            else:
+                stopping.append(job)
+        graphs = await _stop(world, tx, stopping, asked_by=asked_by)
+    world.signals.notify()
+    await _gone(world, relations, graphs)
+    return cancelled
+
+
+async def drop(world: World, name: str, kind: RelationKind, *, cascade: bool, asked_by: str) -> Collection[SourceId]:
+    """Drop a relation, created or still being created, and with CASCADE what reads it. Return the sources that this
+    concerns: those that were dropped, and those that dropped tables followed. Raises NotFound, Conflict.
+    """
+    async with world.stores.begin() as tx:
+        doomed = await _doomed(tx, name, kind, cascade=cascade)
+        concerned = await _concerned(tx, doomed)
+        # Asked before anything is held: the state store may take its time.
+        shown = [victim.name for victim in doomed if victim.kind is not RelationKind.SOURCE]
+        if shown and (foreign := await world.tables.foreign_readers(shown)):
+            raise Conflict(
+                f"cannot drop {kind} {name} because objects that tidefill did not make depend on it:"
+                f" {', '.join(foreign)}. Drop those first"
+            )
+        stopping = [job for victim in doomed if (job := await _doom(world, tx, victim, asked_by)) is not None]
+        graphs = await _stop(world, tx, stopping, asked_by=asked_by)
+    world.signals.notify()
+    await _gone(world, [victim.id for victim in doomed], graphs)
+    return concerned
+
+
+async def _concerned(tx: Transaction, doomed: Sequence[Named]) -> Collection[SourceId]:
+    found = {SourceId(victim.id) for victim in doomed if victim.kind is RelationKind.SOURCE}
+    followers = {victim.id for victim in doomed if victim.entry is not None and victim.entry.follows}
+    if followers:
+        found |= {table.source for table in await tx.following.tables() if table.relation in followers}
+    return found
+
+
+async def _doomed(tx: Transaction, name: str, kind: RelationKind, *, cascade: bool) -> list[Named]:
+    """Return what a DROP removes, the named relation first. Raises NotFound, Conflict."""
+    first = await named(tx, name)
+    if first is None:
+        raise NotFound(f'{kind} "{name}" does not exist', kind="relation")
+    if first.kind is not kind:
+        raise Conflict(f'"{name}" is not a {kind}; use DROP {str(first.kind).upper()}')
+    doomed = [first, *await _readers(tx, first.id)]
+    if len(doomed) > 1 and not cascade:
+        names = ", ".join(f"{reader.kind} {reader.name}" for reader in doomed[1:])
+        raise Conflict(f"cannot drop {kind} {name} because other objects depend on it: {names}. Use DROP .. CASCADE")
+    return doomed
+
+
+async def _stop(world: World, tx: Transaction, jobs: Collection[JobId], *, asked_by: str) -> Collection[GraphId]:
+    """Queue the stop of jobs in the transaction that moves them to a state that waits for it: one that died in between
+    would leave them there for ever (I9). Returns the graphs that are theirs alone.
+    """
+    if jobs:
+        await ask(tx, Stop(jobs=tuple(sorted(jobs))), asked_by=asked_by, now=world.clock.now())
+    return {snapshot.graph for snapshot in (await tx.snapshots.of_jobs(jobs)).values()}
+
+
+async def _doom(world: World, tx: Transaction, victim: Named, asked_by: str) -> JobId | None:
+    """Move a job towards its end; return it where actors have to be stopped by a barrier."""
+    entry = victim.entry
+    if victim.kind is RelationKind.SOURCE:
+        await tx.sources.remove(SourceId(victim.id), now=world.clock.now())
+        facts = {"name": victim.name, "asked_by": asked_by}
+        await tx.events.append("source.dropped", facts, now=world.clock.now())
+        return None
+    if entry is None:
+        await tx.catalog.remove(victim.id)
+        await tx.events.append("view.dropped", {"name": victim.name}, now=world.clock.now())
+        return None
+    for event in (JobEvent.CANCEL_ASKED, JobEvent.DROP_ASKED):
+        moved = await _ended(world, tx, entry.job, event)
+        if moved is not None:
+            break
+    else:
+        return None  # somebody else's stop is on its way
+    await _told(world, tx, moved, event, asked_by)
+    if moved.state in {JobState.CANCELLED, JobState.DROPPED}:
+        await tx.catalog.remove(entry.relation.id)
+        await tx.events.append(
+            f"job.{moved.state.lower()}", {"job": moved.id, "name": moved.name}, now=world.clock.now()
+        )
+        return None
+    return entry.job
+
+
+async def _ended(world: World, tx: Transaction, job: JobId, event: JobEvent) -> Job | None:
+    """Move a job towards its end; None where it is in no state for that any more, or there is no such job."""
+    # Only its row, once it is locked, says which state it is in.
+    try:
+        return await tx.jobs.move(job, event, now=world.clock.now())
+    except (IllegalTransition, NotFound):
+        return None
+
+
+async def _told(world: World, tx: Transaction, job: Job, event: str, asked_by: str) -> None:
+    facts = {"job": job.id, "name": job.name, "asked_by": asked_by}
+    await tx.events.append(f"job.{event}", facts, now=world.clock.now())
+
+
+async def _readers(tx: Transaction, relation: RelationId) -> list[Named]:
+    """Return everything that reads the relation, directly or through others, each once."""
+    found: dict[RelationId, Named] = {}
+    frontier = [relation]
+    while frontier:
+        read = frontier.pop()
+        for reader in map(as_named, [*await tx.catalog.dependents(read), *await tx.views.reading(read)]):
+            if reader.id not in found:
+                found[reader.id] = reader
+                frontier.append(reader.id)
+    return list(found.values())
+
+
+async def _gone(world: World, relations: Collection[RelationId], graphs: Collection[GraphId]) -> None:
+    """Wait until the names are free, the state store holds nothing of them, and no graph of their own is left, nor a
+    worker of it. Late is not lost: the stop stays queued.
+    """
+    wanted = set(relations)
+
+    async def look() -> bool | None:
+        async with world.stores.begin() as tx:
+            for relation in wanted:
+                if await tx.catalog.get(relation) is not None:
+                    return None
+            # Read after the catalog: the transaction that frees a name leaves its clean-up, and may commit in between.
+            left = {cleanup.relation for cleanup in await tx.catalog.cleanups()} & wanted
+            left_graphs = graphs and set(graphs).intersection(await tx.snapshots.graphs())
+            known = await tx.workers.all(now=world.clock.now(), lease=world.worker_lease) if graphs else ()
+        served = any(record.alive and record.graph in graphs for record in known)
+        return None if left or left_graphs or served else True
+
+    await until(world, look, limit=GONE_WAIT)

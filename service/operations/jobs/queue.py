@@ -1,0 +1,108 @@
+"""Starting jobs: the oldest first, while permits last. A table needs no permit: it has no history to read."""
+
+from collections.abc import Sequence
+
+from service.domain.errors import Deposed, Refused, Unavailable
+from service.domain.job import Job, JobEvent, JobState
+from service.domain.parameters import SystemParameters
+from service.domain.set_aside import SetAside
+from service.operations.commands.fan_out import follow
+from service.operations.jobs.snapshots import is_snapshot, many_rows
+from service.operations.world import World
+from service.protocol.ids import DATABASE_GRAPH, JobId, Term
+from service.protocol.mutation import Add
+from service.protocol.relation import RelationKind
+from service.telemetry.log import logger
+
+log = logger("queue")
+
+
+async def start_jobs(world: World, *, term: Term, aside: SetAside[JobId] | None = None) -> int:
+    """Start every waiting job that may start; return how many did. A job that cannot be started now is set aside while
+    the others go on; one that the state store refuses fails. Raises Deposed, Unavailable.
+    """
+    aside = SetAside() if aside is None else aside
+    async with world.stores.begin(term) as tx:
+        limit = SystemParameters.of(await tx.parameters.all()).max_concurrent_creating_streaming_jobs
+        line = await tx.jobs.line()
+        full = 0 < limit <= line.held
+        waiting = await tx.jobs.where({JobState.INITIAL} if full else {JobState.INITIAL, JobState.QUEUED})
+        # The views of a dropped relation go before its name is taken over.
+        taken = {cleanup.name for cleanup in await tx.catalog.cleanups()}
+        aside.keep({job.id for job in waiting})
+        due = aside.due([job.id for job in waiting], now=world.clock.now())
+        free = [job for job in waiting if job.name not in taken and job.id in due]
+        starting = _choose(free, held=line.held, limit=limit)
+        for job in free:
+            if job.state is JobState.INITIAL and job not in starting:
+                await tx.jobs.move(job.id, JobEvent.QUEUED, now=world.clock.now())
+    for job in starting:
+        await _try(world, job, aside, term=term)
+    return len(starting)
+
+
+async def _try(world: World, job: Job, aside: SetAside[JobId], *, term: Term) -> None:
+    world.starting.add(job.relation)
+    try:
+        await _start(world, job, term=term)
+    except Deposed:
+        raise
+    except Exception as error:
+        failures = aside.failed(job.id, now=world.clock.now())
+        if not isinstance(error, Unavailable):
+            log.exception("job.not_started", job=job.id, name=job.name, failures=failures)
+        else:
+            log.warning("job.not_started", job=job.id, name=job.name, failures=failures, error=str(error))
+    finally:
+        world.starting.discard(job.relation)
+
+
+def _choose(waiting: Sequence[Job], *, held: int, limit: int) -> list[Job]:
+    """Return the jobs to start, in queue order; a limit of 0 is none."""
+    chosen: list[Job] = []
+    for job in waiting:
+        if not _takes_permit(job):
+            chosen.append(job)
+        elif limit == 0 or held < limit:
+            held += 1
+            chosen.append(job)
+    return chosen
+
+
+def _takes_permit(job: Job) -> bool:
+    return job.kind is not RelationKind.TABLE
+
+
+async def _start(world: World, job: Job, *, term: Term) -> None:
+    """Create the state table, then ask for the barrier that adds the job. Repeatable until the second step commits."""
+    async with world.stores.begin(term) as tx:
+        plans = await tx.jobs.plans([job.id])
+        if not plans:
+            return  # cancelled meanwhile, before there was anything to clean up
+        (plan,) = plans
+        loading = is_snapshot(plan) and await many_rows(tx, plan)
+    try:
+        await world.tables.create(plan.relation, term=term, loading=loading)
+    except Refused as error:
+        await _refuse(world, job, str(error), term=term)
+        return
+    async with world.stores.begin(term) as tx:
+        current = await tx.jobs.get(job.id)
+        if current is None or current.state not in {JobState.INITIAL, JobState.QUEUED}:
+            return  # cancelled meanwhile: its removal queued the clean-up of the table
+        await tx.jobs.move(job.id, JobEvent.STARTED, now=world.clock.now())
+        begun = None
+        if is_snapshot(plan):
+            begun = await tx.snapshots.begin(job.id, indexed=not loading)
+            await follow(tx, plan, begun.graph, now=world.clock.now())
+        else:
+            await tx.commands.add(DATABASE_GRAPH, Add(jobs=(plan,)), asked_by=f"job {job.id}", now=world.clock.now())
+        facts = {"job": job.id, "name": job.name, "graph": (current if begun is None else begun).graph}
+        await tx.events.append("job.started", facts | {"serverless": job.serverless}, now=world.clock.now())
+
+
+async def _refuse(world: World, job: Job, error: str, *, term: Term) -> None:
+    async with world.stores.begin(term) as tx:
+        await tx.jobs.move(job.id, JobEvent.FAILED, now=world.clock.now(), error=error)
+        await tx.catalog.remove(job.relation)
+        await tx.events.append("job.failed", {"job": job.id, "name": job.name, "error": error}, now=world.clock.now())

@@ -1,0 +1,140 @@
+"""Snapshot jobs between their start and their place in the database graph: index, replay, merge, retire.
+
+A job's own graph commits how far the log was replayed. When little is left the job *merges*, in the transaction of such
+a commit: an Add in the database graph carries it with the epoch that it has consumed, the first epoch there reads the
+changes since then, and with that epoch the job is created. Nothing of its graph is in flight at that instant, so no
+one else writes its table. Next: `workers.backfill.reading`.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from service.domain.barrier import FailedIndex, GraphView
+from service.domain.errors import Exhausted, MetaError, Refused, Unavailable
+from service.domain.job import JobState
+from service.domain.parameters import SystemParameters
+from service.domain.retry import BACKOFF_MAX
+from service.operations.jobs.failing import fail
+from service.operations.world import World
+from service.ports.meta_store import Transaction
+from service.protocol.epoch import instant_of
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, JobId, Term
+from service.protocol.mutation import Add, Pause
+from service.protocol.plan import JobPlan, ScanType
+from service.protocol.report import Collected
+from service.telemetry.log import logger
+
+LAG_MAX: Final = timedelta(seconds=3)
+"""With less than this left to replay (or three barriers) a job merges: the database graph's epoch reads the rest."""
+INDEX_LATER_ROWS: Final = 100_000
+"""Building the index of storage order after so many rows were loaded is faster than keeping it while they are."""
+INDEX_TRIES: Final = 3
+"""So many times the state store may lack space, memory or time for an index before its job fails."""
+INDEX_PAUSE: Final = timedelta(seconds=30)
+"""How long it has then to get some: other jobs may end meanwhile, or an operator help."""
+
+log = logger("snapshots")
+
+
+def is_snapshot(plan: JobPlan) -> bool:
+    """Whether a job is created in a graph of its own."""
+    return any(scan.scan_type is ScanType.SNAPSHOT_BACKFILL for scan in plan.table_scans)
+
+
+def lag_max(parameters: SystemParameters) -> timedelta:
+    """Return how much may be left to replay when a job merges."""
+    return max(LAG_MAX, 3 * timedelta(milliseconds=parameters.barrier_interval_ms))
+
+
+async def many_rows(tx: Transaction, plan: JobPlan) -> bool:
+    """Whether a job loads so much that its index is better built afterwards."""
+    entries = [await tx.catalog.get(scan.upstream.id) for scan in plan.table_scans]
+    return sum(entry.key_count for entry in entries if entry is not None) > INDEX_LATER_ROWS
+
+
+async def replay_upto(tx: Transaction, graph: GraphId) -> Epoch | None:
+    """Return the epoch up to which the log may be replayed: none while the table lacks the index that it needs."""
+    snapshot = await tx.snapshots.of_graph(graph)
+    return await _committed(tx) if snapshot is not None and snapshot.indexed else None
+
+
+async def follow(
+    tx: Transaction, graph: GraphId, answers: Sequence[Collected], *, lag_max: timedelta, now: datetime
+) -> bool:
+    """Record how far the log was replayed by what has just been committed, and merge once little is left; return
+    whether the job merges.
+    """
+    consumed = max((answer.consumed for answer in answers if answer.consumed is not None), default=None)
+    return consumed is not None and await _replayed(tx, graph, consumed, lag_max=lag_max, now=now)
+
+
+async def _replayed(tx: Transaction, graph: GraphId, consumed: Epoch, *, lag_max: timedelta, now: datetime) -> bool:
+    snapshot = await tx.snapshots.of_graph(graph)
+    assert snapshot is not None
+    # Whoever asks for something holds the job before the snapshot: so does this, or the two could wait for each other.
+    job = await tx.actors.hold(snapshot.job)
+    await tx.snapshots.replayed(graph, consumed)
+    lag = instant_of(await _committed(tx)) - instant_of(consumed)
+    if lag > lag_max or job is None or job.state is not JobState.CREATING:
+        return False
+    await tx.snapshots.merge(graph)
+    (plan,) = await tx.jobs.plans([job.id])
+    await tx.commands.add(DATABASE_GRAPH, Add(jobs=(plan,)), asked_by=f"job {job.id}", now=now)
+    facts = {"job": job.id, "name": job.name, "consumed": str(consumed), "lag_seconds": lag.total_seconds()}
+    await tx.events.append("job.merging", facts, now=now)
+    return True
+
+
+async def pause_all(tx: Transaction, *, now: datetime) -> None:
+    """Ask every snapshot job's graph for a pause."""
+    for graph in await tx.snapshots.unmerged():
+        await tx.commands.add(graph, Pause(), asked_by="pause_on_next_bootstrap", now=now)
+
+
+async def build_index(world: World, view: GraphView, *, term: Term) -> None:
+    """Build the index of the job's table; nothing writes it meanwhile. Repeatable. Then the snapshot is consumed."""
+    graph = view.graph
+    async with world.stores.begin(term) as tx:
+        snapshot = await tx.snapshots.of_graph(graph)
+        plans = [] if snapshot is None else await tx.jobs.plans([snapshot.job])
+    for plan in plans:
+        try:
+            await world.tables.index(plan.relation, term=term)
+        except (Refused, Unavailable) as error:
+            await _index_failed(world, view, plan.id, error, term=term)
+            return
+    async with world.stores.begin(term) as tx:
+        if snapshot is not None:
+            parameters = SystemParameters.of(await tx.parameters.all())
+            await _replayed(tx, graph, snapshot.epoch, lag_max=lag_max(parameters), now=world.clock.now())
+        await tx.snapshots.index_built(graph)
+
+
+async def _index_failed(world: World, view: GraphView, job: JobId, error: MetaError, *, term: Term) -> None:
+    """Have it tried again after a pause, or fail the job, which holds a permit (I13): at once where the state store
+    refuses, after some tries where it lacks space, memory or time. A store that is away is waited for.
+    """
+    failed = None if view.decoupled is None else view.decoupled.index_failed
+    failures = (0 if failed is None else failed.failures) + isinstance(error, Exhausted)
+    over = isinstance(error, Refused) or failures >= INDEX_TRIES
+    log.warning("index.not_built", graph=view.graph, job=job, failures=failures, error=str(error))
+    async with world.stores.begin(term) as tx:
+        now = world.clock.now()
+        if over:
+            await fail(tx, job, f"the index of its table could not be built: {error}", now=now)
+        # Also of one that is being stopped, which does not fail.
+        due = now + (INDEX_PAUSE if isinstance(error, Exhausted) else BACKOFF_MAX)
+        await tx.snapshots.index_failed(view.graph, FailedIndex(failures, str(error), due))
+
+
+async def retire(world: World, view: GraphView, *, term: Term) -> None:
+    """Forget a graph whose job needs it no more. The state store comes first: it refuses its writers from then on."""
+    await world.tables.retire(view.graph, Generation(view.generation + 1), term=term)
+    async with world.stores.begin(term) as tx:
+        await tx.snapshots.retire(view.graph)
+    log.info("graph.retired", graph=view.graph)
+
+
+async def _committed(tx: Transaction) -> Epoch:
+    return (await tx.graphs.state(DATABASE_GRAPH)).committed

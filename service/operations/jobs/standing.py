@@ -1,0 +1,80 @@
+"""How far jobs are, read in the transaction that shows it or writes it down: once each, however many jobs there are.
+
+Next: `service.operations.status.wait_reasons`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from service.domain.barrier import GraphStatus
+from service.domain.job import Job, JobState
+from service.domain.progress import JobProgress, ScanProgress, SnapshotProgress, of_job
+from service.ports.meta_store import Transaction
+from service.ports.records import GraphState
+from service.ports.snapshots import Snapshot
+from service.protocol.epoch import instant_of
+from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, GraphId, JobId
+from service.protocol.vnodes import Runs
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is told of some jobs follows from this: their scans, the graphs that they and all jobs depend on, and the
+    places of those that are queued.
+    """
+
+    scans: Mapping[JobId, Sequence[ScanProgress]]
+    graphs: Mapping[GraphId, GraphState]
+    places: Mapping[JobId, int]
+
+    def graph_of(self, job: Job) -> GraphId:
+        """Return a job's graph. One that was retired since has left its job to the database graph."""
+        return job.graph if job.graph in self.graphs else DATABASE_GRAPH
+
+
+async def standing_of(tx: Transaction, jobs: Sequence[Job]) -> Standing:
+    """Read where these jobs stand as of the committed epoch."""
+    queued = any(job.state is JobState.QUEUED for job in jobs)
+    return Standing(
+        scans=await tx.fragments.scans([job.id for job in jobs]),
+        graphs=await tx.graphs.states({DATABASE_GRAPH, *(job.graph for job in jobs)}),
+        places={job: place for place, job in enumerate(await tx.jobs.queue(), start=1)} if queued else {},
+    )
+
+
+async def progress_of(
+    tx: Transaction, jobs: Sequence[Job], standing: Standing | None = None
+) -> Mapping[JobId, JobProgress]:
+    """Return the progress of these jobs as of the committed epoch."""
+    if not jobs:
+        return {}
+    known = await standing_of(tx, jobs) if standing is None else standing
+    snapshots = await tx.snapshots.of_jobs([job.id for job in jobs])
+    layouts = await tx.actors.layouts(snapshots) if snapshots else {}
+    committed = known.graphs[DATABASE_GRAPH].committed
+    recovering = {graph: _recovering(state) for graph, state in known.graphs.items()}
+    return {
+        job.id: of_job(
+            job.state,
+            scans := known.scans.get(job.id, ()),
+            started=any(scan.at is not None for scan in scans),
+            queue_place=known.places.get(job.id),
+            paused=known.graphs[graph := known.graph_of(job)].paused,
+            recovering=recovering[graph],
+            snapshot=None if job.id not in snapshots else _snapshot(snapshots[job.id], layouts[job.id], committed),
+        )
+        for job in jobs
+    }
+
+
+def _recovering(state: GraphState) -> str | None:
+    return None if state.status == GraphStatus.RUNNING else state.last_error or "starting"
+
+
+def _snapshot(snapshot: Snapshot, layouts: Mapping[FragmentId, Sequence[Runs]], committed: Epoch) -> SnapshotProgress:
+    actors = sum(len(layout) for layout in layouts.values())
+    if snapshot.consumed is None:
+        return SnapshotProgress(actors, merged=snapshot.merged)
+    lag = max(instant_of(committed) - instant_of(snapshot.consumed), timedelta(0))
+    return SnapshotProgress(actors, lag, merged=snapshot.merged)

@@ -1,0 +1,1 @@
+"""DML and bulk loads: accepted, staged, run inside an epoch, answered when it is published."""

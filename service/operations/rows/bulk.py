@@ -1,0 +1,194 @@
+"""Bulk load: rows in four forms, matched to a table's columns by name, staged as CSV, validated whole, then applied.
+
+Memory is bounded by a slice of rows whatever the body's size (I8): CSV is checked as it comes, all else is received
+into a file first and read by another process.
+"""
+
+import asyncio
+import hashlib
+import tempfile
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from service.domain.errors import Conflict, Invalid, NotFound, TimedOut, Unavailable
+from service.domain.uploading import Patience, Spool
+from service.operations.rows import csv_text, dml
+from service.operations.world import World
+from service.ports.columnar import ColumnarBodies, FileForm
+from service.ports.records import Claim
+from service.protocol.columns import Column
+from service.protocol.relation import Relation, RelationKind
+
+_READ_BYTES: Final = 1 << 18
+_NAMED_MAX: Final = 20
+"""How many columns a refusal names: a header may have half a million."""
+
+
+class Form(StrEnum):
+    """The media types in which rows may come."""
+
+    ARROW = "application/vnd.apache.arrow.stream"
+    PARQUET = "application/vnd.apache.parquet"
+    CSV = "text/csv"
+    NDJSON = "application/x-ndjson"
+
+
+_FILES: Final[Mapping[Form, FileForm]] = MappingProxyType(
+    {Form.ARROW: "arrow", Form.PARQUET: "parquet", Form.NDJSON: "ndjson"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Rows on their way in. `path` is set once they are in a file, and `digest` is the SHA-256 of it then."""
+
+    form: Form
+    stream: AsyncIterator[bytes]
+    path: Path | None = None
+    digest: bytes = b""
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the bytes in order, once."""
+        if self.path is None:
+            async for chunk in self.stream:
+                yield chunk
+            return
+        with self.path.open("rb") as file:
+            while chunk := await asyncio.to_thread(file.read, _READ_BYTES):
+                yield chunk
+
+
+async def paced(world: World, stream: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+    """Yield the chunks of a body. A load holds a connection for as long as they come: raises TimedOut when nothing
+    comes for `World.load_idle`, they come more slowly than `World.load_rate_min`, or take longer than
+    `World.load_within`.
+    """
+    iterator = aiter(stream)
+    ends = world.clock.monotonic() + world.load_within.total_seconds()
+    patience = Patience(world.load_idle.total_seconds(), world.load_rate_min)
+    while True:
+        asked = world.clock.monotonic()
+        try:
+            chunk = await asyncio.wait_for(anext(iterator), min(patience.seconds, ends - asked))
+        except StopAsyncIteration:
+            return
+        except TimeoutError as error:
+            raise _too_slow(world) from error
+        patience.came(len(chunk), after=world.clock.monotonic() - asked)
+        if patience.seconds <= 0:
+            raise _too_slow(world)
+        yield chunk
+
+
+def _too_slow(world: World) -> TimedOut:
+    return TimedOut(
+        f"the body brought nothing for {world.load_idle.total_seconds():.0f} s (TIDEFILL_LOAD_IDLE_SECONDS), came more"
+        f" slowly than {world.load_rate_min} bytes a second (TIDEFILL_LOAD_RATE_MIN), or took longer than"
+        f" {world.load_within.total_seconds():.0f} s (TIDEFILL_LOAD_SECONDS_MAX)"
+    )
+
+
+@asynccontextmanager
+async def received(spool: Spool, stream: AsyncIterator[bytes], form: Form, *, keep: bool) -> AsyncGenerator[Body]:
+    """Have the rows ready to be read; `keep` asks for their digest, hence for all of them, beforehand. Raises what
+    `Spool.take` raises.
+    """
+    if not keep and form is Form.CSV:
+        yield Body(form, stream)
+        return
+    held = 0
+    try:
+        with tempfile.NamedTemporaryFile(prefix="tidefill-load-") as file:
+            digest = hashlib.sha256()
+            try:
+                async for chunk in stream:
+                    spool.take(len(chunk), before=held)
+                    held += len(chunk)
+                    digest.update(chunk)
+                    await asyncio.to_thread(file.write, chunk)
+                await asyncio.to_thread(file.flush)
+            except OSError as error:
+                raise Unavailable(f"the rows cannot be received: {error.strerror}") from error
+            yield Body(form, stream, Path(file.name), digest.digest())
+    finally:
+        spool.give_back(held)
+
+
+async def load(world: World, name: str, names: Sequence[str] | None, body: Body, *, claim: Claim | None = None) -> int:
+    """Load all rows or none; return how many. `names` are the columns they give, None for all.
+
+    Raises NotFound, Conflict where `name` is no table that can take rows, Invalid naming the row and column.
+    """
+    relation = await table_called(world, name)
+    async with opened(world.columnar, body, chosen(relation, names)) as (columns, chunks), aclosing(chunks) as closing:
+        return await dml.bulk_load(world, relation, columns, closing, claim=claim)
+
+
+@asynccontextmanager
+async def opened(
+    columnar: ColumnarBodies, body: Body, wanted: Sequence[Column]
+) -> AsyncGenerator[tuple[Sequence[Column], AsyncGenerator[bytes]]]:
+    """Yield the columns in the order in which the rows give them, and the rows as CSV. Raises Invalid."""
+    match body.form:
+        case Form.CSV:
+            names, rest = await csv_text.opened(body.chunks())
+            yield matched(wanted, names), _closable(rest)
+        case Form.NDJSON | Form.ARROW | Form.PARQUET:
+            assert body.path is not None
+            async with columnar.opened(body.path, _FILES[body.form]) as rows:
+                columns = wanted if body.form is Form.NDJSON else matched(wanted, rows.names)
+                yield columns, rows.csv_of(columns)
+
+
+def chosen(relation: Relation, names: Sequence[str] | None) -> tuple[Column, ...]:
+    """Return the columns that a load gives. Raises Invalid naming what is unknown, double or missing."""
+    if names is None:
+        return relation.visible
+    _refuse("given twice", (name for name, count in Counter(names).items() if count > 1))
+    visible = {column.name: column for column in relation.visible}
+    _refuse("unknown", (name for name in names if name not in visible))
+    _refuse("missing", (column.name for column in relation.visible if not column.nullable and column.name not in names))
+    return tuple(visible[name] for name in names)
+
+
+def matched(wanted: Sequence[Column], given: Sequence[str]) -> tuple[Column, ...]:
+    """Return the wanted columns in the order in which they are given. Raises Invalid naming what does not match."""
+    by_name = {column.name: column for column in wanted}
+    _refuse("given twice", (name for name, count in Counter(given).items() if count > 1))
+    _refuse("unknown", (name for name in given if name not in by_name))
+    _refuse("missing", (name for name in by_name if name not in given))
+    return tuple(by_name[name] for name in given)
+
+
+def _refuse(why: str, names: Iterable[str]) -> None:
+    every = list(names)
+    if every:
+        listed = ", ".join(f'"{name}"' for name in every[:_NAMED_MAX])
+        more = len(every) - _NAMED_MAX
+        raise Invalid(f"columns {why}: {listed}" + (f" and {more} more" if more > 0 else ""), pointer="columns")
+
+
+async def table_called(world: World, name: str) -> Relation:
+    """Return a table that takes rows. Raises NotFound; Conflict where it takes none."""
+    async with world.stores.begin() as tx:
+        entry = await tx.catalog.named(name)
+    if entry is None:
+        raise NotFound(f'relation "{name}" does not exist', kind="relation")
+    if entry.relation.kind is not RelationKind.TABLE:
+        raise Conflict(f'"{name}" is a {entry.relation.kind}: only tables take rows')
+    if entry.follows:
+        raise Conflict(f'table "{name}" follows a table of a source, and takes no other rows')
+    if not entry.shown:
+        raise Conflict(f'table "{name}" is {entry.state} and takes no rows')
+    return entry.relation
+
+
+async def _closable(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+    async for chunk in chunks:
+        yield chunk

@@ -1,0 +1,145 @@
+"""DML: accepted durably, run by the worker inside an epoch, answered after that epoch is published."""
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+from service.domain.errors import Invalid, Unavailable
+from service.operations.polling import until
+from service.operations.world import World
+from service.ports.records import Claim
+from service.protocol.columns import Column
+from service.protocol.dml import InsertStaged, Statement, StatementResult
+from service.protocol.ids import DATABASE_GRAPH, StatementId
+from service.protocol.relation import Relation
+
+STAGING_TIMEOUT_MS = 600_000
+ANSWER_WAIT: timedelta = timedelta(minutes=30)
+"""A statement stays queued through any recovery; its client is kept this long before it is told to look again."""
+
+GONE: Final = "the statement is no longer known"
+
+
+async def readable(world: World, names: Collection[str], target: str, *, position: int) -> dict[str, Relation]:
+    """Return those of `names` that a statement that changes `target` may read; `target` is one of them. Raises Invalid
+    where that follows a table of a source.
+    """
+    async with world.stores.begin() as tx:
+        entries = await tx.catalog.called(names)
+    if any(entry.follows and entry.relation.name == target for entry in entries):
+        message = f'cannot change table "{target}": it follows a table of a source, and that alone'
+        raise Invalid(message, position=position)
+    return {entry.relation.name: entry.relation for entry in entries if entry.shown}
+
+
+async def reserve(world: World) -> StatementId:
+    """Return the id of a statement that is about to be built."""
+    async with world.stores.begin() as tx:
+        return await tx.statements.reserve()
+
+
+async def run(world: World, statement: Statement, *, claim: Claim | None = None) -> int:
+    """Accept a statement, wait until its epoch is published and return how many rows it changed.
+
+    Where an earlier call with the same idempotency key was accepted, that one is waited for. Raises Invalid with the
+    state store's words when the statement failed; it has changed nothing then.
+    """
+    if claim is not None and claim.statement is not None:
+        return await _outcome(world, claim.statement)
+    await _accept(world, statement, claim=claim)
+    return await _outcome(world, statement.id)
+
+
+async def _accept(world: World, statement: Statement, *, claim: Claim | None, staged_rows: int | None = None) -> None:
+    async with world.stores.begin() as tx:
+        now = world.clock.monotonic()
+        if world.backlog.is_old(now):
+            world.backlog.counted(*await tx.statements.backlog(), now=now)
+        world.backlog.admit()
+        size = await tx.statements.add(statement, now=world.clock.now(), staged_rows=staged_rows)
+        world.backlog.accepted(size)
+        if claim is not None:
+            await tx.keys.accepted(claim, statement.id)
+    world.signals.notify(DATABASE_GRAPH)
+
+
+async def _outcome(world: World, statement: StatementId) -> int:
+    result = await _answered(world, statement)
+    if result.error == GONE:
+        raise Unavailable(f"statement {statement} is no longer known")
+    if result.error is not None:
+        raise Invalid(result.error)
+    return result.affected
+
+
+async def insert_query(
+    world: World, relation: Relation, columns: Sequence[Column], query: str, *, claim: Claim | None = None
+) -> int:
+    """INSERT .. SELECT: stage what the query gives at the published epoch, then move it in slices."""
+    if claim is not None and claim.statement is not None:
+        return await _outcome(world, claim.statement)
+    statement = await reserve(world)
+    staging = world.staging.from_query(statement, columns, query, timeout_ms=STAGING_TIMEOUT_MS, key=_key(relation))
+    return await _insert_staged(world, statement, relation, columns, staging, claim=claim)
+
+
+async def bulk_load(
+    world: World,
+    relation: Relation,
+    columns: Sequence[Column],
+    chunks: AsyncIterator[bytes],
+    *,
+    claim: Claim | None = None,
+) -> int:
+    """Load rows given as Postgres CSV text: validated whole before the first one is applied."""
+    if claim is not None and claim.statement is not None:
+        return await _outcome(world, claim.statement)
+    statement = await reserve(world)
+    staging = world.staging.from_csv(statement, columns, chunks, key=_key(relation))
+    return await _insert_staged(world, statement, relation, columns, staging, claim=claim)
+
+
+def _key(relation: Relation) -> tuple[str, ...]:
+    return tuple(part.name for part in relation.key)
+
+
+async def _insert_staged(
+    world: World,
+    statement: StatementId,
+    relation: Relation,
+    columns: Sequence[Column],
+    staging: AbstractAsyncContextManager[int],
+    *,
+    claim: Claim | None,
+) -> int:
+    names = tuple(column.name for column in columns)
+    async with staging as rows:
+        if rows > 0:
+            staged = InsertStaged(id=statement, relation=relation, columns=names, first=0, last=rows)
+            await _accept(world, staged, claim=claim, staged_rows=rows)
+    if rows == 0:
+        await world.staging.drop(statement)
+        return 0
+    return await _outcome(world, statement)
+
+
+async def _answered(world: World, statement: StatementId) -> StatementResult:
+    async def look() -> StatementResult | None:
+        return await world.answers.get(statement, partial(_answers, world))
+
+    result = await until(world, look, limit=ANSWER_WAIT)
+    if result is None:
+        raise Unavailable("no epoch has run the statement yet; it stays queued")
+    return result
+
+
+async def _answers(world: World, wanted: Collection[StatementId]) -> Mapping[StatementId, StatementResult]:
+    """Return the results of those of `wanted` whose epochs are published."""
+    async with world.stores.begin() as tx:
+        outcomes = await tx.statements.outcomes(wanted)
+        published = (await tx.graphs.state(DATABASE_GRAPH)).published
+    gone = {one: StatementResult(id=one, affected=0, error=GONE) for one in wanted if one not in outcomes}
+    answered = {one: found[1] for one, found in outcomes.items() if found is not None and published >= found[0]}
+    return gone | answered

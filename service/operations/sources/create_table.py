@@ -1,0 +1,222 @@
+"""CREATE TABLE .. FROM: a table that follows one of a source.
+
+The table is published before anybody says from which transaction on its pages can be read, and that is asked for in a
+transaction of its own: only then has every transaction that the log may lack an earlier id. Splits are planned once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from service.domain.adaptive import AUTO
+from service.domain.errors import Invalid, MetaError, NotFound
+from service.domain.external import ExternalTable, Follower, check_published, follower
+from service.domain.parallelism import asked_vnodes
+from service.domain.placement import blocks
+from service.domain.source import source_options
+from service.domain.splits import WHOLE, even_splits, sampled_splits, wanted_splits
+from service.operations.commands.limits import asked_limit, first_limit
+from service.operations.jobs import lifecycle
+from service.operations.leaving import Gone
+from service.operations.naming import named
+from service.operations.sources import registry
+from service.operations.sources.registry import ABANDONED
+from service.operations.world import World
+from service.ports.records import NewJob, NewSourceScan
+from service.ports.source_records import Source
+from service.ports.sources import Address
+from service.protocol.cdc import CdcScan, CdcSource, Split
+from service.protocol.columns import TypeName
+from service.protocol.ids import JobId, RelationId
+from service.protocol.relation import VNODE_COUNT_DEFAULT, Relation, RelationKind
+from service.sql.statements.ast import CreateTableFrom
+from service.sql.statements.tables import UNBOUND
+
+_WHOLE_NUMBERS: Final = (TypeName.SMALLINT, TypeName.INTEGER, TypeName.BIGINT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outside:
+    """What was found outside for a statement."""
+
+    at: Address
+    source: Source
+    table: ExternalTable
+    shape: Follower
+    expected: bool
+    """The table is published for it, hence to be taken back with it."""
+
+
+async def create_table(
+    world: World,
+    statement: CreateTableFrom,
+    text: str,
+    session: Mapping[str, str],
+    *,
+    asked_by: str,
+    gone: Gone | None = None,
+) -> tuple[str, ...]:
+    """Create a table that follows one of a source, and wait until it can be read; return notices. Raises Invalid with
+    its place, NotFound, Conflict, Unavailable.
+    """
+    job = await _taken(world, statement)
+    if job is None:
+        outside = await _looked(world, statement)
+        asked = await _asked(world, statement, outside, text, session, asked_by=asked_by)
+        if not asked.existed:
+            await lifecycle.created(world, asked.job, gone=gone)
+            return ()
+        job = asked.job
+    await lifecycle.finished(world, job, gone=gone)
+    return (f'{RelationKind.TABLE} "{statement.name}" already exists, skipping',)
+
+
+async def _taken(world: World, statement: CreateTableFrom) -> JobId | None:
+    """Return the table that IF NOT EXISTS found. A taken name is refused here, before anything is done outside."""
+    async with world.stores.begin() as tx:
+        found = await named(tx, statement.name)
+    if found is None:
+        return None
+    if statement.if_not_exists and found.kind is RelationKind.TABLE and found.entry is not None:
+        return found.entry.job
+    raise found.taken
+
+
+async def _looked(world: World, statement: CreateTableFrom) -> _Outside:
+    source = await registry.existing(world, statement.source, statement.source_position)
+    at, options = await registry.reached(world, source), source_options(source.options)
+    schema = statement.external_schema or options.schema
+    table = await world.external.table(at, schema, statement.external_table)
+    if table is None:
+        message = f'table "{schema}.{statement.external_table}" does not exist at {at.place}'
+        raise NotFound(message, kind="relation", position=statement.table_position)
+    publication = await world.external.publication(at, source.publication)
+    if publication is None:
+        raise Invalid(f'publication "{source.publication}" of source {source.name} is gone: make the source anew')
+    slot = await world.external.slot(at, source.slot)
+    if slot is None or slot.why_lost is not None:
+        why = f'replication slot "{source.slot}" is gone' if slot is None else slot.why_lost
+        raise Invalid(f"source {source.name} can be followed no more: {why}; make it anew")
+    try:
+        shape = follower(table, publication, statement.columns, statement.key, timestamp=statement.timestamp)
+        check_published(table, publication, may_add=options.create_publication)
+    except Invalid as error:
+        raise Invalid(error.message, position=statement.table_position) from None
+    async with world.stores.begin() as tx:
+        beside = [one for one in await tx.following.tables(source.id) if one.external == (schema, table.name)]
+    # What was published before it was asked for is the publication's own, unless it was asked for by a table of ours.
+    theirs = (schema, table.name) in publication.tables and not any(one.added for one in beside)
+    return _Outside(at, source, table, shape, expected=source.owns_publication or not theirs)
+
+
+async def _asked(
+    world: World,
+    statement: CreateTableFrom,
+    outside: _Outside,
+    text: str,
+    session: Mapping[str, str],
+    *,
+    asked_by: str,
+) -> lifecycle.Asked:
+    """Have the table published, and record the job; what comes to nothing is taken back."""
+    splits, column = await _splits(world, statement, outside)
+    await _expect(world, outside, ABANDONED)
+    try:
+        scan = await _published(world, statement, outside, splits, column)
+        new = await _new(world, statement, outside, scan, text, session)
+        asked = await lifecycle.create(world, new, if_not_exists=statement.if_not_exists, asked_by=asked_by)
+    except MetaError:
+        await _expect(world, outside, timedelta(0))
+        raise
+    if asked.existed:
+        await _expect(world, outside, timedelta(0))
+    return asked
+
+
+async def _splits(world: World, statement: CreateTableFrom, outside: _Outside) -> tuple[tuple[Split, ...], str]:
+    """Return the splits of a table and the external column that they are ranges of."""
+    key, table, index = outside.shape.key, outside.table, statement.split_key_index
+    if index >= len(key):
+        message = f"backfill.split_pk_column_index is {index}: the key has {len(key)} columns, the first of them is 0"
+        raise Invalid(message, position=statement.table_position)
+    name = key[index].name
+    column = next(one for one in outside.shape.carried if one.name == name).external
+    if statement.parallelism == 0 or not statement.snapshot:
+        return WHOLE, column
+    wanted = wanted_splits(table.rows, rows_per_split=statement.rows_per_split, parallelism=statement.parallelism)
+    kind = next(one.type for one in outside.shape.columns if one.name == name)
+    # Only of the first column an index tells the extent.
+    if statement.even_splits and index == 0 and kind.name in _WHOLE_NUMBERS:
+        extent = await world.external.extent(outside.at, table, column)
+        return (WHOLE if extent is None else even_splits(*extent, wanted)), column
+    return sampled_splits(await world.external.sample(outside.at, table, column), wanted), column
+
+
+async def _expect(world: World, outside: _Outside, within: timedelta) -> None:
+    """Have the table's publication taken back after some time, unless something follows it by then."""
+    if not outside.expected:
+        return
+    now, table = world.clock.now(), outside.table
+    async with world.stores.begin() as tx:
+        await tx.source_cleanups.expect(outside.source.id, table.schema, table.name, now=now, due=now + within)
+
+
+async def _published(
+    world: World, statement: CreateTableFrom, outside: _Outside, splits: tuple[Split, ...], column: str
+) -> CdcScan:
+    source, table = outside.source, outside.table
+    readable_after, published = await world.replication.publish(
+        outside.at, source.publication, table.schema, table.name
+    )
+    return CdcScan(
+        # Where the source stands is read anew whenever a plan is.
+        source=CdcSource(
+            id=source.id,
+            name=source.name,
+            slot=source.slot,
+            publication=source.publication,
+            offset=source.standing.offset or "0/0",
+        ),
+        external_schema=table.schema,
+        external_table=table.name,
+        columns=outside.shape.carried,
+        split_column=column,
+        splits=splits,
+        readable_after=readable_after,
+        total=table.rows if statement.snapshot else 0,
+        batch_rows=statement.batch_rows,
+        timestamp=statement.timestamp,
+        published=published,
+    )
+
+
+async def _new(
+    world: World,
+    statement: CreateTableFrom,
+    outside: _Outside,
+    scan: CdcScan,
+    text: str,
+    session: Mapping[str, str],
+) -> NewJob:
+    relation = Relation(
+        id=UNBOUND,
+        name=statement.name,
+        kind=RelationKind.TABLE,
+        columns=outside.shape.columns,
+        key=outside.shape.key,
+        vnode_count=asked_vnodes(statement.vnode_count, session) or VNODE_COUNT_DEFAULT,
+    )
+    limit = asked_limit(statement.backfill_rate_limit, session, given=statement.limited)
+    async with world.stores.begin() as tx:
+        first = await first_limit(tx)
+    actors = min(max(statement.parallelism, 1), len(scan.splits))
+    fragment = NewSourceScan(
+        actors=blocks(len(scan.splits), actors),
+        rate_limit=first if limit == AUTO else limit,
+        auto=limit == AUTO,
+        cdc=scan,
+        added=outside.expected,
+        completed=not statement.snapshot,
+    )
+    return NewJob(relation, text, background=False, fragments=(fragment,), views=(RelationId(outside.source.id),))

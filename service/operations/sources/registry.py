@@ -1,0 +1,239 @@
+"""Sources: created, named, reached. A source's password is read where a connection is made, and nowhere else.
+
+What is to be made in the external database is written down first, as something to be cleaned up should nobody come
+back for it: a service that dies in between leaves nothing there (I9). Next: `service.operations.sources.create_table`.
+"""
+
+from collections.abc import AsyncGenerator, Collection
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+from service.domain.errors import Conflict, Invalid, MetaError, NotFound, Unreachable
+from service.domain.external import Publication
+from service.domain.source import VERSION_MIN, SourceOptions, conninfo, source_options
+from service.operations.naming import named, or_there, skipped
+from service.operations.polling import until
+from service.operations.world import World
+from service.ports.meta_store import Transaction
+from service.ports.source_records import Leftover, NewSource, Password, Source, SourceCleanup
+from service.ports.sources import Address, ServerFacts
+from service.protocol.cdc import SourceConnection
+from service.protocol.ids import SourceId
+from service.protocol.relation import RelationKind
+from service.sql.statements.ast import CreateSource
+
+ABANDONED: Final = timedelta(minutes=5)
+"""How long a service may take to make what it has written down: longer than all its calls together."""
+CLEANED_WAIT: Final = timedelta(seconds=5)
+"""How long a DROP is kept for what it leaves outside. It is removed later where that takes longer."""
+
+
+async def create(world: World, statement: CreateSource, *, asked_by: str) -> tuple[str, ...]:
+    """Create a source; return notices. Raises Invalid with its place, NotFound, Conflict, Unavailable."""
+    options = source_options(statement.options)
+    password = await password_of(world, statement)
+    there = partial(_there, world, statement)
+    return await there() or await or_there(_created(world, statement, options, password, asked_by=asked_by), there)
+
+
+async def _there(world: World, statement: CreateSource) -> tuple[str, ...] | None:
+    """Return the notice of IF NOT EXISTS, None where the name is free. Raises Conflict where it is taken."""
+    if statement.if_not_exists:
+        return await skipped(world, statement.name, RelationKind.SOURCE)
+    async with world.stores.begin() as tx:
+        taken = await named(tx, statement.name)
+    if taken is not None:
+        raise taken.taken
+    return None
+
+
+async def _created(
+    world: World, statement: CreateSource, options: SourceOptions, password: str, *, asked_by: str
+) -> tuple[str, ...]:
+    at = Address(statement.name, options.place, conninfo(options, password), world.hosts)
+    async with evenly(world):
+        await world.external.server(at)
+    published = await _publication(world, at, options)
+    await _check(world, at, options, makes_publication=published is None)
+    source = await _add(world, statement, options, makes_publication=published is None, asked_by=asked_by)
+    await _make(world, at, source)
+    return ()
+
+
+@asynccontextmanager
+async def evenly(world: World) -> AsyncGenerator[None]:
+    """Let every failure to reach a host take the same time: how soon a port refuses tells what it is."""
+    began = world.clock.monotonic()
+    try:
+        yield
+    except Unreachable as error:
+        left = began + error.within_seconds - world.clock.monotonic()
+        await until(world, _never, limit=timedelta(seconds=max(left, 0)))
+        raise
+
+
+async def _never() -> None:
+    """Nothing is waited for but the time."""
+
+
+async def address(world: World, tx: Transaction, source: Source) -> Address:
+    """Return how a source is reached, with its password as it is now."""
+    options = source_options(source.options)
+    password = await tx.sources.password(source.id)
+    return Address(source.name, options.place, conninfo(options, password), world.hosts)
+
+
+async def reached(world: World, source: Source) -> Address:
+    """Return how a source is reached, for who has no transaction."""
+    async with world.stores.begin() as tx:
+        return await address(world, tx, source)
+
+
+async def connection(world: World, wanted: SourceId) -> SourceConnection:
+    """Return how a worker reaches a source. Raises NotFound."""
+    async with world.stores.begin() as tx:
+        source = await tx.sources.get(wanted)
+        if source is None or source.dropped:
+            raise NotFound(f"source {wanted} not found", kind="source")
+        at = await address(world, tx, source)
+    return SourceConnection(source=wanted, conninfo=await world.external.conninfo(at))
+
+
+async def existing(world: World, name: str, position: int | None = None) -> Source:
+    """Return the source called `name`. Raises NotFound; Invalid where that is something else, Conflict where it is not
+    made yet.
+    """
+    async with world.stores.begin() as tx:
+        source = await tx.sources.named(name)
+        other = None if source is not None else await named(tx, name)
+    if other is not None:
+        raise Invalid(f'"{name}" is not a source; it is a {other.kind}', position=position)
+    if source is None:
+        raise NotFound(f'source "{name}" does not exist', kind="relation", position=position)
+    if not source.shown:
+        raise Conflict(f"source named {name} already exists and is still being created")
+    return source
+
+
+async def left_behind(world: World, concerned: Collection[SourceId]) -> tuple[str, ...]:
+    """Wait a little until what a DROP leaves at these sources is removed; return a notice for everything that is not.
+    Other sources are not waited for: their servers may be away.
+    """
+    if not concerned:
+        return ()
+
+    async def look() -> bool | None:
+        async with world.stores.begin() as tx:
+            due = await tx.source_cleanups.due(world.clock.now() + ABANDONED / 2)
+        return None if any(one.source in concerned for one in due) else True
+
+    await until(world, look, limit=CLEANED_WAIT)
+    async with world.stores.begin() as tx:
+        left = [one for one in await tx.source_cleanups.all() if one.due <= world.clock.now() + ABANDONED / 2]
+    return tuple(
+        f"the {_what(one)} is removed from the external database once "
+        f"that can be done: {one.error or 'it has not been tried yet'}"
+        for one in left
+        if one.source in concerned
+    )
+
+
+def refusals(facts: ServerFacts, *, makes_publication: bool) -> tuple[tuple[str, str], ...]:
+    """Return what a server has to have and has not, each as the item and what is wrong with it."""
+    wrong: list[tuple[str, str]] = []
+    if facts.version_number < VERSION_MIN:
+        wrong.append(("version", f"it is Postgres {facts.version}: 14 is the oldest that can be followed"))
+    if facts.in_recovery:
+        wrong.append(("primary", "it is a standby: name the server that writes"))
+    if facts.wal_level != "logical":
+        wrong.append(("wal_level", f"wal_level is {facts.wal_level}: set it to logical, and restart the server"))
+    if not facts.replication:
+        wrong.append(("replication", "the login may not replicate: ALTER ROLE ... REPLICATION"))
+    if makes_publication and not facts.creates:
+        wrong.append(("publication", "the login may not CREATE in the database, which making a publication takes"))
+    if facts.slots >= facts.slots_max:
+        wrong.append(("slots", f"all {facts.slots_max} replication slots are in use: raise max_replication_slots"))
+    return tuple(wrong)
+
+
+def _what(one: SourceCleanup) -> str:
+    return str(one.what) if one.table is None else f'{one.what} "{one.table}"'
+
+
+async def password_of(world: World, statement: CreateSource) -> str:
+    """Return the password that a statement gives, or names. Raises NotFound."""
+    if statement.secret is None:
+        assert statement.password is not None
+        return statement.password
+    async with world.stores.begin() as tx:
+        value = await tx.secrets.value(statement.secret)
+    if value is None:
+        position = statement.positions.get("password")
+        raise NotFound(f'secret "{statement.secret}" does not exist', kind="secret", position=position)
+    return value
+
+
+async def _publication(world: World, at: Address, options: SourceOptions) -> Publication | None:
+    """Return the publication that there is, None where one is to be made. Raises Invalid where it will not do."""
+    found = None if options.publication is None else await world.external.publication(at, options.publication)
+    if found is None and not options.create_publication:
+        named_one = "publication.name" if options.publication is None else f'publication "{options.publication}"'
+        raise Invalid(f"{named_one} does not exist, and publication.create.enable is false")
+    if found is not None and found.lacks:
+        raise Invalid(f'publication "{found.name}" does not publish {", ".join(found.lacks)}')
+    return found
+
+
+async def _check(world: World, at: Address, options: SourceOptions, *, makes_publication: bool) -> None:
+    facts = await world.external.server(at)
+    wrong = refusals(facts, makes_publication=makes_publication)
+    if wrong:
+        raise Invalid(f"{at.place} cannot be followed: {'; '.join(words for _, words in wrong)}")
+    if options.slot is not None and await world.external.slot(at, options.slot) is not None:
+        raise Conflict(f'replication slot "{options.slot}" exists at {at.place}: a source makes its own')
+
+
+async def _add(
+    world: World, statement: CreateSource, options: SourceOptions, *, makes_publication: bool, asked_by: str
+) -> Source:
+    password = Password(name=statement.secret, value=statement.password)
+    new = NewSource(
+        statement.name,
+        statement.text,
+        statement.options,
+        password,
+        options.publication,
+        options.slot,
+        owns_publication=makes_publication,
+    )
+    now = world.clock.now()
+    async with world.stores.begin() as tx:
+        source = await tx.sources.add(new, now=now, abandoned_at=now + ABANDONED)
+        facts = {"source": source.id, "name": source.name, "statement": statement.text, "asked_by": asked_by}
+        await tx.events.append("source.asked", facts, now=now)
+    return source
+
+
+async def _make(world: World, at: Address, source: Source) -> None:
+    """Make the publication, then the slot: what is decoded has to know the publication."""
+    making = Leftover.PUBLICATION
+    try:
+        if source.owns_publication:
+            await world.replication.create_publication(at, source.publication)
+        making = Leftover.SLOT
+        offset = await world.replication.create_slot(at, source.slot)
+    except MetaError as error:
+        # What is somebody else's is not ours to remove, and what was not begun is not there.
+        theirs = {making} if isinstance(error, Conflict) else set[Leftover]()
+        unmade = {Leftover.SLOT} if making is Leftover.PUBLICATION else set[Leftover]()
+        async with world.stores.begin() as tx:
+            await tx.sources.remove(source.id, now=world.clock.now(), keeping=theirs | unmade)
+        world.signals.notify()
+        raise
+    async with world.stores.begin() as tx:
+        await tx.sources.made(source.id, offset)
+        facts = {"source": source.id, "name": source.name, "slot": source.slot, "offset": offset}
+        await tx.events.append("source.created", facts, now=world.clock.now())
+    world.signals.notify()

@@ -1,0 +1,163 @@
+"""Sources as the API shows them. Next: `service.operations.sources.checks`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from service.domain.errors import NotFound
+from service.domain.source import Retention
+from service.operations.world import World
+from service.ports.source_records import FollowedTable, Leftover, Source, SourceCleanup
+from service.protocol.ids import JobId, SourceId
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTableView:
+    """A table that follows a source. `state` is `backfilling`, `following`, `waiting` or `broken`: for good, and
+    `reason` says what to do.
+    """
+
+    name: str
+    job: JobId
+    external: str
+    state: str
+    reason: str | None
+    splits: int
+    splits_completed: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceView:
+    """A source. `offset` is the end of the last commit that was decoded and committed; `lag_bytes` is how much log was
+    left to decode, `retained_bytes` how much the slot makes the external database keep; null where neither was asked.
+    `undecided` counts transactions that were decoded and that no snapshot has shown yet. `waiting` says why nothing is
+    read just now. `secret` is what its password is called, null where it was given with the source.
+    """
+
+    id: SourceId
+    name: str
+    definition: str
+    options: Mapping[str, str]
+    secret: str | None
+    readable: bool
+    slot: str
+    publication: str
+    offset: str | None
+    lag_bytes: int | None
+    retained_bytes: int | None
+    retention: Retention | None
+    commit_lag_ms: float | None
+    changes: int
+    undecided: int
+    waiting: str | None
+    reported_at: datetime | None
+    tables: tuple[SourceTableView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupView:
+    """What is still to be removed from an external database, and why it has not been."""
+
+    id: int
+    source: str
+    what: Leftover
+    table: str | None
+    asked_at: datetime
+    due: datetime
+    attempts: int
+    error: str | None
+
+
+async def sources(world: World) -> list[SourceView]:
+    """Return every source, oldest first."""
+    async with world.stores.begin() as tx:
+        found = await tx.sources.all()
+        tables = await tx.following.tables()
+    return [_source(one, [table for table in tables if table.source == one.id]) for one in found]
+
+
+async def source(world: World, name: str) -> SourceView:
+    """Return the source called `name`. Raises NotFound."""
+    async with world.stores.begin() as tx:
+        found = await tx.sources.named(name)
+        if found is None:
+            raise NotFound(f'source "{name}" does not exist', kind="relation")
+        tables = await tx.following.tables(found.id)
+    return _source(found, tables)
+
+
+async def cleanups(world: World) -> list[CleanupView]:
+    """Return what is still to be removed outside, oldest first."""
+    async with world.stores.begin() as tx:
+        found = await tx.source_cleanups.all()
+        names = {one.source: await tx.sources.get(one.source) for one in found}
+    return [_cleanup(one, names[one.source]) for one in found]
+
+
+async def give_up(world: World, cleanup: int, *, asked_by: str) -> None:
+    """Forget something that was to be removed outside: its server will never be there again. Raises NotFound."""
+    async with world.stores.begin() as tx:
+        found = next((one for one in await tx.source_cleanups.all() if one.id == cleanup), None)
+        if found is None:
+            raise NotFound(f"cleanup {cleanup} not found", kind="cleanup")
+        of = await tx.sources.get(found.source)
+        shown = _cleanup(found, of)
+        await tx.source_cleanups.done(cleanup)
+        facts = {"source": shown.source, "what": str(shown.what), "table": shown.table, "asked_by": asked_by}
+        await tx.events.append("source.cleanup_given_up", facts, now=world.clock.now())
+
+
+def _source(one: Source, tables: Sequence[FollowedTable]) -> SourceView:
+    standing = one.standing
+    return SourceView(
+        id=one.id,
+        name=one.name,
+        definition=one.definition,
+        options=one.options,
+        secret=one.secret,
+        readable=one.shown,
+        slot=one.slot,
+        publication=one.publication,
+        offset=standing.offset,
+        lag_bytes=standing.lag_bytes,
+        retained_bytes=standing.retained_bytes,
+        retention=standing.retention,
+        commit_lag_ms=standing.commit_lag_ms,
+        changes=standing.changes,
+        undecided=standing.undecided,
+        waiting=standing.waiting,
+        reported_at=standing.reported_at,
+        tables=tuple(_followed(table, standing.waiting) for table in tables),
+    )
+
+
+def _followed(table: FollowedTable, source_waiting: str | None) -> SourceTableView:
+    waiting = table.waiting or source_waiting
+    if table.broken is not None:
+        state = "broken"
+    elif waiting is not None:
+        state = "waiting"
+    else:
+        state = "following" if table.finished else "backfilling"
+    return SourceTableView(
+        name=table.name,
+        job=table.job,
+        external=f"{table.external_schema}.{table.external_table}",
+        state=state,
+        reason=table.broken or waiting,
+        splits=table.splits,
+        splits_completed=table.splits if table.finished else table.splits_completed,
+    )
+
+
+def _cleanup(one: SourceCleanup, of: Source | None) -> CleanupView:
+    return CleanupView(
+        id=one.id,
+        source=str(one.source) if of is None else of.name,
+        what=one.what,
+        table=one.table,
+        asked_at=one.asked_at,
+        due=one.due,
+        attempts=one.attempts,
+        error=one.error,
+    )

@@ -1,0 +1,209 @@
+"""The leader's chores outside: what is left of dropped sources and tables is removed, however long their server is away
+(I9); the slot of a source that nothing follows is kept from holding the log; what slots hold is measured.
+
+What decides and what is done outside are one transaction of the meta store, in which the thing is held: nobody follows
+a table, or a source, while it is being given up.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from service.domain.errors import MetaError, Refused, Unavailable
+from service.domain.source import Retention, retention, source_options
+from service.operations.sources.registry import address
+from service.operations.world import World
+from service.ports.meta_store import Transaction
+from service.ports.source_records import Leftover, Measured, Source, SourceCleanup
+from service.ports.sources import Address
+from service.protocol.ids import SourceId, Term
+from service.telemetry.log import logger
+
+log = logger("sources")
+
+_REBUILD: Final = (
+    "its slot held more log than wal.retained.max.bytes and was dropped: DROP the table and the source, and make both "
+    "anew"
+)
+RETRY_FIRST: Final = timedelta(seconds=1)
+RETRY_MOST: Final = timedelta(minutes=1)
+SOURCES_AT_ONCE: Final = 4
+"""Each takes a connection of the meta store for as long as its server takes to answer, or to be given up."""
+MEASURED_EVERY: Final = timedelta(seconds=5)
+
+
+async def there_are_some(world: World) -> bool:
+    """Whether there is a source, or something left of one."""
+    async with world.stores.begin() as tx:
+        return bool(await tx.sources.all() or await tx.source_cleanups.all())
+
+
+async def clean_up(world: World, *, term: Term) -> int:
+    """Remove what is due outside, at a few sources at a time; return how much was removed. Raises Deposed, Unavailable
+    of the meta store.
+    """
+    async with world.stores.begin(term) as tx:
+        due = await tx.source_cleanups.due(world.clock.now())
+    turns = asyncio.Semaphore(SOURCES_AT_ONCE)
+
+    async def at_one(source: SourceId) -> int:
+        async with turns:
+            return await _cleaned_at(world, [one for one in due if one.source == source], term=term)
+
+    found = await asyncio.gather(*map(at_one, dict.fromkeys(one.source for one in due)), return_exceptions=True)
+    done = 0
+    for one in found:
+        if isinstance(one, BaseException):
+            raise one
+        done += one
+    if done:
+        world.signals.notify()
+    return done
+
+
+async def _cleaned_at(world: World, due: Sequence[SourceCleanup], *, term: Term) -> int:
+    """Remove what is due at one source. Once its server did not answer, the rest fails for the same reason untried."""
+    done, away = 0, None
+    for one in due:
+        removed = await _cleaned(world, one, away, term=term)
+        if isinstance(removed, Unavailable):
+            away = removed
+        else:
+            done += removed
+    return done
+
+
+async def watch(world: World, *, term: Term) -> None:
+    """Look at the sources that no worker reports on: skip what nothing follows, and measure what the slot holds. Then
+    see to those whose slots hold more than they may.
+    """
+    async with world.stores.begin(term) as tx:
+        sources = [one for one in await tx.sources.all() if one.shown]
+        if not sources:
+            return
+        followed = await tx.following.followed()
+    for source in sources:
+        reported = source.standing.reported_at
+        gone = source.standing.retention is Retention.SLOT_DROPPED
+        if not gone and (reported is None or world.clock.now() - reported >= MEASURED_EVERY):
+            await (_measured if source.id in followed else skip_idle)(world, source, term=term)
+    async with world.stores.begin(term) as tx:
+        # As it is by now: the worker's reports are of the last epoch.
+        due = [(one, now) for one in await tx.sources.all() if (now := _retention(one)) != one.standing.retention]
+    for source, now in due:
+        await _retained(world, source, now, term=term)
+
+
+async def _cleaned(world: World, wanted: SourceCleanup, away: Unavailable | None, *, term: Term) -> bool | Unavailable:
+    """Return whether it was removed; or why its server does not answer, of which `away` is known before."""
+    async with world.stores.begin(term) as tx:
+        cleanup = await tx.source_cleanups.hold(wanted.id, world.clock.now())
+        source = None if cleanup is None else await tx.sources.get(cleanup.source)
+        if cleanup is None or source is None:
+            return False
+        if not (source.shown or source.dropped):
+            # Whoever was making it never came back.
+            await tx.sources.remove(source.id, now=world.clock.now())
+        followed = await _is_followed(tx, cleanup)
+        at = await address(world, tx, source)
+        try:
+            if not followed and away is not None:
+                raise away
+            if not followed:
+                await _remove(world, at, source, cleanup)
+        except (Refused, Unavailable) as error:
+            await _failed(world, tx, source, cleanup, error)
+            return error if isinstance(error, Unavailable) else False
+        await tx.source_cleanups.done(cleanup.id)
+        facts = {"source": source.name, "what": str(cleanup.what), "table": cleanup.table}
+        await tx.events.append("source.cleaned", facts, now=world.clock.now())
+    return True
+
+
+async def _is_followed(tx: Transaction, cleanup: SourceCleanup) -> bool:
+    named = (cleanup.external_schema, cleanup.external_table)
+    return cleanup.what is Leftover.TABLE and any(
+        one.external == named for one in await tx.following.tables(cleanup.source)
+    )
+
+
+async def _remove(world: World, at: Address, source: Source, cleanup: SourceCleanup) -> None:
+    match cleanup.what:
+        case Leftover.SLOT:
+            await world.replication.drop_slot(at, source.slot)
+        case Leftover.PUBLICATION:
+            await world.replication.drop_publication(at, source.publication)
+        case Leftover.TABLE:
+            assert cleanup.external_schema is not None
+            assert cleanup.external_table is not None
+            await world.replication.unpublish(at, source.publication, cleanup.external_schema, cleanup.external_table)
+
+
+async def _failed(world: World, tx: Transaction, source: Source, cleanup: SourceCleanup, error: MetaError) -> None:
+    wait = min(RETRY_FIRST * 2 ** min(cleanup.attempts, 10), RETRY_MOST)
+    await tx.source_cleanups.failed(cleanup.id, error.message, due=world.clock.now() + wait)
+    facts = {"source": source.name, "what": str(cleanup.what), "table": cleanup.table, "error": error.message}
+    if cleanup.error != error.message:
+        await tx.events.append("source.not_cleaned", facts, now=world.clock.now())
+    log.warning("source.not_cleaned", **facts)
+
+
+async def skip_idle(world: World, source: Source, *, term: Term) -> None:
+    """Have a slot forget the log up to now, if nothing needs it, as much as can be read in a short time. The source is
+    held, so that nothing begins to need it meanwhile.
+    """
+    async with world.stores.begin(term) as tx:
+        if not await tx.following.idle(source.id):
+            return
+        at = await address(world, tx, source)
+        try:
+            offset, readable_after = await world.replication.skip(at, source.slot)
+            measured = await _facts(world, at, source, followed=False)
+        except (Refused, Unavailable) as error:
+            measured = Measured(waiting=error.message)
+        else:
+            await tx.following.skipped(source.id, offset, readable_after)
+        await tx.following.measured(source.id, measured, now=world.clock.now())
+
+
+async def _measured(world: World, source: Source, *, term: Term) -> None:
+    async with world.stores.begin(term) as tx:
+        at = await address(world, tx, source)
+    try:
+        measured = await _facts(world, at, source, followed=True)
+    except (Refused, Unavailable) as error:
+        measured = Measured(waiting=error.message, followed=True)
+        log.warning("source.not_measured", source=source.name, error=error.message)
+    async with world.stores.begin(term) as tx:
+        await tx.following.measured(source.id, measured, now=world.clock.now())
+
+
+async def _facts(world: World, at: Address, source: Source, *, followed: bool) -> Measured:
+    facts = await world.external.slot(at, source.slot)
+    if facts is None:
+        return Measured(waiting=f'replication slot "{source.slot}" is gone', followed=followed)
+    return Measured(facts.lag_bytes, facts.retained_bytes, facts.why_lost, followed)
+
+
+def _retention(source: Source) -> Retention | None:
+    standing = source.standing
+    return retention(source_options(source.options), standing.retained_bytes, before=standing.retention)
+
+
+async def _retained(world: World, source: Source, now: Retention | None, *, term: Term) -> None:
+    """Do what the user chose for a slot that holds too much, and say so. A slot that is taken again just then, or whose
+    server is away, is dropped at a later look.
+    """
+    facts: dict[str, Any] = {"source": source.name, "retained_bytes": source.standing.retained_bytes, "retention": now}
+    async with world.stores.begin(term) as tx:
+        if now is Retention.SLOT_DROPPED:
+            try:
+                await world.replication.drop_slot(await address(world, tx, source), source.slot)
+            except (Refused, Unavailable) as error:
+                log.warning("source.slot_not_dropped", source=source.name, error=error.message)
+                return
+            facts["tables"] = list(await tx.following.broke(source.id, _REBUILD, now=world.clock.now()))
+        await tx.following.retained(source.id, now)
+        await tx.events.append("source.retention", facts, now=world.clock.now())
+    log.warning("source.retention", **facts)

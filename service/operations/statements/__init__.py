@@ -1,0 +1,1 @@
+"""SQL statements: from a text to the operation that it names."""

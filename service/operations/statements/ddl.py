@@ -1,0 +1,250 @@
+"""CREATE TABLE and CREATE MATERIALIZED VIEW: from a bound statement to a job, and the wait its session asks for."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from service.domain.adaptive import AUTO
+from service.domain.job import JobState
+from service.domain.parallelism import Parallelism, asked_vnodes, check_vnodes, for_backfill, normal, resolved
+from service.domain.placement import blocks
+from service.domain.strategy import Strategy, check_serverless, check_tied, chosen
+from service.operations.commands.limits import asked_limit, first_limit
+from service.operations.jobs import lifecycle
+from service.operations.jobs.rescaling import actors_beside, slots
+from service.operations.leaving import Gone
+from service.operations.naming import as_named, named
+from service.operations.offload import beside
+from service.operations.statements import logical_views
+from service.operations.verify import worker_rpc
+from service.operations.world import World
+from service.ports.records import CatalogEntry, NewJob, NewTableScan
+from service.protocol.ids import JobId, RelationId
+from service.protocol.plan import ScanType
+from service.protocol.relation import Relation, RelationKind
+from service.sql.statements.ast import CreateMaterializedView, CreateTable
+from service.sql.statements.logical import query_reads
+from service.sql.statements.tables import table_relation
+from service.sql.text.tokens import mentioned
+from service.sql.views.backfill_order import Edges
+from service.sql.views.bind import bind_view, view_relation
+from service.sql.views.explain import PlannedScan, plan_text
+from service.sql.views.keys import BoundView
+
+SLOW_DDL_SECONDS: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """What a CREATE answers besides its tag."""
+
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A materialized view as it would be created."""
+
+    new: NewJob
+    bound: BoundView
+    strategy: Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A view's bound query, the relations that there are by name, and the logical views that it reads itself."""
+
+    view: BoundView
+    relations: Mapping[str, Relation]
+    views: tuple[RelationId, ...]
+
+
+async def create_table(
+    world: World,
+    statement: CreateTable,
+    text: str,
+    session: Mapping[str, str],
+    *,
+    asked_by: str,
+    gone: Gone | None = None,
+) -> Created:
+    """Create a table and wait for it. Raises Conflict."""
+    statement = replace(statement, vnode_count=asked_vnodes(statement.vnode_count, session))
+    new = lifecycle.table_job(table_relation(statement), text)
+    made = await lifecycle.create(world, new, if_not_exists=statement.if_not_exists, asked_by=asked_by)
+    if made.existed:
+        await lifecycle.finished(world, made.job, gone=gone)
+        return _existing(RelationKind.TABLE, statement.name)
+    await lifecycle.created(world, made.job, gone=gone)
+    return Created()
+
+
+async def create_view(
+    world: World,
+    statement: CreateMaterializedView,
+    session: Mapping[str, str],
+    *,
+    asked_by: str,
+    gone: Gone | None = None,
+) -> Created:
+    """Create a materialized view; with `background_ddl` only until its first barrier. Raises Invalid, NotFound,
+    Conflict.
+    """
+    background = session.get("background_ddl") == "true"
+    taken = await _taken(world, statement)
+    if taken is not None:
+        return await _there(world, statement, taken.job, background=background, gone=gone)
+    planned = await _plan(world, statement, session, background=background)
+    asked = await lifecycle.create(world, planned.new, if_not_exists=statement.if_not_exists, asked_by=asked_by)
+    if asked.existed:
+        return await _there(world, statement, asked.job, background=background, gone=gone)
+    return await (_started if background else _finished)(world, asked.job, gone)
+
+
+async def explain_view(world: World, statement: CreateMaterializedView, session: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the plan of a materialized view as lines of text; nothing is created. Raises what `create_view` does."""
+    if await _taken(world, statement) is not None:
+        return _existing(RelationKind.MATERIALIZED_VIEW, statement.name).notices
+    planned = await _plan(world, statement, session, background=False)
+    scans = [
+        PlannedScan(scan.upstream.name, scan.query, len(fragment.actors), fragment.rate_limit)
+        for scan, fragment in zip(planned.bound.scans, planned.new.table_scans, strict=True)
+    ]
+    return plan_text(
+        planned.new.relation, scans, planned.strategy, planned.bound.order, serverless=planned.new.serverless
+    )
+
+
+async def readable(world: World, names: Collection[str], *, read: Collection[str] = ()) -> dict[str, Relation]:
+    """Return those of `names` that a statement may read. Raises Conflict where one of `read` is not created yet."""
+    async with world.stores.begin() as tx:
+        found = {entry.relation.name: as_named(entry) for entry in await tx.catalog.called(names)}
+    if early := [found[name] for name in sorted(read) if name in found and not found[name].readable]:
+        raise early[0].unreadable
+    return {name: one.entry.relation for name, one in found.items() if one.entry is not None and one.readable}
+
+
+async def order_of(world: World, statement: CreateMaterializedView) -> Edges:
+    """Return the backfill order that a materialized view would have. Raises Invalid, NotFound."""
+    return (await _bound(world, statement)).view.order
+
+
+async def _bound(world: World, statement: CreateMaterializedView) -> Bound:
+    """Bind a query. Raises Invalid, NotFound, Conflict."""
+    ordered = {one.name for edge in statement.order.edges for one in edge}
+    reads = await beside(world.parsers, statement.text, query_reads, statement.query)
+    views = await logical_views.queries(world, reads | ordered)
+    queries = [statement.query, *(view.query for view in views.values())]
+    named_in = ordered.union(*(mentioned(query.text) for query in queries))
+    relations = await readable(world, named_in, read=reads)
+    read = {name: view.query for name, view in views.items()}
+    if views:
+        # Views of views that read each twice grow with every level, however short each text is.
+        length = sum(len(query.text) for query in queries)
+        bound = await world.parsers.run(length, bind_view, statement, relations, read)
+    else:
+        bound = await beside(world.parsers, statement.text, bind_view, statement, relations, read)
+    return Bound(bound, relations, tuple(views[name].id for name in sorted(reads) if name in views))
+
+
+async def _plan(
+    world: World, statement: CreateMaterializedView, session: Mapping[str, str], *, background: bool
+) -> Planned:
+    # What can be refused without a worker is refused before one is asked.
+    strategy = chosen(session)
+    serverless = _serverless(statement, session)
+    if serverless:
+        check_serverless(strategy, own_workers=world.own_workers)
+    found = await _bound(world, statement)
+    bound, relations = found.view, found.relations
+    columns = [await worker_rpc.analyze(world, scan.upstream, scan.query, bound.names) for scan in bound.scans]
+    relation = view_relation(bound, columns, statement.name)
+    tied = strategy.scan_type is ScanType.BACKFILL
+    parallelism, backfill = normal(session, relation.kind), for_backfill(session)
+    async with world.stores.begin() as tx:
+        available = await slots(tx, now=world.clock.now(), lease=world.worker_lease) or 1
+        first = await first_limit(tx)
+        beside = [await actors_beside(tx, scan.upstream) if tied else None for scan in bound.scans]
+    limit = asked_limit(statement.backfill_rate_limit, session, given=statement.limited)
+    scans = tuple(
+        NewTableScan(
+            actors=blocks(
+                scan.upstream.vnode_count,
+                _actors(scan.upstream, parallelism, backfill, slots=available, beside=tied_to),
+            ),
+            upstream=scan.upstream.id,
+            query=scan.query,
+            scan_type=strategy.scan_type,
+            rate_limit=first if limit == AUTO else limit,
+            auto=limit == AUTO,
+        )
+        for scan, tied_to in zip(bound.scans, beside, strict=True)
+    )
+    order = tuple((relations[before].id, relations[after].id) for before, after in bound.order)
+    # What is tied keeps the actors it has: nothing is asked for.
+    asked = (None, None) if tied else (parallelism, backfill)
+    new = NewJob(relation, statement.text, background, scans, *asked, order, found.views, serverless)
+    return Planned(new, bound, strategy)
+
+
+def _actors(
+    upstream: Relation, parallelism: Parallelism, backfill: Parallelism | None, *, slots: int, beside: int | None
+) -> int:
+    """Return how many actors a scan begins with: those of its upstream, if it is tied to them. Raises Invalid."""
+    vnode_count = upstream.vnode_count
+    check_vnodes(parallelism, vnode_count)
+    check_vnodes(backfill, vnode_count, backfill=True)
+    if beside is None:
+        return resolved(backfill or parallelism, slots=slots, vnode_count=vnode_count)
+    for asked in (parallelism, backfill):
+        check_tied(asked, beside, slots=slots, vnode_count=vnode_count, upstream=upstream.name)
+    return beside
+
+
+async def _taken(world: World, statement: CreateMaterializedView) -> CatalogEntry | None:
+    """Return the view that IF NOT EXISTS found. A taken name is refused here, before anything is asked of a worker."""
+    async with world.stores.begin() as tx:
+        found = await named(tx, statement.name)
+    if found is None:
+        return None
+    if statement.if_not_exists and found.kind is RelationKind.MATERIALIZED_VIEW:
+        return found.entry
+    raise found.taken
+
+
+async def _there(
+    world: World, statement: CreateMaterializedView, job: JobId, *, background: bool, gone: Gone | None
+) -> Created:
+    """Answer IF NOT EXISTS. A background caller, or one that finds the view finished, has nothing to wait for."""
+    if not background:
+        await lifecycle.finished(world, job, gone=gone)
+    return _existing(RelationKind.MATERIALIZED_VIEW, statement.name)
+
+
+async def _started(world: World, job: JobId, gone: Gone | None) -> Created:
+    started = await lifecycle.first_barrier(world, job, gone=gone)
+    if started.state is JobState.QUEUED:
+        return Created((f"job {job} is queued: max_concurrent_creating_streaming_jobs is reached",))
+    if started.state is JobState.CREATING and started.serverless:
+        return Created((f"job {job} is created by a worker of its own, which is started now",))
+    return Created()
+
+
+async def _finished(world: World, job: JobId, gone: Gone | None) -> Created:
+    began = world.clock.monotonic()
+    await lifecycle.created(world, job, gone=gone)
+    seconds = world.clock.monotonic() - began
+    if seconds < SLOW_DDL_SECONDS:
+        return Created()
+    return Created((f"the statement took {seconds:.0f} s; SET background_ddl = true returns at once",))
+
+
+def _serverless(statement: CreateMaterializedView, session: Mapping[str, str]) -> bool:
+    """The view's own option wins over the session's variable."""
+    if statement.serverless is not None:
+        return statement.serverless
+    return session.get("enable_serverless_backfill") == "true"
+
+
+def _existing(kind: RelationKind, name: str) -> Created:
+    return Created((f'{kind} "{name}" already exists, skipping',))

@@ -1,0 +1,136 @@
+"""What a scrape of `/metrics` reads from the meta store. The counted figures are in `service.telemetry.metrics`."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from service.domain.barrier import GraphStatus, GraphView
+from service.domain.job import Job, JobState
+from service.domain.parameters import SystemParameters
+from service.domain.progress import ScanProgress, metric_text, scan_backfill_type
+from service.domain.readiness import age
+from service.operations.status.listing import listed
+from service.operations.status.models import Broken
+from service.operations.status.staleness import broken_of
+from service.operations.world import World
+from service.ports.meta_store import Transaction
+from service.ports.records import CatalogEntry
+from service.ports.source_records import Source
+from service.protocol.epoch import NEVER, instant_of
+from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, JobId, RelationId
+from service.protocol.plan import ScanType
+from service.telemetry.metrics import FragmentMeasure, Measures, SnapshotMeasure, SourceMeasure
+
+
+async def scrape(world: World) -> bytes:
+    """Return the metrics page."""
+    return world.metrics.page(await measure(world))
+
+
+async def measure(world: World) -> Measures:
+    """Read the measured figures in one transaction."""
+    now = world.clock.now()
+    async with world.stores.begin() as tx:
+        state = await tx.graphs.state(DATABASE_GRAPH)
+        parameters = SystemParameters.of(await tx.parameters.all())
+        view = await tx.graphs.view(DATABASE_GRAPH, now=now, lease=world.worker_lease)
+        entries = await tx.catalog.all()
+        unfinished = await listed(tx)
+        scans = await tx.fragments.scans([entry.job for entry in entries])
+        sources = await tx.sources.all()
+        snapshots = await _snapshots(tx, unfinished, now=now, lease=world.worker_lease)
+        broken = _broken(entries, await broken_of(tx))
+    ids = {entry.relation.name: int(entry.relation.id) for entry in entries}
+    return Measures(
+        jobs=Counter(str(entry.state) for entry in entries),
+        queue_length=sum(job.state is JobState.QUEUED for job in unfinished),
+        workers_alive=len(view.alive),
+        in_flight_barriers=_in_flight(view),
+        barrier_interval_ms=parameters.barrier_interval_ms,
+        recoveries=state.recoveries,
+        running=view.status is GraphStatus.RUNNING,
+        paused=state.paused,
+        committed_at=instant_of(view.committed).timestamp(),
+        published_age_seconds=0.0 if view.published == NEVER else age(view.published, now=now).total_seconds(),
+        fragments=_fragments(unfinished, scans, view.committed),
+        limits=_limits(unfinished, scans),
+        upstream_of={
+            scan.fragment: ids[scan.upstream]
+            for found in scans.values()
+            for scan in found
+            if not scan.external and scan.upstream in ids
+        },
+        follower_of=_followers(entries, scans),
+        sources=tuple(_source(one) for one in sources),
+        snapshots=snapshots,
+        broken=broken,
+        snapshot_scans=frozenset(
+            scan.fragment for found in scans.values() for scan in found if scan.scan_type is ScanType.SNAPSHOT_BACKFILL
+        ),
+    )
+
+
+def _followers(
+    entries: Sequence[CatalogEntry], scans: Mapping[JobId, Sequence[ScanProgress]]
+) -> Mapping[FragmentId, int]:
+    return {scan.fragment: int(entry.relation.id) for entry in entries for scan in scans[entry.job] if scan.external}
+
+
+def _broken(entries: Sequence[CatalogEntry], broken: Mapping[RelationId, Broken]) -> tuple[tuple[str, str, str], ...]:
+    named = ((entry, broken.get(entry.relation.id)) for entry in entries)
+    return tuple((str(entry.job), entry.relation.name, one.state) for entry, one in named if one is not None)
+
+
+def _limits(unfinished: Sequence[Job], scans: Mapping[JobId, Sequence[ScanProgress]]) -> Mapping[FragmentId, int]:
+    found = (scan for job in unfinished for scan in scans.get(job.id, ()))
+    return {scan.fragment: scan.rate_limit for scan in found if scan.rate_limit is not None}
+
+
+def _source(one: Source) -> SourceMeasure:
+    return SourceMeasure(one.name, one.standing.lag_bytes, one.standing.retained_bytes, one.standing.commit_lag_ms)
+
+
+async def _snapshots(
+    tx: Transaction, unfinished: Sequence[Job], *, now: datetime, lease: timedelta
+) -> tuple[SnapshotMeasure, ...]:
+    creating = {job.id: job for job in unfinished}
+    found = [one for one in (await tx.snapshots.of_jobs(creating)).values() if not one.merged]
+    graphs = await tx.graphs.views({DATABASE_GRAPH, *(one.graph for one in found)}, now=now, lease=lease)
+    committed = graphs[DATABASE_GRAPH].committed
+    return tuple(
+        SnapshotMeasure(
+            relation=creating[one.job].relation,
+            lag=max(committed - (one.consumed or one.epoch), 0),
+            in_flight=_in_flight(graphs[one.graph]),
+        )
+        for one in found
+        if one.graph in graphs
+    )
+
+
+def _in_flight(view: GraphView) -> int:
+    return view.uncommitted + (view.in_flight is not None)
+
+
+def _fragments(
+    unfinished: Sequence[Job], scans: Mapping[JobId, Sequence[ScanProgress]], committed: Epoch
+) -> tuple[FragmentMeasure, ...]:
+    return tuple(
+        FragmentMeasure(
+            (
+                str(job.id),
+                str(scan.fragment),
+                # Positions live in the meta store: there is no state table of their own.
+                "",
+                str(job.relation),
+                job.name,
+                job.kind.upper(),
+                scan_backfill_type(scan),
+                str(committed),
+                "TABLE",
+                metric_text(scan),
+            )
+        )
+        for job in unfinished
+        for scan in scans.get(job.id, ())
+    )

@@ -1,0 +1,118 @@
+"""What has happened: barriers, commands, events; and where graphs and workers stand. Nothing here changes anything."""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+
+from service.domain.errors import NotFound
+from service.operations.polling import until
+from service.operations.status.models import BarrierPage, BarrierView, CommandView, GraphDetail
+from service.operations.world import World
+from service.ports.records import BarrierRecord, Command, Event, WorkerRecord
+from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch
+
+
+async def barriers(world: World, *, limit: int, before: Epoch | None) -> BarrierPage:
+    """Return the newest barriers before `before`, newest first."""
+    async with world.stores.begin() as tx:
+        found = await tx.barriers.history(DATABASE_GRAPH, limit=limit + 1, before=before)
+    views = tuple(_barrier(record) for record in found[:limit])
+    return BarrierPage(views, views[-1].epoch if len(found) > limit else None)
+
+
+async def command(world: World, wanted: CommandId) -> CommandView:
+    """Return what became of a command. Raises NotFound."""
+    async with world.stores.begin() as tx:
+        found = await tx.commands.get(wanted)
+        if found is None:
+            raise NotFound(f"command {wanted} not found", kind="command")
+        published = (await tx.graphs.state(found.graph)).published
+    return _command(found, published)
+
+
+async def graphs(world: World) -> list[GraphDetail]:
+    """Return every graph."""
+    async with world.stores.begin() as tx:
+        state = await tx.graphs.state(DATABASE_GRAPH)
+    return [
+        GraphDetail(
+            graph=DATABASE_GRAPH,
+            status=state.status,
+            generation=state.generation,
+            committed=state.committed,
+            published=state.published,
+            paused=state.paused,
+            recoveries=state.recoveries,
+            last_error=state.last_error,
+        )
+    ]
+
+
+async def workers(world: World) -> Sequence[WorkerRecord]:
+    """Return the workers that registered."""
+    async with world.stores.begin() as tx:
+        return await tx.workers.all(now=world.clock.now(), lease=world.worker_lease)
+
+
+async def events(world: World, *, after: int, limit: int) -> Sequence[Event]:
+    """Return the oldest events after `after`."""
+    async with world.stores.begin() as tx:
+        return await tx.events.since(after, limit=limit)
+
+
+async def newest_event(world: World) -> int:
+    """Return the id of the newest event, 0 where there is none."""
+    async with world.stores.begin() as tx:
+        return await tx.events.newest()
+
+
+async def next_events(world: World, *, after: int, limit: int, patience: timedelta) -> Sequence[Event]:
+    """Return the oldest events after `after`, once there are any; none when `patience` is over."""
+
+    async def look() -> Sequence[Event] | None:
+        return await world.arrivals.get((after, limit), partial(_arrivals, world)) or None
+
+    return await until(world, look, limit=patience) or []
+
+
+async def _arrivals(world: World, wanted: Collection[tuple[int, int]]) -> Mapping[tuple[int, int], Sequence[Event]]:
+    """Return the events after each (event, limit). Streams that are up to date all ask for the same."""
+    async with world.stores.begin() as tx:
+        return {(after, limit): await tx.events.since(after, limit=limit) for after, limit in wanted}
+
+
+def _barrier(record: BarrierRecord) -> BarrierView:
+    barrier = record.barrier
+    return BarrierView(
+        epoch=barrier.curr,
+        prev=barrier.prev,
+        kind=barrier.kind,
+        generation=barrier.generation,
+        mutation=None if barrier.mutation is None else barrier.mutation.type,
+        injected_at=record.injected_at,
+        collected_at=record.collected_at,
+        committed_at=record.committed_at,
+        published_at=record.published_at,
+        collect_ms=_between(record.injected_at, record.collected_at),
+        commit_ms=_between(record.collected_at, record.committed_at),
+        publish_ms=_between(record.committed_at, record.published_at),
+        latency_ms=_between(record.injected_at, record.published_at),
+        failure=record.failure,
+        timings_ms=dict(record.timings_ms),
+    )
+
+
+def _command(found: Command, published: Epoch) -> CommandView:
+    mutation = found.mutation
+    state = "queued"
+    if found.error is not None:
+        state = "refused"
+    elif found.done and found.epoch is not None and published >= found.epoch:
+        state = "applied"
+    kind = "flush" if mutation is None else mutation.type
+    epoch = found.epoch if state != "queued" else None
+    return CommandView(found.id, kind, state, found.asked_by, epoch, found.error)
+
+
+def _between(first: datetime | None, last: datetime | None) -> float | None:
+    return None if first is None or last is None else (last - first) / timedelta(milliseconds=1)

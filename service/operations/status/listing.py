@@ -1,0 +1,391 @@
+"""Where jobs, fragments and relations stand, read in one transaction each.
+
+Nothing here decides or changes anything. Progress is that of the committed epoch (I6). A list reads its jobs once and
+their progress once, however many there are. Next: `service.operations.status.models`.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import timedelta
+
+from service.domain.awaited import is_readable
+from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
+from service.domain.job import CREATING, Job, JobState
+from service.domain.progress import JobProgress, ScanProgress, fragment_text
+from service.domain.waiting import Waiting
+from service.operations.commands.limits import check_scans
+from service.operations.jobs.lifecycle import seen
+from service.operations.jobs.standing import Standing, progress_of, standing_of
+from service.operations.leaving import Gone, unless
+from service.operations.polling import until
+from service.operations.status.models import (
+    ActorView,
+    Broken,
+    ColumnView,
+    DdlProgress,
+    FragmentProgress,
+    FragmentView,
+    JobDetail,
+    JobPage,
+    JobView,
+    LimitChangeView,
+    LimitPage,
+    PositionCounts,
+    ProgressView,
+    RelationPage,
+    RelationView,
+    ScanAuto,
+    ScanWait,
+    VnodePage,
+    VnodeView,
+)
+from service.operations.status.staleness import broken_of
+from service.operations.status.wait_reasons import waits_of
+from service.operations.world import World
+from service.ports.limits import AutoLimit
+from service.ports.meta_store import Transaction
+from service.ports.records import CatalogEntry
+from service.protocol.ids import BIGINT_MAX, FragmentId, JobId, RelationId, Vnode
+from service.protocol.plan import (
+    ActorPlan,
+    DmlPlan,
+    FragmentPlan,
+    JobPlan,
+    PositionState,
+    SourceScanPlan,
+    TableScanPlan,
+)
+from service.protocol.vnodes import vnodes_of
+
+LISTED = CREATING | {JobState.CANCELLING}
+"""Jobs that the progress lists show."""
+
+
+async def listed(tx: Transaction) -> Sequence[Job]:
+    """Return the jobs that the progress lists show: those, and tables whose history is still read from a source."""
+    return sorted([*await tx.jobs.where(LISTED), *await tx.jobs.backfilling()], key=lambda job: job.id)
+
+
+async def jobs(world: World, states: Collection[JobState] | None, *, after: int, limit: int) -> JobPage:
+    """Return jobs whose id is above `after`, at most `limit`."""
+    async with world.stores.begin() as tx:
+        found = await tx.jobs.page(states, after=after, limit=limit + 1)
+        chosen = [job.shown for job in found[:limit]]
+        standing = await standing_of(tx, chosen)
+        progress = await progress_of(tx, chosen, standing)
+        waiting = await waits_of(world, tx, chosen, standing)
+        broken = await broken_of(tx)
+    following = str(chosen[-1].id) if len(found) > limit else None
+    return JobPage(
+        tuple(_job(job, progress[job.id], waiting.get(job.id), broken.get(job.relation)) for job in chosen), following
+    )
+
+
+async def job(world: World, wanted: JobId) -> JobDetail:
+    """Return a job with its fragments. Raises NotFound."""
+    async with world.stores.begin() as tx:
+        found = (await _existing(tx, wanted)).shown
+        standing = await standing_of(tx, [found])
+        progress = await progress_of(tx, [found], standing)
+        waiting = await waits_of(world, tx, [found], standing)
+        fragments = await _fragments(tx, found, standing.scans[wanted])
+        order = await tx.fragments.order(wanted)
+        broken = (await broken_of(tx)).get(found.relation)
+    return JobDetail(_job(found, progress[wanted], waiting.get(wanted), broken), fragments, tuple(order))
+
+
+async def job_called(world: World, name: str) -> JobId:
+    """Return the job of this id, or of the relation of this name. Raises Invalid for no possible id, NotFound."""
+    if name.isascii() and name.isdigit():
+        if len(name) > len(str(BIGINT_MAX)) or int(name) > BIGINT_MAX:
+            raise Invalid(f"job: {name[:30]} is no id of a job", pointer="job")
+        return JobId(int(name))
+    async with world.stores.begin() as tx:
+        entry = await tx.catalog.named(name)
+    if entry is None:
+        raise NotFound(f'job "{name}" not found: there is no relation of this name', kind="job")
+    return entry.job
+
+
+async def fragment(world: World, wanted: FragmentId) -> FragmentView:
+    """Return one fragment. Raises NotFound."""
+    async with world.stores.begin() as tx:
+        owner = (await tx.fragments.job_of([wanted])).get(wanted)
+        if owner is None:
+            raise NotFound(f"fragment {wanted} not found", kind="fragment")
+        (job, _) = owner
+        fragments = await _fragments(tx, await _existing(tx, job), (await tx.fragments.scans([job]))[job])
+    found = next((view for view in fragments if view.id == wanted), None)
+    if found is None:
+        raise NotFound(f"fragment {wanted} not found", kind="fragment")
+    return found
+
+
+async def vnodes(world: World, wanted: FragmentId, *, after: int, limit: int) -> VnodePage:
+    """Return how far the vnodes of a scan are, from the number `after` on, at most `limit`. Raises NotFound; Invalid
+    where the fragment is no scan.
+    """
+    async with world.stores.begin() as tx:
+        await check_scans(tx, [wanted])
+        (owner, _) = (await tx.fragments.job_of([wanted]))[wanted]
+        plans = await tx.jobs.plans([owner])
+    actors = [actor for plan in plans for one in plan.fragments if one.id == wanted for actor in one.actors]
+    found = sorted((view for actor in actors for view in _vnodes(actor)), key=lambda view: view.vnode)
+    rest = [view for view in found if view.vnode >= after]
+    following = str(rest[limit].vnode) if len(rest) > limit else None
+    return VnodePage(tuple(rest[:limit]), following)
+
+
+async def limit_history(world: World, wanted: JobId, *, limit: int, before: int | None) -> LimitPage:
+    """Return changes of the limits of a job's scans, newest first. Raises NotFound."""
+    async with world.stores.begin() as tx:
+        await _existing(tx, wanted)
+        found = await tx.limits.history(wanted, limit=limit + 1, before=before)
+    views = tuple(
+        LimitChangeView(one.id, one.fragment, one.at, one.epoch, one.before, one.after, one.signal, one.reason)
+        for one in found[:limit]
+    )
+    return LimitPage(views, str(views[-1].id) if len(found) > limit else None)
+
+
+async def ddl_progress(world: World) -> list[DdlProgress]:
+    """Return what `rw_ddl_progress` shows, with numbers beside the strings."""
+    async with world.stores.begin() as tx:
+        found = await listed(tx)
+        standing = await standing_of(tx, found)
+        progress = await progress_of(tx, found, standing)
+        limits = await tx.limits.shown([job.id for job in found])
+        waiting = await waits_of(world, tx, found, standing)
+    return [_ddl(job, progress[job.id], waiting.get(job.id), standing, limits) for job in found]
+
+
+async def fragment_progress(world: World) -> list[FragmentProgress]:
+    """Return what `rw_fragment_backfill_progress` shows: the scans of unfinished jobs."""
+    async with world.stores.begin() as tx:
+        found = await listed(tx)
+        scans = await tx.fragments.scans([job.id for job in found])
+    return [_fragment_progress(job, scan) for job in found for scan in scans.get(job.id, ())]
+
+
+async def relations(world: World, *, after: int, limit: int) -> RelationPage:
+    """Return relations whose id is above `after`, at most `limit`."""
+    async with world.stores.begin() as tx:
+        entries = sorted(await tx.catalog.all(), key=lambda entry: entry.relation.id)
+    names = {entry.relation.id: entry.relation.name for entry in entries}
+    rest = [entry for entry in entries if entry.relation.id > after]
+    following = str(rest[limit - 1].relation.id) if len(rest) > limit else None
+    return RelationPage(tuple(_relation(entry, names) for entry in rest[:limit]), following)
+
+
+async def relation(world: World, name: str) -> RelationView:
+    """Return the relation called `name`. Raises NotFound."""
+    async with world.stores.begin() as tx:
+        entry = await tx.catalog.named(name)
+        if entry is None:
+            raise NotFound(f'relation "{name}" does not exist', kind="relation")
+        read = [await tx.catalog.get(upstream) for upstream in entry.upstreams]
+    return _relation(entry, {found.relation.id: found.relation.name for found in read if found is not None})
+
+
+async def settled(world: World, wanted: JobId, *, limit: timedelta, gone: Gone | None = None) -> JobView:
+    """Wait until the job is created and readable. Raises NotFound; Conflict when it ended otherwise, or its public view
+    cannot be made; Unavailable when `limit` has passed, or the caller is `gone`.
+    """
+
+    async def look() -> Job | None:
+        found = (await seen(world, wanted)).job
+        waits = found.state in CREATING or (found.state is JobState.CREATED and not is_readable(found))
+        return None if waits else found
+
+    found = await unless(gone, until(world, look, limit=limit))
+    if found is None:
+        raise Unavailable(f"job {wanted} is still being created")
+    if found.state is not JobState.CREATED:
+        raise Conflict(f"job {wanted} is {found.state}" + (f": {found.error}" if found.error else ""))
+    return (await job(world, wanted)).job
+
+
+async def _existing(tx: Transaction, wanted: JobId) -> Job:
+    found = await tx.jobs.get(wanted)
+    if found is None:
+        raise NotFound(f"job {wanted} not found", kind="job")
+    return found
+
+
+async def _fragments(tx: Transaction, owner: Job, scans: Sequence[ScanProgress]) -> tuple[FragmentView, ...]:
+    """Return the fragments of a job; none once its relation is gone."""
+    plans: Sequence[JobPlan] = await tx.jobs.plans([owner.id])
+    scan_of = {scan.fragment: scan for scan in scans}
+    auto = await tx.limits.shown([owner.id])
+    return tuple(
+        _fragment(owner.id, fragment, scan_of.get(fragment.id), auto.get(fragment.id))
+        for plan in plans
+        for fragment in plan.fragments
+    )
+
+
+def _fragment(owner: JobId, plan: FragmentPlan, scan: ScanProgress | None, auto: AutoLimit | None) -> FragmentView:
+    actors = tuple(
+        ActorView(actor.id, actor.vnodes, _counts(actor, scanning=scan is not None)) for actor in plan.actors
+    )
+    return FragmentView(
+        id=plan.id,
+        job=owner,
+        kind=plan.kind,
+        upstream=_upstream(plan),
+        scan_type=plan.scan_type if isinstance(plan, TableScanPlan) else None,
+        rate_limit=None if isinstance(plan, DmlPlan) else plan.rate_limit,
+        auto=auto,
+        waiting=scan is not None and scan.waiting,
+        waits_for=() if scan is None else scan.awaits,
+        rows=0 if scan is None else scan.rows,
+        total=None if scan is None else scan.total,
+        rows_per_second=0.0 if scan is None or scan.finished else scan.rate,
+        finished=scan is None or scan.finished,
+        positions=PositionCounts(
+            not_started=sum(actor.positions.not_started for actor in actors),
+            in_progress=sum(actor.positions.in_progress for actor in actors),
+            completed=sum(actor.positions.completed for actor in actors),
+            rows=sum(actor.positions.rows for actor in actors),
+        ),
+        actors=actors,
+    )
+
+
+def _upstream(plan: FragmentPlan) -> str | None:
+    match plan:
+        case DmlPlan():
+            return None
+        case TableScanPlan():
+            return plan.upstream.name
+        case SourceScanPlan():
+            return f"{plan.cdc.external_schema}.{plan.cdc.external_table}"
+
+
+def _vnodes(actor: ActorPlan) -> Iterator[VnodeView]:
+    at = {position.vnode: position for position in actor.positions}
+    for vnode in vnodes_of(actor.vnodes):
+        position = at.get(Vnode(vnode))
+        if position is None:
+            yield VnodeView(Vnode(vnode), actor.id, "not_started", None, 0)
+        else:
+            yield VnodeView(position.vnode, actor.id, position.state, position.key, position.rows)
+
+
+def _counts(actor: ActorPlan, *, scanning: bool) -> PositionCounts:
+    in_progress = sum(position.state is PositionState.IN_PROGRESS for position in actor.positions)
+    completed = sum(position.state is PositionState.COMPLETED for position in actor.positions)
+    owned = len(vnodes_of(actor.vnodes)) if scanning else 0
+    rows = sum(position.rows for position in actor.positions)
+    return PositionCounts(max(owned - in_progress - completed, 0), in_progress, completed, rows)
+
+
+def _job(found: Job, progress: JobProgress, waiting: Waiting | None, broken: Broken | None) -> JobView:
+    return JobView(
+        id=found.id,
+        relation=found.relation,
+        name=found.name,
+        kind=found.kind,
+        statement=found.statement,
+        state=found.state,
+        background=found.background,
+        initialized_at=found.initialized_at,
+        started_at=found.started_at,
+        finished_at=found.finished_at,
+        error=found.error,
+        parallelism=None if found.parallelism is None else str(found.parallelism),
+        backfill_parallelism=None if found.backfill_parallelism is None else str(found.backfill_parallelism),
+        failures=found.failures,
+        recoveries=found.recoveries,
+        state_since=found.state_since,
+        waiting=waiting,
+        broken=broken,
+        progress=ProgressView(
+            text=progress.text,
+            phase=progress.phase,
+            rows=progress.rows,
+            total=progress.total,
+            percent=progress.percent,
+            rows_per_second=progress.rate,
+            eta_seconds=_seconds(progress.eta),
+            waiting_for=progress.waiting_for,
+        ),
+    )
+
+
+def _ddl(
+    found: Job,
+    progress: JobProgress,
+    waiting: Waiting | None,
+    standing: Standing,
+    limits: Mapping[FragmentId, AutoLimit],
+) -> DdlProgress:
+    last_error, scans = standing.graphs[standing.graph_of(found)].last_error, standing.scans[found.id]
+    # The graph's last error is this job's business only where it has lived through it.
+    error = found.error or (None if last_error is None or not found.recoveries else str(last_error))
+    return DdlProgress(
+        ddl_id=found.id,
+        ddl_statement=found.statement,
+        create_type="BACKGROUND" if found.background else "FOREGROUND",
+        progress=progress.text,
+        initialized_at=found.initialized_at,
+        is_serverless_backfill=found.serverless,
+        backfill_type=progress.backfill_type,
+        name=found.name,
+        state=found.state,
+        phase=progress.phase,
+        rows=progress.rows,
+        total=progress.total,
+        percent=progress.percent,
+        rows_per_second=progress.rate,
+        eta_seconds=_seconds(progress.eta),
+        waiting_for=progress.waiting_for,
+        queue_place=standing.places.get(found.id),
+        last_error=error,
+        recoveries=found.recoveries,
+        auto=tuple(
+            ScanAuto(scan.fragment, scan.upstream, scan.rate_limit, limits[scan.fragment])
+            for scan in scans
+            if scan.fragment in limits
+        ),
+        waiting=waiting,
+        waits=tuple(ScanWait(scan.fragment, scan.upstream, scan.awaits) for scan in scans if scan.waiting),
+    )
+
+
+def _fragment_progress(owner: Job, scan: ScanProgress) -> FragmentProgress:
+    return FragmentProgress(
+        job_id=owner.id,
+        fragment_id=scan.fragment,
+        job_name=f"public.{owner.name}",
+        upstream_table_name=scan.upstream if scan.external else f"public.{scan.upstream}",
+        progress=fragment_text(scan.rows, scan.total),
+        rows=scan.rows,
+        total=scan.total,
+        rows_per_second=0.0 if scan.finished else scan.rate,
+        finished=scan.finished,
+        rate_limit=scan.rate_limit,
+        waiting=scan.waiting,
+        waits_for=scan.awaits,
+    )
+
+
+def _relation(entry: CatalogEntry, names: Mapping[RelationId, str]) -> RelationView:
+    relation = entry.relation
+    hidden = {column.name for column in relation.columns if column.hidden}
+    return RelationView(
+        id=relation.id,
+        name=relation.name,
+        kind=relation.kind,
+        columns=tuple(ColumnView(column.name, str(column.type), column.nullable) for column in relation.visible),
+        key=tuple(part.name for part in relation.key if part.name not in hidden),
+        definition=entry.definition,
+        job=entry.job,
+        state=entry.state,
+        readable=entry.shown,
+        key_count=entry.key_count,
+        upstreams=tuple(names[upstream] for upstream in entry.upstreams if upstream in names),
+    )
+
+
+def _seconds(span: timedelta | None) -> float | None:
+    return None if span is None else span.total_seconds()

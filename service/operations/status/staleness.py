@@ -1,0 +1,86 @@
+"""Which relations are not kept current, and why: what broke itself, and all that reads it, however far away.
+
+A table that follows no more, one whose source is waited for, and a view that failed after it was created stay readable
+with the rows that they have: whoever looks at them or at what is built on them is told so.
+"""
+
+from collections.abc import Collection, Mapping
+
+from service.domain.errors import MetaError
+from service.domain.job import JobState
+from service.operations.status.models import Broken
+from service.operations.world import World
+from service.ports.meta_store import Transaction
+from service.ports.records import LogicalView
+from service.protocol.ids import RelationId
+
+
+async def broken_of(tx: Transaction) -> Mapping[RelationId, Broken]:
+    """Return all relations that are not kept current."""
+    own = await _own(tx)
+    if not own:
+        return {}
+    entries = await tx.catalog.all()
+    names = {entry.relation.id: entry.relation.name for entry in entries}
+    found = {relation: one for relation, one in own.items() if relation in names}
+    frontier = list(found)
+    # Breadth first: what is nearest is named.
+    for read in frontier:
+        cause = found[read]
+        inherited = cause
+        if cause.because_of is None:
+            reason = f'it reads "{names[read]}": {cause.reason}'
+            inherited = Broken("stale", reason, cause.since, names[read])
+        readers = [entry.relation.id for entry in entries if read in entry.upstreams]
+        views = [view.id for view in await tx.views.reading(read)]
+        for reader in (*readers, *views):
+            if reader not in found:
+                found[reader] = inherited
+                frontier.append(reader)
+    return found
+
+
+async def notices_of(tx: Transaction, names: Collection[str]) -> tuple[str, ...]:
+    """Return what to tell a reader of these relations."""
+    found = await broken_of(tx) if names else {}
+    if not found:
+        return ()
+    told: list[str] = []
+    for name in dict.fromkeys(names):
+        one = await tx.catalog.named(name) or await tx.views.named(name)
+        relation = None if one is None else one.id if isinstance(one, LogicalView) else one.relation.id
+        if relation is not None and relation in found:
+            told.append(notice(name, found[relation]))
+    return tuple(told)
+
+
+def notice(name: str, one: Broken) -> str:
+    """Return how a reader of a relation is told."""
+    since = "" if one.since is None else f" since {one.since:%Y-%m-%d %H:%M:%S}Z"
+    return f'"{name}" is {one.state}{since}: {one.reason}; its rows are as of then'
+
+
+async def degraded_of(world: World) -> dict[str, str]:
+    """Return how tables and materialized views are that are not kept current, by name; none where nobody can say."""
+    try:
+        async with world.stores.begin() as tx:
+            found = await broken_of(tx)
+            entries = await tx.catalog.all() if found else ()
+    except MetaError:
+        return {}
+    return {e.relation.name: found[e.relation.id].state for e in entries if e.relation.id in found}
+
+
+async def _own(tx: Transaction) -> Mapping[RelationId, Broken]:
+    found: dict[RelationId, Broken] = {}
+    tables = await tx.following.tables()
+    waiting = {one.id: one.standing.waiting for one in await tx.sources.all()} if tables else {}
+    for table in tables:
+        if table.broken is not None:
+            found[table.relation] = Broken("broken", table.broken, table.broken_since, None)
+        elif held := table.waiting or waiting.get(table.source):
+            found[table.relation] = Broken("stale", held, None, None)
+    # A job that failed before it was created has freed its name, and keeps that state for ever.
+    for job in await tx.jobs.where({JobState.FAILED}, kept=True):
+        found[job.relation] = Broken("failed", job.error or "it failed", job.state_since, None)
+    return found

@@ -1,0 +1,60 @@
+"""Why jobs wait, read in the transaction that shows them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from service.domain.job import CREATING, Job, JobState
+from service.domain.parameters import SystemParameters
+from service.domain.progress import follows_unread
+from service.domain.waiting import Around, Reason, Waiting, why
+from service.operations.barriers.advance import pace_of
+from service.operations.jobs.standing import Standing
+from service.operations.world import World
+from service.ports.meta_store import Transaction
+from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId
+
+UNDER_WAY = CREATING | {JobState.CANCELLING, JobState.DROPPING}
+
+
+async def waits_of(world: World, tx: Transaction, jobs: Sequence[Job], standing: Standing) -> Mapping[JobId, Waiting]:
+    """Return why those of these jobs wait that do."""
+    under_way = [job for job in jobs if _waits(job, standing)]
+    if not under_way:
+        return {}
+    now = world.clock.now()
+    around = await _around(world, tx, standing, now=now)
+    found: dict[JobId, Waiting] = {}
+    for job in under_way:
+        here = around.get(job.graph) or around[DATABASE_GRAPH]
+        waiting = why(job, standing.scans[job.id], here, now=now, place=standing.places.get(job.id))
+        if waiting is not None:
+            found[job.id] = waiting
+    late = [job for job, waiting in found.items() if waiting.reason is Reason.BARRIER]
+    # A worker answers for all of a job's actors at once.
+    for job, actors in (await tx.actors.unfinished(late) if late else {}).items():
+        text = f"{found[job].text}: actors {', '.join(str(actor) for actor in actors)}"
+        found[job] = replace(found[job], text=text)
+    return found
+
+
+def _waits(job: Job, standing: Standing) -> bool:
+    return job.state in UNDER_WAY or (job.state is JobState.CREATED and follows_unread(standing.scans[job.id]))
+
+
+async def _around(world: World, tx: Transaction, standing: Standing, *, now: datetime) -> Mapping[GraphId, Around]:
+    parameters = SystemParameters.of(await tx.parameters.all())
+    led = await tx.leases.held()
+    views = await tx.graphs.views(standing.graphs, now=now, lease=world.worker_lease)
+    return {
+        graph: Around(
+            graph=view,
+            pace=pace_of(world, graph, parameters),
+            last_error=standing.graphs[graph].last_error,
+            paused=standing.graphs[graph].paused,
+            paused_since=standing.graphs[graph].paused_since,
+            led=led,
+            own_workers=world.own_workers,
+        )
+        for graph, view in views.items()
+    }

@@ -1,0 +1,1 @@
+"""The leader's chores beside the barriers: workers, limits that adapt, what can be tidied up."""

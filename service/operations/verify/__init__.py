@@ -1,0 +1,1 @@
+"""Comparing a relation with what its text, or its external table, answers."""

@@ -1,0 +1,145 @@
+"""Questions to a worker: what does a query give, is a view equal to its query."""
+
+from datetime import timedelta
+from typing import Final, TypeVar
+
+from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
+from service.domain.job import Job, JobState
+from service.operations.leaving import Gone
+from service.operations.polling import until
+from service.operations.status.staleness import broken_of, notice
+from service.operations.verify import by_store, followed
+from service.operations.world import World
+from service.ports.meta_store import Transaction
+from service.protocol.columns import Column
+from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, RequestId
+from service.protocol.plan import Stateless, TableScanPlan
+from service.protocol.relation import Relation, RelationKind
+from service.protocol.request import Analyze, Analyzed, Engine, Rejected, Request, Verified, Verify, VerifyScan
+
+NO_WORKER: Final = "no worker is alive"
+VERIFY_WAIT: timedelta = timedelta(minutes=30)
+_UNASSIGNED = RequestId(0)
+"""The store assigns the real one."""
+
+Answer = TypeVar("Answer", Analyzed, Verified)
+
+
+async def analyze(world: World, upstream: Relation, query: Stateless, names: tuple[str, ...]) -> tuple[Column, ...]:
+    """Have Spark type a query. Raises Invalid with Spark's words, Unavailable when no worker answers in time."""
+    request = Analyze(id=_UNASSIGNED, upstream=upstream, query=query, names=names)
+    return (await _ask(world, request, Analyzed, limit=world.request_deadline)).columns
+
+
+async def verify(world: World, job: JobId, engine: Engine = Engine.SPARK, *, gone: Gone | None = None) -> Verified:
+    """Compare a view with its query over its upstreams at a committed epoch, or with the store's answer; or a table
+    with the one that it follows. Raises NotFound, Conflict, Invalid, Unavailable.
+
+    A caller that is `gone` waits for no turn. A verification that has begun runs to its end, because the worker does
+    not stop it, and holds its turn for as long.
+    """
+    async with world.stores.begin() as tx:
+        await _verifiable(tx, job)
+    async with world.verifications.turn(gone):
+        return await _verified(world, job, engine)
+
+
+async def _verified(world: World, job: JobId, engine: Engine) -> Verified:
+    async with world.stores.begin() as tx:
+        found = await _verifiable(tx, job)
+        (plan,) = await tx.jobs.plans([job])
+    if engine is Engine.STORE:
+        return await _said_stale(world, found, await by_store.compare(world, found))
+    if found.kind is RelationKind.TABLE:
+        return await followed.compare(world, plan)
+    async with world.stores.begin() as tx:
+        epochs = await _epochs(tx, found)
+        while True:
+            (plan,) = await tx.jobs.plans([job])
+            found, seen = await _verifiable(tx, job), epochs
+            epochs = await _epochs(tx, found)
+            if epochs == seen:
+                break  # Else an epoch was committed meanwhile: the positions may be its own or those before it.
+        epoch, relation_epoch = epochs
+        whole = found.state is JobState.CREATED
+        scans = tuple(_scan(scan, whole=whole) for scan in plan.table_scans)
+        if not scans:
+            raise Conflict(f"job {job} is a {found.kind}: only what is built from an upstream can be verified")
+        # A pin's holder is one reader, so each verification gets a name of its own.
+        asked = await tx.statements.reserve()
+    async with world.pins.pin(DATABASE_GRAPH, epoch, holder=f"verify {asked}"):
+        request = Verify(
+            id=_UNASSIGNED,
+            graph=DATABASE_GRAPH,
+            epoch=epoch,
+            relation_epoch=relation_epoch,
+            relation=plan.relation,
+            scans=scans,
+        )
+        answer = await _ask(world, request, Verified, limit=VERIFY_WAIT)
+    return await _said_stale(world, found, answer)
+
+
+async def _said_stale(world: World, job: Job, answer: Verified) -> Verified:
+    """What is equal to an upstream that is not kept current is not current either."""
+    async with world.stores.begin() as tx:
+        broken = (await broken_of(tx)).get(job.relation)
+    return answer if broken is None else answer.model_copy(update={"stale": notice(job.name, broken)})
+
+
+async def _verifiable(tx: Transaction, job: JobId) -> Job:
+    found = await tx.jobs.get(job)
+    if found is None:
+        raise NotFound(f"job {job} not found", kind="job")
+    if found.state not in {JobState.CREATING, JobState.CREATED}:
+        raise Conflict(f"job {job} is {found.state} and cannot be verified")
+    return found
+
+
+async def _epochs(tx: Transaction, job: Job) -> tuple[Epoch, Epoch]:
+    """Return the epochs at which a job's upstreams and its view belong together: those that are committed, as positions
+    are. What is published may be one behind.
+    """
+    snapshot = None if job.state is JobState.CREATED else (await tx.snapshots.of_jobs([job.id])).get(job.id)
+    if snapshot is None:
+        committed = (await tx.graphs.state(DATABASE_GRAPH)).committed
+        return committed, committed
+    if not snapshot.indexed:
+        raise Conflict(f"job {job.id} loads its snapshot: it can be verified when its index has been built")
+    committed = (await tx.graphs.state(snapshot.graph)).committed
+    return (snapshot.epoch if snapshot.consumed is None else snapshot.consumed), committed
+
+
+def _scan(scan: TableScanPlan, *, whole: bool) -> VerifyScan:
+    positions = tuple(position for actor in scan.actors for position in actor.positions)
+    return VerifyScan(upstream=scan.upstream, query=scan.query, positions=None if whole else positions)
+
+
+async def _served(world: World, tx: Transaction) -> bool:
+    known = await tx.workers.all(now=world.clock.now(), lease=world.worker_lease)
+    return any(worker.alive and worker.graph == DATABASE_GRAPH for worker in known)
+
+
+async def _ask(world: World, request: Request, expected: type[Answer], *, limit: timedelta) -> Answer:
+    async with world.stores.begin() as tx:
+        if not world.own_workers and not await _served(world, tx):
+            raise Unavailable(f"{NO_WORKER}, and this service starts none (TIDEFILL_LAUNCHER): start one and try again")
+        asked = await tx.requests.add(request, DATABASE_GRAPH, now=world.clock.now())
+    world.request_signals.notify()
+
+    async def look() -> Analyzed | Verified | Rejected | None:
+        async with world.stores.begin() as tx:
+            return await tx.requests.response(asked)
+
+    try:
+        response = await until(world, look, limit=limit)
+    finally:
+        async with world.stores.begin() as tx:
+            await tx.requests.forget(asked)
+            served = await _served(world, tx)
+    if response is None:
+        raise Unavailable("no worker answered in time" if served else f"{NO_WORKER}: try again when one is")
+    if isinstance(response, Rejected):
+        raise Invalid(response.error)
+    assert isinstance(response, expected), response
+    return response

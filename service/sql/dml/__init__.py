@@ -1,0 +1,1 @@
+"""INSERT, UPDATE and DELETE: bound to relations, printed in Postgres's SQL."""

@@ -1,0 +1,1 @@
+"""Scalar expressions of a view: typed as Postgres does, printed in Spark SQL."""

@@ -1,0 +1,399 @@
+"""Bind the scalar expressions of a view: a parsed tree becomes typed Spark SQL, node by node.
+
+Only known constructs are accepted. A node class that is not in `_BINDERS`, a node argument that its binder does not
+read, or a function that is not in the allow-list is refused with its name and position. Of the user's text, only names
+of existing columns and literals reach Spark, and this package quotes both.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from sqlglot import exp
+
+from service.domain.errors import Invalid, NotFound
+from service.protocol.columns import ColumnType, ComputedColumn, TypeName
+from service.protocol.quoting import quoted
+from service.protocol.quoting import quoted_text as quoted_literal
+from service.protocol.relation import TRAVEL_PREFIX, Relation
+from service.sql.expressions import operators
+from service.sql.expressions.casts import cast
+from service.sql.expressions.comparing import compared, listed
+from service.sql.expressions.functions import AGGREGATES, FUNCTIONS, call
+from service.sql.expressions.intervals import parse_span
+from service.sql.expressions.special import SPECIAL, extract
+from service.sql.expressions.typed import (
+    BOOLEAN,
+    INTEGER,
+    INTERVAL,
+    JSONB,
+    TEXT,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    Typed,
+    coerced,
+    common,
+    number,
+    quoted_name,
+)
+from service.sql.expressions.typed import quoted as quoted_text
+from service.sql.text.tokens import fold
+from service.sql.text.tree import Tree, called, given, identifier
+
+NO_PARENTHESES: Final = frozenset(
+    """current_catalog current_date current_role current_schema current_time current_timestamp current_user localtime
+    localtimestamp session_user system_user user""".split()  # noqa: SIM905 - a list of words reads best as words
+)
+"""Functions that Postgres calls without parentheses. The parser takes them for columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The meaning of names: the columns of one relation, under the qualifiers that may name it.
+
+    With `derived` they are the columns of a logical view over it. Each stands for an expression of the view's query.
+    """
+
+    tree: Tree
+    relation: Relation
+    qualifiers: frozenset[str]
+    derived: Mapping[str, Typed] | None = None
+    computed: dict[str, ComputedColumn] = field(default_factory=dict[str, ComputedColumn])
+    """Columns that the store computes for the expressions bound so far, by their expression."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all columns, in order."""
+        return tuple(column.name for column in self.relation.visible) if self.derived is None else tuple(self.derived)
+
+    def named(self, name: str, place: int) -> Typed | None:
+        """Return the value of a name used at `place`, or None."""
+        if self.derived is not None:
+            found = self.derived.get(name)
+            return None if found is None else replace(found, position=place)
+        column = next((column for column in self.relation.visible if column.name == name), None)
+        return None if column is None else Typed(quoted_name(name, place), column.type, place, column=column)
+
+    def bind(self, node: exp.Expr) -> Typed:
+        """Return the Spark SQL of an expression. Raises Invalid and NotFound."""
+        binder = _BINDERS.get(type(node))
+        if binder is None:
+            raise self.refusal(node)
+        value = binder(self, node)
+        if value.span is not None and not isinstance(node.parent, exp.Add | exp.Sub | exp.Neg | exp.Paren):
+            raise Invalid("an interval is supported in a view as something to add or subtract", position=value.position)
+        return value
+
+    def argument(self, node: exp.Expr, name: str = "this") -> Typed:
+        """Bind one argument of a node. Raises Invalid and NotFound."""
+        value = node.args.get(name)
+        if not isinstance(value, exp.Expr):
+            raise self.refusal(node)
+        return self.bind(value)
+
+    def computed_by_store(self, expression: str, kind: ColumnType, position: int) -> Typed:
+        """Return the column that the store computes with an expression in its own SQL."""
+        name = f"{TRAVEL_PREFIX}computed_{len(self.computed)}"
+        column = self.computed.setdefault(expression, ComputedColumn(name=name, type=kind, expression=expression))
+        return Typed(quoted_name(column.name, position), kind, position)
+
+    def reads(self, node: exp.Expr, *names: str) -> None:
+        """Raise Invalid if the node has an argument that its binder does not read."""
+        if extra := given(node) - set(names):
+            raise Invalid(
+                f"{called(node)} .. {min(extra)} is not supported in a view", position=self.tree.position(node)
+            )
+
+    def refusal(self, node: exp.Expr) -> Invalid:
+        """Return the error that refuses a node by its name."""
+        return Invalid(f"{called(node)} is not supported in a view", position=self.tree.position(node))
+
+    def qualifier(self, node: exp.Expr | None) -> None:
+        """Raise NotFound unless the qualifier of a column or a star names the relation."""
+        if node is not None and identifier(node) not in self.qualifiers:
+            name, place = identifier(node), self.tree.position(node)
+            raise NotFound(f'missing FROM-clause entry for table "{name}"', kind="relation", position=place)
+
+
+def _column(scope: Scope, node: exp.Expr) -> Typed:
+    scope.reads(node, "this", "table", "db")
+    if isinstance(node.this, exp.Star):
+        raise scope.refusal(node.this)
+    place, name = scope.tree.position(node.this), identifier(node.this)
+    if given(node) == frozenset({"this"}) and name in NO_PARENTHESES and not node.this.args.get("quoted"):
+        raise Invalid(f"function {name} is not supported in a view", position=place)
+    schema = node.args.get("db")
+    if schema is not None and identifier(schema) != "public":
+        raise NotFound(
+            f'schema "{identifier(schema)}" does not exist', kind="schema", position=scope.tree.position(schema)
+        )
+    scope.qualifier(node.args.get("table"))
+    found = scope.named(name, place)
+    if found is None:
+        raise NotFound(f'column "{name}" does not exist', kind="column", position=place)
+    return found
+
+
+def _literal(scope: Scope, node: exp.Expr) -> Typed:
+    place, text = scope.tree.position(node), str(node.this)
+    if node.args.get("is_string"):
+        return Typed(quoted_text(text, place), None, place, literal=text)
+    return number(text, place)
+
+
+def _null(scope: Scope, node: exp.Expr) -> Typed:
+    return Typed("NULL", None, scope.tree.position(node))
+
+
+def _boolean(scope: Scope, node: exp.Expr) -> Typed:
+    return Typed("true" if node.this else "false", BOOLEAN, scope.tree.position(node))
+
+
+def _paren(scope: Scope, node: exp.Expr) -> Typed:
+    scope.reads(node, "this")
+    return scope.argument(node)
+
+
+def _binary(scope: Scope, node: exp.Expr) -> Typed:
+    scope.reads(node, "this", "expression", "safe", "typed")
+    right = node.args.get("expression")
+    if isinstance(right, exp.Any):
+        return _any(scope, node, right)
+    place = scope.tree.position(node)
+    return operators.binary(type(node), scope.argument(node), scope.argument(node, "expression"), place)
+
+
+def _any(scope: Scope, node: exp.Expr, right: exp.Any) -> Typed:
+    scope.reads(right, "this")
+    value, array = scope.argument(node), scope.argument(right)
+    if not isinstance(node, exp.EQ) or array.type is None or not array.type.array:
+        raise Invalid("ANY is supported as = ANY (array) only", position=scope.tree.position(right))
+    kind = array.type.element
+    common([replace(array, type=kind), value], "ANY")
+    found = f"array_contains({array.sql}, {coerced(value, kind).sql})"
+    # Nothing is in an empty array, not even NULL.
+    return Typed(f"(case when cardinality({array.sql}) = 0 then false else {found} end)", BOOLEAN, value.position)
+
+
+def _unary(scope: Scope, node: exp.Expr) -> Typed:
+    scope.reads(node, "this")
+    return operators.unary(type(node), scope.argument(node), scope.tree.position(node))
+
+
+def _is(scope: Scope, node: exp.Expr) -> Typed:
+    scope.reads(node, "this", "expression", "negate")
+    value, what = scope.argument(node), node.args.get("expression")
+    word = "not " if node.args.get("negate") else ""
+    if isinstance(what, exp.Null):
+        return Typed(f"({value.sql} is {word}null)", BOOLEAN, value.position)
+    if isinstance(what, exp.Boolean):
+        truth = operators.truth(value, "IS TRUE")
+        return Typed(f"({truth} is {word}{'true' if what.this else 'false'})", BOOLEAN, value.position)
+    raise scope.refusal(node)
+
+
+def _in(scope: Scope, node: exp.Expr) -> Typed:
+    scope.reads(node, "this", "expressions", "negate")
+    if not node.expressions:
+        raise scope.refusal(node)
+    values = [scope.argument(node), *(scope.bind(item) for item in node.expressions)]
+    kind = operators.comparable(values, "IN")
+    shown = f"(not {listed(values, kind)})" if node.args.get("negate") else listed(values, kind)
+    return Typed(shown, BOOLEAN, values[0].position)
+
+
+def _between(scope: Scope, node: exp.Expr) -> Typed:
+    scope.reads(node, "this", "low", "high", "negate")
+    values = [scope.argument(node), scope.argument(node, "low"), scope.argument(node, "high")]
+    kind = operators.comparable(values, "BETWEEN")
+    value, low, high = values
+    shown = f"{compared('>=', value, low, kind)} and {compared('<=', value, high, kind)}"
+    return Typed(f"({'not ' if node.args.get('negate') else ''}({shown}))", BOOLEAN, value.position)
+
+
+def _like(scope: Scope, node: exp.Expr, escape: str = "\\") -> Typed:
+    scope.reads(node, "this", "expression", "negate")
+    value, pattern = coerced(scope.argument(node), TEXT), scope.argument(node, "expression")
+    shown = operators.pattern(pattern, escape)
+    word = f"{'not ' if node.args.get('negate') else ''}{'ilike' if isinstance(node, exp.ILike) else 'like'}"
+    return Typed(f"({value.sql} {word} {shown})", BOOLEAN, value.position)
+
+
+def _escape(scope: Scope, node: exp.Expr) -> Typed:
+    scope.reads(node, "this", "expression")
+    character = node.args.get("expression")
+    if not isinstance(node.this, exp.Like | exp.ILike) or not isinstance(character, exp.Literal):
+        raise scope.refusal(node)
+    if not character.is_string or len(str(character.this)) > 1:
+        raise Invalid("invalid escape string: it is empty or one character", position=scope.tree.position(character))
+    return _like(scope, node.this, str(character.this))
+
+
+def _case(scope: Scope, node: exp.Expr) -> Typed:
+    scope.reads(node, "this", "ifs", "default")
+    subject = scope.argument(node) if node.args.get("this") else None
+    branches: list[tuple[str, Typed]] = []
+    for branch in node.args.get("ifs") or []:
+        condition = scope.argument(branch)
+        if subject is None:
+            when = operators.truth(condition, "CASE/WHEN")
+        else:
+            when = operators.binary(exp.EQ, subject, condition, condition.position).sql
+        branches.append((when, scope.argument(branch, "true")))
+    otherwise = [scope.argument(node, "default")] if node.args.get("default") else []
+    kind = common([*(value for _, value in branches), *otherwise], "CASE")
+    shown = " ".join(f"when {when} then {coerced(value, kind).sql}" for when, value in branches)
+    rest = f" else {coerced(otherwise[0], kind).sql}" if otherwise else ""
+    return Typed(f"(case {shown}{rest} end)", kind, scope.tree.position(node))
+
+
+def _cast(scope: Scope, node: exp.Expr) -> Typed:
+    scope.reads(node, "this", "to")
+    place = scope.tree.position(node)
+    try:
+        kind = ColumnType.parse(node.args["to"].sql("postgres"))
+    except ValueError as error:
+        raise Invalid(str(error), position=place) from None
+    value = scope.argument(node)
+    if kind == INTERVAL and value.literal is not None:
+        return Typed("NULL", INTERVAL, place, span=parse_span(value.literal, place))
+    return cast(value, kind, place)
+
+
+def _function(scope: Scope, node: exp.Expr) -> Typed:
+    scope.reads(node, "this", "expressions")
+    place = scope.tree.position(node)
+    name = identifier(node.this) if isinstance(node.this, exp.Identifier) else fold(str(node.this))
+    arguments = node.expressions
+    special = SPECIAL.get((name, len(arguments))) or SPECIAL.get((name, None))
+    if special is None and name not in FUNCTIONS:
+        kind = "aggregate function" if name in AGGREGATES else "function"
+        raise Invalid(f"{kind} {name} is not supported in a view", position=place)
+    bound = [scope.bind(argument) for argument in arguments]
+    return special(name, bound, place) if special else call(name, bound, place)
+
+
+def _extract(scope: Scope, node: exp.Expr) -> Typed:
+    scope.reads(node, "this", "expression")
+    return extract(node.this.name.lower(), scope.argument(node, "expression"), scope.tree.position(node))
+
+
+def _substring(scope: Scope, node: exp.Expr) -> Typed:
+    scope.reads(node, "this", "start", "length")
+    start = node.args.get("start")
+    first = scope.bind(start) if start is not None else number("1", scope.tree.position(node))
+    length = [scope.argument(node, "length")] if node.args.get("length") else []
+    if first.type is None and all(one.type is None for one in length):
+        raise Invalid(
+            "substring(.., a pattern) is a regular expression in Postgres, which a view has not: give a number",
+            position=first.position,
+        )
+    return call("substring", [scope.argument(node), first, *length], scope.tree.position(node))
+
+
+def _trim(scope: Scope, node: exp.Expr) -> Typed:
+    scope.reads(node, "this", "expression", "position")
+    name = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(node.args.get("position") or ""), "btrim")
+    characters = [scope.argument(node, "expression")] if node.args.get("expression") else []
+    return call(name, [scope.argument(node), *characters], scope.tree.position(node))
+
+
+def _position(scope: Scope, node: exp.Expr) -> Typed:
+    scope.reads(node, "this", "substr")
+    return call("strpos", [scope.argument(node), scope.argument(node, "substr")], scope.tree.position(node))
+
+
+def _subscript(scope: Scope, node: exp.Expr) -> Typed:
+    scope.reads(node, "this", "expressions")
+    array = scope.argument(node)
+    if array.type is None or not array.type.array or len(node.expressions) != 1:
+        raise Invalid(f"cannot subscript type {array.shown}", position=array.position)
+    index = coerced(scope.bind(node.expressions[0]), INTEGER)
+    # Like Postgres, Spark's `get` returns NULL beyond either end, but it counts from 0. `greatest` keeps the index
+    # valid, because Spark evaluates a constant difference even in a branch that is not taken.
+    got = f"when {index.sql} > 0 then get({array.sql}, greatest({index.sql}, 1) - 1)"
+    # If the array is NULL, Postgres does not evaluate the subscript.
+    got = f"case when {array.sql} is null then null {got} end"
+    return Typed(f"({got})", array.type.element, array.position)
+
+
+def _array(scope: Scope, node: exp.Expr) -> Typed:
+    scope.reads(node, "expressions")
+    place = scope.tree.position(node)
+    if not node.expressions:
+        raise Invalid("cannot determine type of empty array", position=place)
+    values = [scope.bind(item) for item in node.expressions]
+    kind = common(values, "ARRAY")
+    if kind.array:
+        raise Invalid("arrays have one dimension", position=place)
+    listed = ", ".join(coerced(value, kind).sql for value in values)
+    return Typed(f"array({listed})", ColumnType(kind.name, kind.precision, kind.scale, array=True), place)
+
+
+def _json(scope: Scope, node: exp.Expr) -> Typed:
+    """Have the store compute it, because Spark reads JSON numbers as floats and prints objects differently."""
+    steps = ""
+    at: exp.Expr = node
+    while isinstance(at, exp.JSONExtract | exp.JSONExtractScalar):
+        scope.reads(at, "this", "expression", "only_json_types")
+        arrow = "->" if isinstance(at, exp.JSONExtract) else "->>"
+        steps = f" {arrow} {_json_key(scope, at.expression)}{steps}"
+        at = at.this
+        while isinstance(at, exp.Paren):
+            at = at.this
+    value = scope.bind(at)
+    if value.name is not TypeName.JSONB:
+        raise Invalid(f"operator does not exist: {value.shown}{steps}", position=value.position)
+    if value.column is None:
+        raise Invalid("-> and ->> take a column in a view", position=value.position)
+    kind = JSONB if isinstance(node, exp.JSONExtract) else TEXT
+    return scope.computed_by_store(f"({quoted(value.column.name)}{steps})", kind, value.position)
+
+
+def _json_key(scope: Scope, node: exp.Expr) -> str:
+    negative = isinstance(node, exp.Neg)
+    key = scope.bind(node.this if negative else node)
+    if key.literal is not None and key.type is None and not negative:
+        return quoted_literal(key.literal)
+    if key.type == INTEGER and key.sql.isdigit():
+        return f"{'-' if negative else ''}{key.sql}"
+    raise Invalid("a JSON key is a literal in a view", position=scope.tree.position(node))
+
+
+def _at_time_zone(scope: Scope, node: exp.Expr) -> Typed:
+    scope.reads(node, "this", "zone")
+    zone, value = scope.argument(node, "zone"), scope.argument(node)
+    if zone.literal is None or zone.literal.strip().upper() not in ("UTC", "ETC/UTC"):
+        raise Invalid("AT TIME ZONE takes 'UTC' only in a view", position=zone.position)
+    if value.name not in (TypeName.TIMESTAMP, TypeName.TIMESTAMPTZ):
+        raise Invalid(f"AT TIME ZONE is not supported for type {value.shown} in a view", position=value.position)
+    return cast(value, TIMESTAMPTZ if value.name is TypeName.TIMESTAMP else TIMESTAMP, value.position)
+
+
+_BINDERS: Final[Mapping[type[exp.Expr], Callable[[Scope, exp.Expr], Typed]]] = {
+    **dict.fromkeys(operators.BINARY, _binary),
+    **dict.fromkeys(operators.UNARY, _unary),
+    exp.Anonymous: _function,
+    exp.Array: _array,
+    exp.AtTimeZone: _at_time_zone,
+    exp.Between: _between,
+    exp.Boolean: _boolean,
+    exp.Bracket: _subscript,
+    exp.Case: _case,
+    exp.Cast: _cast,
+    exp.Column: _column,
+    exp.Escape: _escape,
+    exp.Extract: _extract,
+    exp.ILike: _like,
+    exp.In: _in,
+    exp.Is: _is,
+    exp.JSONExtract: _json,
+    exp.JSONExtractScalar: _json,
+    exp.Like: _like,
+    exp.Literal: _literal,
+    exp.Null: _null,
+    exp.Paren: _paren,
+    exp.StrPosition: _position,
+    exp.Substring: _substring,
+    exp.Trim: _trim,
+}

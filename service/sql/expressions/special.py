@@ -1,0 +1,200 @@
+"""Bind the functions of a view that depend on more than the types of their arguments: NULLs, units, literals."""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from service.domain.errors import Invalid
+from service.protocol.columns import ColumnType, TypeName
+from service.sql.expressions.casts import cast
+from service.sql.expressions.comparing import compared
+from service.sql.expressions.typed import (
+    DOUBLE,
+    INSTANTS,
+    INTEGER,
+    INTEGERS,
+    NUMERIC,
+    TEXT,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    Typed,
+    coerced,
+    common,
+    digits,
+    numeric,
+    widest,
+)
+
+UNITS_OF_TRUNC: Final = frozenset({"second", "minute", "hour", "day", "week", "month", "quarter", "year"})
+# Each field's Spark SQL, and a decimal with room for its digits before and after the point.
+_FIELDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "year": ("extract(YEAR FROM {0})", "decimal(10,0)"),
+        "isoyear": ("extract(YEAROFWEEK FROM {0})", "decimal(10,0)"),
+        "quarter": ("extract(QUARTER FROM {0})", "decimal(10,0)"),
+        "month": ("extract(MONTH FROM {0})", "decimal(10,0)"),
+        "week": ("extract(WEEK FROM {0})", "decimal(10,0)"),
+        "day": ("extract(DAY FROM {0})", "decimal(10,0)"),
+        "doy": ("extract(DOY FROM {0})", "decimal(10,0)"),
+        # Sunday is 1 in Spark's week and 0 in Postgres's. Monday is 1 in the ISO week of both.
+        "dow": ("extract(DAYOFWEEK FROM {0}) - 1", "decimal(10,0)"),
+        "isodow": ("extract(DAYOFWEEK_ISO FROM {0})", "decimal(10,0)"),
+    }
+)
+_CLOCK_FIELDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "hour": ("extract(HOUR FROM {0})", "decimal(10,0)"),
+        "minute": ("extract(MINUTE FROM {0})", "decimal(10,0)"),
+        "second": ("extract(SECOND FROM {0})", "decimal(8,6)"),
+        "epoch": ("cast(unix_micros(cast({0} as timestamp)) as decimal(20,0)) * 0.000001BD", "decimal(26,6)"),
+    }
+)
+
+
+def extract(field: str, value: Typed, position: int) -> Typed:
+    """Return EXTRACT(field FROM value), a numeric as in Postgres. Raises Invalid."""
+    if value.name not in INSTANTS:
+        raise Invalid(f"extract from {value.shown} is not supported in a view", position=position)
+    fields = _FIELDS if value.name is TypeName.DATE else {**_FIELDS, **_CLOCK_FIELDS}
+    if field not in fields:
+        raise Invalid(f'unit "{field}" is not supported for type {value.shown} in a view', position=position)
+    spark, kind = fields[field]
+    return Typed(f"cast({spark.format(value.sql)} as {kind})", ColumnType.parse(kind), position)
+
+
+def _coalesce(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+    if not arguments:
+        raise Invalid(f"{name} needs an argument", position=position)
+    kind = common(arguments, name.upper())
+    if name in ("greatest", "least"):
+        require_ordered(kind, name, position)
+    if len(arguments) == 1:
+        # Spark's greatest and least need at least two arguments.
+        arguments = [arguments[0], arguments[0]]
+    listed = ", ".join(coerced(value, kind).sql for value in arguments)
+    return Typed(f"{name}({listed})", kind, position)
+
+
+def _nullif(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+    _count(name, arguments, 2, position)
+    kind = widest(arguments, "NULLIF")
+    require_ordered(kind, name, position)
+    first = coerced(arguments[0], kind) if arguments[0].type is None else arguments[0]
+    second = coerced(arguments[1], kind)
+    equal = compared("=", coerced(first, kind), second, kind)
+    return Typed(f"(case when {equal} then NULL else {first.sql} end)", first.type, position)
+
+
+def _concat(_: str, arguments: Sequence[Typed], position: int) -> Typed:
+    if not arguments:
+        raise Invalid("function concat() does not exist", position=position)
+    # Postgres's concat skips NULLs; Spark's returns NULL.
+    listed = ", ".join(f"coalesce({_as_text(value)}, '')" for value in arguments)
+    return Typed(f"concat({listed})", TEXT, position)
+
+
+def _concat_ws(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+    if len(arguments) < 2:
+        raise Invalid(f"function {name} needs a separator and a value", position=position)
+    listed = ", ".join(_as_text(value) for value in arguments)
+    return Typed(f"concat_ws({listed})", TEXT, position)
+
+
+def _date_part(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+    _count(name, arguments, 2, position)
+    found = extract(_unit(name, arguments[0]), arguments[1], position)
+    return Typed(f"cast({found.sql} as double)", DOUBLE, position)
+
+
+def _date_trunc(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+    _count(name, arguments, 2, position)
+    unit, value = _unit(name, arguments[0]), arguments[1]
+    if unit not in UNITS_OF_TRUNC:
+        raise Invalid(f'unit "{unit}" is not supported by date_trunc in a view', position=arguments[0].position)
+    if value.name not in INSTANTS:
+        raise Invalid(f"function date_trunc(unknown, {value.shown}) does not exist", position=position)
+    # Spark returns an instant for every type. In Postgres a date becomes one as well.
+    kind = TIMESTAMP if value.name is TypeName.TIMESTAMP else TIMESTAMPTZ
+    return Typed(f"cast(date_trunc('{unit}', {value.sql}) as {kind.spark})", kind, position)
+
+
+def _round(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+    _count(name, arguments, 2, position)
+    value, wanted = arguments
+    if value.name not in (*INTEGERS, TypeName.NUMERIC):
+        raise Invalid(f"function round({value.shown}, integer) does not exist", position=position)
+    count = wanted.sql.strip("()")
+    if wanted.type != INTEGER or not count.removeprefix("-").isdigit() or abs(int(count)) > 38:
+        raise Invalid("round takes a literal number of digits in a view", position=wanted.position)
+    exact = coerced(value, NUMERIC)
+    assert exact.type is not None
+    whole, scale = digits(exact.type)
+    # Rounding may carry into one more digit.
+    kind = numeric(max(whole, -int(count)) + 1, min(scale, max(int(count), 0)))
+    return Typed(f"round({exact.sql}, {count})", kind, position)
+
+
+def _array_length(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+    _count(name, arguments, 2, position)
+    array = _array(name, arguments[0])
+    if arguments[1].sql != "1":
+        raise Invalid("arrays have one dimension: array_length(x, 1)", position=arguments[1].position)
+    return Typed(f"nullif(cardinality({array.sql}), 0)", INTEGER, position)
+
+
+def _cardinality(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+    _count(name, arguments, 1, position)
+    return Typed(f"cardinality({_array(name, arguments[0]).sql})", INTEGER, position)
+
+
+_UNORDERED: Final = (TypeName.JSONB, TypeName.INTERVAL)
+
+
+def require_ordered(kind: ColumnType, what: str, position: int) -> None:
+    """Raise Invalid for a type whose values Spark cannot compare as Postgres does."""
+    if kind.array or kind.name in _UNORDERED:
+        raise Invalid(f"{what}: values of type {kind} cannot be compared in a view", position=position)
+
+
+def _count(name: str, arguments: Sequence[Typed], count: int, position: int) -> None:
+    if len(arguments) != count:
+        types = ", ".join(argument.shown for argument in arguments)
+        raise Invalid(f"function {name}({types}) does not exist", position=position)
+
+
+def _as_text(value: Typed) -> str:
+    if value.name is TypeName.BOOLEAN:
+        # Postgres's concat prints a boolean as psql does, not as a cast does.
+        return f"(case when {value.sql} then 't' when not {value.sql} then 'f' end)"
+    return cast(value, TEXT, value.position).sql
+
+
+def _unit(name: str, value: Typed) -> str:
+    if value.type is not None or value.literal is None:
+        raise Invalid(f"{name} takes its unit as a literal in a view", position=value.position)
+    return value.literal.strip().lower()
+
+
+def _array(name: str, value: Typed) -> Typed:
+    if value.type is None or not value.type.array:
+        raise Invalid(f"function {name}({value.shown}) does not exist", position=value.position)
+    return value
+
+
+Special = Callable[[str, Sequence[Typed], int], Typed]
+SPECIAL: Final[Mapping[tuple[str, int | None], Special]] = MappingProxyType(
+    {
+        ("array_length", None): _array_length,
+        ("cardinality", None): _cardinality,
+        ("coalesce", None): _coalesce,
+        ("concat", None): _concat,
+        ("concat_ws", None): _concat_ws,
+        ("date_part", None): _date_part,
+        ("date_trunc", None): _date_trunc,
+        ("greatest", None): _coalesce,
+        ("least", None): _coalesce,
+        ("nullif", None): _nullif,
+        ("round", 2): _round,
+    }
+)
+"""The binders by name and number of arguments; None is any number."""

@@ -1,0 +1,1 @@
+"""The statements there are: what each says, as a value, and how it is read."""

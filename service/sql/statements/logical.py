@@ -1,0 +1,47 @@
+"""Parse CREATE VIEW, a query with a name, and find the relations that it reads. Postgres interprets the query."""
+
+from collections.abc import Mapping
+
+from service.domain.errors import Invalid
+from service.sql.statements.ast import CreateView
+from service.sql.statements.select import check_query, named_relations, query_tree
+from service.sql.text.cursor import SCHEMA, Cursor
+from service.sql.text.tokens import syntax_error
+from service.sql.text.tree import Tree, identifier
+
+
+def parse_create_logical_view(cursor: Cursor) -> CreateView:
+    """Parse the rest of CREATE VIEW. Raises Invalid."""
+    if_not_exists = cursor.accept("if", "not", "exists")
+    name = cursor.relation()
+    if cursor.token.is_symbol("("):
+        raise Invalid("a column list is not supported: name the columns in the query", position=cursor.token.position)
+    if cursor.token.is_word("with"):
+        raise Invalid("a view takes no options", position=cursor.token.position)
+    cursor.expect("as")
+    tokens = cursor.rest
+    if not (tokens[0].is_symbol("(") or tokens[0].is_word("select", "with", "values", "table")):
+        raise syntax_error(tokens[0])
+    check_query(tokens)
+    tree = query_tree(cursor.text, tokens)
+    if tree is None:
+        message = "what the query reads cannot be told: a view takes plainer SQL than a SELECT by itself"
+        raise Invalid(message, position=tokens[0].position)
+    text = cursor.text[tokens[0].start : tokens[-1].start]
+    return CreateView(name, if_not_exists, tree, text, _reads(tree), cursor.text.strip())
+
+
+def query_reads(tree: Tree) -> frozenset[str]:
+    """Return the names of the relations that a query reads."""
+    return frozenset(identifier(table.this) for table in named_relations(tree.root))
+
+
+def _reads(tree: Tree) -> Mapping[str, int]:
+    places: dict[str, int] = {}
+    for table in named_relations(tree.root):
+        schema = table.args.get("db")
+        if schema is not None and identifier(schema) != SCHEMA:
+            message = f'a view reads relations of "{SCHEMA}", not of "{identifier(schema)}"'
+            raise Invalid(message, position=tree.position(schema))
+        places.setdefault(identifier(table.this), tree.position(table))
+    return places

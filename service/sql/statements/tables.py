@@ -1,0 +1,191 @@
+"""Parse CREATE TABLE to columns and a key, and make a relation of them.
+
+A clause that tidefill would not enforce is refused.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from service.domain.errors import Invalid
+from service.protocol.columns import Column, ColumnType, KeyColumn, TypeName
+from service.protocol.ids import RelationId
+from service.protocol.relation import ROW_ID, VNODE_COUNT_DEFAULT, Relation, RelationKind
+from service.sql.statements.ast import CreateTable, CreateTableFrom
+from service.sql.statements.follow import follows, parse_follow
+from service.sql.text.cursor import Cursor, checked_column
+from service.sql.text.options import read_options, vnode_count
+from service.sql.text.tokens import TokenKind, syntax_error
+
+UNBOUND: Final = RelationId(0)
+"""A placeholder until the catalog assigns an id to the stored relation."""
+
+_REFUSED: Final = {
+    "default": "DEFAULT is not supported: give the value in the INSERT",
+    "check": "CHECK is not supported: tidefill keeps no constraint but the primary key and NOT NULL",
+    "references": "REFERENCES is not supported: tidefill keeps no constraint but the primary key and NOT NULL",
+    "foreign": "FOREIGN KEY is not supported: tidefill keeps no constraint but the primary key and NOT NULL",
+    "unique": "UNIQUE is not supported: tidefill keeps no constraint but the primary key and NOT NULL",
+    "exclude": "EXCLUDE is not supported: tidefill keeps no constraint but the primary key and NOT NULL",
+    "generated": "GENERATED is not supported: compute the value in the INSERT or in a materialized view",
+    "collate": "COLLATE is not supported: text is ordered by its bytes",
+    "constraint": "named constraints are not supported: leave the name out",
+    "like": "LIKE is not supported: name the columns",
+    "watermark": "WATERMARK is not supported",
+}
+
+
+@dataclass(slots=True)
+class _Table:
+    columns: list[Column] = field(default_factory=list[Column])
+    key: list[tuple[KeyColumn, int]] = field(default_factory=list[tuple[KeyColumn, int]])
+    keyed: bool = False
+
+
+def parse_create_table(cursor: Cursor) -> CreateTable | CreateTableFrom:
+    """Parse the rest of CREATE TABLE. Raises Invalid."""
+    if_not_exists = cursor.accept("if", "not", "exists")
+    name, table = cursor.relation(), _Table()
+    if cursor.token.is_word("as"):
+        raise Invalid("CREATE TABLE AS is not supported: create the table, then INSERT", position=cursor.token.position)
+    cursor.expect_symbol("(")
+    if cursor.accept_symbol("*"):
+        cursor.expect_symbol(")")
+        return parse_follow(cursor, name, None, (), if_not_exists=if_not_exists)
+    _element(cursor, table)
+    while cursor.accept_symbol(","):
+        _element(cursor, table)
+    cursor.expect_symbol(")")
+    if follows(cursor):
+        return parse_follow(cursor, name, *_keyed(table), if_not_exists=if_not_exists)
+    vnode_count = _vnode_count(cursor)
+    for word in ("append", "partition", "inherits", "using", "tablespace", "as"):
+        if cursor.token.is_word(word):
+            raise Invalid(f"{word.upper()} is not supported in CREATE TABLE", position=cursor.token.position)
+    cursor.expect_end()
+    columns, key = _keyed(table)
+    return CreateTable(name, columns, key, if_not_exists, vnode_count)
+
+
+def table_relation(statement: CreateTable) -> Relation:
+    """Return the relation that a statement describes. A table without a primary key gets its hidden `_row_id`."""
+    columns, key = statement.columns, statement.key
+    if not key:
+        hidden = Column(name=ROW_ID, type=ColumnType(TypeName.BIGINT), nullable=False, hidden=True)
+        columns, key = (*columns, hidden), (KeyColumn(name=ROW_ID),)
+    return Relation(
+        id=UNBOUND,
+        name=statement.name,
+        kind=RelationKind.TABLE,
+        columns=columns,
+        key=key,
+        vnode_count=statement.vnode_count or VNODE_COUNT_DEFAULT,
+    )
+
+
+def _element(cursor: Cursor, table: _Table) -> None:
+    place = cursor.token.position
+    if cursor.accept("primary", "key"):
+        _declare_key(table, place)
+        cursor.expect_symbol("(")
+        table.key.append(_key_column(cursor))
+        while cursor.accept_symbol(","):
+            table.key.append(_key_column(cursor))
+        cursor.expect_symbol(")")
+    else:
+        _refuse(cursor)
+        _column(cursor, table)
+
+
+def _column(cursor: Cursor, table: _Table) -> None:
+    place = cursor.token.position
+    name = checked_column(cursor.name(), place)
+    if any(column.name == name for column in table.columns):
+        raise Invalid(f'column "{name}" specified more than once', position=place)
+    kind, nullable = _type(cursor), True
+    while not cursor.token.is_symbol(",", ")"):
+        constraint = cursor.token.position
+        if cursor.accept("not", "null"):
+            nullable = False
+        elif cursor.accept("primary", "key"):
+            _declare_key(table, constraint)
+            table.key.append((KeyColumn(name=name), place))
+        elif not cursor.accept("null"):
+            _refuse(cursor)
+            raise syntax_error(cursor.token)
+    table.columns.append(Column(name=name, type=kind, nullable=nullable))
+
+
+def _type(cursor: Cursor) -> ColumnType:
+    """Read a type: words, an optional parenthesis, any number of `[]`. Raises Invalid."""
+    start = cursor.token
+    if start.kind is not TokenKind.NAME or start.value in {"not", "null", "primary", *_REFUSED}:
+        raise syntax_error(start)
+    cursor.advance()
+    words = start.value + _words(cursor)
+    if cursor.token.is_symbol("("):
+        while not cursor.before.is_symbol(")"):
+            if cursor.token.kind is TokenKind.END:
+                raise syntax_error(cursor.token)
+            words += cursor.advance().text
+        words += _words(cursor)
+    while cursor.token.is_symbol("[", "]"):
+        words += cursor.advance().text
+    try:
+        return ColumnType.parse(words)
+    except ValueError as error:
+        raise Invalid(str(error), position=start.position) from None
+
+
+def _words(cursor: Cursor) -> str:
+    words = ""
+    while cursor.token.is_word("precision", "varying", "with", "without", "time", "zone"):
+        words += f" {cursor.advance().value}"
+    return words
+
+
+def _key_column(cursor: Cursor) -> tuple[KeyColumn, int]:
+    place = cursor.token.position
+    name = cursor.name()
+    descending = cursor.accept("desc")
+    if not descending:
+        cursor.accept("asc")
+    if cursor.token.is_word("nulls"):
+        raise Invalid("NULLS FIRST/LAST is not supported: a key has no NULL", position=cursor.token.position)
+    return KeyColumn(name=name, descending=descending), place
+
+
+def _declare_key(table: _Table, place: int) -> None:
+    if table.keyed:
+        raise Invalid("multiple primary keys are not allowed", position=place)
+    table.keyed = True
+
+
+def _keyed(table: _Table) -> tuple[tuple[Column, ...], tuple[KeyColumn, ...]]:
+    types = {column.name: column.type for column in table.columns}
+    seen: set[str] = set()
+    for part, place in table.key:
+        if part.name not in types:
+            raise Invalid(f'column "{part.name}" named in key does not exist', position=place)
+        if part.name in seen:
+            raise Invalid(f'column "{part.name}" appears twice in primary key constraint', position=place)
+        seen.add(part.name)
+        if reason := types[part.name].why_not_a_key:
+            raise Invalid(f'column "{part.name}" cannot be part of a primary key: {reason}', position=place)
+    columns = tuple(
+        column.model_copy(update={"nullable": False}) if column.name in seen else column for column in table.columns
+    )
+    return columns, tuple(part for part, _ in table.key)
+
+
+def _refuse(cursor: Cursor) -> None:
+    if cursor.token.kind is TokenKind.NAME and (reason := _REFUSED.get(cursor.token.value)):
+        raise Invalid(reason, position=cursor.token.position)
+
+
+def _vnode_count(cursor: Cursor) -> int | None:
+    if not cursor.accept("with"):
+        return None
+    options = read_options(cursor, known=frozenset({"vnode_count"}))
+    if "vnode_count" not in options:
+        return None
+    return vnode_count(options["vnode_count"])

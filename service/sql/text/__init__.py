@@ -1,0 +1,1 @@
+"""A statement's text: tokens, options, and the tree of a query. sqlglot lives here."""

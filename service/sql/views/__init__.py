@@ -1,0 +1,1 @@
+"""The binder of materialized views: scans, keys, backfill order, and what the state store may compute."""

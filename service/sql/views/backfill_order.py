@@ -1,0 +1,91 @@
+"""Parse and bind `backfill_order = DEFAULT | NONE | AUTO | FIXED(a -> b, ...)`, over names of relations.
+
+AUTO would read the other sides of a join before the left-most one. A query of scans and unions has no join, so all
+values but FIXED mean the same: no edges.
+"""
+
+from collections.abc import Collection, Sequence
+from graphlib import CycleError, TopologicalSorter
+
+from service.domain.errors import Invalid, NotFound
+from service.sql.statements.ast import BackfillOrder, OrderedName
+from service.sql.text.cursor import SCHEMA, Cursor
+from service.sql.text.tokens import Token, TokenKind, syntax_error
+
+Edges = tuple[tuple[str, str], ...]
+"""Names of relations, as (before, after); each edge once."""
+
+
+def parse_order(tokens: Sequence[Token]) -> BackfillOrder:
+    """Return the backfill order that an option's value means. Raises Invalid."""
+    cursor = Cursor("", (*tokens, Token(TokenKind.END, "", "", tokens[-1].end, tokens[-1].end)))
+    if cursor.accept("default") or cursor.accept("none") or cursor.accept("auto"):
+        cursor.expect_end()
+        return BackfillOrder()
+    cursor.expect("fixed")
+    cursor.expect_symbol("(")
+    edges = [_edge(cursor)]
+    while cursor.accept_symbol(","):
+        edges.append(_edge(cursor))
+    cursor.expect_symbol(")")
+    cursor.expect_end()
+    return BackfillOrder(tuple(edges))
+
+
+def bind_order(order: BackfillOrder, used: Collection[str], relations: Collection[str]) -> Edges:
+    """Return the edges of an order over a query that scans the relations `used`.
+
+    Raises NotFound and Invalid. The checks have RisingWave's order: bind, used in query, cycle.
+    """
+    names = [name for edge in order.edges for name in edge]
+    for one in names:
+        if one.name not in relations:
+            shown = f"{SCHEMA}.{one.name}" if one.qualified else one.name
+            what = "table or source" if one.qualified else "table"
+            raise NotFound(f'{what} "{shown}" does not exist', kind="relation", position=one.position)
+    for one in names:
+        if one.name not in used:
+            message = f"Table or source '{one.typed}' specified in backfill_order is not used in the query"
+            raise Invalid(message, position=one.position)
+    edges = tuple(dict.fromkeys((before.name, after.name) for before, after in order.edges))
+    if not _acyclic(edges):
+        raise Invalid("Backfill order strategy has a cycle", position=names[0].position)
+    return edges
+
+
+def dot(edges: Edges) -> tuple[str, ...]:
+    """Return the order as lines of Graphviz's language, in an order that depends on the edges only."""
+    arrows = sorted(f"{_vertex(before)} -> {_vertex(after)};" for before, after in edges)
+    return ("digraph G {", *(f"  {arrow}" for arrow in arrows), "}")
+
+
+def _vertex(name: str) -> str:
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{SCHEMA}.{escaped}"'
+
+
+def _acyclic(edges: Edges) -> bool:
+    graph: TopologicalSorter[str] = TopologicalSorter()
+    for before, after in edges:
+        graph.add(after, before)
+    try:
+        graph.prepare()
+    except CycleError:
+        return False
+    return True
+
+
+def _edge(cursor: Cursor) -> tuple[OrderedName, OrderedName]:
+    before = _name(cursor)
+    dash = cursor.expect_symbol("-")
+    arrow = cursor.expect_symbol(">")
+    if arrow.start != dash.end:
+        raise syntax_error(dash)
+    return before, _name(cursor)
+
+
+def _name(cursor: Cursor) -> OrderedName:
+    first = cursor.token
+    name, last = cursor.relation(), cursor.before
+    typed = first.text if last is first else f"{first.text}.{last.text}"
+    return OrderedName(name, typed, first.position, qualified=last is not first)
