@@ -4,7 +4,7 @@ A job has its backfill parallelism, if one was set, until it is created, and its
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
@@ -13,6 +13,10 @@ from service.domain.errors import Invalid
 
 ACTORS_MAX: Final = 1 << 15
 """No relation has more vnodes, and every actor needs one."""
+POSITIONS_MAX: Final = 1 << 18
+"""Positions of a job, one for each vnode of each scan: eight relations with as many vnodes as possible, or a thousand
+with the default number. A barrier carries all positions of a job that is being created, in one document.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,16 @@ def check_vnodes(parallelism: Parallelism | None, vnode_count: int, *, backfill:
     if isinstance(parallelism, Fixed) and parallelism.actors > vnode_count:
         of = "backfill parallelism" if backfill else "parallelism"
         raise Invalid(f"specified {of} {parallelism.actors} should not exceed max parallelism {vnode_count}")
+
+
+def check_positions(vnode_counts: Collection[int]) -> None:
+    """Raise Invalid if the scans of a view, one for each of these counts, have too many positions together."""
+    positions = sum(vnode_counts)
+    if positions > POSITIONS_MAX:
+        raise Invalid(
+            f"the view has {len(vnode_counts)} scans of {positions} vnodes together, and may have {POSITIONS_MAX}: "
+            "read fewer relations in one view, or create the tables with a smaller vnode_count"
+        )
 
 
 def normal(session: Mapping[str, str], kind: str) -> Parallelism:

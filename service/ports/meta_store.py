@@ -42,10 +42,11 @@ from service.protocol.ids import (
     RelationId,
     RequestId,
     Term,
+    Vnode,
     WorkerId,
 )
 from service.protocol.mutation import Mutation
-from service.protocol.plan import FragmentKind, JobPlan
+from service.protocol.plan import FragmentKind, JobPlan, VnodePosition
 from service.protocol.report import ActorReport, Collected, Failed
 from service.protocol.request import Analyzed, Rejected, Request, Verified
 
@@ -262,6 +263,10 @@ class Fragments(Protocol):
 
     async def job_of(self, fragments: Collection[FragmentId]) -> Mapping[FragmentId, tuple[JobId, FragmentKind]]:
         """Return the job and kind of each fragment that exists."""
+        ...
+
+    async def positions(self, fragment: FragmentId) -> Mapping[Vnode, VnodePosition]:
+        """Return the positions of a scan, also of a finished one. A vnode without one has not started."""
         ...
 
     async def release(self, fragments: Collection[FragmentId]) -> None:

@@ -9,7 +9,7 @@ from service.protocol.cdc import CdcScan
 from service.protocol.columns import ComputedColumn
 from service.protocol.ids import ActorId, Count, EpochField, FragmentId, JobId, Vnode
 from service.protocol.relation import Relation
-from service.protocol.vnodes import VNODE_MAX, Runs
+from service.protocol.vnodes import VNODE_MAX, Runs, vnodes_of
 
 
 class _Value(BaseModel):
@@ -79,6 +79,18 @@ class ActorPlan(_Value):
     id: ActorId
     vnodes: Runs
     positions: tuple[VnodePosition, ...] = ()
+    rows: Count = 0
+    """The upstream rows that the actor of a finished scan has read. Its positions are left out."""
+
+    def completed(self) -> Self:
+        """Return the actor of a finished scan with its positions. The rows are divided evenly between its vnodes."""
+        owned = vnodes_of(self.vnodes)
+        each, more = divmod(self.rows, len(owned))
+        done = PositionState.COMPLETED
+        positions = (
+            VnodePosition(vnode=vnode, state=done, rows=each + (place < more)) for place, vnode in enumerate(owned)
+        )
+        return self.model_copy(update={"positions": tuple(positions)})
 
 
 class Pushdown(_Value):
@@ -127,11 +139,18 @@ class _HistoryScan(_Fragment):
     """A fragment that reads history. It has positions, progress and a limit.
 
     `rate_limit` is in rows per second and actor; None is unlimited and 0 is paused. `waiting` is True while the
-    fragment waits for its place in the backfill order.
+    fragment waits for its place in the backfill order. `finished` is True if every vnode is completed and the positions
+    are left out, so that a plan does not grow with the history of the service.
     """
 
     rate_limit: int | None = Field(default=None, ge=0)
     waiting: bool = False
+    finished: bool = False
+
+    @property
+    def positioned(self) -> tuple[ActorPlan, ...]:
+        """The actors with all their positions."""
+        return tuple(actor.completed() for actor in self.actors) if self.finished else self.actors
 
 
 class TableScanPlan(_HistoryScan):

@@ -12,8 +12,9 @@ from service.domain.progress import ScanProgress
 from service.ports.limits import Held
 from service.ports.meta_store import Stores
 from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, GraphId, JobId, RelationId
-from service.protocol.plan import FragmentKind, ScanType
+from service.protocol.plan import ActorPlan, FragmentKind, PositionState, ScanType, TableScanPlan
 from service.protocol.relation import RelationKind
+from service.protocol.vnodes import vnodes_of
 from tests.support.meta_store import (
     LEASE,
     NOW,
@@ -389,6 +390,37 @@ async def test_what_a_dropped_or_finished_scan_still_reports_is_ignored(stores: 
     assert (progress.rows, progress.finished) == (10, True)
     assert entry is not None
     assert entry.key_count == 2
+
+
+async def test_the_plan_of_a_finished_scan_leaves_its_positions_out_and_keeps_its_rows(stores: Stores) -> None:
+    """I11: whoever needs them gets a completed position for every vnode, also after a rescale."""
+    _, view = await table_and_view(stores)
+    scan = await scan_of(stores, view.id)
+    read = [done(vnode, rows=vnode) for vnode in range(8)]
+    halves = zip(scan.actors, (read[:4], read[4:]), strict=True)
+    told = [report(actor.id, scan.id, sum(at.rows for at in half), *half) for actor, half in halves]
+    ended = [report(one.actor, scan.id, one.rows, finished=True) for one in told]
+    async with stores.begin() as tx:
+        await tx.fragments.record([collected(10, *told)], now=NOW)
+        assert [len(actor.positions) for actor in (await tx.jobs.plans([view.id]))[0].fragments[0].actors] == [4, 4]
+        await tx.fragments.record([collected(20, *ended)], now=NOW)
+        (plan,) = await tx.jobs.plans([view.id])
+        assert list((await tx.fragments.positions(scan.id)).values()) == read
+        ids = await tx.actors.reserve(3)
+        rescaled = [
+            ActorPlan(id=one, vnodes=runs) for one, runs in zip(ids, (((0, 1),), ((2, 2),), ((3, 7),)), strict=True)
+        ]
+        await tx.actors.replace({scan.id: rescaled})
+        (after,) = await tx.jobs.plans([view.id])
+    for found, rows in ((plan, [6, 22]), (after, [1, 2, 25])):
+        finished = found.fragments[0]
+        assert isinstance(finished, TableScanPlan)
+        assert finished.finished
+        assert [(actor.positions, actor.rows) for actor in finished.actors] == [((), one) for one in rows]
+        assert [sum(at.rows for at in actor.positions) for actor in finished.positioned] == rows
+        owned = [vnode for actor in finished.actors for vnode in vnodes_of(actor.vnodes)]
+        assert [at.vnode for actor in finished.positioned for at in actor.positions] == owned
+        assert {at.state for actor in finished.positioned for at in actor.positions} == {PositionState.COMPLETED}
 
 
 async def test_rate_limits_reach_the_plan(stores: Stores) -> None:

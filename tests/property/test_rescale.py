@@ -7,13 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.protocol.ids import ActorId, FragmentId, Vnode
-from service.protocol.plan import ActorPlan, PositionState, VnodePosition
+from service.protocol.plan import ActorPlan, PositionState, ScanType, Stateless, TableScanPlan, VnodePosition
 from service.protocol.vnodes import Runs, runs_of, vnodes_of
+from tests.support.state_store import relation
 from workers.backfill.budget import Budget
 from workers.backfill.positions import Positions, redistributed
 from workers.backfill.scan import ActorState, ScanState
 
 VNODES = 12
+UPSTREAM = relation(1, "t")
+SCAN = TableScanPlan(
+    id=FragmentId(1),
+    actors=(),
+    upstream=UPSTREAM,
+    query=Stateless(projection=("id",)),
+    scan_type=ScanType.ARRANGEMENT_BACKFILL,
+)
 KEYS = st.tuples(st.none() | st.text(max_size=3))
 
 
@@ -95,6 +104,21 @@ def test_what_was_not_told_yet_is_told_by_the_new_owner(
 def test_a_layout_that_is_not_the_same_vnodes_is_no_rescale(after: list[Runs]) -> None:
     with pytest.raises(AssertionError):
         redistributed([Positions(((0, 1),)), Positions(((2, 3),))], after)
+
+
+@given(owners(), owners(), st.data())
+def test_a_finished_scan_whose_positions_were_left_out_loses_nothing(
+    before: list[Runs], after: list[Runs], data: st.DataObject
+) -> None:
+    """I11: it is as finished as it was, with as many rows, and so it is after a rescale."""
+    rows = data.draw(st.lists(st.integers(0, 1_000_000), min_size=len(before), max_size=len(before)))
+    actors = tuple(ActorPlan(id=ActorId(n), vnodes=runs, rows=rows[n]) for n, runs in enumerate(before))
+    plan = SCAN.model_copy(update={"actors": actors, "finished": True})
+    scan = ScanState.of(plan, now=0.0)
+    assert (scan.finished, [actor.positions.rows for actor in scan.actors]) == (True, rows)
+    assert not scan.may_read(paused=False)
+    scan.rescale([ActorPlan(id=ActorId(n), vnodes=runs) for n, runs in enumerate(after)], now=1.0)
+    assert (scan.finished, sum(actor.positions.rows for actor in scan.actors)) == (True, sum(rows))
 
 
 def test_new_actors_take_the_present_limit_and_start_with_empty_buckets() -> None:

@@ -280,12 +280,14 @@ class FakeJobs:
             self.tables.positions.put(one, done)
 
     def _fragment(self, row: FragmentRow) -> FragmentPlan:
-        positions = self.tables.positions.get(row.id, {})
+        finished = row.kind is FragmentKind.STREAM_SCAN and self.tables.scans[row.id].finished
+        positions = {} if finished else self.tables.positions.get(row.id, {})
         actors = tuple(
             ActorPlan(
                 id=actor.id,
                 vnodes=actor.runs,
                 positions=tuple(positions[vnode] for vnode in vnodes_of(actor.runs) if vnode in positions),
+                rows=actor.rows if finished else 0,
             )
             for actor in self.tables.of_fragment(row.id)
         )
@@ -301,6 +303,7 @@ class FakeJobs:
                     actors=actors,
                     rate_limit=row.rate_limit,
                     waiting=row.waiting,
+                    finished=finished,
                     upstream=self.tables.relations[row.upstream].relation,
                     query=row.query,
                     scan_type=row.scan_type,
@@ -399,6 +402,9 @@ class FakeFragments:
 
     async def scans(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ScanProgress]]:
         return {one: self._scans(one) for one in jobs}
+
+    async def positions(self, fragment: FragmentId) -> Mapping[Vnode, VnodePosition]:
+        return self.tables.positions.get(fragment, {})
 
     async def order(self, job: JobId) -> Sequence[tuple[str, str]]:
         names = {one: row.relation.name for one, row in self.tables.relations.items()}

@@ -42,7 +42,8 @@ class ScanState:
         """Build the state from stored positions; buckets start empty."""
         one_by_one = isinstance(plan, SourceScanPlan) or plan.scan_type is ScanType.BACKFILL
         block_vnodes = ONE_VNODE if one_by_one else BLOCK_VNODES
-        return cls(plan.id, [_actor(actor, plan.rate_limit, block_vnodes, now) for actor in plan.actors], plan.waiting)
+        actors = [_actor(actor, plan.rate_limit, block_vnodes, now) for actor in plan.positioned]
+        return cls(plan.id, actors, plan.waiting)
 
     def throttle(self, limit: int | None, *, now: float) -> None:
         """Replace the limit of every actor."""

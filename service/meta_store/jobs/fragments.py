@@ -33,7 +33,7 @@ from service.domain.job import IN_GRAPH, JobState
 from service.domain.order import OrderedScan, awaited
 from service.domain.progress import ScanProgress, advanced
 from service.meta_store.documents import among, recordset, stored_text
-from service.meta_store.jobs.plans import read_actors
+from service.meta_store.jobs.plans import read_actors, read_positions
 from service.meta_store.schema.core import OPEN, actor, backfill_position, job, relation, scan_progress
 from service.meta_store.schema.core import fragment as fragment_table
 from service.meta_store.schema.core import job as job_table
@@ -122,6 +122,9 @@ class PostgresFragments:
         for row in rows.all():
             of_job[JobId(row.job)].append(row)
         return {one: _scans(scans) for one, scans in of_job.items()}
+
+    async def positions(self, fragment: FragmentId) -> Mapping[Vnode, VnodePosition]:
+        return (await read_positions(self._connection, [fragment])).get(fragment, {})
 
     async def order(self, job: JobId) -> Sequence[tuple[str, str]]:
         edges = (

@@ -8,14 +8,22 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import TypeAdapter
-from sqlalchemy import Row, Select, Text, cast, func, select
+from sqlalchemy import Row, Select, Text, and_, cast, func, select
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.job import JobState
 from service.meta_store.documents import among, text_of
 from service.meta_store.relations import read_relations
-from service.meta_store.schema.core import actor, backfill_position, fragment, job, relation, snapshot_backfill
+from service.meta_store.schema.core import (
+    actor,
+    backfill_position,
+    fragment,
+    job,
+    relation,
+    scan_progress,
+    snapshot_backfill,
+)
 from service.meta_store.schema.sources import source
 from service.meta_store.sources.followed_tables import scan_of
 from service.protocol.ids import ActorId, FragmentId, JobId, Vnode
@@ -59,6 +67,7 @@ _FRAGMENTS: Final[Select[*tuple[Any, ...]]] = (
         fragment.c.source,
         fragment.c.cdc,
         fragment.c.broken,
+        and_(scan_progress.c.finished, fragment.c.kind == FragmentKind.STREAM_SCAN).label("finished"),
         relation.c.name.label("source_name"),
         source.c.slot,
         source.c.publication,
@@ -68,6 +77,7 @@ _FRAGMENTS: Final[Select[*tuple[Any, ...]]] = (
     )
     .outerjoin(source, source.c.relation == fragment.c.source)
     .outerjoin(relation, relation.c.id == fragment.c.source)
+    .outerjoin(scan_progress, scan_progress.c.fragment == fragment.c.id)
     .order_by(fragment.c.id)
 )
 
@@ -82,9 +92,8 @@ async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Se
     rows = (await connection.execute(_FRAGMENTS.where(among(fragment.c.job, jobs)))).all()
     needed = set(targets.values()) | {row.upstream for row in rows if row.upstream is not None}
     relations = await read_relations(connection, needed)
-    fragments = [row.id for row in rows]
-    actors = await read_actors(connection, fragments)
-    positions = await read_positions(connection, fragments)
+    actors = await read_actors(connection, [row.id for row in rows])
+    positions = await read_positions(connection, [row.id for row in rows if not row.finished])
     plans: dict[int, list[FragmentPlan]] = defaultdict(list)
     for row in rows:
         plans[row.job].append(_fragment(row, actors[row.id], positions.get(row.id, {}), relations))
@@ -147,7 +156,7 @@ def _fragment(
     positions: Mapping[Vnode, VnodePosition],
     relations: Mapping[int, Relation],
 ) -> FragmentPlan:
-    one, dealt = FragmentId(row.id), tuple(_actor(one, positions) for one in actors)
+    one, dealt = FragmentId(row.id), tuple(_actor(one, positions, finished=bool(row.finished)) for one in actors)
     match FragmentKind(row.kind):
         case FragmentKind.DML:
             return DmlPlan(id=one, actors=dealt)
@@ -157,6 +166,7 @@ def _fragment(
                 actors=dealt,
                 rate_limit=row.rate_limit,
                 waiting=row.waiting,
+                finished=bool(row.finished),
                 upstream=relations[row.upstream],
                 query=Stateless.model_validate_json(row.query),
                 scan_type=ScanType(row.scan_type),
@@ -166,7 +176,9 @@ def _fragment(
             return SourceScanPlan(id=one, actors=dealt, rate_limit=row.rate_limit, waiting=row.waiting, cdc=scan)
 
 
-def _actor(row: Row[*tuple[Any, ...]], positions: Mapping[Vnode, VnodePosition]) -> ActorPlan:
+def _actor(row: Row[*tuple[Any, ...]], positions: Mapping[Vnode, VnodePosition], *, finished: bool) -> ActorPlan:
     runs = runs_of_row(row)
+    if finished:
+        return ActorPlan(id=ActorId(row.id), vnodes=runs, rows=row.rows)
     own = tuple(positions[vnode] for vnode in vnodes_of(runs) if vnode in positions)
     return ActorPlan(id=ActorId(row.id), vnodes=runs, positions=own)

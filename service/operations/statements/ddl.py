@@ -6,7 +6,15 @@ from typing import Final
 
 from service.domain.adaptive import AUTO
 from service.domain.job import JobState
-from service.domain.parallelism import Parallelism, asked_vnodes, check_vnodes, for_backfill, normal, resolved
+from service.domain.parallelism import (
+    Parallelism,
+    asked_vnodes,
+    check_positions,
+    check_vnodes,
+    for_backfill,
+    normal,
+    resolved,
+)
 from service.domain.placement import blocks
 from service.domain.strategy import Strategy, check_serverless, check_tied, chosen
 from service.operations.commands.limits import asked_limit, first_limit
@@ -157,6 +165,7 @@ async def _plan(
         check_serverless(strategy, own_workers=world.own_workers)
     found = await _bound(world, statement)
     bound, relations = found.view, found.relations
+    check_positions([scan.upstream.vnode_count for scan in bound.scans])
     columns = [await worker_rpc.analyze(world, scan.upstream, scan.query, bound.names) for scan in bound.scans]
     relation = view_relation(bound, columns, statement.name)
     tied = strategy.scan_type is ScanType.BACKFILL

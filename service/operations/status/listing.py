@@ -53,6 +53,7 @@ from service.protocol.plan import (
     PositionState,
     SourceScanPlan,
     TableScanPlan,
+    VnodePosition,
 )
 from service.protocol.vnodes import vnodes_of
 
@@ -127,9 +128,9 @@ async def vnodes(world: World, wanted: FragmentId, *, after: int, limit: int) ->
     async with world.stores.begin() as tx:
         await check_scans(tx, [wanted])
         (owner, _) = (await tx.fragments.job_of([wanted]))[wanted]
-        plans = await tx.jobs.plans([owner])
+        plans, at = await tx.jobs.plans([owner]), await tx.fragments.positions(wanted)
     actors = [actor for plan in plans for one in plan.fragments if one.id == wanted for actor in one.actors]
-    found = sorted((view for actor in actors for view in _vnodes(actor)), key=lambda view: view.vnode)
+    found = sorted((view for actor in actors for view in _vnodes(actor, at)), key=lambda view: view.vnode)
     rest = [view for view in found if view.vnode >= after]
     following = str(rest[limit].vnode) if len(rest) > limit else None
     return VnodePage(tuple(rest[:limit]), following)
@@ -224,9 +225,7 @@ async def _fragments(tx: Transaction, owner: Job, scans: Sequence[ScanProgress])
 
 
 def _fragment(owner: JobId, plan: FragmentPlan, scan: ScanProgress | None, auto: AutoLimit | None) -> FragmentView:
-    actors = tuple(
-        ActorView(actor.id, actor.vnodes, _counts(actor, scanning=scan is not None)) for actor in plan.actors
-    )
+    actors = tuple(ActorView(actor.id, actor.vnodes, _counts(plan, actor)) for actor in plan.actors)
     return FragmentView(
         id=plan.id,
         job=owner,
@@ -261,8 +260,7 @@ def _upstream(plan: FragmentPlan) -> str | None:
             return f"{plan.cdc.external_schema}.{plan.cdc.external_table}"
 
 
-def _vnodes(actor: ActorPlan) -> Iterator[VnodeView]:
-    at = {position.vnode: position for position in actor.positions}
+def _vnodes(actor: ActorPlan, at: Mapping[Vnode, VnodePosition]) -> Iterator[VnodeView]:
     for vnode in vnodes_of(actor.vnodes):
         position = at.get(Vnode(vnode))
         if position is None:
@@ -271,10 +269,12 @@ def _vnodes(actor: ActorPlan) -> Iterator[VnodeView]:
             yield VnodeView(position.vnode, actor.id, position.state, position.key, position.rows)
 
 
-def _counts(actor: ActorPlan, *, scanning: bool) -> PositionCounts:
+def _counts(plan: FragmentPlan, actor: ActorPlan) -> PositionCounts:
+    owned = 0 if isinstance(plan, DmlPlan) else len(vnodes_of(actor.vnodes))
+    if not isinstance(plan, DmlPlan) and plan.finished:
+        return PositionCounts(0, 0, owned, actor.rows)
     in_progress = sum(position.state is PositionState.IN_PROGRESS for position in actor.positions)
     completed = sum(position.state is PositionState.COMPLETED for position in actor.positions)
-    owned = len(vnodes_of(actor.vnodes)) if scanning else 0
     rows = sum(position.rows for position in actor.positions)
     return PositionCounts(max(owned - in_progress - completed, 0), in_progress, completed, rows)
 

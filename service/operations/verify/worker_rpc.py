@@ -111,7 +111,7 @@ async def _epochs(tx: Transaction, job: Job) -> tuple[Epoch, Epoch]:
 
 
 def _scan(scan: TableScanPlan, *, whole: bool) -> VerifyScan:
-    positions = tuple(position for actor in scan.actors for position in actor.positions)
+    positions = tuple(position for actor in scan.positioned for position in actor.positions)
     return VerifyScan(upstream=scan.upstream, query=scan.query, positions=None if whole else positions)
 
 

@@ -15,7 +15,7 @@ from service.ports.records import NewJob
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, ActorId, CommandId, Epoch, FragmentId, JobId, RelationId, WorkerId
 from service.protocol.mutation import Add, Update
-from service.protocol.plan import FragmentPlan, VnodePosition
+from service.protocol.plan import FragmentPlan, TableScanPlan, VnodePosition
 from service.protocol.report import ActorReport
 from service.protocol.vnodes import Runs, vnodes_of
 from tests.support.leading import Leader, leading
@@ -86,7 +86,8 @@ async def stood(leader: Leader, job: JobId) -> tuple[list[Runs], list[VnodePosit
     scan = await scan_of(leader.stores, job)
     async with leader.stores.begin() as tx:
         (progress,) = (await tx.fragments.scans([job]))[job]
-    positions = sorted((one for actor in scan.actors for one in actor.positions), key=lambda one: one.vnode)
+        at = await tx.fragments.positions(scan.id)
+    positions = sorted(at.values(), key=lambda one: one.vnode)
     return [actor.vnodes for actor in scan.actors], positions, progress.rows
 
 
@@ -206,6 +207,9 @@ async def test_the_normal_parallelism_is_restored_once_it_is_created(leader: Lea
     assert len(layout(barrier, scan.id)) == 4
     layouts, positions, rows = await stood(leader, job)
     assert (len(layouts), len(positions), rows) == (4, 8, 400)
+    plan = await scan_of(leader.stores, job)
+    assert isinstance(plan, TableScanPlan)
+    assert [sum(one.rows for one in actor.positions) for actor in plan.positioned] == [100] * 4
     async with leader.stores.begin() as tx:
         left = (await tx.actors.unfinished([job]))[job]
     assert {actor.id for actor in (await scan_of(leader.stores, job)).actors}.isdisjoint(left)

@@ -34,7 +34,7 @@ from service.ports.snapshots import Snapshot
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, JobId, RelationId, Vnode, WorkerId
 from service.protocol.mutation import Add, Pause, Resume, Stop, Throttle
-from service.protocol.plan import FragmentPlan, PositionState, ScanType, VnodePosition
+from service.protocol.plan import FragmentPlan, PositionState, ScanType, TableScanPlan, VnodePosition
 from service.protocol.report import ActorReport, Collected, RelationReport
 from service.protocol.vnodes import vnodes_of
 from tests.support.http import StillClock
@@ -364,7 +364,10 @@ async def test_a_recovery_of_its_graph_goes_on_from_what_was_committed(life: Lif
     (plan,) = again.mutation.jobs
     assert plan.snapshot is not None
     assert plan.snapshot.consumed == consumed
-    assert len(plan.fragments[0].actors[0].positions) == 4
+    scan = plan.fragments[0]
+    assert isinstance(scan, TableScanPlan)
+    assert (scan.finished, scan.actors[0].positions) == (True, ()), "no barrier carries what is read to its end"
+    assert [len(actor.positions) for actor in scan.positioned] == [4, 4]
     async with life.leader.stores.begin() as tx:
         assert (await tx.graphs.state(DATABASE_GRAPH)).recoveries == 0
 

@@ -17,6 +17,7 @@ from service.domain.parallelism import (
     Fixed,
     Parallelism,
     Ratio,
+    check_positions,
     check_vnodes,
     for_backfill,
     normal,
@@ -98,6 +99,12 @@ def test_what_is_no_parallelism(text: str) -> None:
 )
 def test_what_it_comes_to(parallelism: Parallelism, slots: int, actors: int) -> None:
     assert resolved(parallelism, slots=slots, vnode_count=256) == actors
+
+
+def test_a_view_has_no_more_positions_than_a_barrier_can_carry() -> None:
+    check_positions([1 << 15] * 8)
+    with pytest.raises(Invalid, match=r"^the view has 9 scans of 294912 vnodes together, and may have 262144: "):
+        check_positions([1 << 15] * 9)
 
 
 def test_more_actors_than_vnodes_are_refused_in_the_references_words() -> None:
