@@ -68,17 +68,18 @@ async def backfilled(stores: PostgresStores) -> None:
 
 async def test_a_job_shows_its_fragments_actors_and_positions(http: httpx.AsyncClient, stores: PostgresStores) -> None:
     await backfilled(stores)
-    (_, view) = (await http.get("/v1/jobs")).json()["items"]
+    (table, view) = (await http.get("/v1/jobs")).json()["items"]
     shown = (await http.get(f"/v1/jobs/{view['id']}")).json()
     assert shown["job"] == view
     assert view["progress"]["text"] == "30.00% (60/200)"
     assert (view["progress"]["rows"], view["progress"]["total"], view["progress"]["phase"]) == (60, 200, "backfilling")
-    scan, materialize = shown["fragments"]
+    (scan,) = shown["fragments"]
     assert (scan["kind"], scan["upstream"], scan["rows"], scan["total"]) == ("STREAM_SCAN", "t", 60, 200)
     assert scan["positions"] == {"not_started": 6, "in_progress": 1, "completed": 1, "rows": 60}
     assert [actor["vnodes"] for actor in scan["actors"]] == [[[0, 3]], [[4, 7]]]
     assert [actor["positions"]["not_started"] for actor in scan["actors"]] == [2, 4]
-    assert materialize["positions"] == {"not_started": 0, "in_progress": 0, "completed": 0, "rows": 0}
+    (dml,) = (await http.get(f"/v1/jobs/{table['id']}")).json()["fragments"]
+    assert dml["positions"] == {"not_started": 0, "in_progress": 0, "completed": 0, "rows": 0}
     assert (await http.get(f"/v1/fragments/{scan['id']}")).json() == scan
 
 
@@ -155,7 +156,7 @@ async def test_a_job_shows_its_order_and_what_waits(http: httpx.AsyncClient, sto
         view = await add_creating(tx, new_view("m", a, b, order=((a, b),)))
     shown = (await http.get(f"/v1/jobs/{view.id}")).json()
     assert shown["backfill_order"] == [["a", "b"]]
-    assert [one["waits_for"] for one in shown["fragments"]] == [[], ["a"], []]
+    assert [one["waits_for"] for one in shown["fragments"]] == [[], ["a"]]
     (listed,) = (await http.get("/v1/ddl-progress")).json()["items"]
     assert [(one["upstream"], one["waits_for"]) for one in listed["waits"]] == [("b", ["a"])]
     assert listed["waiting"]["reason"] == "recovery", "no generation has begun"
@@ -163,8 +164,8 @@ async def test_a_job_shows_its_order_and_what_waits(http: httpx.AsyncClient, sto
 
 async def test_every_vnode_shows_how_far_it_is(http: httpx.AsyncClient, stores: PostgresStores) -> None:
     await backfilled(stores)
-    (_, view) = (await http.get("/v1/jobs")).json()["items"]
-    scan, materialize = (await http.get(f"/v1/jobs/{view['id']}")).json()["fragments"]
+    (table, view) = (await http.get("/v1/jobs")).json()["items"]
+    (dml,), (scan,) = [(await http.get(f"/v1/jobs/{job['id']}")).json()["fragments"] for job in (table, view)]
     first = (await http.get(f"/v1/fragments/{scan['id']}/vnodes?limit=3")).json()
     actor = scan["actors"][0]["id"]
     assert first == {
@@ -178,7 +179,7 @@ async def test_every_vnode_shows_how_far_it_is(http: httpx.AsyncClient, stores: 
     rest = (await http.get(f"/v1/fragments/{scan['id']}/vnodes?after=3")).json()
     assert [one["vnode"] for one in rest["items"]] == [3, 4, 5, 6, 7]
     assert (rest["next"], rest["items"][-1]["actor"]) == (None, scan["actors"][1]["id"])
-    refused(await http.get(f"/v1/fragments/{materialize['id']}/vnodes"), 422, "invalid")
+    refused(await http.get(f"/v1/fragments/{dml['id']}/vnodes"), 422, "invalid")
     refused(await http.get("/v1/fragments/999/vnodes"), 404, "not-found")
 
 
@@ -270,7 +271,7 @@ async def test_a_scan_says_for_which_relations_it_waits_and_is_started_by_hand(
         a, b, c = [(await add_created(tx, new_table(name))).relation for name in "abc"]
         view = await add_creating(tx, new_view("m", a, b, c, order=((a, c), (b, c))))
         table = await add_created(tx, new_table("t"))
-    *scans, materialize = (await http.get(f"/v1/jobs/{view.id}")).json()["fragments"]
+    (dml,), scans = [(await http.get(f"/v1/jobs/{job.id}")).json()["fragments"] for job in (table, view)]
     assert [(scan["waiting"], scan["waits_for"]) for scan in scans] == [(False, []), (False, []), (True, ["a", "b"])]
     shown = (await http.get("/v1/fragment-backfill-progress")).json()["items"]
     assert [(scan["waiting"], scan["waits_for"]) for scan in shown] == [(False, []), (False, []), (True, ["a", "b"])]
@@ -285,7 +286,7 @@ async def test_a_scan_says_for_which_relations_it_waits_and_is_started_by_hand(
     for path, status, kind, detail in (
         ("jobs/999", 404, "not-found", "job 999 not found"),
         ("fragments/999", 404, "not-found", "fragment 999 not found"),
-        (f"fragments/{materialize['id']}", 422, "invalid", f"fragment {materialize['id']} is not a backfill node"),
+        (f"fragments/{dml['id']}", 422, "invalid", f"fragment {dml['id']} is not a backfill node"),
         (f"jobs/{table.id}", 422, "invalid", "stream scan node or source node not found"),
     ):
         assert refused(await http.post(f"/v1/{path}/start-backfill"), status, kind)["detail"] == detail

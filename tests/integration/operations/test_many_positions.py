@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from service.domain.errors import Invalid
-from service.operations import sql
-from service.sql.options import VNODE_COUNT_MAX
+from service.operations.statements import dispatch
+from service.sql.text.options import VNODE_COUNT_MAX
 from tests.support.leading import leading
 from tests.support.meta_store import add_created, new_table
 
@@ -24,4 +24,4 @@ async def test_a_view_of_too_many_vnodes_is_refused(database_url: str, verb: str
         await leader.barrier()
         branches = " union all ".join(["select id, name from t"] * 9)
         with pytest.raises(Invalid, match="9 scans of 294912 vnodes together, and may have 262144"):
-            await sql.run(leader.world, f"{verb} materialized view m as {branches}", session={}, asked_by="a test")
+            await dispatch.run(leader.world, f"{verb} materialized view m as {branches}", session={}, asked_by="a test")
