@@ -1,7 +1,10 @@
 """tidefill's control plane.
 
-The map: `bootstrap` knows every concrete class; `api` and `cli` are the doors; `loops` own time; `operations` are the
-verbs (one function, one transaction); `ports` say what operations need of the world; `domain` decides; `protocol`
-holds the words that the workers share. Adapters: `meta_store`, `serving` (the state store as the service uses it),
-`launchers`, `embedded`, `telemetry`. Arrows point down only; import contracts in `pyproject.toml` hold them there.
+`bootstrap` is the only module that knows every concrete class. `api` and `cli` parse calls and render answers. `loops`
+own the ticks. `operations` are the verbs: each reads, decides and records in one transaction. `ports` state what
+operations need, `sql` reads statements, `domain` decides, `protocol` holds the values that the workers share.
+
+The adapters are `meta_store`, `serving` (the state store as the service uses it), `sources` (external servers),
+`launchers`, `parsing` and `columnar` (child processes), `probes`, `embedded` and `telemetry`. Imports point down only;
+the contracts are in `pyproject.toml`.
 """

@@ -1,1 +1,1 @@
-"""Time: the only `while` of the service."""
+"""Run the ticks of a service: periodically, or when a signal wakes a loop."""

@@ -1,3 +1,5 @@
-"""Verbs of the control plane: one function, one transaction: read, decide, record. What lies outside the database
-happens after the commit and is repeatable, because the next tick will find it undone and do it again.
+"""Implement the verbs of the control plane. Each reads, decides and records in one transaction.
+
+Effects outside the database happen after the commit. They are repeatable, because the next tick finds an effect undone
+and does it again. A room holds one subject; `docs/architecture.md` lists them.
 """
