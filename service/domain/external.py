@@ -166,7 +166,7 @@ def why_not_published(table: ExternalTable, publication: Publication, *, may_add
     if not may_add:
         return f'publication "{publication.name}" does not publish "{table.shown}": {add}'
     if not table.owned:
-        return f'only the owner of "{table.shown}" can add it to a publication; have him do it: {add}'
+        return f'only the owner of "{table.shown}" can add it to a publication: ask the owner to run {add}'
     return None
 
 

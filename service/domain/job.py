@@ -89,11 +89,15 @@ IN_GRAPH: Final = frozenset({_S.CREATING, _S.CREATED, _S.CANCELLING, _S.DROPPING
 HOLDS_PERMIT: Final = frozenset({_S.CREATING, _S.CANCELLING})
 
 
+_SAID: Final[Mapping[JobEvent, str]] = {_E.CANCEL_ASKED: "cancelled", _E.DROP_ASKED: "dropped"}
+"""What users call these events."""
+
+
 class IllegalTransition(Conflict):
     """The job's state does not allow the event."""
 
     def __init__(self, state: JobState, event: JobEvent) -> None:
-        super().__init__(f"a job that is {state} cannot be {event}")
+        super().__init__(f"a job that is {state} cannot be {_SAID.get(event, event)}")
         self.state, self.event = state, event
 
 
