@@ -188,17 +188,21 @@ async def relation(world: World, name: str) -> RelationView:
 
 
 async def settled(world: World, wanted: JobId, *, limit: timedelta, gone: Gone | None = None) -> JobView:
-    """Wait until the job is created and readable. Raises NotFound; Conflict when it ended otherwise, or its public view
-    cannot be made; Unavailable when `limit` has passed, or the caller is `gone`.
+    """Wait until the job is created and readable. Raises NotFound; Conflict when it ended otherwise; Unavailable when
+    `limit` has passed, or the caller is `gone`.
+
+    A job whose public view cannot be made is waited for, because its owner may be mending the cause. Raises Conflict
+    with the cause when `limit` has passed.
     """
 
     async def look() -> Job | None:
         found = (await seen(world, wanted)).job
-        waits = found.state in CREATING or (found.state is JobState.CREATED and not is_readable(found))
+        waits = found.state in CREATING or (found.state is JobState.CREATED and not found.published)
         return None if waits else found
 
     found = await unless(gone, until(world, look, limit=limit))
     if found is None:
+        is_readable((await seen(world, wanted)).job)
         raise Unavailable(f"job {wanted} is still being created")
     if found.state is not JobState.CREATED:
         raise Conflict(f"job {wanted} is {found.state}" + (f": {found.error}" if found.error else ""))
