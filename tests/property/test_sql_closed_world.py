@@ -100,6 +100,8 @@ TEXTS = st.one_of(
 @settings(max_examples=600, deadline=None)
 @given(TEXTS)
 @example("create materialized view m as select a.5 as x from t")
+@example("create materialized view m as select j -> from t")
+@example("create materialized view m as select id from t where ->> 'k'")
 @example("create materialized view m as select " + "-" * 3 + "a from t")
 @example("create materialized view m as select a " + "+ a " * 1000 + "from t")
 @example("create materialized view m as select " + "not " * 1000 + "true as x from t")

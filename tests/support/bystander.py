@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tests.support.service import Service
 from tests.support.waiting import Repeating
 
-BARRIERS_MAX = 8
+BARRIERS_MAX = 12
 """How many barriers an INSERT of a bystander may take from its call to its answer; without an attack it takes one or
 two.
 """

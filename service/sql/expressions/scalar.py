@@ -1,8 +1,7 @@
 """Bind the scalar expressions of a view: a parsed tree becomes typed Spark SQL, node by node.
 
-Only known constructs are accepted. A node class that is not in `_BINDERS`, a node argument that its binder does not
-read, or a function that is not in the allow-list is refused with its name and position. Of the user's text, only names
-of existing columns and literals reach Spark, and this package quotes both.
+A node class that is not in `_BINDERS`, a node argument that its binder does not read, or a function that is not in the
+allow-list is refused with its name and position. Only names of existing columns and literals reach Spark, both quoted.
 """
 
 from collections.abc import Callable, Mapping
@@ -337,6 +336,8 @@ def _json(scope: Scope, node: exp.Expr) -> Typed:
     while isinstance(at, exp.JSONExtract | exp.JSONExtractScalar):
         scope.reads(at, "this", "expression", "only_json_types")
         arrow = "->" if isinstance(at, exp.JSONExtract) else "->>"
+        if None in (at.args.get("this"), at.args.get("expression")):
+            raise Invalid(f"an operand of {arrow} is missing", position=scope.tree.position(node))
         steps = f" {arrow} {_json_key(scope, at.expression)}{steps}"
         at = at.this
         while isinstance(at, exp.Paren):

@@ -59,10 +59,9 @@ async def test_the_horizon_never_goes_back(store: Store, pins: PostgresPins) -> 
 
 
 async def test_the_horizon_is_stored_before_anything_is_deleted(store: Store, pins: PostgresPins) -> None:
-    """A vacuum that dies in the middle has deleted nothing a later pin could ask for."""
+    """A vacuum that fails in the middle has deleted nothing a later pin could ask for."""
     await store.run("alter table state.t_1 rename column _to to hidden")
-    with pytest.raises(Exception, match="_to"):
-        await _vacuum(store, 20)
+    assert await _vacuum(store, 20) == 0
     with pytest.raises(Conflict):
         async with pins.pin(DATABASE_GRAPH, Epoch(19), holder="late"):
             pass
