@@ -10,7 +10,7 @@ from service.api.errors import RETRY_AFTER_SECONDS, UNAVAILABLE, answer
 from service.domain.errors import Unavailable
 
 T = TypeVar("T")
-_UNCOUNTED = ("/internal/", "/livez", "/readyz", "/metrics")
+_PROBES = frozenset({"/livez", "/readyz", "/metrics"})
 
 
 class Crowd:
@@ -23,7 +23,8 @@ class Crowd:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request, or refuse it."""
-        if scope["type"] != "http" or scope["path"].startswith(_UNCOUNTED):
+        uncounted = scope["type"] != "http" or scope["path"].startswith("/internal/")
+        if uncounted or (scope["path"] in _PROBES and scope["method"] == "GET"):
             await self.app(scope, receive, send)
             return
         if self.calls >= self.calls_max:

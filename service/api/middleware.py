@@ -45,6 +45,8 @@ BODY_SECONDS: Final = 60
 """A megabyte at 17 kB/s. The body is kept in memory until it is complete."""
 BODILESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """No route reads the bodies of these calls, some of which need no token."""
+CONTROL_BODY_MAX: Final = 128 << 10
+"""The largest JSON body in bytes of a call that is no statement."""
 WORKER_BODY_MAX: Final = 64 << 20
 """A worker's answer holds the changed positions of every vnode of every scan. Workers are trusted more than clients."""
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
@@ -149,7 +151,7 @@ class Tokens:
 
     def _allowed(self, scope: Scope) -> bool:
         path: str = scope["path"]
-        if path in OPEN_PATHS or path.startswith("/docs/"):
+        if scope["method"] in BODILESS and (path in OPEN_PATHS or path.startswith("/docs/")):
             return True
         expected = self.worker_token if path.startswith("/internal/") else self.api_token
         if expected is None:
@@ -193,7 +195,7 @@ class Bodies:
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | JSONResponse | None:
         """Return the body, the refusal of one that is too large, or None if the client left."""
-        size_max = WORKER_BODY_MAX if scope["path"].startswith("/internal/") else self.size_max
+        size_max = _size_max(scope["path"], self.size_max)
         declared = Headers(scope=scope).get("content-length", "0")
         if declared.isdigit() and int(declared) > size_max:
             return _too_large(size_max)
@@ -208,6 +210,13 @@ class Bodies:
             if len(body) > size_max:
                 return _too_large(size_max)
         return bytes(body)
+
+
+def _size_max(path: str, statement_max: int) -> int:
+    if path.startswith("/internal/"):
+        return WORKER_BODY_MAX
+    # A body of many small members costs much more time than a text of its size, and is parsed on the event loop.
+    return statement_max if path == "/v1/sql" else min(statement_max, CONTROL_BODY_MAX)
 
 
 def _too_large(size_max: int) -> JSONResponse:

@@ -5,8 +5,9 @@ import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,8 @@ PROCESSES_MAX: Final = 2
 SMALL_BYTES: Final = 256 << 10
 """NDJSON of at most this size is read in a thread of the service: it takes some milliseconds, and waits for no process.
 """
+SMALL_FIELD_BYTES: Final = 1 << 20
+"""Bytes times columns: an object of two bytes has a field for every column."""
 _TURN_SECONDS: Final = 10.0
 _NAMES: Final = TypeAdapter(tuple[str, ...])
 
@@ -56,14 +59,23 @@ class ProcessRows:
 
 @dataclass(frozen=True, slots=True)
 class _SmallRows:
-    """See `service.ports.columnar.ColumnarRows`."""
+    """See `service.ports.columnar.ColumnarRows`. Rows of many columns may be many fields of few bytes: a process reads
+    them.
+    """
 
-    rows: JsonRows
+    path: Path
+    size: int
+    process: Callable[[], AbstractAsyncContextManager[ProcessRows]]
     names: tuple[str, ...] = ()
 
     async def csv_of(self, columns: Sequence[Column]) -> AsyncGenerator[bytes]:
         """See the port."""
-        for portion in await asyncio.to_thread(list, self.rows.csv_of(columns)):
+        if self.size * len(columns) > SMALL_FIELD_BYTES:
+            async with self.process() as rows:
+                async for portion in rows.csv_of(columns):
+                    yield portion
+            return
+        for portion in await asyncio.to_thread(list, JsonRows(self.path).csv_of(columns)):
             yield portion
 
 
@@ -77,9 +89,15 @@ class ColumnarProcesses:
     @asynccontextmanager
     async def opened(self, path: Path, form: FileForm) -> AsyncGenerator[ColumnarRows]:
         """See the port."""
-        if form == "ndjson" and await asyncio.to_thread(os.path.getsize, path) <= SMALL_BYTES:
-            yield _SmallRows(JsonRows(path))
+        size = await asyncio.to_thread(os.path.getsize, path)
+        if form == "ndjson" and size <= SMALL_BYTES:
+            yield _SmallRows(path, size, partial(self._in_process, path, form))
             return
+        async with self._in_process(path, form) as rows:
+            yield rows
+
+    @asynccontextmanager
+    async def _in_process(self, path: Path, form: FileForm) -> AsyncGenerator[ProcessRows]:
         try:
             await asyncio.wait_for(self._turns.acquire(), _TURN_SECONDS)
         except TimeoutError:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, TypeAdapter, model_validator
 
 from service.protocol.ids import BIGINT_MAX, FragmentId, JobId
 from service.protocol.plan import ActorPlan, JobPlan
@@ -38,7 +38,7 @@ class Throttle(_Mutation):
 
     type: Literal["throttle"] = "throttle"
     fragments: dict[Annotated[FragmentId, _ID], RateLimit | None]
-    auto: tuple[Annotated[FragmentId, _ID], ...] = ()
+    auto: Annotated[tuple[Annotated[FragmentId, _ID], ...], FailFast()] = ()
 
     @model_validator(mode="after")
     def _adapted_from_a_number(self) -> Self:
@@ -51,7 +51,7 @@ class StartFragmentBackfill(_Mutation):
     """Start fragments that wait for their place in the backfill order."""
 
     type: Literal["start_fragment_backfill"] = "start_fragment_backfill"
-    fragments: tuple[Annotated[FragmentId, _ID], ...]
+    fragments: Annotated[tuple[Annotated[FragmentId, _ID], ...], FailFast()]
 
 
 class Add(_Mutation):
@@ -66,7 +66,7 @@ class Stop(_Mutation):
     """Stop jobs. Their actors do nothing from this epoch on, and their tables are dropped after its commit (I9)."""
 
     type: Literal["stop"] = "stop"
-    jobs: tuple[Annotated[JobId, _ID], ...]
+    jobs: Annotated[tuple[Annotated[JobId, _ID], ...], FailFast()]
 
 
 class Update(_Mutation):

@@ -6,7 +6,7 @@ refuses an answer of an older generation (I7).
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter
+from pydantic import BaseModel, ConfigDict, FailFast, Field, FiniteFloat, TypeAdapter
 
 from service.protocol.cdc import SourceReport
 from service.protocol.dml import StatementResult, Unfinished
@@ -48,7 +48,7 @@ class ActorReport(_Value):
     completed: bool = False
     """The fragment's last vnode completed in this epoch, so the next barrier finishes the fragment."""
     finished: bool = False
-    positions: tuple[VnodePosition, ...] = ()
+    positions: Annotated[tuple[VnodePosition, ...], FailFast()] = ()
 
 
 class RelationReport(_Value):
@@ -73,11 +73,11 @@ class Collected(_Answer):
     """
 
     type: Literal["collected"] = "collected"
-    actors: tuple[ActorReport, ...] = ()
-    relations: tuple[RelationReport, ...] = ()
-    statements: tuple[StatementResult, ...] = ()
+    actors: Annotated[tuple[ActorReport, ...], FailFast()] = ()
+    relations: Annotated[tuple[RelationReport, ...], FailFast()] = ()
+    statements: Annotated[tuple[StatementResult, ...], FailFast()] = ()
     unfinished: Unfinished = Unfinished()
-    sources: tuple[SourceReport, ...] = ()
+    sources: Annotated[tuple[SourceReport, ...], FailFast()] = ()
     timings_ms: dict[str, FiniteFloat] = Field(default_factory=dict)
     consumed: EpochField | None = None
 

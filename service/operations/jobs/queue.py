@@ -1,9 +1,10 @@
 """Starting jobs: the oldest first, while permits last. A table needs no permit: it has no history to read."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from service.domain.errors import Deposed, Refused, Unavailable
-from service.domain.job import Job, JobEvent, JobState
+from service.domain.job import IllegalTransition, Job, JobEvent, JobState
 from service.domain.parameters import SystemParameters
 from service.domain.set_aside import SetAside
 from service.operations.commands.fan_out import follow
@@ -35,7 +36,9 @@ async def start_jobs(world: World, *, term: Term, aside: SetAside[JobId] | None 
         starting = _choose(free, held=line.held, limit=limit)
         for job in free:
             if job.state is JobState.INITIAL and job not in starting:
-                await tx.jobs.move(job.id, JobEvent.QUEUED, now=world.clock.now())
+                # A cancel may have come in between, and must not keep the others from the queue.
+                with suppress(IllegalTransition):
+                    await tx.jobs.move(job.id, JobEvent.QUEUED, now=world.clock.now())
     for job in starting:
         await _try(world, job, aside, term=term)
     return len(starting)

@@ -125,3 +125,19 @@ async def test_a_small_ndjson_body_names_the_row_at_fault(tmp_path: Path) -> Non
     (tmp_path / "body").write_bytes(b'{"a": 1}\n{"a": true}\n')
     with pytest.raises(Invalid, match='row 2, column "a"'):
         await printed(tmp_path / "body", "bigint", "ndjson")
+
+
+async def test_a_small_ndjson_body_of_many_fields_is_read_by_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I13: 87,000 objects of two bytes are 130 million fields of a table with 1,500 columns."""
+    monkeypatch.setattr(process, "_TURN_SECONDS", 0.01)
+    (tmp_path / "body").write_bytes(b"{}\n" * 1_000)
+    columns = [Column(name=f"c{number}", type=ColumnType.parse("bigint")) for number in range(1_500)]
+    bodies = ColumnarProcesses(memory=MEMORY, processes=1)
+    path = arrow(pa.table({"a": [1]}), tmp_path / "other")
+    async with bodies.opened(path, "arrow"), bodies.opened(tmp_path / "body", "ndjson") as rows:
+        with pytest.raises(Unavailable):
+            await anext(rows.csv_of(columns))
+    async with bodies.opened(tmp_path / "body", "ndjson") as rows:
+        assert sum([len(chunk) async for chunk in rows.csv_of(columns)]) == 1_000 * 1_500

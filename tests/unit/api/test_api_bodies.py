@@ -125,3 +125,19 @@ async def test_what_takes_no_body_reads_none() -> None:
     async with doors(unreached(), settings=SMALL) as http:
         assert (await http.request("GET", "/livez", content=pieces(), headers=JSON)).status_code == 200
     assert read == 0
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        b'{"type": "stop", "jobs": [' + b'"a",' * 20_000 + b'"a"]}',
+        b'{"type": "start_fragment_backfill", "fragments": [' + b'"a",' * 20_000 + b'"a"]}',
+    ],
+)
+async def test_a_body_of_many_faults_is_answered_with_few(mutation: bytes) -> None:
+    """I13: 250,000 faults in a megabyte held the event loop for seconds, and twenty such bodies cost the lease."""
+    async with doors(unreached()) as http:
+        response = await http.post("/v1/mutations", content=mutation, headers=JSON)
+        assert len(response.content) < 4_096
+        refused(response, 422, "invalid")
+        refused(await http.post("/v1/mutations", content=mutation + b" " * 100_000, headers=JSON), 413, "too-large")

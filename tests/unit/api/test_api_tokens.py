@@ -1,5 +1,7 @@
 """Who may call: the API's token for `/v1`, the worker's own for `/internal`, nobody's for the probes."""
 
+from collections.abc import AsyncIterator
+
 import pytest
 from pydantic import SecretStr
 
@@ -47,6 +49,20 @@ async def test_the_api_token_opens_the_door(scheme: str) -> None:
 async def test_the_probes_and_the_documentation_are_open(path: str) -> None:
     async with doors(STORES, settings=CLOSED) as http:
         assert (await http.get(path)).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/docs/x", "/openapi.json"])
+async def test_open_paths_are_open_for_reading_alone(path: str) -> None:
+    """I13: without a token a body was waited for, for a minute, and parsed."""
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"{"
+        raise AssertionError("the body is read")
+
+    async with doors(STORES, settings=CLOSED) as http:
+        refused(
+            await http.post(path, content=body(), headers={"Content-Type": "application/json"}), 401, "unauthorized"
+        )
 
 
 @pytest.mark.parametrize("settings", [CLOSED, ApiSettings(worker_token=SecretStr(WORKER_TOKEN))])

@@ -282,3 +282,11 @@ def test_a_fragment_that_an_earlier_release_has_stored_is_read(stored: dict[str,
     """It had one class for all kinds, with nulls for what a kind has not."""
     plan = JobPlan.model_validate({"id": 1, "relation": RELATION, "fragments": [stored]})
     assert [type(fragment) for fragment in plan.fragments] == [kind]
+
+
+def test_an_answer_of_many_faults_names_the_first() -> None:
+    """I13: three faults for each of a million actors took gigabytes."""
+    answer = {"type": "collected", "worker": "w", "graph": 1, "generation": 1, "epoch": "1", "actors": [{}] * 1_000}
+    with pytest.raises(ValidationError) as refused:
+        ANSWER.validate_python(answer)
+    assert refused.value.error_count() < 10
