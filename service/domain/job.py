@@ -90,7 +90,7 @@ HOLDS_PERMIT: Final = frozenset({_S.CREATING, _S.CANCELLING})
 
 
 _SAID: Final[Mapping[JobEvent, str]] = {_E.CANCEL_ASKED: "cancelled", _E.DROP_ASKED: "dropped"}
-"""What users call these events."""
+"""The words that users know for these events."""
 
 
 class IllegalTransition(Conflict):

@@ -1,4 +1,4 @@
-"""Statements' texts never block the event loop: what is not certainly cheap is parsed and bound by another process."""
+"""Parse and bind statements that may be expensive in another process, so that they do not block the event loop."""
 
 import asyncio
 from collections.abc import Callable, Mapping

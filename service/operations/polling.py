@@ -1,4 +1,4 @@
-"""Waiting until something is true of the meta store: re-read at every signal, and now and then without one."""
+"""Wait until the meta store is in a wanted state: read it at every signal, and at intervals without one."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta

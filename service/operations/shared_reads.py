@@ -1,7 +1,7 @@
-"""Many callers wait for the same kind of thing; one of them reads it for all.
+"""Share reads between callers that wait for the same kind of state.
 
-Each call of `get` joins the next read, which begins when the one before has ended: however many callers wait, there is
-one transaction at a time.
+Each call of `get` joins the next read, which begins when the one before has ended. There is one transaction at a time,
+however many callers wait.
 """
 
 import asyncio

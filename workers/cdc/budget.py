@@ -1,7 +1,7 @@
-"""Which tables the time of one transaction is spent on. Pure.
+"""Count the time that one transaction takes, by table. Pure.
 
-A transaction is written in one epoch whole, and all barriers wait for it. Whatever is read before and after it is other
-transactions' time, and what the external database is waited for is nobody's here.
+A transaction is written whole in one epoch, and all barriers wait for it. The time of other transactions does not
+count, and neither does the time in which the worker waits for the external database.
 """
 
 from dataclasses import dataclass, field

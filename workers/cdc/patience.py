@@ -1,41 +1,40 @@
-"""How long an epoch waits for an answer of a source that may take long. Pure.
+"""Decide how long an epoch waits for an answer of a source that may be slow. Pure.
 
-Barriers wait with the epoch, so that it goes on without an answer that takes longer, and a later epoch takes it (I13).
-Where answers take long the next ones are waited for only briefly. When one came nobody knows exactly: it took longer
-than an epoch has seen it missing. Only where that is longer than an epoch may wait, the source stays slow; otherwise
-one answer that was late once would keep it slow for ever, because the brief wait misses every answer that would have
-come within the long one.
+Barriers wait with the epoch. The epoch therefore goes on without a late answer, and a later epoch reads it (I13). An
+epoch waits only briefly for a slow source. The exact time of an answer is unknown: it took longer than an epoch has
+seen it missing. The source stays slow only if that is longer than an epoch may wait. Otherwise one late answer would
+keep the source slow for ever, because the brief wait misses each answer that would have come within the long one.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
 FIRST_SECONDS: Final = 1.0
-"""How long an epoch waits for what it has asked for."""
+"""How long an epoch waits for the answer to its question."""
 AGAIN_SECONDS: Final = 0.1
-"""How long where answers take longer than that: all barriers wait for every source that is slow."""
+"""How long it waits for a slow source. It is brief, because all barriers wait for every slow source."""
 WITHIN_SECONDS: Final = 60.0
 """How long it waits for the rest of an answer that has begun."""
 
 
 @dataclass
 class Patience:
-    """What is known of the time that a source takes for one kind of question."""
+    """The time that a source takes to answer one kind of question, as far as epochs have seen it."""
 
     slow: bool = False
     asked_at: float = 0.0
     missing: float | None = None
-    """How long what was asked last had not come, when an epoch went on without it."""
+    """How long the last answer had been missing when an epoch went on without it. None if none did."""
     retries: int = 0
     """How many second questions of an epoch were not answered in time."""
 
     def asked(self, now: float) -> None:
-        """Begin to wait for an answer."""
+        """Record when a question was asked."""
         self.asked_at, self.missing = now, None
 
     def allows(self, *, second: bool = False) -> float:
-        """Return how long an epoch waits. All of it is undone without the answer to its second question, and asks the
-        same again: each try waits twice as long as the one before.
+        """Return how long an epoch waits. Without the answer to its second question the whole epoch is undone, and the
+        next one asks the same. Each such try waits twice as long as the one before.
         """
         if second:
             return min(FIRST_SECONDS * 2**self.retries, WITHIN_SECONDS)
@@ -44,12 +43,12 @@ class Patience:
         return AGAIN_SECONDS if self.slow else FIRST_SECONDS
 
     def missed(self, now: float, *, second: bool = False) -> None:
-        """An epoch goes on without the answer."""
+        """Record that an epoch goes on without the answer."""
         self.missing = now - self.asked_at
         self.retries += second
 
     def came(self) -> None:
-        """The answer was read."""
+        """Record that the answer was read."""
         self.slow = self.missing is not None and self.missing >= FIRST_SECONDS
         self.missing = None
         if not self.slow:

@@ -65,8 +65,8 @@ class PostgresSnapshots:
         return [GraphId(one) for one in (await self._connection.execute(running.with_for_update(read=True))).scalars()]
 
     async def graphs_of(self, jobs: Collection[JobId]) -> Mapping[JobId, GraphId]:
-        """With the weakest lock, which commits that write down progress do not wait for. Whoever moves a job to another
-        graph or state holds it exclusively first.
+        """Return the graphs and lock the jobs with FOR KEY SHARE, so that commits that store progress do not wait. A
+        transaction that moves a job to another graph or state locks it FOR UPDATE first.
         """
         columns = job_table.c
         held = select(columns.id, columns.graph).where(among(columns.id, jobs)).order_by(columns.id)

@@ -14,6 +14,6 @@ async def fail(tx: Transaction, job: JobId, error: str, *, now: datetime) -> Non
         return  # its stop is on its way, and that ends it as well
     ended = await tx.jobs.move(job, JobEvent.FAILED, now=now, error=error)
     if before.state is JobState.CREATING:
-        # Nobody could read it yet; a created view instead stays readable as it was until it is dropped.
+        # No user could read it yet. A created view stays readable as it was until it is dropped.
         await tx.catalog.remove(ended.relation)
     await tx.events.append("job.failed", {"job": job, "name": ended.name, "error": error}, now=now)

@@ -72,7 +72,7 @@ async def follow(
 async def _replayed(tx: Transaction, graph: GraphId, consumed: Epoch, *, lag_max: timedelta, now: datetime) -> bool:
     snapshot = await tx.snapshots.of_graph(graph)
     assert snapshot is not None
-    # Whoever asks for something holds the job before the snapshot: so does this, or the two could wait for each other.
+    # Users' calls lock the job before the snapshot. Lock in the same order, so that the two cannot deadlock.
     job = await tx.actors.hold(snapshot.job)
     await tx.snapshots.replayed(graph, consumed)
     lag = instant_of(await _committed(tx)) - instant_of(consumed)
