@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Final
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -59,6 +59,13 @@ async def add_relation(
     if added is None:
         raise Conflict(await _taken_by(connection, name, kind))
     return RelationId(added)
+
+
+async def own(connection: AsyncConnection, owner: RelationId, hidden: Collection[RelationId]) -> None:
+    """Make relations internal tables of `owner`."""
+    if hidden:
+        owned = update(relations).where(among(relations.c.id, hidden))
+        await connection.execute(owned.values(owner=owner, kind=RelationKind.INTERNAL))
 
 
 async def store_references(connection: AsyncConnection, reader: RelationId, read: Collection[RelationId]) -> None:

@@ -1,6 +1,7 @@
 """How a relation is stored: one row, and one per column. Shared by the aggregates that read or write relations."""
 
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Row, func, insert, select
@@ -56,6 +57,16 @@ async def read_relations(connection: AsyncConnection, ids: Collection[int]) -> M
         among(relations.c.id, ids), COLUMNS.element.is_not(None)
     )
     return {row.id: relation_of(row) for row in await connection.execute(found)}
+
+
+async def read_hidden(connection: AsyncConnection, owners: Collection[int]) -> Mapping[int, Sequence[Relation]]:
+    """Return the hidden relations of each owner that were not removed, in order of id."""
+    columns = relations.c.id, relations.c.name, relations.c.kind, relations.c.vnode_count, relations.c.owner, COLUMNS
+    found = select(*columns).where(among(relations.c.owner, owners), COLUMNS.element.is_not(None))
+    hidden: dict[int, list[Relation]] = defaultdict(list)
+    for row in await connection.execute(found.order_by(relations.c.id)):
+        hidden[row.owner].append(relation_of(row))
+    return hidden
 
 
 async def store_columns(connection: AsyncConnection, relation: RelationId, of: Relation) -> None:

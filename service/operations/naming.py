@@ -46,6 +46,8 @@ class Named:
         """The refusal of who wants to read it too early."""
         if self.kind is RelationKind.SOURCE:
             return Conflict(f'source "{self.name}" cannot be read: CREATE TABLE ... FROM {self.name} can')
+        if self.kind is RelationKind.SINK:
+            return Conflict(f'sink "{self.name}" cannot be read: it stores no rows')
         return Conflict(f'{self.kind} "{self.name}" cannot be read: it is still being created')
 
 
@@ -98,7 +100,9 @@ async def relation_names(world: World, kind: RelationKind) -> list[str]:
                 return [view.name for view in await tx.views.all()]
             case RelationKind.SOURCE:
                 return [source.name for source in await tx.sources.all()]
-            case RelationKind.TABLE | RelationKind.MATERIALIZED_VIEW:
+            case RelationKind.INTERNAL:
+                return await internal_tables(tx)
+            case RelationKind.TABLE | RelationKind.MATERIALIZED_VIEW | RelationKind.SINK:
                 entries = await tx.catalog.all()
                 return [entry.relation.name for entry in entries if entry.relation.kind is kind]
 

@@ -24,7 +24,7 @@ from service.protocol.ids import (
     WorkerId,
 )
 from service.protocol.mutation import Mutation
-from service.protocol.plan import ScanType, Stateless
+from service.protocol.plan import ScanType, SinkTarget, Stateless
 from service.protocol.relation import Relation
 from service.protocol.vnodes import Runs
 
@@ -129,6 +129,9 @@ class NewTableScan:
     scan_type: ScanType
     rate_limit: int | None = None
     auto: bool = False
+    output: int | None = None
+    """The place of the hidden relation that it writes; None is the relation that the job is named after."""
+    sink: SinkTarget | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +153,9 @@ NewFragment = NewDml | NewTableScan | NewSourceScan
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job to be stored together with the relation it creates (whose id is ignored and assigned). Scans of relations
-    that come after others in `order` start waiting.
+    """A job to be stored together with the relation that it is named after, and the `hidden` ones that only it writes
+    and reads. Their ids, and the names of hidden ones, are ignored and assigned. Scans of relations that come after
+    others in `order` start waiting.
     """
 
     relation: Relation
@@ -165,6 +169,7 @@ class NewJob:
     """The logical views that its query names, or the source that it follows."""
     serverless: bool = False
     """A worker of its own shall create it."""
+    hidden: tuple[Relation, ...] = ()
 
     def __post_init__(self) -> None:
         """What nobody scans would never be read, and nothing could come after it."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from service.domain.barrier import FailedIndex
-from service.protocol.ids import Epoch, GraphId, JobId, RelationId
+from service.protocol.ids import Epoch, GraphId, JobId
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ class Snapshots(Protocol):
         """Return the oldest epoch whose versions a creating snapshot job has yet to read."""
         ...
 
-    async def settled(self) -> Mapping[RelationId, Epoch]:
-        """Return the tables of jobs that were merged and not yet created, each with the epoch that its own graph
-        committed last: a recovery of the database graph must leave what it wrote.
+    async def settled(self) -> Mapping[JobId, Epoch]:
+        """Return the jobs that were merged and are not yet created, each with the epoch that its own graph committed
+        last: a recovery of the database graph must leave what it wrote.
         """
         ...
 

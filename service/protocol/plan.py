@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from service.protocol.cdc import CdcScan
 from service.protocol.columns import ComputedColumn
-from service.protocol.ids import ActorId, Count, EpochField, FragmentId, JobId, Vnode
+from service.protocol.ids import ActorId, Count, EpochField, FragmentId, JobId, RelationId, Vnode
 from service.protocol.relation import Relation
 from service.protocol.vnodes import VNODE_MAX, Runs, vnodes_of
 
@@ -124,6 +124,13 @@ class Stateless(_Value):
         return upstream.model_copy(update={"columns": (*upstream.columns, *self.computed)})
 
 
+class SinkTarget(_Value):
+    """An external system that takes the rows of a scan: the connector, and the user's options for it."""
+
+    connector: str
+    options: dict[str, str] = {}
+
+
 class _Fragment(_Value):
     id: FragmentId
     actors: tuple[ActorPlan, ...]
@@ -154,14 +161,18 @@ class _HistoryScan(_Fragment):
 
 
 class TableScanPlan(_HistoryScan):
-    """A scan that writes the result of `query` over `upstream` to the job's relation. Its actors own
-    upstream vnodes.
+    """A scan that sends the result of `query` over `upstream` to its output. Its actors own upstream vnodes.
+
+    `output` is an output of the job; None is the relation that the job is named after. With `sink`, the rows
+    go to an external system in the form of that relation, and nothing is stored.
     """
 
     kind: Literal[FragmentKind.STREAM_SCAN] = FragmentKind.STREAM_SCAN
     upstream: Relation
     query: Stateless
     scan_type: ScanType
+    output: RelationId | None = None
+    sink: SinkTarget | None = None
 
 
 class SourceScanPlan(_HistoryScan):
@@ -187,15 +198,26 @@ class SnapshotPlan(_Value):
 
 
 class JobPlan(_Value):
-    """A job: the relation it creates or maintains, and its fragments, upstream first.
+    """A job: the object of the catalog that it is named after, and its fragments, upstream first.
 
-    `snapshot` is None for a job that the database graph maintains from its first epoch on, and for every created job.
+    `hidden` are relations that only the job itself writes and reads. `snapshot` is None for a job that the database
+    graph maintains from its first epoch on, and for every created job.
     """
 
     id: JobId
     relation: Relation
+    hidden: tuple[Relation, ...] = ()
     fragments: tuple[FragmentPlan, ...]
     snapshot: SnapshotPlan | None = None
+
+    @property
+    def outputs(self) -> tuple[Relation, ...]:
+        """The stored relations that the job writes, hidden ones first: none, one or several."""
+        return (*self.hidden, self.relation) if self.relation.kind.stored else self.hidden
+
+    def written_by(self, fragment: TableScanPlan) -> Relation:
+        """Return the relation in whose form a scan gives its rows."""
+        return next((one for one in self.hidden if one.id == fragment.output), self.relation)
 
     @property
     def table_scans(self) -> tuple[TableScanPlan, ...]:

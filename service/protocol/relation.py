@@ -42,16 +42,26 @@ def why_reserved(name: str) -> str | None:
 
 
 class RelationKind(StrEnum):
-    """What a relation is to its user.
+    """What a relation is to its user: the kind of an object in the catalog.
 
-    A logical view (a query with a name) and a source (an external database) store no rows. Workers do not see them as
-    relations.
+    A logical view (a query with a name), a source (an external database) and a sink (rows for an external system) store
+    no rows. No job creates a logical view or a source. An internal table is a hidden output of another object's job.
     """
 
     TABLE = "table"
     MATERIALIZED_VIEW = "materialized view"
+    INTERNAL = "internal table"
     VIEW = "view"
     SOURCE = "source"
+    SINK = "sink"
+
+    @property
+    def stored(self) -> bool:
+        """Whether the state store has a versioned table for it."""
+        return self in _STORED
+
+
+_STORED: Final = frozenset({RelationKind.TABLE, RelationKind.MATERIALIZED_VIEW, RelationKind.INTERNAL})
 
 
 class Relation(BaseModel):

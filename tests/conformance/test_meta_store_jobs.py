@@ -1,6 +1,7 @@
 """The catalog, jobs, fragments and their progress."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -11,8 +12,9 @@ from service.domain.job import IllegalTransition, JobEvent, JobState
 from service.domain.progress import ScanProgress
 from service.ports.limits import Held
 from service.ports.meta_store import Stores
+from service.ports.records import NewJob
 from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, GraphId, JobId, RelationId
-from service.protocol.plan import ActorPlan, FragmentKind, PositionState, ScanType, TableScanPlan
+from service.protocol.plan import ActorPlan, FragmentKind, PositionState, ScanType, SinkTarget, TableScanPlan
 from service.protocol.relation import RelationKind
 from service.protocol.vnodes import vnodes_of
 from tests.support.meta_store import (
@@ -35,6 +37,68 @@ from tests.support.meta_store import (
     scan_of,
     table_and_view,
 )
+
+# --- outputs ------------------------------------------------------------------------------------------------------
+
+
+def with_hidden(name: str, upstream: RelationId) -> NewJob:
+    """Return a view with two internal tables; the first is what its scan writes."""
+    view = new_view(name, upstream)
+    (scan,) = view.table_scans
+    return replace(view, hidden=(relation("a"), relation("b")), fragments=(replace(scan, output=0),))
+
+
+async def test_a_job_has_outputs_that_only_it_sees(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        table = await add_created(tx, new_table("t"))
+        view = await add_created(tx, with_hidden("m", table.relation))
+        (plan,) = await tx.jobs.plans([view.id])
+        outputs = await tx.jobs.outputs([view.id, table.id, JobId(99)])
+        shown = [one.name for one in await tx.catalog.unshown()]
+        known = await tx.catalog.all(), await tx.catalog.get(plan.hidden[0].id), await tx.catalog.named("__m_1")
+    first, second = plan.hidden
+    assert plan.outputs == (first, second, plan.relation)
+    assert [one.name for one in plan.outputs] == ["__m_1", "__m_2", "m"]
+    assert [one.kind for one in plan.hidden] == [RelationKind.INTERNAL] * 2
+    assert first.columns == relation("a").columns
+    # The order of runners is by id: what is read has a lower one than its readers.
+    assert table.relation < first.id < second.id < view.relation
+    (scan,) = plan.table_scans
+    assert (scan.output, plan.written_by(scan)) == (first.id, first)
+    assert outputs == {view.id: [first.id, second.id, view.relation], table.id: [table.relation]}
+    assert shown == ["t", "m"]
+    assert [entry.relation.name for entry in known[0]] == ["t", "m"]
+    assert known[1:] == (None, None)
+
+
+async def test_hidden_outputs_go_with_their_job(stores: Stores) -> None:
+    """I9."""
+    async with stores.begin() as tx:
+        table = await add_created(tx, new_table("t"))
+        view = await add_created(tx, with_hidden("m", table.relation))
+        outputs = (await tx.jobs.outputs([view.id]))[view.id]
+        for _ in range(2):  # repeatable
+            await tx.catalog.remove(view.relation)
+        left = {(cleanup.relation, cleanup.name) for cleanup in await tx.catalog.cleanups()}
+        again = await tx.jobs.add(with_hidden("m", table.relation), now=NOW)
+    assert left == set(zip(outputs, ("__m_1", "__m_2", "m"), strict=True))
+    assert again.id != view.id
+
+
+async def test_a_sink_stores_nothing(stores: Stores) -> None:
+    sink = SinkTarget(connector="blackhole", options={"a": "b"})
+    async with stores.begin() as tx:
+        table = await add_created(tx, new_table("t"))
+        view = new_view("s", table.relation)
+        (scan,) = view.table_scans
+        target = view.relation.model_copy(update={"kind": RelationKind.SINK})
+        job = await tx.jobs.add(replace(view, relation=target, fragments=(replace(scan, sink=sink),)), now=NOW)
+        (plan,) = await tx.jobs.plans([job.id])
+        outputs = await tx.jobs.outputs([job.id])
+    assert (job.kind, plan.outputs, outputs) == (RelationKind.SINK, (), {})
+    assert [one.sink for one in plan.table_scans] == [sink]
+    assert plan.written_by(plan.table_scans[0]).columns == relation("s").columns
+
 
 # --- the catalog --------------------------------------------------------------------------------------------------
 

@@ -52,14 +52,13 @@ class FakeCatalog:
     tables: Tables
 
     async def named(self, name: str) -> CatalogEntry | None:
-        return next((self._entry(row) for row in self._taken() if row.relation.name == name), None)
+        return next((entry for entry in await self.all() if entry.relation.name == name), None)
 
     async def get(self, relation: RelationId) -> CatalogEntry | None:
-        row = self.tables.relations.get(relation)
-        return None if row is None or row.dropped else self._entry(row)
+        return next((entry for entry in await self.all() if entry.relation.id == relation), None)
 
     async def all(self) -> Sequence[CatalogEntry]:
-        return [self._entry(row) for row in self._taken()]
+        return [self._entry(row) for row in self._taken() if row.owner is None]
 
     async def called(self, names: Collection[str]) -> Sequence[CatalogEntry]:
         return [entry for entry in await self.all() if entry.relation.name in names]
@@ -70,13 +69,15 @@ class FakeCatalog:
             for row in self.tables.fragments.values()
             if row.upstream == relation or (row.cdc is not None and row.cdc.source.id == relation)
         }
-        return [self._entry(row) for row in self._taken() if row.job in readers]
+        return [self._entry(row) for row in self._taken() if row.owner is None and row.job in readers]
 
     async def remove(self, relation: RelationId) -> None:
         row = self.tables.relations.get(relation)
         if row is None or row.dropped:
             return
-        self.tables.relations.put(relation, replace(row, dropped=True))
+        for one in (row, *self.tables.hidden(relation)):
+            self.tables.relations.put(one.relation.id, replace(one, dropped=True))
+            self.tables.cleanups.put(one.relation.id, Cleanup(one.relation.id, one.relation.name))
         unfollow(self.tables, row.job)
         for fragment in self.tables.of_job(row.job):
             self.tables.fragments.take(fragment.id)
@@ -84,13 +85,12 @@ class FakeCatalog:
             self.tables.scans.take(fragment.id)
             for actor in self.tables.of_fragment(fragment.id):
                 self.tables.actors.take(actor.id)
-        self.tables.cleanups.put(relation, Cleanup(relation, row.relation.name))
 
     async def unshown(self) -> Sequence[Relation]:
         return [
             row.relation
             for row in self._taken()
-            if not row.shown and self.tables.jobs[row.job].job.state is JobState.CREATED
+            if row.owner is None and not row.shown and self.tables.jobs[row.job].job.state is JobState.CREATED
         ]
 
     async def hold_back(self, relation: RelationId, reason: str) -> None:
@@ -139,8 +139,13 @@ class FakeJobs:
             if state in _UNREADABLE:
                 raise Conflict(f'{read.relation.kind} "{read.relation.name}" cannot be read: it is {state}')
         self._refuse_taken(new.relation)
+        hidden = [RelationId(next(tables.ids)) for _ in new.hidden]
         relation = RelationId(next(tables.ids))
         number = JobId(relation)
+        for place, (one, form) in enumerate(zip(hidden, new.hidden, strict=True), 1):
+            name, kind = f"__{new.relation.name}_{place}", RelationKind.INTERNAL
+            made = form.model_copy(update={"id": one, "name": name, "kind": kind})
+            tables.relations.put(one, RelationRow(made, new.statement, number, owner=relation))
         stored = new.relation.model_copy(update={"id": relation})
         tables.relations.put(relation, RelationRow(stored, new.statement, number))
         job = Job(
@@ -161,7 +166,7 @@ class FakeJobs:
         tables.jobs.put(number, JobRow(job, new.order, rescale_due=new.parallelism is not None))
         late = dependents(new.order)
         for one in new.fragments:
-            self._add_fragment(number, one, late)
+            self._add_fragment(number, one, late, hidden)
         return job
 
     async def get(self, job: JobId) -> Job | None:
@@ -219,12 +224,18 @@ class FakeJobs:
         self.tables.jobs.put(job, replace(row, job=moved, rescale_due=due))
         return moved
 
+    async def outputs(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[RelationId]]:
+        stored = [row for _, row in sorted(self.tables.relations.items()) if row.relation.kind.stored]
+        written = {job: [row.relation.id for row in stored if row.job == job] for job in jobs}
+        return {job: outputs for job, outputs in written.items() if outputs}
+
     async def plans(self, jobs: Collection[JobId]) -> Sequence[JobPlan]:
         found = [(one, self.tables.relations[self.tables.jobs[one].job.relation]) for one in sorted(set(jobs))]
         return [
             JobPlan(
                 id=one,
                 relation=relation.relation,
+                hidden=tuple(row.relation for row in self.tables.hidden(relation.relation.id)),
                 fragments=tuple(self._fragment(row) for row in self.tables.of_job(one)),
                 snapshot=self._snapshot(one),
             )
@@ -264,9 +275,11 @@ class FakeJobs:
                 raise Conflict(f"{row.relation.kind} named {relation.name} already exists and is still being created")
             raise Conflict(f'{row.relation.kind} with name "{relation.name}" exists')
 
-    def _add_fragment(self, job: JobId, new: NewFragment, late: Collection[RelationId]) -> None:
+    def _add_fragment(
+        self, job: JobId, new: NewFragment, late: Collection[RelationId], hidden: Sequence[RelationId]
+    ) -> None:
         one = FragmentId(next(self.tables.ids))
-        self.tables.fragments.put(one, _row_of(one, job, new, late))
+        self.tables.fragments.put(one, _row_of(one, job, new, late, hidden))
         for runs in new.actors:
             actor = ActorId(next(self.tables.ids))
             self.tables.actors.put(actor, ActorRow(actor, one, runs))
@@ -307,6 +320,8 @@ class FakeJobs:
                     upstream=self.tables.relations[row.upstream].relation,
                     query=row.query,
                     scan_type=row.scan_type,
+                    output=row.output,
+                    sink=row.sink,
                 )
             case FragmentKind.CDC_SCAN:
                 cdc = scan_of(self.tables, row)
@@ -314,7 +329,9 @@ class FakeJobs:
                 return SourceScanPlan(id=row.id, actors=actors, rate_limit=row.rate_limit, waiting=row.waiting, cdc=cdc)
 
 
-def _row_of(one: FragmentId, job: JobId, new: NewFragment, late: Collection[RelationId]) -> FragmentRow:
+def _row_of(
+    one: FragmentId, job: JobId, new: NewFragment, late: Collection[RelationId], hidden: Sequence[RelationId]
+) -> FragmentRow:
     match new:
         case NewDml():
             return FragmentRow(one, job, FragmentKind.DML)
@@ -328,6 +345,8 @@ def _row_of(one: FragmentId, job: JobId, new: NewFragment, late: Collection[Rela
                 scan_type=new.scan_type,
                 rate_limit=new.rate_limit,
                 waiting=new.upstream in late,
+                output=None if new.output is None else hidden[new.output],
+                sink=new.sink,
             )
         case NewSourceScan():
             kind = FragmentKind.CDC_SCAN

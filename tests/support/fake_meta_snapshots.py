@@ -77,12 +77,8 @@ class FakeSnapshots:
         read = [one.epoch if one.consumed is None else one.consumed for one in self._creating()]
         return min(read, default=None)
 
-    async def settled(self) -> Mapping[RelationId, Epoch]:
-        return {
-            self.tables.jobs[one.job].job.relation: self.tables.graphs[one.graph].committed
-            for one in self._creating()
-            if one.merged
-        }
+    async def settled(self) -> Mapping[JobId, Epoch]:
+        return {one.job: self.tables.graphs[one.graph].committed for one in self._creating() if one.merged}
 
     async def retire(self, graph: GraphId) -> None:
         tables = self.tables

@@ -38,7 +38,7 @@ from service.protocol.ids import (
     Vnode,
     WorkerId,
 )
-from service.protocol.plan import FragmentKind, ScanType, Stateless, VnodePosition
+from service.protocol.plan import FragmentKind, ScanType, SinkTarget, Stateless, VnodePosition
 from service.protocol.relation import Relation
 from service.protocol.report import Collected, Failed
 from service.protocol.request import Analyzed, Rejected, Request, Verified
@@ -140,6 +140,7 @@ class RelationRow:
     key_count: int = 0
     shown: bool = False
     dropped: bool = False
+    owner: RelationId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,8 @@ class FragmentRow:
     broken: str | None = None
     broken_since: datetime | None = None
     source_waiting: str | None = None
+    output: RelationId | None = None
+    sink: SinkTarget | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +288,11 @@ class Tables:
     def of_job(self, job: JobId) -> list[FragmentRow]:
         """Return a job's fragments in order of id."""
         return sorted((row for row in self.fragments.values() if row.job == job), key=lambda row: row.id)
+
+    def hidden(self, owner: RelationId) -> list[RelationRow]:
+        """Return the internal tables of an object that were not removed, in order of id."""
+        found = [row for row in self.relations.values() if row.owner == owner and not row.dropped]
+        return sorted(found, key=lambda row: row.relation.id)
 
     def of_fragment(self, fragment: FragmentId) -> list[ActorRow]:
         """Return a fragment's actors in order of id."""

@@ -18,6 +18,7 @@ from service.protocol.relation import Relation
 from workers.backfill.actors import FragmentTask
 from workers.backfill.positions import BLOCK_VNODES
 from workers.backfill.reading import Reading
+from workers.connectors.port import SinkWriter
 from workers.state_store.port import VersionedStore
 
 
@@ -39,6 +40,12 @@ class ScanTask:
     actors: int
     pushdown: Pushdown | None = None
     block_vnodes: int = BLOCK_VNODES
+    sink: SinkWriter | None = None
+
+    @property
+    def writer(self) -> SinkWriter:
+        """What takes the computed rows: a sink's connector, or the store itself."""
+        return self.sink or self.store
 
 
 @dataclass(frozen=True, slots=True)

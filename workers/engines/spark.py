@@ -96,7 +96,7 @@ def _write_actor(scan: ScanTask, batches: Iterator[pa.RecordBatch]) -> Iterator[
             if batch.num_rows > 1:
                 yield batch.slice(0, batch.num_rows - 1)
 
-    written = scan.store.write(scan.target, task_of(EpochTask).curr, rows())
+    written = scan.writer.write(scan.target, task_of(EpochTask).curr, rows())
     assert report, "the reader's control row did not arrive"
     copied = report.pop("copied")
     yield outcome(json.dumps({**report, "inserted": copied + written.inserted, "closed": written.closed}))

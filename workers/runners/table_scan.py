@@ -16,6 +16,8 @@ from service.protocol.request import Engine
 from workers.backfill.pace import COPYING, Pace
 from workers.backfill.reading import Reading, interleaved
 from workers.backfill.scan import ScanState
+from workers.connectors.kinds import SINKS
+from workers.connectors.port import SinkWriter
 from workers.engines.failing_row import find_failing_row
 from workers.engines.port import ActorOutcome, EpochTask, ScanEngine, ScanTask
 from workers.engines.spark import SparkEngine
@@ -34,6 +36,8 @@ class TableScan(HistoryScan):
     spark: SparkSession
     upstream: Relation
     query: StatelessPlan
+    sink: SinkWriter | None = None
+    """Takes the rows in place of the store."""
     pushdown: Pushdown | None = None
     consumed: Epoch | None = None
     """The epoch that a snapshot job had consumed when it joined the database graph. Its first epoch there reads the
@@ -56,15 +60,17 @@ class TableScan(HistoryScan):
     ) -> "TableScan":
         """Build a scan from its plan."""
         assert isinstance(fragment, TableScanPlan)
-        upstream = fragment.query.reading(fragment.upstream)
+        upstream, target, sink = fragment.query.reading(fragment.upstream), job.written_by(fragment), fragment.sink
         return cls(
             job.id,
-            job.relation,
+            target,
             ScanState.of(fragment, now=now),
             spark=spark,
             upstream=upstream,
-            query=plan(fragment.query, upstream, job.relation),
-            pushdown=fragment.query.pushdown,
+            query=plan(fragment.query, upstream, target),
+            sink=None if sink is None else SINKS[sink.connector](sink.options),
+            # The store copies rows into its own tables only.
+            pushdown=fragment.query.pushdown if sink is None else None,
             consumed=None if job.snapshot is None else job.snapshot.consumed,
         )
 
@@ -182,7 +188,8 @@ class TableScan(HistoryScan):
 
     def _task(self, store: VersionedStore) -> ScanTask:
         state = self.state
-        return ScanTask(store, self.upstream, self.target, len(state.actors), self.pushdown, state.block_vnodes)
+        actors, block = len(state.actors), state.block_vnodes
+        return ScanTask(store, self.upstream, self.target, actors, self.pushdown, block, self.sink)
 
 
 def make_engine(name: Engine, spark: SparkSession, scan: ScanTask, query: StatelessPlan) -> ScanEngine:

@@ -60,11 +60,18 @@ class PostgresCatalog:
         name = (await self._connection.execute(freed.returning(relations.c.name))).scalar()
         if name is None:
             return
-        await self._connection.execute(delete(relation_column).where(relation_column.c.relation == relation))
+        await self._leave(relation, name)
+        hidden = update(relations).where(relations.c.owner == relation, TAKEN).values(dropped=True)
+        for one, its_name in (await self._connection.execute(hidden.returning(relations.c.id, relations.c.name))).all():
+            await self._leave(one, its_name)
         await self._connection.execute(delete(view_reference).where(view_reference.c.reader == relation))
         jobs = select(job.c.id).where(job.c.relation == relation)
         await unfollow(self._connection, jobs)
         await self._connection.execute(delete(fragment).where(fragment.c.job.in_(jobs)))
+
+    async def _leave(self, relation: RelationId, name: str) -> None:
+        """Queue the clean-up of a removed relation."""
+        await self._connection.execute(delete(relation_column).where(relation_column.c.relation == relation))
         new = insert(cleanup).values(relation=relation, name=name)
         await self._connection.execute(new.on_conflict_do_nothing(index_elements=["relation"]))
 

@@ -1,10 +1,11 @@
 """Jobs, with the fragments and actors that carry them out."""
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, Select, and_, exists, select, update
+from sqlalchemy import Row, Select, and_, exists, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -16,7 +17,7 @@ from service.domain.parallelism import Parallelism, parse_parallelism
 from service.meta_store.documents import among, printable, stored, stored_text
 from service.meta_store.jobs.plans import read_plans
 from service.meta_store.jobs.queue import LINE, line_of
-from service.meta_store.references import add_relation, hold_read, store_references
+from service.meta_store.references import add_relation, hold_read, own, store_references
 from service.meta_store.relations import store_columns
 from service.meta_store.schema.core import BLAMED, OPEN, TAKEN, actor, backfill_position, fragment, scan_progress
 from service.meta_store.schema.core import job as job_table
@@ -25,13 +26,14 @@ from service.meta_store.sources.followed_tables import followed_again, stored_sc
 from service.ports.records import NewDml, NewFragment, NewJob, NewSourceScan, NewTableScan
 from service.protocol.ids import GraphId, JobId, RelationId
 from service.protocol.plan import FragmentKind, JobPlan, PositionState
-from service.protocol.relation import RelationKind
+from service.protocol.relation import Relation, RelationKind
 from service.protocol.vnodes import vnodes_of
 
 _ENDS: Final = TERMINAL | {JobState.CREATED, JobState.FAILED}
 _STATES: Final = {one.value: one for one in JobState}
 """Looked up, where calling the type would cost as much as the rest of a row; so with the next."""
 _KINDS: Final = {one.value: one for one in RelationKind}
+_STORED: Final = [one for one in RelationKind if one.stored]
 
 
 class PostgresJobs:
@@ -43,6 +45,8 @@ class PostgresJobs:
     async def add(self, new: NewJob, *, now: datetime) -> Job:
         """Also raises Conflict when an upstream is on its way out; its job is held until the transaction ends."""
         await hold_read(self._connection, new.upstreams.union(new.views))
+        # Their ids are below the owner's: what is read has a lower id than its reader.
+        hidden = [await self._add_hidden(new, place, one) for place, one in enumerate(new.hidden, 1)]
         relation = await add_relation(
             self._connection,
             new.relation.name,
@@ -50,6 +54,7 @@ class PostgresJobs:
             definition=new.statement,
             vnode_count=new.relation.vnode_count,
         )
+        await own(self._connection, relation, hidden)
         await store_references(self._connection, relation, new.views)
         await store_columns(self._connection, relation, new.relation)
         # One number for both, as in the reference: what the catalogs call a job joins what they call a relation.
@@ -71,7 +76,7 @@ class PostgresJobs:
         job = JobId((await self._connection.execute(added.returning(job_table.c.id))).scalar_one())
         late = dependents(new.order)
         for one in new.fragments:
-            await self._add_fragment(job, one, late)
+            await self._add_fragment(job, one, late, hidden)
         stored = await self.get(job)
         assert stored is not None
         return stored
@@ -136,6 +141,15 @@ class PostgresJobs:
         assert moved is not None
         return moved
 
+    async def outputs(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[RelationId]]:
+        its = or_(relations.c.id == job_table.c.relation, relations.c.owner == job_table.c.relation)
+        found = select(job_table.c.id, relations.c.id.label("output")).join(relations, its)
+        stored = found.where(among(job_table.c.id, jobs), relations.c.kind.in_(_STORED)).order_by(relations.c.id)
+        outputs: dict[JobId, list[RelationId]] = defaultdict(list)
+        for row in await self._connection.execute(stored):
+            outputs[JobId(row.id)].append(RelationId(row.output))
+        return outputs
+
     async def plans(self, jobs: Collection[JobId]) -> Sequence[JobPlan]:
         return await read_plans(self._connection, jobs)
 
@@ -157,8 +171,22 @@ class PostgresJobs:
         found = select(exists().where(job_table.c.graph == graph, BLAMED))
         return bool((await self._connection.execute(found)).scalar())
 
-    async def _add_fragment(self, job: JobId, new: NewFragment, late: Collection[RelationId]) -> None:
-        row = insert(fragment).values(job=job, **_stored(new, late))
+    async def _add_hidden(self, new: NewJob, place: int, relation: Relation) -> RelationId:
+        """Store a hidden relation. It is no internal table before it has an owner."""
+        added = await add_relation(
+            self._connection,
+            f"__{new.relation.name}_{place}",
+            new.relation.kind,
+            definition=new.statement,
+            vnode_count=relation.vnode_count,
+        )
+        await store_columns(self._connection, added, relation)
+        return added
+
+    async def _add_fragment(
+        self, job: JobId, new: NewFragment, late: Collection[RelationId], hidden: Sequence[RelationId]
+    ) -> None:
+        row = insert(fragment).values(job=job, **_stored(new, late, hidden))
         added = (await self._connection.execute(row.returning(fragment.c.id))).scalar_one()
         # One statement, whose rows get their ids in the order given.
         actors = [{"fragment": added, "runs": runs} for runs in new.actors]
@@ -176,7 +204,7 @@ class PostgresJobs:
                 await self._connection.execute(insert(backfill_position).values(done))
 
 
-def _stored(new: NewFragment, late: Collection[RelationId]) -> Mapping[str, Any]:
+def _stored(new: NewFragment, late: Collection[RelationId], hidden: Sequence[RelationId]) -> Mapping[str, Any]:
     """Return the columns of a fragment; what scans one of `late` starts waiting."""
     match new:
         case NewDml():
@@ -190,6 +218,8 @@ def _stored(new: NewFragment, late: Collection[RelationId]) -> Mapping[str, Any]
                 "rate_limit": new.rate_limit,
                 "auto": new.auto,
                 "waiting": new.upstream in late,
+                "output": None if new.output is None else hidden[new.output],
+                "sink": None if new.sink is None else new.sink.model_dump(),
             }
         case NewSourceScan():
             return {

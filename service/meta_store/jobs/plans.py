@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.job import JobState
 from service.meta_store.documents import among, text_of
-from service.meta_store.relations import read_relations
+from service.meta_store.relations import read_hidden, read_relations
 from service.meta_store.schema.core import (
     actor,
     backfill_position,
@@ -34,6 +34,7 @@ from service.protocol.plan import (
     FragmentPlan,
     JobPlan,
     ScanType,
+    SinkTarget,
     SnapshotPlan,
     SourceScanPlan,
     Stateless,
@@ -67,6 +68,8 @@ _FRAGMENTS: Final[Select[*tuple[Any, ...]]] = (
         fragment.c.source,
         fragment.c.cdc,
         fragment.c.broken,
+        fragment.c.output,
+        fragment.c.sink,
         and_(scan_progress.c.finished, fragment.c.kind == FragmentKind.STREAM_SCAN).label("finished"),
         relation.c.name.label("source_name"),
         source.c.slot,
@@ -92,6 +95,7 @@ async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Se
     rows = (await connection.execute(_FRAGMENTS.where(among(fragment.c.job, jobs)))).all()
     needed = set(targets.values()) | {row.upstream for row in rows if row.upstream is not None}
     relations = await read_relations(connection, needed)
+    hidden = await read_hidden(connection, targets.values())
     actors = await read_actors(connection, [row.id for row in rows])
     positions = await read_positions(connection, [row.id for row in rows if not row.finished])
     plans: dict[int, list[FragmentPlan]] = defaultdict(list)
@@ -102,6 +106,7 @@ async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Se
         JobPlan(
             id=JobId(one),
             relation=relations[targets[one]],
+            hidden=tuple(hidden.get(targets[one], ())),
             fragments=tuple(plans[one]),
             snapshot=snapshots[one],
         )
@@ -170,6 +175,8 @@ def _fragment(
                 upstream=relations[row.upstream],
                 query=Stateless.model_validate_json(row.query),
                 scan_type=ScanType(row.scan_type),
+                output=row.output,
+                sink=None if row.sink is None else SinkTarget.model_validate(row.sink),
             )
         case FragmentKind.CDC_SCAN:
             scan = scan_of(row)

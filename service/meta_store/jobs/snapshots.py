@@ -13,7 +13,7 @@ from service.meta_store.schema.core import GRAPH_ID, UNFINISHED, barrier, comman
 from service.meta_store.schema.core import graph as graphs
 from service.meta_store.schema.core import job as job_table
 from service.ports.snapshots import Snapshot
-from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, JobId, RelationId
+from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, JobId
 
 
 class PostgresSnapshots:
@@ -97,13 +97,13 @@ class PostgresSnapshots:
         found = (await self._connection.execute(oldest)).scalar()
         return None if found is None else Epoch(found)
 
-    async def settled(self) -> Mapping[RelationId, Epoch]:
+    async def settled(self) -> Mapping[JobId, Epoch]:
         merged = (
-            select(job_table.c.relation, graphs.c.committed)
+            select(job_table.c.id, graphs.c.committed)
             .select_from(_CREATING.join(graphs, graphs.c.id == snapshot_backfill.c.graph))
             .where(snapshot_backfill.c.merged)
         )
-        return {RelationId(row.relation): Epoch(row.committed) for row in await self._connection.execute(merged)}
+        return {JobId(row.id): Epoch(row.committed) for row in await self._connection.execute(merged)}
 
     async def retire(self, graph: GraphId) -> None:
         """Locks the job and the graph before the database graph, as everybody does who locks several."""

@@ -152,7 +152,9 @@ relation = Table(
     Column("shown", Boolean, nullable=False, server_default=_FALSE),
     Column("dropped", Boolean, nullable=False, server_default=_FALSE),
     Column("held_back", Text),
+    Column("owner", BigInteger, _reference("relation")),
 )
+Index("relation_owner", relation.c.owner, postgresql_where=relation.c.owner.is_not(None))
 TAKEN: Final = not_(relation.c.dropped)
 UNSHOWN: Final = and_(not_(relation.c.shown), TAKEN)
 Index("relation_name_is_taken_once", relation.c.name, unique=True, postgresql_where=TAKEN)
@@ -258,6 +260,8 @@ fragment = Table(
     Column("broken_since", _INSTANT),
     Column("source_waiting", Text),
     Column("held_limit", BigInteger),
+    Column("output", BigInteger, _reference("relation")),
+    Column("sink", JSONB(none_as_null=True)),
 )
 Index("fragment_source", fragment.c.source, postgresql_where=fragment.c.source.is_not(None))
 Index("fragment_auto", fragment.c.id, postgresql_where=fragment.c.auto)

@@ -69,7 +69,8 @@ async def commit(
         recorded = Recorded(answers, merging)
     else:
         await _settle(tx, collected, epoch, lease=lease, now=now)
-        recorded = Recorded(answers, created=await tx.catalog.unshown())
+        created = [relation for relation in await tx.catalog.unshown() if relation.kind.stored]
+        recorded = Recorded(answers, created=created)
     await store_progress(tx, graph)
     log.debug("barrier.committed", epoch=epoch, barriers=len(collected))
     return recorded

@@ -83,9 +83,12 @@ async def roll_back(world: World, view: GraphView, *, term: Term) -> None:
     async with world.stores.begin(term) as tx:
         # A view that failed after it was created is still read: what its last epoch wrote must go as well.
         jobs = await tx.jobs.where(IN_GRAPH | {JobState.FAILED}, graph=view.graph)
+        outputs = await tx.jobs.outputs([job.id for job in jobs])
         settled = await tx.snapshots.settled()
     # What a job's own graph committed before it merged is not the database graph's to take back.
-    reached = {job.relation: max(view.committed, settled.get(job.relation, NEVER)) for job in jobs}
+    reached = {
+        output: max(view.committed, settled.get(job, NEVER)) for job, written in outputs.items() for output in written
+    }
     for epoch in sorted(set(reached.values())):
         await world.tables.roll_back([one for one, upto in reached.items() if upto == epoch], epoch, term=term)
     async with world.stores.begin(term) as tx:

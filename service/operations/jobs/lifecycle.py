@@ -199,7 +199,7 @@ async def drop(world: World, name: str, kind: RelationKind, *, cascade: bool, as
         doomed = await _doomed(tx, name, kind, cascade=cascade)
         concerned = await _concerned(tx, doomed)
         # Asked before anything is held: the state store may take its time.
-        shown = [victim.name for victim in doomed if victim.kind is not RelationKind.SOURCE]
+        shown = [victim.name for victim in doomed if victim.kind.stored or victim.kind is RelationKind.VIEW]
         if shown and (foreign := await world.tables.foreign_readers(shown)):
             raise Conflict(
                 f"cannot drop {kind} {name} because objects that tidefill did not make depend on it:"

@@ -1,6 +1,6 @@
 """Starting jobs: the oldest first, while permits last. A table needs no permit: it has no history to read."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from service.domain.errors import Deposed, Refused, Unavailable
@@ -10,7 +10,7 @@ from service.domain.set_aside import SetAside
 from service.operations.commands.fan_out import follow
 from service.operations.jobs.snapshots import is_snapshot, many_rows
 from service.operations.world import World
-from service.protocol.ids import DATABASE_GRAPH, JobId, Term
+from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId, Term
 from service.protocol.mutation import Add
 from service.protocol.relation import RelationKind
 from service.telemetry.log import logger
@@ -39,13 +39,14 @@ async def start_jobs(world: World, *, term: Term, aside: SetAside[JobId] | None 
                 # A cancel may have come in between, and must not keep the others from the queue.
                 with suppress(IllegalTransition):
                     await tx.jobs.move(job.id, JobEvent.QUEUED, now=world.clock.now())
+        outputs = await tx.jobs.outputs([job.id for job in starting])
     for job in starting:
-        await _try(world, job, aside, term=term)
+        await _try(world, job, outputs.get(job.id, ()), aside, term=term)
     return len(starting)
 
 
-async def _try(world: World, job: Job, aside: SetAside[JobId], *, term: Term) -> None:
-    world.starting.add(job.relation)
+async def _try(world: World, job: Job, outputs: Collection[RelationId], aside: SetAside[JobId], *, term: Term) -> None:
+    world.starting.update(outputs)
     try:
         await _start(world, job, term=term)
     except Deposed:
@@ -57,7 +58,7 @@ async def _try(world: World, job: Job, aside: SetAside[JobId], *, term: Term) ->
         else:
             log.warning("job.not_started", job=job.id, name=job.name, failures=failures, error=str(error))
     finally:
-        world.starting.discard(job.relation)
+        world.starting.difference_update(outputs)
 
 
 def _choose(waiting: Sequence[Job], *, held: int, limit: int) -> list[Job]:
@@ -77,7 +78,7 @@ def _takes_permit(job: Job) -> bool:
 
 
 async def _start(world: World, job: Job, *, term: Term) -> None:
-    """Create the state table, then ask for the barrier that adds the job. Repeatable until the second step commits."""
+    """Create the state tables, then ask for the barrier that adds the job. Repeatable until the second step commits."""
     async with world.stores.begin(term) as tx:
         plans = await tx.jobs.plans([job.id])
         if not plans:
@@ -85,7 +86,8 @@ async def _start(world: World, job: Job, *, term: Term) -> None:
         (plan,) = plans
         loading = is_snapshot(plan) and await many_rows(tx, plan)
     try:
-        await world.tables.create(plan.relation, term=term, loading=loading)
+        for output in plan.outputs:
+            await world.tables.create(output, term=term, loading=loading)
     except Refused as error:
         await _refuse(world, job, str(error), term=term)
         return

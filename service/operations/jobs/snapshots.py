@@ -93,14 +93,15 @@ async def pause_all(tx: Transaction, *, now: datetime) -> None:
 
 
 async def build_index(world: World, view: GraphView, *, term: Term) -> None:
-    """Build the index of the job's table; nothing writes it meanwhile. Repeatable. Then the snapshot is consumed."""
+    """Build the indexes of the job's tables; nothing writes it meanwhile. Repeatable. Then the snapshot is consumed."""
     graph = view.graph
     async with world.stores.begin(term) as tx:
         snapshot = await tx.snapshots.of_graph(graph)
         plans = [] if snapshot is None else await tx.jobs.plans([snapshot.job])
     for plan in plans:
         try:
-            await world.tables.index(plan.relation, term=term)
+            for output in plan.outputs:
+                await world.tables.index(output, term=term)
         except (Refused, Unavailable) as error:
             await _index_failed(world, view, plan.id, error, term=term)
             return

@@ -127,9 +127,10 @@ async def readable(world: World, names: Collection[str], *, read: Collection[str
     """Return those of `names` that a statement may read. Raises Conflict where one of `read` is not created yet."""
     async with world.stores.begin() as tx:
         found = {entry.relation.name: as_named(entry) for entry in await tx.catalog.called(names)}
-    if early := [found[name] for name in sorted(read) if name in found and not found[name].readable]:
-        raise early[0].unreadable
-    return {name: one.entry.relation for name, one in found.items() if one.entry is not None and one.readable}
+    readable = {name: one for name, one in found.items() if one.readable and one.kind.stored}
+    if hidden := [found[name] for name in sorted(read) if name in found and name not in readable]:
+        raise hidden[0].unreadable
+    return {name: one.entry.relation for name, one in readable.items() if one.entry is not None}
 
 
 async def order_of(world: World, statement: CreateMaterializedView) -> Edges:

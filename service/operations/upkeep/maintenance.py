@@ -33,11 +33,13 @@ async def vacuum(world: World, *, term: Term) -> int:
     """Delete row versions that no reader can need any more; return how many."""
     async with world.stores.begin(term) as tx:
         jobs = await tx.jobs.where(IN_GRAPH, graph=DATABASE_GRAPH)
+        outputs = await tx.jobs.outputs([job.id for job in jobs])
         published = (await tx.graphs.state(DATABASE_GRAPH)).published
         # Read after what is published: a job that starts in between pins a later epoch.
         pinned = await tx.snapshots.pinned()
     epoch = published if pinned is None else min(published, pinned)
-    return await world.tables.vacuum([job.relation for job in jobs], DATABASE_GRAPH, epoch, term=term)
+    written = [output for of_job in outputs.values() for output in of_job]
+    return await world.tables.vacuum(written, DATABASE_GRAPH, epoch, term=term)
 
 
 async def unstage(world: World, *, term: Term) -> int:

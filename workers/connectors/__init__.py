@@ -1,0 +1,1 @@
+"""Connectors: how rows leave for external systems. Next: `workers.connectors.port`."""
