@@ -1,8 +1,8 @@
 """A job has outputs: none (a sink), one, or several of which some are hidden (expand).
 
 A hidden relation has an owner: the object in the catalog that its job is named after. A scan may write a hidden one
-(`output`), or send its rows to an external system (`sink`). A service of the previous release reads neither column; it
-must not run while there is a sink or an internal table.
+(`output`), send its rows to an external system or read from one, by a `connector`. A service of the previous release
+reads neither column; it must not run while there is a sink, an internal table or a source scan.
 
 Revision ID: 0020
 Revises: 0019
@@ -27,9 +27,15 @@ alter table tidefill.relation
 create index relation_owner on tidefill.relation (owner) where owner is not null;
 alter table tidefill.fragment
     add column output bigint references tidefill.relation (id),
-    add column sink jsonb,
-    add constraint fragment_has_one_output check (output is null or sink is null),
-    add constraint fragment_sink_is_of_a_scan check (sink is null or kind = 'STREAM_SCAN');
+    add column connector jsonb,
+    add constraint fragment_has_one_output check (output is null or connector is null),
+    drop constraint fragment_kind_is_known,
+    add constraint fragment_kind_is_known check (
+        kind in ('DML', 'STREAM_SCAN', 'CDC_SCAN', 'SOURCE_SCAN', 'MATERIALIZE')
+    ),
+    add constraint fragment_source_scan_has_a_connector check (
+        connector is not null or kind <> 'SOURCE_SCAN'
+    );
 """
 # The options may hold what only operators should see: the catalog names the connector alone.
 SINKS = """
@@ -39,7 +45,7 @@ select
     r.name,
     1 as schema_id,
     1 as owner,
-    (select f.sink ->> 'connector' from tidefill.fragment f where f.job = j.id limit 1) as connector,
+    (select f.connector ->> 'name' from tidefill.fragment f where f.job = j.id limit 1) as connector,
     'append-only' as sink_type,
     null::integer as connection_id,
     r.definition,
@@ -63,6 +69,37 @@ from rw_catalog.rw_streaming_jobs j join tidefill.relation r on r.id = j.table_i
 where r.kind in ({jobs})
 order by r.id
 """
+FRAGMENTS = """
+create or replace view rw_catalog.rw_fragments as
+select
+    f.id as fragment_id,
+    j.relation as table_id,
+    'HASH' as distribution_type,
+    array[case when f.kind in ({positioned}) then f.id else j.relation end] as state_table_ids,
+    case f.kind
+        when 'STREAM_SCAN' then array(
+            select writer.id
+            from tidefill.fragment writer join tidefill.job maker on maker.id = writer.job
+            where maker.relation = f.upstream and writer.kind <> 'STREAM_SCAN'
+            order by writer.id
+        )
+        when 'MATERIALIZE' then array(
+            select scan.id
+            from tidefill.fragment scan
+            where scan.job = f.job and scan.kind = 'STREAM_SCAN'
+            order by scan.id
+        )
+        else array[]::bigint[]
+    end as upstream_fragment_ids,
+    array[f.kind] as flags,
+    actors.number as parallelism,
+    case when f.kind = 'CDC_SCAN' then jsonb_array_length(f.cdc -> 'splits') else r.vnode_count end as max_parallelism,
+    'fixed(' || actors.number || ')' as parallelism_policy
+from tidefill.fragment f
+join tidefill.job j on j.id = f.job
+join tidefill.relation r on r.id = j.relation
+cross join lateral (select count(*) as number from tidefill.actor a where a.fragment = f.id) actors
+"""
 GONE = """
 create temp table gone on commit drop as
     select id from tidefill.relation where kind in ('sink', 'internal table');
@@ -80,13 +117,22 @@ def upgrade() -> None:
     op.execute(SINKS)
     op.execute(STATS.format(stateless="'view', 'source', 'sink'"))
     op.execute(STREAMING_PARALLELISM.format(jobs="'table', 'materialized view', 'sink'"))
+    op.execute(FRAGMENTS.format(positioned="'STREAM_SCAN', 'CDC_SCAN', 'SOURCE_SCAN'"))
 
 
 def downgrade() -> None:
+    op.execute(FRAGMENTS.format(positioned="'STREAM_SCAN', 'CDC_SCAN'"))
     op.execute(STREAMING_PARALLELISM.format(jobs="'table', 'materialized view'"))
     op.execute(STATS.format(stateless="'view', 'source'"))
     op.execute("drop view rw_catalog.rw_sinks")
     op.execute(GONE)
-    op.execute("alter table tidefill.fragment drop column output, drop column sink")
+    op.execute("""
+        delete from tidefill.fragment where kind = 'SOURCE_SCAN';
+        alter table tidefill.fragment
+            drop column output,
+            drop column connector,
+            drop constraint fragment_kind_is_known,
+            add constraint fragment_kind_is_known check (kind in ('DML', 'STREAM_SCAN', 'CDC_SCAN', 'MATERIALIZE'))
+    """)
     op.execute("alter table tidefill.relation drop constraint relation_internal_has_an_owner, drop column owner")
     op.execute(KINDS.format(kinds="'table', 'materialized view', 'view', 'source'"))

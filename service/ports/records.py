@@ -24,7 +24,7 @@ from service.protocol.ids import (
     WorkerId,
 )
 from service.protocol.mutation import Mutation
-from service.protocol.plan import ScanType, SinkTarget, Stateless
+from service.protocol.plan import Connector, ScanType, Stateless
 from service.protocol.relation import Relation
 from service.protocol.vnodes import Runs
 
@@ -131,7 +131,7 @@ class NewTableScan:
     auto: bool = False
     output: int | None = None
     """The place of the hidden relation that it writes; None is the relation that the job is named after."""
-    sink: SinkTarget | None = None
+    sink: Connector | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +148,15 @@ class NewSourceScan:
     """There is no history to read."""
 
 
-NewFragment = NewDml | NewTableScan | NewSourceScan
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSplitScan:
+    """A scan of the splits of an external system."""
+
+    actors: tuple[Runs, ...]
+    connector: Connector
+
+
+NewFragment = NewDml | NewTableScan | NewSourceScan | NewSplitScan
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,16 +19,18 @@ class _Value(BaseModel):
 class FragmentKind(StrEnum):
     """The kind of a fragment, as the catalogs name it.
 
-    A DML fragment or a CDC scan of an external table writes a table. Scans of the upstreams fill a view.
+    A DML fragment, a CDC scan of an external table or a scan of another source writes a table. Scans of the upstreams
+    fill a view or a sink.
     """
 
     DML = "DML"
     STREAM_SCAN = "STREAM_SCAN"
     CDC_SCAN = "CDC_SCAN"
+    SOURCE_SCAN = "SOURCE_SCAN"
 
 
 SCANS: Final = frozenset({FragmentKind.STREAM_SCAN, FragmentKind.CDC_SCAN})
-"""The kinds that read history. They have progress and limits."""
+"""The kinds that read history. They have progress and limits. A source scan reads what is new, for ever."""
 
 
 class ScanType(StrEnum):
@@ -124,10 +126,10 @@ class Stateless(_Value):
         return upstream.model_copy(update={"columns": (*upstream.columns, *self.computed)})
 
 
-class SinkTarget(_Value):
-    """An external system that takes the rows of a scan: the connector, and the user's options for it."""
+class Connector(_Value):
+    """How a fragment reads or writes an external system: the connector's name, and the user's options for it."""
 
-    connector: str
+    name: str
     options: dict[str, str] = {}
 
 
@@ -172,7 +174,7 @@ class TableScanPlan(_HistoryScan):
     query: Stateless
     scan_type: ScanType
     output: RelationId | None = None
-    sink: SinkTarget | None = None
+    sink: Connector | None = None
 
 
 class SourceScanPlan(_HistoryScan):
@@ -182,8 +184,18 @@ class SourceScanPlan(_HistoryScan):
     cdc: CdcScan
 
 
-HistoryScanPlan = TableScanPlan | SourceScanPlan
-FragmentPlan = Annotated[DmlPlan | TableScanPlan | SourceScanPlan, Field(discriminator="kind")]
+class SplitScanPlan(_HistoryScan):
+    """A scan that reads the splits of an external system, each from its position on, into the job's table.
+
+    Its actors own splits instead of vnodes. The key of a position means something to the connector alone.
+    """
+
+    kind: Literal[FragmentKind.SOURCE_SCAN] = FragmentKind.SOURCE_SCAN
+    connector: Connector
+
+
+HistoryScanPlan = TableScanPlan | SourceScanPlan | SplitScanPlan
+FragmentPlan = Annotated[DmlPlan | TableScanPlan | SourceScanPlan | SplitScanPlan, Field(discriminator="kind")]
 
 
 class SnapshotPlan(_Value):

@@ -14,7 +14,7 @@ from service.ports.limits import Held
 from service.ports.meta_store import Stores
 from service.ports.records import NewJob
 from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, GraphId, JobId, RelationId
-from service.protocol.plan import ActorPlan, FragmentKind, PositionState, ScanType, SinkTarget, TableScanPlan
+from service.protocol.plan import ActorPlan, Connector, FragmentKind, PositionState, ScanType, TableScanPlan
 from service.protocol.relation import RelationKind
 from service.protocol.vnodes import vnodes_of
 from tests.support.meta_store import (
@@ -86,7 +86,7 @@ async def test_hidden_outputs_go_with_their_job(stores: Stores) -> None:
 
 
 async def test_a_sink_stores_nothing(stores: Stores) -> None:
-    sink = SinkTarget(connector="blackhole", options={"a": "b"})
+    sink = Connector(name="blackhole", options={"a": "b"})
     async with stores.begin() as tx:
         table = await add_created(tx, new_table("t"))
         view = new_view("s", table.relation)

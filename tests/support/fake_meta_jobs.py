@@ -18,6 +18,7 @@ from service.ports.records import (
     NewFragment,
     NewJob,
     NewSourceScan,
+    NewSplitScan,
     NewTableScan,
     Receded,
 )
@@ -34,6 +35,7 @@ from service.protocol.plan import (
     ScanType,
     SnapshotPlan,
     SourceScanPlan,
+    SplitScanPlan,
     TableScanPlan,
     VnodePosition,
 )
@@ -283,7 +285,7 @@ class FakeJobs:
         for runs in new.actors:
             actor = ActorId(next(self.tables.ids))
             self.tables.actors.put(actor, ActorRow(actor, one, runs))
-        if not isinstance(new, NewDml):
+        if isinstance(new, NewTableScan | NewSourceScan):
             self.tables.scans.put(one, ScanRow())
         if isinstance(new, NewSourceScan):
             followed_again(self.tables, new.cdc)
@@ -321,12 +323,15 @@ class FakeJobs:
                     query=row.query,
                     scan_type=row.scan_type,
                     output=row.output,
-                    sink=row.sink,
+                    sink=row.connector,
                 )
             case FragmentKind.CDC_SCAN:
                 cdc = scan_of(self.tables, row)
                 assert cdc is not None
                 return SourceScanPlan(id=row.id, actors=actors, rate_limit=row.rate_limit, waiting=row.waiting, cdc=cdc)
+            case FragmentKind.SOURCE_SCAN:
+                assert row.connector is not None
+                return SplitScanPlan(id=row.id, actors=actors, connector=row.connector)
 
 
 def _row_of(
@@ -346,11 +351,14 @@ def _row_of(
                 rate_limit=new.rate_limit,
                 waiting=new.upstream in late,
                 output=None if new.output is None else hidden[new.output],
-                sink=new.sink,
+                connector=new.sink,
             )
         case NewSourceScan():
             kind = FragmentKind.CDC_SCAN
             return FragmentRow(one, job, kind, rate_limit=new.rate_limit, cdc=new.cdc, added=new.added)
+        case NewSplitScan():
+            kind = FragmentKind.SOURCE_SCAN
+            return FragmentRow(one, job, kind, connector=new.connector)
 
 
 @dataclass(frozen=True, slots=True)

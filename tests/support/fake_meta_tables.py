@@ -38,7 +38,7 @@ from service.protocol.ids import (
     Vnode,
     WorkerId,
 )
-from service.protocol.plan import FragmentKind, ScanType, SinkTarget, Stateless, VnodePosition
+from service.protocol.plan import Connector, FragmentKind, ScanType, Stateless, VnodePosition
 from service.protocol.relation import Relation
 from service.protocol.report import Collected, Failed
 from service.protocol.request import Analyzed, Rejected, Request, Verified
@@ -171,7 +171,7 @@ class FragmentRow:
     broken_since: datetime | None = None
     source_waiting: str | None = None
     output: RelationId | None = None
-    sink: SinkTarget | None = None
+    connector: Connector | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from service.protocol.ids import ActorId, FragmentId
-from service.protocol.plan import ActorPlan, HistoryScanPlan, ScanType, SourceScanPlan, VnodePosition
+from service.protocol.plan import ActorPlan, HistoryScanPlan, ScanType, TableScanPlan, VnodePosition
 from service.protocol.report import ActorReport
 from workers.backfill.budget import Budget
 from workers.backfill.positions import BLOCK_VNODES, ONE_VNODE, Positions, redistributed
@@ -40,7 +40,7 @@ class ScanState:
     @classmethod
     def of(cls, plan: HistoryScanPlan, *, now: float) -> "ScanState":
         """Build the state from stored positions; buckets start empty."""
-        one_by_one = isinstance(plan, SourceScanPlan) or plan.scan_type is ScanType.BACKFILL
+        one_by_one = not isinstance(plan, TableScanPlan) or plan.scan_type is ScanType.BACKFILL
         block_vnodes = ONE_VNODE if one_by_one else BLOCK_VNODES
         actors = [_actor(actor, plan.rate_limit, block_vnodes, now) for actor in plan.positioned]
         return cls(plan.id, actors, plan.waiting)

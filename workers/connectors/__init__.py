@@ -1,1 +1,1 @@
-"""Connectors: how rows leave for external systems. Next: `workers.connectors.port`."""
+"""Connectors: how rows come from external systems and leave for them. Next: `workers.connectors.port`."""

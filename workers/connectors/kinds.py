@@ -1,9 +1,11 @@
-"""Map the name of every sink connector to its writer. A new connector is a new module and one line here."""
+"""Map the name of every connector to its reader or writer. A new connector is a new module and one line here."""
 
 from collections.abc import Mapping
 from typing import Final
 
 from workers.connectors.blackhole import Blackhole
-from workers.connectors.port import MakeWriter
+from workers.connectors.datagen import Generator
+from workers.connectors.port import MakeReader, MakeWriter
 
+SOURCES: Final[Mapping[str, MakeReader]] = {"datagen": Generator.of}
 SINKS: Final[Mapping[str, MakeWriter]] = {"blackhole": Blackhole.of}

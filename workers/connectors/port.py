@@ -1,10 +1,11 @@
-"""The protocol of a sink's connector in a worker.
+"""The protocols of connectors in a worker: a source reads by splits, a sink takes rows.
 
-To add one, write a module with a `SinkWriter`, list it in `workers.connectors.kinds`, and list its options in
-`service.domain.connectors`.
+To add one, write a module with a `SplitReader` or a `SinkWriter`, list it in `workers.connectors.kinds`, and list it
+with the check of its options in `service.domain.connectors`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
@@ -26,5 +27,31 @@ class SinkWriter(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some rows of a split, as Postgres texts in the order of the relation's columns, hidden ones included.
+
+    `position` is where the next part begins. It means something to the connector alone. `over`: no row follows.
+    """
+
+    rows: Sequence[tuple[str | None, ...]]
+    position: str
+    over: bool
+
+
+class SplitReader(Protocol):
+    """Reads the splits of an external system. An epoch that is run again reads from the same positions again."""
+
+    def due(self, split: int, since_ms: int, upto_ms: int) -> int:
+        """Return how many rows of a split may be read at most in an epoch of this time; both are Unix times."""
+        ...
+
+    def read(self, split: int, after: str | None, most: int) -> Part:
+        """Read at most `most` rows of a split from a position on; None is its beginning."""
+        ...
+
+
+MakeReader = Callable[[Mapping[str, str], Relation], SplitReader]
+"""Returns the reader of a table that is filled with these options."""
 MakeWriter = Callable[[Mapping[str, str]], SinkWriter]
 """Returns the writer of a sink with these options."""

@@ -10,6 +10,7 @@ from service.protocol.ids import SourceId
 from service.protocol.plan import FragmentKind
 from workers.runners.port import Join
 from workers.runners.source_scan import SourceScans
+from workers.runners.split_scan import SplitScan
 from workers.runners.table_scan import TableScan
 
 
@@ -17,5 +18,6 @@ def joins_of(spark: SparkSession, connection_of: Callable[[SourceId], SourceConn
     """Return how to make the runner of each kind of fragment. `connection_of` returns how to reach a source."""
     return {
         FragmentKind.STREAM_SCAN: partial(TableScan.join, spark),
+        FragmentKind.SOURCE_SCAN: SplitScan.join,
         FragmentKind.CDC_SCAN: partial(SourceScans.join, spark, connection_of),
     }

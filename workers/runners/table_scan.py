@@ -68,7 +68,7 @@ class TableScan(HistoryScan):
             spark=spark,
             upstream=upstream,
             query=plan(fragment.query, upstream, target),
-            sink=None if sink is None else SINKS[sink.connector](sink.options),
+            sink=None if sink is None else SINKS[sink.name](sink.options),
             # The store copies rows into its own tables only.
             pushdown=fragment.query.pushdown if sink is None else None,
             consumed=None if job.snapshot is None else job.snapshot.consumed,

@@ -23,7 +23,7 @@ from service.meta_store.schema.core import BLAMED, OPEN, TAKEN, actor, backfill_
 from service.meta_store.schema.core import job as job_table
 from service.meta_store.schema.core import relation as relations
 from service.meta_store.sources.followed_tables import followed_again, stored_scan
-from service.ports.records import NewDml, NewFragment, NewJob, NewSourceScan, NewTableScan
+from service.ports.records import NewDml, NewFragment, NewJob, NewSourceScan, NewSplitScan, NewTableScan
 from service.protocol.ids import GraphId, JobId, RelationId
 from service.protocol.plan import FragmentKind, JobPlan, PositionState
 from service.protocol.relation import Relation, RelationKind
@@ -191,7 +191,7 @@ class PostgresJobs:
         # One statement, whose rows get their ids in the order given.
         actors = [{"fragment": added, "runs": runs} for runs in new.actors]
         await self._connection.execute(insert(actor).values(actors))
-        if not isinstance(new, NewDml):
+        if isinstance(new, NewTableScan | NewSourceScan):
             await self._connection.execute(insert(scan_progress).values(fragment=added))
         if isinstance(new, NewSourceScan):
             await followed_again(self._connection, new.cdc)
@@ -219,7 +219,7 @@ def _stored(new: NewFragment, late: Collection[RelationId], hidden: Sequence[Rel
                 "auto": new.auto,
                 "waiting": new.upstream in late,
                 "output": None if new.output is None else hidden[new.output],
-                "sink": None if new.sink is None else new.sink.model_dump(),
+                "connector": None if new.sink is None else new.sink.model_dump(),
             }
         case NewSourceScan():
             return {
@@ -229,6 +229,11 @@ def _stored(new: NewFragment, late: Collection[RelationId], hidden: Sequence[Rel
                 "rate_limit": new.rate_limit,
                 "auto": new.auto,
                 "added": new.added,
+            }
+        case NewSplitScan():
+            return {
+                "kind": FragmentKind.SOURCE_SCAN,
+                "connector": new.connector.model_dump(),
             }
 
 

@@ -29,14 +29,15 @@ from service.meta_store.sources.followed_tables import scan_of
 from service.protocol.ids import ActorId, FragmentId, JobId, Vnode
 from service.protocol.plan import (
     ActorPlan,
+    Connector,
     DmlPlan,
     FragmentKind,
     FragmentPlan,
     JobPlan,
     ScanType,
-    SinkTarget,
     SnapshotPlan,
     SourceScanPlan,
+    SplitScanPlan,
     Stateless,
     TableScanPlan,
     VnodePosition,
@@ -69,7 +70,7 @@ _FRAGMENTS: Final[Select[*tuple[Any, ...]]] = (
         fragment.c.cdc,
         fragment.c.broken,
         fragment.c.output,
-        fragment.c.sink,
+        fragment.c.connector,
         and_(scan_progress.c.finished, fragment.c.kind == FragmentKind.STREAM_SCAN).label("finished"),
         relation.c.name.label("source_name"),
         source.c.slot,
@@ -176,11 +177,14 @@ def _fragment(
                 query=Stateless.model_validate_json(row.query),
                 scan_type=ScanType(row.scan_type),
                 output=row.output,
-                sink=None if row.sink is None else SinkTarget.model_validate(row.sink),
+                sink=None if row.connector is None else Connector.model_validate(row.connector),
             )
         case FragmentKind.CDC_SCAN:
             scan = scan_of(row)
             return SourceScanPlan(id=one, actors=dealt, rate_limit=row.rate_limit, waiting=row.waiting, cdc=scan)
+        case FragmentKind.SOURCE_SCAN:
+            connector = Connector.model_validate(row.connector)
+            return SplitScanPlan(id=one, actors=dealt, connector=connector)
 
 
 def _actor(row: Row[*tuple[Any, ...]], positions: Mapping[Vnode, VnodePosition], *, finished: bool) -> ActorPlan:

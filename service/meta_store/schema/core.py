@@ -261,7 +261,7 @@ fragment = Table(
     Column("source_waiting", Text),
     Column("held_limit", BigInteger),
     Column("output", BigInteger, _reference("relation")),
-    Column("sink", JSONB(none_as_null=True)),
+    Column("connector", JSONB(none_as_null=True)),
 )
 Index("fragment_source", fragment.c.source, postgresql_where=fragment.c.source.is_not(None))
 Index("fragment_auto", fragment.c.id, postgresql_where=fragment.c.auto)

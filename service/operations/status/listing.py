@@ -52,6 +52,7 @@ from service.protocol.plan import (
     JobPlan,
     PositionState,
     SourceScanPlan,
+    SplitScanPlan,
     TableScanPlan,
     VnodePosition,
 )
@@ -262,6 +263,8 @@ def _upstream(plan: FragmentPlan) -> str | None:
             return plan.upstream.name
         case SourceScanPlan():
             return f"{plan.cdc.external_schema}.{plan.cdc.external_table}"
+        case SplitScanPlan():
+            return plan.connector.name
 
 
 def _vnodes(actor: ActorPlan, at: Mapping[Vnode, VnodePosition]) -> Iterator[VnodeView]:

@@ -1,0 +1,45 @@
+"""The connectors that a table or a sink may name, each with the check of its options.
+
+A check raises ValueError with the reason, and returns the number of splits of a source. The worker's part of a
+connector is in `workers.connectors`. Sources that several tables follow (`postgres-cdc`) are `service.domain.source`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from service.domain.errors import Invalid
+from service.protocol import datagen
+from service.protocol.columns import Column
+from service.protocol.plan import Connector
+
+Check = Callable[[Mapping[str, str], Sequence[Column]], int]
+CONNECTOR: Final = "connector"
+"""The option that names the connector."""
+
+
+def _datagen(options: Mapping[str, str], columns: Sequence[Column]) -> int:
+    return datagen.read(options, columns).splits
+
+
+def _blackhole(options: Mapping[str, str], _: Sequence[Column]) -> int:
+    if options:
+        raise ValueError(f'unknown option "{next(iter(options))}"')
+    return 1
+
+
+SOURCES: Final[Mapping[str, Check]] = {datagen.NAME: _datagen}
+SINKS: Final[Mapping[str, Check]] = {"blackhole": _blackhole}
+
+
+def checked(options: Mapping[str, str], columns: Sequence[Column], known: Mapping[str, Check]) -> tuple[Connector, int]:
+    """Return the connector that options name, and its number of splits. Raises Invalid."""
+    name = options.get(CONNECTOR)
+    if name is None:
+        raise Invalid(f'option "{CONNECTOR}" is missing: it is one of {", ".join(known)}')
+    if name not in known:
+        raise Invalid(f'connector "{name}" is not supported here: it is one of {", ".join(known)}')
+    own = {option: text for option, text in options.items() if option != CONNECTOR}
+    try:
+        return Connector(name=name, options=own), known[name](own, columns)
+    except ValueError as error:
+        raise Invalid(f'connector "{name}": {error}') from None
