@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, TypeVar
 
-from service.domain.errors import Conflict
+from service.domain.errors import Conflict, Invalid, NotFound
 from service.domain.job import JobState
 from service.operations.polling import until
 from service.operations.world import World
@@ -55,6 +55,17 @@ async def named(tx: Transaction, name: str) -> Named | None:
     """Return what has the name, None where it is free."""
     found = await tx.catalog.named(name) or await tx.views.named(name) or await tx.sources.named(name)
     return None if found is None else as_named(found)
+
+
+async def existing(world: World, name: str, kind: RelationKind) -> Named:
+    """Return what has the name. Raises NotFound, and Invalid in Postgres's words where it is of another kind."""
+    async with world.stores.begin() as tx:
+        found = await named(tx, name)
+    if found is None:
+        raise NotFound(f'{kind} "{name}" does not exist', kind="relation")
+    if found.kind is not kind:
+        raise Invalid(f'"{name}" is not a {kind}; it is a {found.kind}')
+    return found
 
 
 async def or_there(make: Awaitable[T], there: Callable[[], Awaitable[T | None]]) -> T:

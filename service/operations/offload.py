@@ -6,9 +6,10 @@ from typing import ParamSpec, TypeVar
 
 from service.ports.parsing import Parsers
 from service.protocol.relation import Relation
-from service.sql.dml.bind import BoundInsert, bind_constants, bind_insert, parse_constants
+from service.sql.dml.bind import BoundInsert, bind_constants, bind_insert
 from service.sql.parse import parse
-from service.sql.statements.ast import Insert, Statement
+from service.sql.statements.dml import Insert, parse_constants
+from service.sql.statements.statement import Statement
 from service.sql.text.weight import SHORT, is_light
 
 P = ParamSpec("P")

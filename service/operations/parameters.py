@@ -12,7 +12,7 @@ from service.domain.parameters import SystemParameters, parse_system_parameter
 from service.domain.probes import LENGTH_MAX, parse_probe_url
 from service.operations.offload import parsed
 from service.operations.world import World
-from service.sql.statements.ast import Select
+from service.sql.statements.select import Select
 
 HTTP_PROBE: Final = "backfill_auto_probe_http"
 SQL_PROBE: Final = "backfill_auto_probe_sql"

@@ -1,33 +1,31 @@
-"""Parse the text of one statement to one value. This package reads commands; `tree` and `select` read queries.
+"""Parse the text of one statement to one value.
 
 A known but unsupported statement is refused by name, any other text with Postgres's `syntax error at or near`. Parsing
 reads no catalog, so a parsed statement may name relations that do not exist.
 """
 
-from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Never
 
 from service.domain.errors import Invalid
-from service.sql.dml.bind import parse_constants, parse_delete, parse_insert, parse_update
-from service.sql.statements.ast import CreateMaterializedView, Explain, ExplainBackfill, Flush, Recover, Statement
-from service.sql.statements.commands import (
-    parse_alter,
-    parse_cancel,
-    parse_describe,
-    parse_drop,
-    parse_set,
-    parse_show,
-    parse_wait,
+from service.sql.statements import (
+    dml,
+    jobs,
+    logical_views,
+    relations,
+    secrets,
+    select,
+    settings,
+    sources,
+    tables,
+    views,
 )
-from service.sql.statements.logical import parse_create_logical_view
-from service.sql.statements.secrets import parse_create_secret
-from service.sql.statements.select import parse_select
-from service.sql.statements.sources import parse_create_source
-from service.sql.statements.tables import parse_create_table
+from service.sql.statements.statement import Parsers, Statement
 from service.sql.text.cursor import Cursor
-from service.sql.text.tokens import Token, TokenKind, syntax_error, tokenize
-from service.sql.views.bind import parse_create_view
+from service.sql.text.tokens import QUERY_WORDS, Token, TokenKind, syntax_error, tokenize
+
+FAMILIES: Final = (dml, jobs, logical_views, relations, secrets, select, settings, sources, tables, views)
+"""The modules whose statements there are."""
 
 _NOT_SUPPORTED: Final = frozenset(
     """abort analyze begin call checkpoint close cluster comment commit copy deallocate declare discard do end execute
@@ -38,7 +36,7 @@ _NOT_SUPPORTED: Final = frozenset(
 
 def parse(sql: str) -> Statement:
     """Return the one statement in `sql`. Raises Invalid with the position of the error."""
-    return parse_constants(sql) or _parse(sql)
+    return dml.parse_constants(sql) or _parse(sql)
 
 
 def _parse(sql: str) -> Statement:
@@ -66,103 +64,40 @@ def _one_statement(tokens: tuple[Token, ...]) -> tuple[Token, ...]:
 
 def _statement(cursor: Cursor) -> Statement:
     token = cursor.token
-    if token.is_symbol("(") or token.is_word("select", "with", "values", "table"):
-        return parse_select(cursor)
+    if token.is_symbol("("):
+        return select.parse_select(cursor)
     if token.kind is not TokenKind.NAME:
         raise syntax_error(token)
     if token.value in _NOT_SUPPORTED:
         raise Invalid(f"{token.text.upper()} is not supported", position=token.position)
-    reader = _READERS.get(token.value)
-    if reader is None:
+    ahead = cursor.words(_WORDS_MAX)
+    words = next((ahead[:count] for count in range(len(ahead), 0, -1) if ahead[:count] in PARSERS), None)
+    if words is None:
         raise syntax_error(token)
-    if token.value not in ("insert", "update", "delete"):
-        cursor.advance()
-    return reader(cursor)
-
-
-def _create(cursor: Cursor) -> Statement:
-    token = cursor.token
-    if cursor.accept("materialized", "view"):
-        return parse_create_view(cursor)
-    for word, reader in _CREATED.items():
-        if cursor.accept(word):
-            return reader(cursor)
-    if token.is_word("or"):
-        raise Invalid("CREATE OR REPLACE is not supported", position=token.position)
-    if token.is_word("materialized"):
-        cursor.expect("materialized", "view")
-    if token.kind is not TokenKind.NAME:
-        raise syntax_error(token)
-    raise Invalid(f"CREATE {token.text.upper()} is not supported", position=token.position)
-
-
-def _flush(cursor: Cursor) -> Statement:
+    if token.value not in _READ_WHOLE:
+        cursor.accept(*words)
+    parser = PARSERS[words]
+    if not isinstance(parser, Statement):
+        return parser(cursor)
     cursor.expect_end()
-    return Flush()
+    return parser
 
 
-def _recover(cursor: Cursor) -> Statement:
-    cursor.expect_end()
-    return Recover()
+def _explain(cursor: Cursor) -> views.Explain | views.ExplainBackfill:
+    return views.parse_explain(cursor, _statement)
 
 
-def _explain(cursor: Cursor) -> Statement:
-    token = cursor.token
-    if token.is_symbol("(") and not cursor.rest[1].is_word("select", "with", "values", "table"):
-        return _explain_backfill(cursor)
-    if token.is_word("analyze", "verbose", "explain"):
-        raise Invalid(f"EXPLAIN {token.text.upper()} is not supported", position=token.position)
-    return Explain(_explained(cursor, "EXPLAIN"))
+def _refuse_create(cursor: Cursor) -> Never:
+    if cursor.token.is_word("or"):
+        raise Invalid("CREATE OR REPLACE is not supported", position=cursor.token.position)
+    raise cursor.unsupported("CREATE")
 
 
-def _explain_backfill(cursor: Cursor) -> Statement:
-    opening = cursor.advance()
-    asked: set[str] = set()
-    while True:
-        option = cursor.token
-        if not (cursor.accept("backfill") or cursor.accept("format", "dot")):
-            raise Invalid("EXPLAIN takes the options (backfill, format dot)", position=option.position)
-        asked.add(option.value)
-        if not cursor.accept_symbol(","):
-            break
-    cursor.expect_symbol(")")
-    if asked != {"backfill", "format"}:
-        raise Invalid("EXPLAIN takes the options (backfill, format dot)", position=opening.position)
-    return ExplainBackfill(_explained(cursor, "EXPLAIN (backfill)"))
-
-
-def _explained(cursor: Cursor, command: str) -> CreateMaterializedView:
-    place = cursor.token.position
-    explained = _statement(cursor)
-    if not isinstance(explained, CreateMaterializedView):
-        raise Invalid(f"{command} is of CREATE MATERIALIZED VIEW", position=place)
-    return explained
-
-
-_CREATED: Final[Mapping[str, Callable[[Cursor], Statement]]] = MappingProxyType(
-    {
-        "secret": parse_create_secret,
-        "source": parse_create_source,
-        "table": parse_create_table,
-        "view": parse_create_logical_view,
-    }
+PARSERS: Final[Parsers] = MappingProxyType(
+    {("create",): _refuse_create, ("explain",): _explain}
+    | {words: parser for family in FAMILIES for words, parser in family.PARSERS.items()}
 )
-_READERS: Final[Mapping[str, Callable[[Cursor], Statement]]] = MappingProxyType(
-    {
-        "alter": parse_alter,
-        "cancel": parse_cancel,
-        "create": _create,
-        "delete": parse_delete,
-        "desc": parse_describe,
-        "describe": parse_describe,
-        "drop": parse_drop,
-        "explain": _explain,
-        "flush": _flush,
-        "insert": parse_insert,
-        "recover": _recover,
-        "set": parse_set,
-        "show": parse_show,
-        "update": parse_update,
-        "wait": parse_wait,
-    }
-)
+"""What parses each statement: of several whose words it begins with, the one with the most."""
+_WORDS_MAX: Final = max(map(len, PARSERS))
+_READ_WHOLE: Final = frozenset({*QUERY_WORDS, "insert", "update", "delete"})
+"""Statements whose first word belongs to the text that sqlglot parses."""

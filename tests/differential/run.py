@@ -43,8 +43,8 @@ from service.protocol.relation import Relation
 from service.protocol.request import Analyze
 from service.protocol.vnodes import vnodes_of
 from service.sql.parse import parse
-from service.sql.statements.ast import CreateMaterializedView, CreateTable
-from service.sql.statements.tables import table_relation
+from service.sql.statements.tables import CreateTable, table_relation
+from service.sql.statements.views import CreateMaterializedView
 from service.sql.views.bind import bind_view, view_relation
 from service.sql.views.keys import BoundScan, BoundView
 from tests.differential.oracle import Oracle, Rows

@@ -14,8 +14,9 @@ from service.sql.dml.bind import bind_delete, bind_insert, bind_update
 from service.sql.expressions.functions import FUNCTIONS
 from service.sql.expressions.special import SPECIAL
 from service.sql.parse import parse
-from service.sql.statements.ast import CreateMaterializedView, CreateTable, Delete, Insert, Update
-from service.sql.statements.tables import table_relation
+from service.sql.statements.dml import Delete, Insert, Update
+from service.sql.statements.tables import CreateTable, table_relation
+from service.sql.statements.views import CreateMaterializedView
 from service.sql.views.audit import WORDS, UnsafeError, audit
 from service.sql.views.bind import BoundView, bind_view
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from service.domain.errors import Invalid, NotFound
 from service.sql.dml.bind import BoundInsert, bind_insert
 from service.sql.parse import parse
-from service.sql.statements.ast import CreateTable, Insert
-from service.sql.statements.tables import table_relation
+from service.sql.statements.dml import Insert
+from service.sql.statements.tables import CreateTable, table_relation
 
 CREATED = parse('create table t (id bigint primary key, b text not null, n numeric(12,2), "values (1" boolean)')
 assert isinstance(CREATED, CreateTable)

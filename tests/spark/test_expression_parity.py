@@ -19,8 +19,8 @@ from service.sql.expressions.functions import FUNCTIONS
 from service.sql.expressions.special import SPECIAL
 from service.sql.expressions.typed import literal
 from service.sql.parse import parse
-from service.sql.statements.ast import CreateMaterializedView, CreateTable
-from service.sql.statements.tables import table_relation
+from service.sql.statements.tables import CreateTable, table_relation
+from service.sql.statements.views import CreateMaterializedView
 from service.sql.views.bind import bind_view
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]

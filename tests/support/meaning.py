@@ -14,8 +14,8 @@ from service.protocol.quoting import quoted
 from service.protocol.relation import Relation
 from service.protocol.request import Analyze
 from service.sql.parse import parse
-from service.sql.statements.ast import CreateMaterializedView, CreateTable
-from service.sql.statements.tables import table_relation
+from service.sql.statements.tables import CreateTable, table_relation
+from service.sql.statements.views import CreateMaterializedView
 from service.sql.views.bind import bind_view, view_relation
 from service.sql.views.keys import BoundView
 from workers.engines.rows import input_schema, row_batch

@@ -17,8 +17,7 @@ from service.operations.sources.checks import CheckItem
 from service.operations.sources.shown import CleanupView, SourceView
 from service.protocol.ids import BIGINT_MAX
 from service.protocol.relation import RelationKind
-from service.sql.statements.ast import CreateSource
-from service.sql.statements.sources import source_statement
+from service.sql.statements.sources import CreateSource, source_statement
 
 
 class _SourceConvertor(StringConvertor):

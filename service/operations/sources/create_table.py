@@ -30,7 +30,7 @@ from service.protocol.cdc import CdcScan, CdcSource, Split
 from service.protocol.columns import TypeName
 from service.protocol.ids import JobId, RelationId
 from service.protocol.relation import VNODE_COUNT_DEFAULT, Relation, RelationKind
-from service.sql.statements.ast import CreateTableFrom
+from service.sql.statements.follow import CreateTableFrom
 from service.sql.statements.tables import UNBOUND
 
 _WHOLE_NUMBERS: Final = (TypeName.SMALLINT, TypeName.INTEGER, TypeName.BIGINT)

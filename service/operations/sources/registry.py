@@ -22,7 +22,7 @@ from service.ports.sources import Address, ServerFacts
 from service.protocol.cdc import SourceConnection
 from service.protocol.ids import SourceId
 from service.protocol.relation import RelationKind
-from service.sql.statements.ast import CreateSource
+from service.sql.statements.sources import CreateSource
 
 ABANDONED: Final = timedelta(minutes=5)
 """How long a service may take to make what it has written down: longer than all its calls together."""

@@ -9,14 +9,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from service.domain.errors import Conflict, Invalid, NotFound
+from service.domain.parameters import SystemParameters
 from service.operations.naming import Named, named, or_there, skipped
 from service.operations.offload import parsed
+from service.operations.statements.call import Call, handles
+from service.operations.statements.outcome import Outcome
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import NewLogicalView
 from service.protocol.ids import RelationId
 from service.protocol.relation import RelationKind
-from service.sql.statements.ast import CreateView
+from service.sql.statements.logical_views import CreateView
 from service.sql.text.tree import Tree
 
 
@@ -28,21 +31,23 @@ class Query:
     query: Tree
 
 
-async def create(world: World, statement: CreateView, timeout_ms: int) -> tuple[str, ...]:
-    """Create a logical view; return notices. Raises Invalid with Postgres's words, NotFound, Conflict."""
+@handles(CreateView)
+async def _create(call: Call, statement: CreateView) -> Outcome:
+    world, name = call.world, statement.name
     async with world.stores.begin() as tx:
+        timeout_ms = call.limit("statement_timeout", SystemParameters.of(await tx.parameters.all()))
         taken = await _taken(tx, statement)
         reads = await _reads(tx, statement)
     if taken is not None and taken.readable:
-        return (f'{RelationKind.VIEW} "{statement.name}" already exists, skipping',)
+        return Outcome("CREATE_VIEW", notices=(f'{RelationKind.VIEW} "{name}" already exists, skipping',))
     if taken is not None:
         await _make(world, taken.id, statement)
-        return ()
+        return Outcome("CREATE_VIEW")
 
     async def there() -> tuple[str, ...] | None:
-        return await skipped(world, statement.name, RelationKind.VIEW) if statement.if_not_exists else None
+        return await skipped(world, name, RelationKind.VIEW) if statement.if_not_exists else None
 
-    return await or_there(_created(world, statement, reads, timeout_ms), there)
+    return Outcome("CREATE_VIEW", notices=await or_there(_created(world, statement, reads, timeout_ms), there))
 
 
 async def queries(world: World, names: Collection[str]) -> Mapping[str, Query]:

@@ -11,7 +11,7 @@ from service.operations.world import World
 from service.protocol.ids import DATABASE_GRAPH, RequestId
 from service.protocol.relation import RelationKind
 from service.protocol.request import Engine, Verified
-from service.sql.statements.ast import CreateMaterializedView
+from service.sql.statements.views import CreateMaterializedView
 
 WAIT: Final = timedelta(minutes=10)
 """It has one of the readers' connections as long as it runs."""

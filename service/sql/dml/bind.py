@@ -1,4 +1,4 @@
-"""Parse INSERT, UPDATE and DELETE, and bind them to the existing relations.
+"""Bind INSERT, UPDATE and DELETE to the existing relations.
 
 The bound values are printed from the parsed tree in Postgres's SQL for the worker. Every value is cast to its column's
 type, and every relation becomes its view of alive rows. The query of an INSERT .. SELECT is not printed. It runs as
@@ -7,7 +7,6 @@ written under the reader's login.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from sqlglot import exp
 
@@ -15,12 +14,12 @@ from service.domain.errors import Invalid, NotFound
 from service.protocol.columns import Column
 from service.protocol.relation import Relation, RelationKind
 from service.sql.dml.printing import RowScope, null_violation
-from service.sql.statements.ast import Delete, Insert, Select, Update
-from service.sql.statements.select import check_query, parse_select, query_tree
-from service.sql.text.constants import constants_of, printed
-from service.sql.text.cursor import SCHEMA, Cursor
-from service.sql.text.tokens import Token, syntax_error, tokenize
-from service.sql.text.tree import Tree, given, identifier, parse_tree
+from service.sql.statements.dml import Delete, Insert, Update, parse_insert
+from service.sql.statements.select import Select
+from service.sql.text.constants import printed
+from service.sql.text.cursor import Cursor
+from service.sql.text.tokens import tokenize
+from service.sql.text.tree import Tree, given, identifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,72 +51,6 @@ class BoundDelete:
 
     relation: Relation
     predicate: str | None
-
-
-def parse_insert(cursor: Cursor) -> Insert:
-    """Parse INSERT INTO name [(columns)] {VALUES | query}. Raises Invalid."""
-    target, place, columns = _insert_into(cursor)
-    if cursor.token.is_word("overriding", "default"):
-        raise Invalid(f"{cursor.token.text.upper()} is not supported in INSERT", position=cursor.token.position)
-    tokens = cursor.rest
-    _refuse_clauses(tokens)
-    if not (tokens[0].is_symbol("(") or tokens[0].is_word("values", "select", "with", "table")):
-        raise syntax_error(tokens[0])
-    if tokens[0].is_word("values") and not tokens[1].is_symbol("("):
-        raise syntax_error(tokens[1])
-    if tokens[0].is_word("values") and tokens[2].is_symbol(")"):
-        raise syntax_error(tokens[2])
-    check_query(tokens)
-    tree = parse_tree(cursor.text, tokens) if tokens[0].is_word("values") else query_tree(cursor.text, tokens)
-    if tree is not None and isinstance(tree.root, exp.Values) and given(tree.root) == frozenset({"expressions"}):
-        return Insert(target, place, columns, tree)
-    return Insert(target, place, columns, tree, parse_select(cursor))
-
-
-def parse_constants(text: str) -> Insert | None:
-    """Parse an INSERT of plain constants. None for any other statement, and for one with an error to report."""
-    constants = constants_of(text)
-    if constants is None:
-        return None
-    cursor = Cursor(text, tokenize(text[: constants.start]))
-    try:
-        target, place, columns = _insert_into(cursor)
-        cursor.expect("values")
-        cursor.expect_end()
-    except Invalid:
-        return None
-    return Insert(target, place, columns, None, constants=constants)
-
-
-def _insert_into(cursor: Cursor) -> tuple[str, int, tuple[tuple[str, int], ...]]:
-    cursor.expect("insert", "into")
-    place = cursor.token.position
-    target = cursor.relation()
-    if cursor.accept("as"):
-        cursor.name()
-    return target, place, _column_list(cursor)
-
-
-def parse_update(cursor: Cursor) -> Update:
-    """Parse UPDATE .. SET .. [WHERE ..]. Raises Invalid."""
-    tree = _changing(cursor, "update")
-    if not isinstance(tree.root, exp.Update):
-        raise syntax_error(cursor.token)
-    if not tree.root.expressions:
-        raise syntax_error(cursor.rest[-1])
-    if extra := given(tree.root) - {"this", "expressions", "where"}:
-        raise Invalid(f"UPDATE .. {_clause(extra)} is not supported: use a subquery", position=tree.start + 1)
-    return Update(*_target(tree), tree)
-
-
-def parse_delete(cursor: Cursor) -> Delete:
-    """Parse DELETE FROM .. [WHERE ..]. Raises Invalid."""
-    tree = _changing(cursor, "delete", "from")
-    if not isinstance(tree.root, exp.Delete):
-        raise syntax_error(cursor.token)
-    if extra := given(tree.root) - {"this", "where"}:
-        raise Invalid(f"DELETE .. {_clause(extra)} is not supported: use a subquery", position=tree.start + 1)
-    return Delete(*_target(tree), tree)
 
 
 def bind_insert(statement: Insert, relations: Mapping[str, Relation]) -> BoundInsert:
@@ -197,56 +130,6 @@ def bind_delete(statement: Delete, relations: Mapping[str, Relation]) -> BoundDe
 def _scope(tree: Tree, relation: Relation, relations: Mapping[str, Relation]) -> RowScope:
     alias = tree.root.this.args.get("alias")
     return RowScope(tree, relation, frozenset({identifier(alias.this) if alias else relation.name}), relations)
-
-
-def _changing(cursor: Cursor, *words: str) -> Tree:
-    """Parse a whole UPDATE or DELETE. Its first words are skipped by the check, because a query must
-    not contain them.
-    """
-    tokens = cursor.rest
-    _refuse_clauses(tokens)
-    cursor.expect(*words)
-    check_query(cursor.rest)
-    return parse_tree(cursor.text, tokens)
-
-
-def _target(tree: Tree) -> tuple[str, int]:
-    table = tree.root.this
-    if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
-        raise Invalid("syntax error", position=tree.start + 1)
-    if extra := given(table) - {"this", "db", "alias"}:
-        raise Invalid(f"{min(extra).upper()} is not supported here", position=tree.position(table))
-    schema = table.args.get("db")
-    if schema is not None and identifier(schema) != SCHEMA:
-        raise Invalid(f'schema "{identifier(schema)}" does not exist', position=tree.position(schema))
-    return identifier(table.this), tree.position(table.this)
-
-
-def _clause(extra: frozenset[str]) -> str:
-    return min(extra).strip("_").upper()
-
-
-def _refuse_clauses(tokens: Sequence[Token]) -> None:
-    depth = 0
-    for token, after in pairwise(tokens):
-        depth += token.is_symbol("(") - token.is_symbol(")")
-        if depth == 0 and token.is_word("returning"):
-            raise Invalid("RETURNING is not supported", position=token.position)
-        if depth == 0 and token.is_word("on") and after.is_word("conflict"):
-            message = "ON CONFLICT is not supported: an INSERT overwrites the row of an existing key"
-            raise Invalid(message, position=token.position)
-
-
-def _column_list(cursor: Cursor) -> tuple[tuple[str, int], ...]:
-    opened = cursor.token.is_symbol("(")
-    if not opened or cursor.rest[1].is_symbol("(") or cursor.rest[1].is_word("select", "with", "values", "table"):
-        return ()
-    cursor.expect_symbol("(")
-    columns = [(cursor.name(), cursor.before.position)]
-    while cursor.accept_symbol(","):
-        columns.append((cursor.name(), cursor.before.position))
-    cursor.expect_symbol(")")
-    return tuple(columns)
 
 
 def _table(name: str, position: int, relations: Mapping[str, Relation]) -> Relation:

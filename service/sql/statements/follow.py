@@ -1,12 +1,13 @@
-"""Parse CREATE TABLE .. FROM: the clauses after the columns of a table that follows an external table."""
+"""CREATE TABLE .. FROM: the clauses after the columns of a table that follows an external table."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from service.domain.adaptive import Asked
 from service.domain.errors import Invalid
 from service.domain.parallelism import ACTORS_MAX
 from service.protocol.columns import Column, KeyColumn
-from service.sql.statements.ast import CreateTableFrom
+from service.sql.statements.statement import Statement
 from service.sql.text.cursor import Cursor, checked_column, checked_name
 from service.sql.text.options import Option, rate_limit, read_options, vnode_count
 from service.sql.text.tokens import Token, TokenKind, syntax_error, tokenize
@@ -26,6 +27,36 @@ _NUMBERS: Final = {
 """Numeric options: the statement's field, and the smallest and the largest value."""
 _SWITCHES: Final = {"snapshot": "snapshot", "backfill.as_even_splits": "even_splits"}
 _OPTIONS: Final = frozenset({*_NUMBERS, *_SWITCHES, "backfill_rate_limit", "vnode_count"})
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTableFrom(Statement):
+    """CREATE TABLE .. FROM: a table that follows an external table of a source.
+
+    `columns` is None for `(*)`. `key` is empty if the table takes over the external primary key. `timestamp` is the
+    column for the commit time of a row. `external_schema` is None for the source's own schema. `source_position` and
+    `table_position` are the positions of the source's and the external table's name.
+    """
+
+    name: str
+    columns: tuple[Column, ...] | None
+    key: tuple[KeyColumn, ...]
+    source: str
+    source_position: int
+    external_schema: str | None
+    external_table: str
+    table_position: int
+    if_not_exists: bool = False
+    vnode_count: int | None = None
+    timestamp: str | None = None
+    snapshot: bool = True
+    batch_rows: int = 1000
+    parallelism: int = 0
+    rows_per_split: int = 100_000
+    even_splits: bool = True
+    split_key_index: int = 0
+    limited: bool = False
+    backfill_rate_limit: Asked = None
 
 
 @dataclass(slots=True)

@@ -1,16 +1,48 @@
-"""Parse CREATE, ALTER and DROP SECRET, and keep secrets out of error messages."""
+"""Statements about secrets, which are kept out of error messages."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
 
 from service.domain.errors import Invalid
-from service.sql.statements.ast import AlterSecret, CreateSecret, DropSecret
+from service.sql.statements.statement import Parsers, Statement
 from service.sql.text.cursor import Cursor
 from service.sql.text.options import read_options
 from service.sql.text.tokens import TokenKind, syntax_error
 
 BACKEND = "meta"
 """The only backend for secrets: the meta store."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSecret(Statement):
+    """CREATE SECRET."""
+
+    name: str
+    value: str = field(repr=False)
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterSecret(Statement):
+    """ALTER SECRET, which replaces the secret's value."""
+
+    name: str
+    value: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DropSecret(Statement):
+    """DROP SECRET."""
+
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShowSecrets(Statement):
+    """SHOW SECRETS, the names of the secrets."""
 
 
 @contextmanager
@@ -27,8 +59,7 @@ def discreet(cursor: Cursor) -> Generator[None]:
         raise
 
 
-def parse_create_secret(cursor: Cursor) -> CreateSecret:
-    """Parse the rest of CREATE SECRET. Raises Invalid."""
+def _create(cursor: Cursor) -> CreateSecret:
     with discreet(cursor):
         if_not_exists = cursor.accept("if", "not", "exists")
         name = cursor.name()
@@ -36,16 +67,14 @@ def parse_create_secret(cursor: Cursor) -> CreateSecret:
         return CreateSecret(name, _value(cursor), if_not_exists)
 
 
-def parse_alter_secret(cursor: Cursor) -> AlterSecret:
-    """Parse the rest of ALTER SECRET. Raises Invalid."""
+def _alter(cursor: Cursor) -> AlterSecret:
     with discreet(cursor):
         name = cursor.name()
         _backend(cursor)
         return AlterSecret(name, _value(cursor))
 
 
-def parse_drop_secret(cursor: Cursor) -> DropSecret:
-    """Parse the rest of DROP SECRET. Raises Invalid."""
+def _drop(cursor: Cursor) -> DropSecret:
     if_exists = cursor.accept("if", "exists")
     name = cursor.name()
     cursor.expect_end()
@@ -70,3 +99,11 @@ def _value(cursor: Cursor) -> str:
     if not token.value:
         raise Invalid("a secret is not empty", position=token.position)
     return token.value
+
+
+PARSERS: Final[Parsers] = {
+    ("create", "secret"): _create,
+    ("alter", "secret"): _alter,
+    ("drop", "secret"): _drop,
+    ("show", "secrets"): ShowSecrets(),
+}

@@ -7,14 +7,15 @@ look like queries. It checks the tokens, so it works whether or not sqlglot unde
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from sqlglot import exp
 
 from service.domain.errors import Invalid
-from service.sql.statements.ast import Select
+from service.sql.statements.statement import Parsers, Statement
 from service.sql.text.cursor import SCHEMA, Cursor
-from service.sql.text.tokens import Token, TokenKind
+from service.sql.text.tokens import QUERY_WORDS, Token, TokenKind
 from service.sql.text.tree import Tree, identifier, parse_tree
 
 CATALOG: Final = "rw_catalog"
@@ -33,6 +34,19 @@ _DENIED: Final = re.compile(
     |pg_stat_get_wal_.*|pg_get_publication_tables|pg_current_logfile|pg_backend_memory_contexts|pg_get_shmem_.*""",
     re.VERBOSE,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Statement):
+    """A query as written. Postgres itself parses it, under the reader's login.
+
+    `relations` are the relations of `public` that it names; empty if only Postgres can parse the text. `catalog` is
+    True if it names `rw_catalog`.
+    """
+
+    sql: str
+    relations: tuple[str, ...] = ()
+    catalog: bool = False
 
 
 def parse_select(cursor: Cursor) -> Select:
@@ -127,3 +141,6 @@ def _writes(before: Token | None, token: Token, after: Token) -> str | None:
     if opened and token.value == "update" and after.kind in (TokenKind.NAME, TokenKind.QUOTED):
         return "UPDATE"
     return None
+
+
+PARSERS: Final[Parsers] = {(word,): parse_select for word in QUERY_WORDS}

@@ -1,13 +1,15 @@
-"""Parse CREATE SOURCE: its options with their positions, and the statement without its password."""
+"""CREATE SOURCE: its options with their positions, and the statement without its password."""
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
 from service.domain.errors import Invalid
 from service.domain.source import OPTIONS, PASSWORD, source_options
 from service.protocol.quoting import quoted, quoted_text
-from service.sql.statements.ast import CreateSource
 from service.sql.statements.secrets import discreet
+from service.sql.statements.statement import Parsers, Statement
 from service.sql.text.cursor import RESERVED_WORDS, Cursor, checked_name
 from service.sql.text.options import Option, read_options
 from service.sql.text.tokens import TokenKind
@@ -17,8 +19,25 @@ HIDDEN = "'********'"
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
 
 
-def parse_create_source(cursor: Cursor) -> CreateSource:
-    """Parse the rest of CREATE SOURCE. Raises Invalid."""
+@dataclass(frozen=True, slots=True)
+class CreateSource(Statement):
+    """CREATE SOURCE.
+
+    `options` are the given options except the password. The password is either the value of the secret named `secret`,
+    or `password`. `text` is the statement without a plain password. `positions` are the positions of the options'
+    values.
+    """
+
+    name: str
+    options: Mapping[str, str]
+    text: str
+    secret: str | None = None
+    password: str | None = field(default=None, repr=False)
+    if_not_exists: bool = False
+    positions: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+def _create(cursor: Cursor) -> CreateSource:
     with discreet(cursor):
         if_not_exists = cursor.accept("if", "not", "exists")
         name = cursor.relation()
@@ -79,3 +98,4 @@ def _shown(text: str, option: Option, *, hidden: bool) -> str:
 
 
 _NAMES = (TokenKind.NAME, TokenKind.QUOTED)
+PARSERS: Final[Parsers] = {("create", "source"): _create}

@@ -1,4 +1,4 @@
-"""Parse CREATE TABLE to columns and a key, and make a relation of them.
+"""CREATE TABLE: parsed to columns and a key, and made a relation.
 
 A clause that tidefill would not enforce is refused.
 """
@@ -10,8 +10,8 @@ from service.domain.errors import Invalid
 from service.protocol.columns import Column, ColumnType, KeyColumn, TypeName
 from service.protocol.ids import RelationId
 from service.protocol.relation import ROW_ID, VNODE_COUNT_DEFAULT, Relation, RelationKind
-from service.sql.statements.ast import CreateTable, CreateTableFrom
-from service.sql.statements.follow import follows, parse_follow
+from service.sql.statements.follow import CreateTableFrom, follows, parse_follow
+from service.sql.statements.statement import Parsers, Statement
 from service.sql.text.cursor import Cursor, checked_column
 from service.sql.text.options import read_options, vnode_count
 from service.sql.text.tokens import TokenKind, syntax_error
@@ -34,6 +34,20 @@ _REFUSED: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class CreateTable(Statement):
+    """CREATE TABLE. `key` is empty for a table without a primary key; `table_relation` then adds
+    the hidden one.
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    key: tuple[KeyColumn, ...] = ()
+    if_not_exists: bool = False
+    vnode_count: int | None = None
+    """None if the statement gives no vnode count."""
+
+
 @dataclass(slots=True)
 class _Table:
     columns: list[Column] = field(default_factory=list[Column])
@@ -41,8 +55,7 @@ class _Table:
     keyed: bool = False
 
 
-def parse_create_table(cursor: Cursor) -> CreateTable | CreateTableFrom:
-    """Parse the rest of CREATE TABLE. Raises Invalid."""
+def _create(cursor: Cursor) -> CreateTable | CreateTableFrom:
     if_not_exists = cursor.accept("if", "not", "exists")
     name, table = cursor.relation(), _Table()
     if cursor.token.is_word("as"):
@@ -189,3 +202,6 @@ def _vnode_count(cursor: Cursor) -> int | None:
     if "vnode_count" not in options:
         return None
     return vnode_count(options["vnode_count"])
+
+
+PARSERS: Final[Parsers] = {("create", "table"): _create}

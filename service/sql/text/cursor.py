@@ -1,6 +1,7 @@
 """Read a statement's tokens from left to right, for the hand-written parsers."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Final
 
 from service.domain.errors import Invalid
@@ -45,6 +46,11 @@ class Cursor:
         """The tokens that are not read yet, the END included."""
         return self._tokens[self._at :]
 
+    def words(self, count: int) -> tuple[str, ...]:
+        """The plain words that come next, at most `count`."""
+        ahead = takewhile(lambda token: token.kind is TokenKind.NAME, self._tokens[self._at : self._at + count])
+        return tuple(token.value for token in ahead)
+
     def advance(self) -> Token:
         """Read one token. The cursor stays at the END."""
         token = self.token
@@ -81,6 +87,14 @@ class Cursor:
         """Raise Invalid unless every token is read."""
         if self.token.kind is not TokenKind.END:
             raise syntax_error(self.token)
+
+    def unsupported(self, command: str) -> Invalid:
+        """Return the error for a kind of relation that a command does not know."""
+        if self.token.is_word("materialized"):
+            self.expect("materialized", "view")
+        if self.token.kind is not TokenKind.NAME:
+            return syntax_error(self.token)
+        return Invalid(f"{command} {self.token.text.upper()} is not supported", position=self.token.position)
 
     def name(self) -> str:
         """Read one name. Raises Invalid."""

@@ -50,6 +50,11 @@ class Token:
         return self.kind is TokenKind.SYMBOL and self.value in symbols
 
     @property
+    def begins_query(self) -> bool:
+        """Whether a query can begin with the token."""
+        return self.is_symbol("(") or self.is_word(*QUERY_WORDS)
+
+    @property
     def is_text(self) -> bool:
         """Whether the token is a string whose value is known: neither one with escapes nor a bit string."""
         return self.kind is TokenKind.STRING and self.text[0] in "'$"
@@ -60,6 +65,8 @@ class Token:
         return self.start + 1
 
 
+QUERY_WORDS: Final = ("select", "with", "values", "table")
+"""The words that a query begins with."""
 UNREADABLE: Final = re.compile("[\0\ud800-\udfff]")
 """Characters that are not text: zeros and lone surrogates."""
 

@@ -1,35 +1,18 @@
-"""Parse and bind `backfill_order = DEFAULT | NONE | AUTO | FIXED(a -> b, ...)`, over names of relations.
+"""Bind `backfill_order = DEFAULT | NONE | AUTO | FIXED(a -> b, ...)`, over names of relations.
 
 AUTO would read the other sides of a join before the left-most one. A query of scans and unions has no join, so all
 values but FIXED mean the same: no edges.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from graphlib import CycleError, TopologicalSorter
 
 from service.domain.errors import Invalid, NotFound
-from service.sql.statements.ast import BackfillOrder, OrderedName
-from service.sql.text.cursor import SCHEMA, Cursor
-from service.sql.text.tokens import Token, TokenKind, syntax_error
+from service.sql.statements.views import BackfillOrder
+from service.sql.text.cursor import SCHEMA
 
 Edges = tuple[tuple[str, str], ...]
 """Names of relations, as (before, after); each edge once."""
-
-
-def parse_order(tokens: Sequence[Token]) -> BackfillOrder:
-    """Return the backfill order that an option's value means. Raises Invalid."""
-    cursor = Cursor("", (*tokens, Token(TokenKind.END, "", "", tokens[-1].end, tokens[-1].end)))
-    if cursor.accept("default") or cursor.accept("none") or cursor.accept("auto"):
-        cursor.expect_end()
-        return BackfillOrder()
-    cursor.expect("fixed")
-    cursor.expect_symbol("(")
-    edges = [_edge(cursor)]
-    while cursor.accept_symbol(","):
-        edges.append(_edge(cursor))
-    cursor.expect_symbol(")")
-    cursor.expect_end()
-    return BackfillOrder(tuple(edges))
 
 
 def bind_order(order: BackfillOrder, used: Collection[str], relations: Collection[str]) -> Edges:
@@ -73,19 +56,3 @@ def _acyclic(edges: Edges) -> bool:
     except CycleError:
         return False
     return True
-
-
-def _edge(cursor: Cursor) -> tuple[OrderedName, OrderedName]:
-    before = _name(cursor)
-    dash = cursor.expect_symbol("-")
-    arrow = cursor.expect_symbol(">")
-    if arrow.start != dash.end:
-        raise syntax_error(dash)
-    return before, _name(cursor)
-
-
-def _name(cursor: Cursor) -> OrderedName:
-    first = cursor.token
-    name, last = cursor.relation(), cursor.before
-    typed = first.text if last is first else f"{first.text}.{last.text}"
-    return OrderedName(name, typed, first.position, qualified=last is not first)

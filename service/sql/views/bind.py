@@ -1,4 +1,4 @@
-"""Parse CREATE MATERIALIZED VIEW, and bind its query to scans: each is a projection and a filter over one relation.
+"""Bind the query of CREATE MATERIALIZED VIEW to scans: each is a projection and a filter over one relation.
 
 A query without UNION ALL has one scan, and a union has one per branch. Next: `service.sql.views.keys`.
 """
@@ -17,21 +17,18 @@ from service.protocol.relation import Relation, RelationKind
 from service.sql.expressions.operators import truth
 from service.sql.expressions.scalar import Scope
 from service.sql.expressions.typed import Typed, coerced, common_type, settled
-from service.sql.statements.ast import BackfillOrder, CreateMaterializedView
 from service.sql.statements.tables import UNBOUND
-from service.sql.text.cursor import SCHEMA, Cursor, checked_column
-from service.sql.text.options import rate_limit, read_options
-from service.sql.text.tokens import fold, syntax_error
-from service.sql.text.tree import Tree, given, identifier, parse_tree
-from service.sql.views.backfill_order import bind_order, parse_order
+from service.sql.statements.views import CreateMaterializedView
+from service.sql.text.cursor import SCHEMA, checked_column
+from service.sql.text.tokens import fold
+from service.sql.text.tree import Tree, given, identifier
+from service.sql.views.backfill_order import bind_order
 from service.sql.views.keys import BoundScan, BoundView, Branch, Output, check_widths, keyed, united
 from service.sql.views.pushdown import Condition
 
 SCANS_MAX: Final = 1000
 """A stack of logical views, each a union of the one below with itself, would otherwise grow without bound."""
 _NO_VIEWS: Final[Mapping[str, Tree]] = MappingProxyType({})
-SERVERLESS: Final = "cloud.serverless_backfill_enabled"
-OPTIONS: Final = frozenset({"backfill_rate_limit", "backfill_order", SERVERLESS})
 
 _CLAUSES: Final = {
     "joins": "a join",
@@ -52,31 +49,6 @@ _CLAUSES: Final = {
     "sample": "TABLESAMPLE",
     "pivots": "PIVOT",
 }
-
-
-def parse_create_view(cursor: Cursor) -> CreateMaterializedView:
-    """Parse the rest of CREATE MATERIALIZED VIEW. Raises Invalid."""
-    if_not_exists = cursor.accept("if", "not", "exists")
-    name = cursor.relation()
-    if cursor.token.is_symbol("("):
-        raise Invalid("a column list is not supported: name the columns in the query", position=cursor.token.position)
-    options = read_options(cursor, known=OPTIONS) if cursor.accept("with") else {}
-    cursor.expect("as")
-    if not (cursor.token.is_symbol("(") or cursor.token.is_word("select", "with", "values", "table")):
-        raise syntax_error(cursor.token)
-    order = parse_order(options["backfill_order"].tokens) if "backfill_order" in options else BackfillOrder()
-    return CreateMaterializedView(
-        name=name,
-        if_not_exists=if_not_exists,
-        options={option.name: option.text for option in options.values()},
-        query=parse_tree(cursor.text, cursor.rest),
-        text=cursor.text.strip(),
-        sql=cursor.text[cursor.rest[0].start : cursor.rest[-1].start],
-        limited="backfill_rate_limit" in options,
-        backfill_rate_limit=rate_limit(options.get("backfill_rate_limit")),
-        order=order,
-        serverless=options[SERVERLESS].boolean() if SERVERLESS in options else None,
-    )
 
 
 def bind_view(

@@ -14,7 +14,7 @@ from service.operations.commands import mutations
 from service.operations.commands.mutations import RECOVERED_WAIT
 from service.operations.jobs import lifecycle
 from service.operations.parameters import alter, known
-from service.operations.statements import dispatch
+from service.operations.statements import dispatch, jobs
 from service.operations.statements.outcome import Outcome
 from service.operations.status import gauges
 from service.ports.signals import Topic
@@ -85,13 +85,13 @@ async def test_it_is_answered_once_an_epoch_of_the_next_generation_is_published(
 async def test_it_does_not_wait_for_a_worker_that_is_gone(leader: Leader) -> None:
     """But for the end of what ran."""
     outcome, signals = await recovered(leader, len(STEPS), lease=timedelta(seconds=-1))
-    assert outcome.notices == (dispatch.RECOVERING,)
+    assert outcome.notices == (jobs.RECOVERING,)
     assert signals.taken == ["asked", "ended"]
 
 
 async def test_it_is_answered_in_the_end_whatever_becomes_of_the_recovery(leader: Leader) -> None:
     outcome, signals = await recovered(leader, 3)
-    assert outcome.notices == (dispatch.RECOVERING,)
+    assert outcome.notices == (jobs.RECOVERING,)
     assert signals.taken == STEPS[:3]
     assert signals.clock.seconds >= RECOVERED_WAIT.total_seconds()
 

@@ -10,8 +10,10 @@ from service.parsing.pool import ParserProcesses
 from service.protocol.ids import RelationId
 from service.sql.dml.bind import bind_update
 from service.sql.parse import parse
-from service.sql.statements.ast import CreateTable, CreateView, Select, Update
-from service.sql.statements.tables import table_relation
+from service.sql.statements.dml import Update
+from service.sql.statements.logical_views import CreateView
+from service.sql.statements.select import Select
+from service.sql.statements.tables import CreateTable, table_relation
 
 DEEP = "select " + "date(" * 30 + "a" + ")" * 30
 

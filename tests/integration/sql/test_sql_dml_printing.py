@@ -6,8 +6,8 @@ import pytest
 from service.protocol.relation import Relation
 from service.sql.dml.bind import BoundInsert, bind_insert, bind_update
 from service.sql.parse import parse
-from service.sql.statements.ast import CreateTable, Insert, Update
-from service.sql.statements.tables import table_relation
+from service.sql.statements.dml import Insert, Update
+from service.sql.statements.tables import CreateTable, table_relation
 
 pytestmark = pytest.mark.postgres
 

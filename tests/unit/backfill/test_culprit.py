@@ -4,8 +4,7 @@ import pyarrow as pa
 import pytest
 
 from service.sql.parse import parse
-from service.sql.statements.ast import CreateTable
-from service.sql.statements.tables import table_relation
+from service.sql.statements.tables import CreateTable, table_relation
 from workers.engines.failing_row import shown_key, smallest
 
 

@@ -13,7 +13,7 @@ from service.domain.barrier import GraphStatus
 from service.domain.errors import Conflict, Unavailable, UnderRecovery
 from service.domain.job import CREATING, Job, JobEvent, JobState
 from service.operations.jobs import lifecycle
-from service.operations.statements import dispatch
+from service.operations.statements import dispatch, jobs
 from service.operations.status import listing
 from service.operations.world import World
 from service.ports.meta_store import Stores
@@ -149,14 +149,12 @@ async def test_c12_many_waits_share_their_reads() -> None:
         lifecycle.created,
         lifecycle.finished,
         lifecycle.first_barrier,
-        partial(lifecycle.over, limit=dispatch.WAIT_LIMIT),
-        partial(listing.settled, limit=dispatch.WAIT_LIMIT),
+        partial(lifecycle.over, limit=jobs.WAIT_LIMIT),
+        partial(listing.settled, limit=jobs.WAIT_LIMIT),
     )
     stores.begun = 0
     calls = [asyncio.create_task(wait(world, view.id)) for wait in waits for _ in range(40)]
-    calls += [
-        asyncio.create_task(lifecycle.over(world, None, limit=dispatch.WAIT_LIMIT, gone=_never)) for _ in range(40)
-    ]
+    calls += [asyncio.create_task(lifecycle.over(world, None, limit=jobs.WAIT_LIMIT, gone=_never)) for _ in range(40)]
     async with asyncio.timeout(30):
         await signals.met.wait()
     assert stores.begun <= 4
@@ -184,4 +182,4 @@ async def test_one_relation_that_cannot_be_shown_holds_up_its_own_wait_alone() -
     with pytest.raises(Conflict, match='its view cannot be made: relation "b" exists'):
         await waited("WAIT TABLE b")
     with pytest.raises(Conflict, match='its view cannot be made: relation "b" exists'):
-        await listing.settled(world, taken.id, limit=dispatch.WAIT_LIMIT)
+        await listing.settled(world, taken.id, limit=jobs.WAIT_LIMIT)

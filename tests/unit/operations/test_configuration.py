@@ -1,8 +1,10 @@
 """SET and SHOW of session variables."""
 
-from typing import Any, cast
+from typing import cast
 
-from service.operations.statements import configuration
+from service.operations.statements.call import Call
+from service.operations.statements.dispatch import HANDLERS
+from service.operations.statements.outcome import Outcome
 from service.operations.world import World
 from service.sql.parse import parse
 
@@ -10,9 +12,9 @@ NO_WORLD = cast("World", None)
 """Session variables are the caller's: nothing is read or written."""
 
 
-async def run(text: str, session: dict[str, str]) -> Any:
-    statement = cast("Any", parse(text))
-    return await configuration.run(NO_WORLD, statement, session, asked_by="a test")
+async def run(text: str, session: dict[str, str]) -> Outcome:
+    statement = parse(text)
+    return await HANDLERS[type(statement)](Call(NO_WORLD, text, session, "a test"), statement)
 
 
 async def test_a_variable_without_effect_is_kept_with_a_notice() -> None:

@@ -3,10 +3,8 @@
 import pytest
 
 from service.domain.errors import Invalid, Unavailable
-from service.operations.statements import ddl
+from service.operations.statements import dispatch
 from service.operations.verify import worker_rpc
-from service.sql.parse import parse
-from service.sql.statements.ast import CreateMaterializedView
 from tests.support.fake_meta_store import FakeStores
 from tests.support.http import StillClock, world_of
 from tests.support.meta_store import QUERY, add_created, new_table
@@ -31,9 +29,7 @@ async def test_h4_what_needs_no_worker_is_refused_before_one_is_asked() -> None:
     async with stores.begin() as tx:
         await add_created(tx, new_table("t"))
     text = "create materialized view m with (cloud.serverless_backfill_enabled = true) as select * from t"
-    statement = parse(text)
-    assert isinstance(statement, CreateMaterializedView)
     alone = world_of(stores)
     with pytest.raises(Invalid, match="Serverless Backfill is disabled"):
-        await ddl.create_view(alone, statement, {}, asked_by="a test")
+        await dispatch.run(alone, text, session={}, asked_by="a test")
     assert alone.clock.monotonic() == 0

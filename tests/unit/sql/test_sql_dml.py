@@ -4,8 +4,8 @@ from service.domain.errors import Invalid, MetaError, NotFound
 from service.protocol.relation import Relation, RelationKind
 from service.sql.dml.bind import BoundDelete, BoundInsert, BoundUpdate, bind_delete, bind_insert, bind_update
 from service.sql.parse import parse
-from service.sql.statements.ast import CreateTable, Delete, Insert, Update
-from service.sql.statements.tables import table_relation
+from service.sql.statements.dml import Delete, Insert, Update
+from service.sql.statements.tables import CreateTable, table_relation
 
 
 def table(text: str) -> Relation:

@@ -11,8 +11,8 @@ from service.protocol.relation import Relation
 from service.sql.dml.bind import bind_delete, bind_insert, bind_update
 from service.sql.dml.functions import FUNCTIONS, TYPES
 from service.sql.parse import parse
-from service.sql.statements.ast import CreateTable, Delete, Insert, Update
-from service.sql.statements.tables import table_relation
+from service.sql.statements.dml import Delete, Insert, Update
+from service.sql.statements.tables import CreateTable, table_relation
 
 CREATED = parse("create table t (id bigint primary key, s text, n numeric(10, 2), j jsonb, at timestamptz)")
 assert isinstance(CREATED, CreateTable)

@@ -7,8 +7,8 @@ import pytest
 from service.domain.errors import Invalid, MetaError, NotFound
 from service.protocol.relation import Relation
 from service.sql.parse import parse
-from service.sql.statements.ast import CreateMaterializedView, CreateTable
-from service.sql.statements.tables import table_relation
+from service.sql.statements.tables import CreateTable, table_relation
+from service.sql.statements.views import CreateMaterializedView
 from service.sql.text.tree import Tree
 from service.sql.views.bind import BoundView, bind_view
 

@@ -5,8 +5,8 @@ import pytest
 from service.domain.errors import Invalid, MetaError, NotFound
 from service.protocol.relation import Relation
 from service.sql.parse import parse
-from service.sql.statements.ast import CreateMaterializedView, CreateTable, ExplainBackfill
-from service.sql.statements.tables import table_relation
+from service.sql.statements.tables import CreateTable, table_relation
+from service.sql.statements.views import CreateMaterializedView, ExplainBackfill
 from service.sql.views.backfill_order import Edges, bind_order, dot
 from service.sql.views.bind import bind_view
 

@@ -7,27 +7,21 @@ from service.domain.parallelism import Adaptive, Bounded, Fixed, Ratio
 from service.protocol.ids import FragmentId, JobId
 from service.protocol.relation import RelationKind
 from service.sql.parse import parse
-from service.sql.statements.ast import (
+from service.sql.statements.jobs import (
     AlterFragmentRateLimit,
     AlterParallelism,
     AlterRateLimit,
-    AlterSystem,
     CancelJobs,
-    CreateMaterializedView,
-    Describe,
-    Drop,
     Flush,
     Recover,
-    Select,
-    SetVariable,
-    ShowCreate,
     ShowJobs,
-    ShowParameters,
-    ShowRelations,
-    ShowVariable,
-    Statement,
     Wait,
 )
+from service.sql.statements.relations import Describe, Drop, ShowCreate, ShowRelations
+from service.sql.statements.select import Select
+from service.sql.statements.settings import AlterSystem, SetVariable, ShowParameters, ShowVariable
+from service.sql.statements.statement import Statement
+from service.sql.statements.views import CreateMaterializedView
 
 TABLE, VIEW = RelationKind.TABLE, RelationKind.MATERIALIZED_VIEW
 

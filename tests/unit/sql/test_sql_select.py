@@ -2,7 +2,7 @@ import pytest
 
 from service.domain.errors import Invalid
 from service.sql.parse import parse
-from service.sql.statements.ast import Select
+from service.sql.statements.select import Select
 
 
 def selected(text: str) -> Select:

@@ -4,20 +4,11 @@ import pytest
 
 from service.domain.errors import Invalid
 from service.sql.parse import parse
-from service.sql.statements.ast import (
-    AlterSecret,
-    CreateSecret,
-    CreateSource,
-    CreateTable,
-    CreateTableFrom,
-    Drop,
-    DropSecret,
-    ShowCreate,
-    ShowInternalTables,
-    ShowRelations,
-    ShowSecrets,
-)
-from service.sql.statements.sources import source_statement
+from service.sql.statements.follow import CreateTableFrom
+from service.sql.statements.relations import Drop, ShowCreate, ShowInternalTables, ShowRelations
+from service.sql.statements.secrets import AlterSecret, CreateSecret, DropSecret, ShowSecrets
+from service.sql.statements.sources import CreateSource, source_statement
+from service.sql.statements.tables import CreateTable
 
 SECRET = "open sesame"
 REACHED = "connector = 'postgres-cdc', hostname = 'db', port = 5433, username = 'u', database.name = 'shop'"

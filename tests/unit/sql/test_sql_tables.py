@@ -4,8 +4,7 @@ from service.domain.errors import Invalid
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.relation import Relation
 from service.sql.parse import parse
-from service.sql.statements.ast import CreateTable
-from service.sql.statements.tables import table_relation
+from service.sql.statements.tables import CreateTable, table_relation
 
 
 def created(text: str) -> CreateTable:

@@ -6,8 +6,8 @@ from service.domain.errors import Invalid
 from service.protocol.columns import Column, ColumnType
 from service.protocol.relation import Relation
 from service.sql.parse import parse
-from service.sql.statements.ast import CreateMaterializedView, CreateTable
-from service.sql.statements.tables import table_relation
+from service.sql.statements.tables import CreateTable, table_relation
+from service.sql.statements.views import CreateMaterializedView
 from service.sql.views.bind import BoundView, bind_view, view_relation
 
 

@@ -1,40 +1,34 @@
-"""CREATE TABLE and CREATE MATERIALIZED VIEW: from a bound statement to a job, and the wait its session asks for."""
+"""CREATE MATERIALIZED VIEW and EXPLAIN: from a query to a job, and the wait that the session asks for."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from service.domain.adaptive import AUTO
 from service.domain.job import JobState
-from service.domain.parallelism import (
-    Parallelism,
-    asked_vnodes,
-    check_positions,
-    check_vnodes,
-    for_backfill,
-    normal,
-    resolved,
-)
+from service.domain.parallelism import Parallelism, check_positions, check_vnodes, for_backfill, normal, resolved
 from service.domain.placement import blocks
 from service.domain.strategy import Strategy, check_serverless, check_tied, chosen
 from service.operations.commands.limits import asked_limit, first_limit
 from service.operations.jobs import lifecycle
+from service.operations.jobs.lifecycle import Asked
 from service.operations.jobs.rescaling import actors_beside, slots
 from service.operations.leaving import Gone
 from service.operations.naming import as_named, named
 from service.operations.offload import beside
 from service.operations.statements import logical_views
+from service.operations.statements.call import Call, handles
+from service.operations.statements.outcome import Outcome
 from service.operations.verify import worker_rpc
 from service.operations.world import World
 from service.ports.records import CatalogEntry, NewJob, NewTableScan
 from service.protocol.ids import JobId, RelationId
 from service.protocol.plan import ScanType
 from service.protocol.relation import Relation, RelationKind
-from service.sql.statements.ast import CreateMaterializedView, CreateTable
-from service.sql.statements.logical import query_reads
-from service.sql.statements.tables import table_relation
+from service.sql.statements.logical_views import query_reads
+from service.sql.statements.views import CreateMaterializedView, Explain, ExplainBackfill
 from service.sql.text.tokens import mentioned
-from service.sql.views.backfill_order import Edges
+from service.sql.views.backfill_order import dot
 from service.sql.views.bind import bind_view, view_relation
 from service.sql.views.explain import PlannedScan, plan_text
 from service.sql.views.keys import BoundView
@@ -43,14 +37,7 @@ SLOW_DDL_SECONDS: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Created:
-    """What a CREATE answers besides its tag."""
-
-    notices: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
+class _Planned:
     """A materialized view as it would be created."""
 
     new: NewJob
@@ -59,7 +46,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class _Bound:
     """A view's bound query, the relations that there are by name, and the logical views that it reads itself."""
 
     view: BoundView
@@ -67,63 +54,51 @@ class Bound:
     views: tuple[RelationId, ...]
 
 
-async def create_table(
-    world: World,
-    statement: CreateTable,
-    text: str,
-    session: Mapping[str, str],
-    *,
-    asked_by: str,
-    gone: Gone | None = None,
-) -> Created:
-    """Create a table and wait for it. Raises Conflict."""
-    statement = replace(statement, vnode_count=asked_vnodes(statement.vnode_count, session))
-    new = lifecycle.table_job(table_relation(statement), text)
-    made = await lifecycle.create(world, new, if_not_exists=statement.if_not_exists, asked_by=asked_by)
-    if made.existed:
-        await lifecycle.finished(world, made.job, gone=gone)
-        return _existing(RelationKind.TABLE, statement.name)
-    await lifecycle.created(world, made.job, gone=gone)
-    return Created()
-
-
-async def create_view(
-    world: World,
-    statement: CreateMaterializedView,
-    session: Mapping[str, str],
-    *,
-    asked_by: str,
-    gone: Gone | None = None,
-) -> Created:
-    """Create a materialized view; with `background_ddl` only until its first barrier. Raises Invalid, NotFound,
-    Conflict.
-    """
-    background = session.get("background_ddl") == "true"
+@handles(CreateMaterializedView)
+async def _create(call: Call, statement: CreateMaterializedView) -> Outcome:
+    """Wait until the view is made, and with `background_ddl` only until its first barrier."""
+    world, background = call.world, call.session.get("background_ddl") == "true"
+    gone = call.gone_from(if_not_exists=statement.if_not_exists)
     taken = await _taken(world, statement)
     if taken is not None:
-        return await _there(world, statement, taken.job, background=background, gone=gone)
-    planned = await _plan(world, statement, session, background=background)
-    asked = await lifecycle.create(world, planned.new, if_not_exists=statement.if_not_exists, asked_by=asked_by)
-    if asked.existed:
-        return await _there(world, statement, asked.job, background=background, gone=gone)
-    return await (_started if background else _finished)(world, asked.job, gone)
+        asked = Asked(taken.job, existed=True)
+    else:
+        new = (await _plan(call, statement, background=background)).new
+        asked = await lifecycle.create(world, new, if_not_exists=statement.if_not_exists, asked_by=call.asked_by)
+    if not asked.existed:
+        notices = await (_started if background else _finished)(world, asked.job, gone)
+    else:
+        # A background caller, or one that finds the view finished, has nothing to wait for.
+        if not background:
+            await lifecycle.finished(world, asked.job, gone=gone)
+        notices = _existing(statement.name)
+    return await call.made("CREATE_MATERIALIZED_VIEW", statement.name, notices)
 
 
-async def explain_view(world: World, statement: CreateMaterializedView, session: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the plan of a materialized view as lines of text; nothing is created. Raises what `create_view` does."""
-    if await _taken(world, statement) is not None:
-        return _existing(RelationKind.MATERIALIZED_VIEW, statement.name).notices
-    planned = await _plan(world, statement, session, background=False)
+@handles(Explain)
+async def _explain(call: Call, statement: Explain) -> Outcome:
+    view = statement.view
+    if await _taken(call.world, view) is not None:
+        return _plan_of(_existing(view.name))
+    planned = await _plan(call, view, background=False)
     scans = [
         PlannedScan(scan.upstream.name, scan.query, len(fragment.actors), fragment.rate_limit)
         for scan, fragment in zip(planned.bound.scans, planned.new.table_scans, strict=True)
     ]
-    return plan_text(
-        planned.new.relation, scans, planned.strategy, planned.bound.order, serverless=planned.new.serverless
-    )
+    new = planned.new
+    return _plan_of(plan_text(new.relation, scans, planned.strategy, planned.bound.order, serverless=new.serverless))
 
 
-async def readable(world: World, names: Collection[str], *, read: Collection[str] = ()) -> dict[str, Relation]:
+@handles(ExplainBackfill)
+async def _explain_backfill(call: Call, statement: ExplainBackfill) -> Outcome:
+    return _plan_of(dot((await _bound(call.world, statement.view)).view.order))
+
+
+def _plan_of(lines: Iterable[str]) -> Outcome:
+    return Outcome("EXPLAIN", (("QUERY PLAN", "text"),), tuple((line,) for line in lines))
+
+
+async def _readable(world: World, names: Collection[str], *, read: Collection[str] = ()) -> dict[str, Relation]:
     """Return those of `names` that a statement may read. Raises Conflict where one of `read` is not created yet."""
     async with world.stores.begin() as tx:
         found = {entry.relation.name: as_named(entry) for entry in await tx.catalog.called(names)}
@@ -133,19 +108,14 @@ async def readable(world: World, names: Collection[str], *, read: Collection[str
     return {name: one.entry.relation for name, one in readable.items() if one.entry is not None}
 
 
-async def order_of(world: World, statement: CreateMaterializedView) -> Edges:
-    """Return the backfill order that a materialized view would have. Raises Invalid, NotFound."""
-    return (await _bound(world, statement)).view.order
-
-
-async def _bound(world: World, statement: CreateMaterializedView) -> Bound:
+async def _bound(world: World, statement: CreateMaterializedView) -> _Bound:
     """Bind a query. Raises Invalid, NotFound, Conflict."""
     ordered = {one.name for edge in statement.order.edges for one in edge}
     reads = await beside(world.parsers, statement.text, query_reads, statement.query)
     views = await logical_views.queries(world, reads | ordered)
     queries = [statement.query, *(view.query for view in views.values())]
     named_in = ordered.union(*(mentioned(query.text) for query in queries))
-    relations = await readable(world, named_in, read=reads)
+    relations = await _readable(world, named_in, read=reads)
     read = {name: view.query for name, view in views.items()}
     if views:
         # Views of views that read each twice grow with every level, however short each text is.
@@ -153,15 +123,16 @@ async def _bound(world: World, statement: CreateMaterializedView) -> Bound:
         bound = await world.parsers.run(length, bind_view, statement, relations, read)
     else:
         bound = await beside(world.parsers, statement.text, bind_view, statement, relations, read)
-    return Bound(bound, relations, tuple(views[name].id for name in sorted(reads) if name in views))
+    return _Bound(bound, relations, tuple(views[name].id for name in sorted(reads) if name in views))
 
 
-async def _plan(
-    world: World, statement: CreateMaterializedView, session: Mapping[str, str], *, background: bool
-) -> Planned:
+async def _plan(call: Call, statement: CreateMaterializedView, *, background: bool) -> _Planned:
+    world, session = call.world, call.session
     # What can be refused without a worker is refused before one is asked.
     strategy = chosen(session)
-    serverless = _serverless(statement, session)
+    serverless = statement.serverless
+    if serverless is None:
+        serverless = session.get("enable_serverless_backfill") == "true"
     if serverless:
         check_serverless(strategy, own_workers=world.own_workers)
     found = await _bound(world, statement)
@@ -194,7 +165,7 @@ async def _plan(
     # What is tied keeps the actors it has: nothing is asked for.
     asked = (None, None) if tied else (parallelism, backfill)
     new = NewJob(relation, statement.text, background, scans, *asked, order, found.views, serverless)
-    return Planned(new, bound, strategy)
+    return _Planned(new, bound, strategy)
 
 
 def _actors(
@@ -222,39 +193,23 @@ async def _taken(world: World, statement: CreateMaterializedView) -> CatalogEntr
     raise found.taken
 
 
-async def _there(
-    world: World, statement: CreateMaterializedView, job: JobId, *, background: bool, gone: Gone | None
-) -> Created:
-    """Answer IF NOT EXISTS. A background caller, or one that finds the view finished, has nothing to wait for."""
-    if not background:
-        await lifecycle.finished(world, job, gone=gone)
-    return _existing(RelationKind.MATERIALIZED_VIEW, statement.name)
-
-
-async def _started(world: World, job: JobId, gone: Gone | None) -> Created:
+async def _started(world: World, job: JobId, gone: Gone | None) -> tuple[str, ...]:
     started = await lifecycle.first_barrier(world, job, gone=gone)
     if started.state is JobState.QUEUED:
-        return Created((f"job {job} is queued: max_concurrent_creating_streaming_jobs is reached",))
+        return (f"job {job} is queued: max_concurrent_creating_streaming_jobs is reached",)
     if started.state is JobState.CREATING and started.serverless:
-        return Created((f"job {job} is created by a worker of its own, which is started now",))
-    return Created()
+        return (f"job {job} is created by a worker of its own, which is started now",)
+    return ()
 
 
-async def _finished(world: World, job: JobId, gone: Gone | None) -> Created:
+async def _finished(world: World, job: JobId, gone: Gone | None) -> tuple[str, ...]:
     began = world.clock.monotonic()
     await lifecycle.created(world, job, gone=gone)
     seconds = world.clock.monotonic() - began
     if seconds < SLOW_DDL_SECONDS:
-        return Created()
-    return Created((f"the statement took {seconds:.0f} s; SET background_ddl = true returns at once",))
+        return ()
+    return (f"the statement took {seconds:.0f} s; SET background_ddl = true returns at once",)
 
 
-def _serverless(statement: CreateMaterializedView, session: Mapping[str, str]) -> bool:
-    """The view's own option wins over the session's variable."""
-    if statement.serverless is not None:
-        return statement.serverless
-    return session.get("enable_serverless_backfill") == "true"
-
-
-def _existing(kind: RelationKind, name: str) -> Created:
-    return Created((f'{kind} "{name}" already exists, skipping',))
+def _existing(name: str) -> tuple[str, ...]:
+    return (f'{RelationKind.MATERIALIZED_VIEW} "{name}" already exists, skipping',)

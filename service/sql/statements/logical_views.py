@@ -1,17 +1,34 @@
-"""Parse CREATE VIEW, a query with a name, and find the relations that it reads. Postgres interprets the query."""
+"""CREATE VIEW, a query with a name, and the relations that it reads. Postgres interprets the query."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
 from service.domain.errors import Invalid
-from service.sql.statements.ast import CreateView
 from service.sql.statements.select import check_query, named_relations, query_tree
+from service.sql.statements.statement import Parsers, Statement
 from service.sql.text.cursor import SCHEMA, Cursor
 from service.sql.text.tokens import syntax_error
 from service.sql.text.tree import Tree, identifier
 
 
-def parse_create_logical_view(cursor: Cursor) -> CreateView:
-    """Parse the rest of CREATE VIEW. Raises Invalid."""
+@dataclass(frozen=True, slots=True)
+class CreateView(Statement):
+    """CREATE VIEW of a logical view.
+
+    `sql` is the query as written. `reads` are the relations that it names, each with the 1-based position of its first
+    occurrence. `text` is the whole statement.
+    """
+
+    name: str
+    if_not_exists: bool
+    query: Tree = field(repr=False)
+    sql: str
+    reads: Mapping[str, int]
+    text: str
+
+
+def _create(cursor: Cursor) -> CreateView:
     if_not_exists = cursor.accept("if", "not", "exists")
     name = cursor.relation()
     if cursor.token.is_symbol("("):
@@ -20,7 +37,7 @@ def parse_create_logical_view(cursor: Cursor) -> CreateView:
         raise Invalid("a view takes no options", position=cursor.token.position)
     cursor.expect("as")
     tokens = cursor.rest
-    if not (tokens[0].is_symbol("(") or tokens[0].is_word("select", "with", "values", "table")):
+    if not tokens[0].begins_query:
         raise syntax_error(tokens[0])
     check_query(tokens)
     tree = query_tree(cursor.text, tokens)
@@ -45,3 +62,6 @@ def _reads(tree: Tree) -> Mapping[str, int]:
             raise Invalid(message, position=tree.position(schema))
         places.setdefault(identifier(table.this), tree.position(table))
     return places
+
+
+PARSERS: Final[Parsers] = {("create", "view"): _create}

@@ -1,0 +1,57 @@
+"""INSERT, UPDATE and DELETE: bound, and handed to `service.operations.rows.dml`."""
+
+from service.domain.dml import sliced
+from service.domain.errors import Invalid
+from service.operations.offload import beside, bound_insert
+from service.operations.rows import dml
+from service.operations.statements.call import Call, handles
+from service.operations.statements.outcome import Outcome
+from service.protocol import dml as wire
+from service.protocol.relation import Relation
+from service.sql.dml.bind import BoundInsert, bind_delete, bind_update
+from service.sql.statements.dml import Delete, Insert, Update
+from service.sql.text.tokens import mentioned
+
+
+async def _relations(call: Call, statement: Insert | Update | Delete) -> dict[str, Relation]:
+    target = statement.target
+    relations = await dml.readable(call.world, mentioned(call.text), target, position=statement.position)
+    if target not in relations:
+        async with call.world.stores.begin() as tx:
+            if await tx.views.named(target) is not None:
+                raise Invalid(f'cannot change view "{target}"', position=statement.position)
+    return relations
+
+
+@handles(Insert)
+async def _insert(call: Call, statement: Insert) -> Outcome:
+    bound = await bound_insert(call.world.parsers, call.text, statement, await _relations(call, statement))
+    rows = await _inserted(call, bound)
+    return Outcome(f"INSERT 0 {rows}", notices=sliced(rows) if bound.source is None else ())
+
+
+async def _inserted(call: Call, bound: BoundInsert) -> int:
+    if bound.source is not None:
+        id_ = await dml.reserve(call.world)
+        insert = wire.InsertValues(id=id_, relation=bound.relation, columns=bound.columns, source=bound.source)
+        return await dml.run(call.world, insert, claim=call.claim)
+    assert bound.query is not None
+    columns = [bound.relation.column(name) for name in bound.columns]
+    return await dml.insert_query(call.world, bound.relation, columns, bound.query.sql, claim=call.claim)
+
+
+@handles(Update)
+async def _update(call: Call, statement: Update) -> Outcome:
+    relations = await _relations(call, statement)
+    bound = await beside(call.world.parsers, call.text, bind_update, statement, relations)
+    id_ = await dml.reserve(call.world)
+    update = wire.Update(id=id_, relation=bound.relation, assignments=bound.assignments, predicate=bound.predicate)
+    return Outcome(f"UPDATE {await dml.run(call.world, update, claim=call.claim)}")
+
+
+@handles(Delete)
+async def _delete(call: Call, statement: Delete) -> Outcome:
+    relations = await _relations(call, statement)
+    bound = await beside(call.world.parsers, call.text, bind_delete, statement, relations)
+    delete = wire.Delete(id=await dml.reserve(call.world), relation=bound.relation, predicate=bound.predicate)
+    return Outcome(f"DELETE {await dml.run(call.world, delete, claim=call.claim)}")

@@ -1,0 +1,62 @@
+"""DROP, SHOW CREATE, DESCRIBE, and lists of relations."""
+
+from typing import Final
+
+from service.domain.errors import NotFound
+from service.operations.jobs import lifecycle
+from service.operations.naming import existing, internal_tables, named, relation_names
+from service.operations.sources import registry
+from service.operations.statements.call import Call, handles
+from service.operations.statements.outcome import Outcome, listed, tag
+from service.sql.statements.relations import Describe, Drop, ShowCreate, ShowInternalTables, ShowRelations
+
+_DESCRIBED: Final = (("Name", "text"), ("Type", "text"), ("Is Hidden", "text"), ("Description", "text"))
+
+
+@handles(Drop)
+async def _drop(call: Call, statement: Drop) -> Outcome:
+    world, kind, name, cascade = call.world, statement.kind, statement.name, statement.cascade
+    try:
+        concerned = await lifecycle.drop(world, name, kind, cascade=cascade, asked_by=call.asked_by)
+    except NotFound:
+        # Known only here: of two drops at once one finds the name taken when it looks, and free when it removes.
+        if not statement.if_exists or not await _free(call, name):
+            raise
+        return Outcome(tag("DROP", kind), notices=(f'{kind} "{name}" does not exist, skipping',))
+    return Outcome(tag("DROP", kind), notices=await registry.left_behind(world, concerned))
+
+
+async def _free(call: Call, name: str) -> bool:
+    async with call.world.stores.begin() as tx:
+        return await named(tx, name) is None
+
+
+@handles(ShowRelations)
+async def _show(call: Call, statement: ShowRelations) -> Outcome:
+    return listed(await relation_names(call.world, statement.kind))
+
+
+@handles(ShowInternalTables)
+async def _show_internal(call: Call, _: ShowInternalTables) -> Outcome:
+    async with call.world.stores.begin() as tx:
+        return listed(await internal_tables(tx))
+
+
+@handles(ShowCreate)
+async def _show_create(call: Call, statement: ShowCreate) -> Outcome:
+    found = await existing(call.world, statement.name, statement.kind)
+    columns = (("Name", "text"), ("Create Sql", "text"))
+    return Outcome("SHOW", columns, ((f"public.{found.name}", found.definition),))
+
+
+@handles(Describe)
+async def _describe(call: Call, statement: Describe) -> Outcome:
+    async with call.world.stores.begin() as tx:
+        view, entry = await tx.views.named(statement.name), await tx.catalog.named(statement.name)
+    if view is not None:
+        return Outcome("DESCRIBE", _DESCRIBED, tuple((name, kind, "false", None) for name, kind in view.columns))
+    if entry is None:
+        raise NotFound(f'relation "{statement.name}" does not exist', kind="relation")
+    rows = tuple((c.name, str(c.type), str(c.hidden).lower(), None) for c in entry.relation.columns)
+    key = ", ".join(f"{part.name}{' DESC' if part.descending else ''}" for part in entry.relation.key)
+    return Outcome("DESCRIBE", _DESCRIBED, (*rows, ("primary key", key, None, None)))

@@ -1,0 +1,32 @@
+"""SELECT: run by Postgres as it is written, under the reader's login."""
+
+from service.domain.parameters import SystemParameters
+from service.operations.leaving import unless
+from service.operations.naming import named
+from service.operations.statements.call import Call, handles
+from service.operations.statements.outcome import Outcome
+from service.operations.status.staleness import notices_of
+from service.sql.statements.select import CATALOG_PREFIX, Select
+
+
+@handles(Select)
+async def _select(call: Call, statement: Select) -> Outcome:
+    catalog = statement.catalog
+    async with call.world.stores.begin() as tx:
+        for name in statement.relations:
+            found = await named(tx, name)
+            if found is not None and not found.readable:
+                raise found.unreadable
+            # A name without a schema is a user's relation, and else one of the catalog.
+            catalog = catalog or (found is None and name.startswith(CATALOG_PREFIX))
+        known = SystemParameters.of(await tx.parameters.all())
+        notices = await notices_of(tx, statement.relations)
+    query = call.world.reader.query(
+        statement.sql,
+        row_limit=call.limit("row_limit", known),
+        timeout_ms=call.limit("statement_timeout", known),
+        catalog=catalog,
+    )
+    result = await unless(call.gone, query)
+    tag = f"SELECT {len(result.rows)}"
+    return Outcome(tag, result.columns, result.rows, notices=notices, truncated=result.truncated)

@@ -1,0 +1,32 @@
+"""CREATE TABLE and CREATE TABLE .. FROM: recorded, and waited for until they can be read."""
+
+from dataclasses import replace
+
+from service.domain.parallelism import asked_vnodes
+from service.operations.jobs import lifecycle
+from service.operations.sources import create_table
+from service.operations.statements.call import Call, handles
+from service.operations.statements.outcome import Outcome
+from service.protocol.relation import RelationKind
+from service.sql.statements.follow import CreateTableFrom
+from service.sql.statements.tables import CreateTable, table_relation
+
+
+@handles(CreateTable)
+async def _create(call: Call, statement: CreateTable) -> Outcome:
+    gone = call.gone_from(if_not_exists=statement.if_not_exists)
+    sized = replace(statement, vnode_count=asked_vnodes(statement.vnode_count, call.session))
+    new = lifecycle.table_job(table_relation(sized), call.text)
+    made = await lifecycle.create(call.world, new, if_not_exists=statement.if_not_exists, asked_by=call.asked_by)
+    await (lifecycle.finished if made.existed else lifecycle.created)(call.world, made.job, gone=gone)
+    notices = (f'{RelationKind.TABLE} "{statement.name}" already exists, skipping',) if made.existed else ()
+    return await call.made("CREATE_TABLE", statement.name, notices)
+
+
+@handles(CreateTableFrom)
+async def _create_from(call: Call, statement: CreateTableFrom) -> Outcome:
+    gone = call.gone_from(if_not_exists=statement.if_not_exists)
+    notices = await create_table.create_table(
+        call.world, statement, call.text, call.session, asked_by=call.asked_by, gone=gone
+    )
+    return await call.made("CREATE_TABLE", statement.name, notices)

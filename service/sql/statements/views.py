@@ -1,0 +1,157 @@
+"""CREATE MATERIALIZED VIEW, with its backfill order, and EXPLAIN of it. `service.sql.views` binds the query."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from service.domain.adaptive import Asked
+from service.domain.errors import Invalid
+from service.sql.statements.statement import Parser, Parsers, Statement
+from service.sql.text.cursor import Cursor
+from service.sql.text.options import rate_limit, read_options
+from service.sql.text.tokens import QUERY_WORDS, Token, TokenKind, syntax_error
+from service.sql.text.tree import Tree, parse_tree
+
+_SERVERLESS: Final = "cloud.serverless_backfill_enabled"
+_OPTIONS: Final = frozenset({"backfill_rate_limit", "backfill_order", _SERVERLESS})
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedName:
+    """A relation in a backfill order: `typed` as the user spelled it, at a 1-based `position`."""
+
+    name: str
+    typed: str
+    position: int
+    qualified: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillOrder:
+    """The edges of `FIXED(a -> b)` as (before, after). Empty for DEFAULT, NONE and AUTO."""
+
+    edges: tuple[tuple[OrderedName, OrderedName], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateMaterializedView(Statement):
+    """CREATE MATERIALIZED VIEW.
+
+    `options` are the WITH options as written, by name; `backfill_rate_limit` and `order` are their parsed values.
+    `limited` is True if the statement gives a limit (None: unlimited). Otherwise the session's limit applies. If
+    `serverless` is None, the session decides about the worker too.
+    """
+
+    name: str
+    if_not_exists: bool
+    options: dict[str, str]
+    query: Tree = field(repr=False)
+    text: str
+    limited: bool = False
+    backfill_rate_limit: Asked = None
+    order: BackfillOrder = BackfillOrder()
+    serverless: bool | None = None
+    sql: str = field(default="", compare=False)
+    """The query as written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explain(Statement):
+    """EXPLAIN, the plan that the view would have."""
+
+    view: CreateMaterializedView
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainBackfill(Statement):
+    """EXPLAIN (backfill, format dot), the backfill order that the view would have."""
+
+    view: CreateMaterializedView
+
+
+def _create(cursor: Cursor) -> CreateMaterializedView:
+    if_not_exists = cursor.accept("if", "not", "exists")
+    name = cursor.relation()
+    if cursor.token.is_symbol("("):
+        raise Invalid("a column list is not supported: name the columns in the query", position=cursor.token.position)
+    options = read_options(cursor, known=_OPTIONS) if cursor.accept("with") else {}
+    cursor.expect("as")
+    if not cursor.token.begins_query:
+        raise syntax_error(cursor.token)
+    order = _order(options["backfill_order"].tokens) if "backfill_order" in options else BackfillOrder()
+    return CreateMaterializedView(
+        name=name,
+        if_not_exists=if_not_exists,
+        options={option.name: option.text for option in options.values()},
+        query=parse_tree(cursor.text, cursor.rest),
+        text=cursor.text.strip(),
+        sql=cursor.text[cursor.rest[0].start : cursor.rest[-1].start],
+        limited="backfill_rate_limit" in options,
+        backfill_rate_limit=rate_limit(options.get("backfill_rate_limit")),
+        order=order,
+        serverless=options[_SERVERLESS].boolean() if _SERVERLESS in options else None,
+    )
+
+
+def _order(tokens: Sequence[Token]) -> BackfillOrder:
+    cursor = Cursor("", (*tokens, Token(TokenKind.END, "", "", tokens[-1].end, tokens[-1].end)))
+    if cursor.accept("default") or cursor.accept("none") or cursor.accept("auto"):
+        cursor.expect_end()
+        return BackfillOrder()
+    cursor.expect("fixed")
+    cursor.expect_symbol("(")
+    edges = [_edge(cursor)]
+    while cursor.accept_symbol(","):
+        edges.append(_edge(cursor))
+    cursor.expect_symbol(")")
+    cursor.expect_end()
+    return BackfillOrder(tuple(edges))
+
+
+def _edge(cursor: Cursor) -> tuple[OrderedName, OrderedName]:
+    before = _name(cursor)
+    dash = cursor.expect_symbol("-")
+    arrow = cursor.expect_symbol(">")
+    if arrow.start != dash.end:
+        raise syntax_error(dash)
+    return before, _name(cursor)
+
+
+def _name(cursor: Cursor) -> OrderedName:
+    first = cursor.token
+    name, last = cursor.relation(), cursor.before
+    typed = first.text if last is first else f"{first.text}.{last.text}"
+    return OrderedName(name, typed, first.position, qualified=last is not first)
+
+
+def parse_explain(cursor: Cursor, statement: Parser) -> Explain | ExplainBackfill:
+    """Parse the rest of EXPLAIN; `statement` parses what is explained. Raises Invalid."""
+    token = cursor.token
+    of_backfill = token.is_symbol("(") and not cursor.rest[1].is_word(*QUERY_WORDS)
+    if of_backfill:
+        _explain_options(cursor)
+    elif token.is_word("analyze", "verbose", "explain"):
+        raise Invalid(f"EXPLAIN {token.text.upper()} is not supported", position=token.position)
+    place, view = cursor.token.position, statement(cursor)
+    if not isinstance(view, CreateMaterializedView):
+        command = "EXPLAIN (backfill)" if of_backfill else "EXPLAIN"
+        raise Invalid(f"{command} is of CREATE MATERIALIZED VIEW", position=place)
+    return ExplainBackfill(view) if of_backfill else Explain(view)
+
+
+def _explain_options(cursor: Cursor) -> None:
+    opening = cursor.advance()
+    asked: set[str] = set()
+    while True:
+        option = cursor.token
+        if not (cursor.accept("backfill") or cursor.accept("format", "dot")):
+            raise Invalid("EXPLAIN takes the options (backfill, format dot)", position=option.position)
+        asked.add(option.value)
+        if not cursor.accept_symbol(","):
+            break
+    cursor.expect_symbol(")")
+    if asked != {"backfill", "format"}:
+        raise Invalid("EXPLAIN takes the options (backfill, format dot)", position=opening.position)
+
+
+PARSERS: Final[Parsers] = {("create", "materialized", "view"): _create}
