@@ -1,4 +1,6 @@
-"""A way to an external server that stops to bring anything, and one that lets everybody in and then talks nonsense."""
+"""A way to an external server that stops to bring anything, or brings it slowly, and one that lets everybody in and
+then talks nonsense.
+"""
 
 import select
 import socket
@@ -17,6 +19,17 @@ _ENCODING = b"client_encoding\x00UTF8\x00"
 _SAID = struct.pack(">cI", b"S", 4 + len(_ENCODING)) + _ENCODING
 
 
+@dataclass(frozen=True)
+class Drip:
+    """On a session that has asked in these words, what comes then comes in pieces, with a pause after each."""
+
+    words: bytes
+    piece: int
+    pause: float
+    most: float = float("inf")
+    """After so many bytes nothing comes any more."""
+
+
 @dataclass
 class Way:
     """Connections go to the server until it is made to hang. With an answer it brings that, and no server is asked."""
@@ -30,6 +43,13 @@ class Way:
     over: bool = False
     late: tuple[bytes, float] | None = None
     """What is asked in these words is brought so many seconds later."""
+    far: float = 0.0
+    """Everything takes so many seconds, in both directions."""
+    drip: Drip | None = None
+    dripped: int = 0
+    """How many bytes have come in pieces."""
+    asked: list[bytes] = field(default_factory=list[bytes])
+    """What the clients have sent, piece by piece."""
 
     @property
     def port(self) -> int:
@@ -44,15 +64,33 @@ class Way:
 
     def _bring(self, client: socket.socket) -> None:
         with client, socket.create_connection(self.server) as server, suppress(OSError):
+            drips: Drip | None = None
             while not self.over:
                 ready, _, _ = select.select([client, server], [], [], 0.05)
                 for one in [] if self.hangs.is_set() else ready:
                     data = one.recv(1 << 16)
                     if not data:
                         return
+                    if one is client:
+                        self.asked.append(data)
+                        drips = self.drip if self.drip is not None and self.drip.words in data else None
+                    self.hangs.wait(self.far)
                     if self.late is not None and one is client and self.late[0] in data:
                         self.hangs.wait(self.late[1])
-                    (server if one is client else client).sendall(data)
+                    if one is server and drips is not None:
+                        self._in_pieces(client, data, drips)
+                    else:
+                        (server if one is client else client).sendall(data)
+
+    def _in_pieces(self, client: socket.socket, data: bytes, drips: Drip) -> None:
+        for at in range(0, len(data), drips.piece):
+            if self.over or self.drip is not drips:
+                client.sendall(data[at:])
+                return
+            if self.dripped < drips.most:
+                client.sendall(data[at : at + drips.piece])
+                self.dripped += drips.piece
+                self.hangs.wait(drips.pause)
 
     def _answer(self, client: socket.socket) -> None:
         assert self.answer is not None

@@ -66,12 +66,12 @@ def page_rows_after(page_rows: int, *, rows: int, size_bytes: int, seconds: floa
     and time.
 
     The size at most quadruples at once. It does not change after a page that the end of history or the permits cut
-    short.
+    short. A page that was made smaller than `PAGE_ROWS_MIN`, because a larger one did not come in time, may stay so.
     """
     if rows * 2 < page_rows:
         return page_rows
     wanted = min(PAGE_BYTES * rows // max(size_bytes, 1), int(PAGE_SECONDS * rows / max(seconds, 1e-6)))
-    return max(PAGE_ROWS_MIN, min(wanted, PAGE_ROWS_MAX, page_rows * 4))
+    return max(min(PAGE_ROWS_MIN, page_rows), min(wanted, PAGE_ROWS_MAX, page_rows * 4))
 
 
 def share_of(interval_seconds: float, *, elapsed_seconds: float, jobs: int) -> float:

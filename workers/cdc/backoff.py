@@ -12,11 +12,17 @@ HELD_TIMES: Final = 10.0
 """they have so many times as long without it,"""
 HELD_SECONDS_MAX: Final = 300.0
 """and no longer than this."""
+SLOW_SECONDS: Final = 0.2
+"""A source that answers, but for whose answers a barrier was held so long, is slow;"""
+SLOW_TIMES: Final = 4.0
+"""it is left alone for so many times as long: what it costs is a fifth of the barriers' time at most."""
 
 
 @dataclass
 class Backoff:
-    """When to try again. Every failure doubles the wait, so that barriers keep their pace while a source is away."""
+    """When to try again. Every failure doubles the wait, so that barriers keep their pace while a source is away. One
+    that only answers slowly is left alone in proportion.
+    """
 
     failures: int = 0
     until: float = 0.0
@@ -32,3 +38,11 @@ class Backoff:
     def answered(self) -> None:
         """Forget the failures."""
         self.failures, self.until, self.reason = 0, 0.0, None
+
+    def waited(self, held: float, now: float) -> None:
+        """Leave a source alone whose answers, or missing answers, have just held a barrier up."""
+        if held >= SLOW_SECONDS:
+            self.until = max(self.until, now + min(held * SLOW_TIMES, HELD_SECONDS_MAX))
+            self.reason = (
+                f"the external database answers slowly, the last time within {held:.1f} s: it is asked less often"
+            )

@@ -102,6 +102,8 @@ class Patient(psycopg.Connection[TupleRow]):
     patience: float = ANSWER_SECONDS
     left: float = float("inf")
     """How long it waits altogether before somebody allows it more."""
+    waited: float = 0.0
+    """How many seconds it has waited so far."""
 
     def allow(self, seconds: float) -> None:
         """Have at least so long for what is asked next."""
@@ -124,6 +126,9 @@ class Patient(psycopg.Connection[TupleRow]):
 
     def _wait(self, gen: PQGen[Answer], seconds: float, interval: float, timeout: float | None) -> Answer:
         began, received = _monotonic(), partial(_received, self.pgconn.socket)
+        if self.left <= 0.0:
+            # Else an answer in many pieces, each of which is there when it is asked for, would have no end.
+            raise LateError("no answer in the time that was left")
         seconds = min(seconds, self.left)
         within = bounded(gen, clock=_monotonic, received=received, seconds=seconds, most_bytes=ANSWER_BYTES_MAX)
         try:
@@ -134,7 +139,8 @@ class Patient(psycopg.Connection[TupleRow]):
             self.pgconn.finish()
             raise TooMuchError(str(error)) from None
         finally:
-            self.left = max(self.left - (_monotonic() - began), 0.0)
+            took = _monotonic() - began
+            self.left, self.waited = max(self.left - took, 0.0), self.waited + took
 
 
 def connect(conninfo: str, slot: str) -> Patient:

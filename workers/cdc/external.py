@@ -37,12 +37,20 @@ def reading(connection: psycopg.Connection, table: ExternalTable) -> Generator[S
     The lock comes before the snapshot: a rewrite of the table that was committed in between would leave it empty for
     this snapshot, and one that comes after waits.
     """
+    only = "" if table.partitioned else "only "
+    together = (
+        "begin isolation level repeatable read read only",
+        f"lock table {only}{table.name} in access share mode",
+        "select pg_current_snapshot()::text",
+    )
     try:
-        with asking():
-            connection.execute("begin isolation level repeatable read read only")
-            only = "" if table.partitioned else "only "
-            connection.execute(sql(f"lock table {only}{table.name} in access share mode"))
-        yield Snapshot.parse(str(ask(connection, "select pg_current_snapshot()::text")[0][0]))
+        with asking(), connection.cursor() as cursor:
+            # They are sent together: a server that is far away is waited for once.
+            cursor.execute(sql("; ".join(together)))
+            while cursor.nextset():
+                pass
+            found = cursor.fetchall()
+        yield Snapshot.parse(str(found[0][0]))
         with asking():
             connection.execute("commit")
     except BaseException:

@@ -4,6 +4,9 @@ A page goes from COPY to COPY, byte for byte: of a row only the vnode is looked 
 read in one snapshot and written by one COPY: while a page is looked for and read there, the last one is written here.
 They count only if the snapshot shows every transaction that was decoded in earlier epochs: of a change that it hides,
 and that is not decoded again, there would be no trace.
+
+The barrier waits for them. So they have one deadline together, which a page that is on its way cannot outlive: past it
+nothing of them counts, and the next page is half as large.
 """
 
 import time
@@ -37,6 +40,11 @@ from workers.state_store.statements import stored_columns
 
 _WRITE_BYTES: Final = 1 << 18
 """Some thousand rows: many of each vnode, and few enough that both servers have something to do meanwhile."""
+PAGES_SECONDS: Final = 3.0
+"""How long the external database may be waited for beyond the slice, by all pages of one epoch together."""
+TOO_SLOW: Final = "the external database takes long to send its rows; fewer of them are asked for"
+KEY_SECONDS: Final = 5.0
+"""How long the key of a row is looked for that the table cannot hold. Without it less is said of what broke."""
 _VNODE_AT: Final = 6
 """Where the first column is in a row: behind the number of columns and its own length."""
 
@@ -66,6 +74,8 @@ class PagesOutcome(BaseModel):
     page_rows: int
     snapshot: str | None = None
     reading_seconds: float = 0.0
+    overrun_seconds: float = 0.0
+    """How long it waited for the external database beyond its slice."""
     used_slice: bool = False
     waiting: str | None = None
     """Why this table may not be read now."""
@@ -107,18 +117,18 @@ def copy_pages(copied: Copied, task: PagesTask, index: int) -> PagesOutcome:
     raises.
     """
     outcome = partial(PagesOutcome, actor=index, page_rows=task.page_rows)
+    copying = _Copying(copied, task, index)
     try:
-        copying = _Copying(copied, task, index)
         try:
             with understanding():
                 return copying.run()
         except _RefusedError as error:
-            key = copying.find_refused(error)
+            key = copying.key_of_refused(error)
             return outcome(broken=f"{error}{'' if key is None else f' at {keyed(copied.table, key)}'}")
     except HeldUpError as error:
         # What takes too long may not, were it less.
         rows = max(task.page_rows // 2, 1) if error.slow else task.page_rows
-        return PagesOutcome(actor=index, page_rows=rows, waiting=str(error))
+        return PagesOutcome(actor=index, page_rows=rows, waiting=str(error), overrun_seconds=copying.overrun)
     except AwayError as error:
         return outcome(away=str(error))
     except ChangedError as error:
@@ -132,6 +142,10 @@ class _Copying:
     index: int
     page_rows: int = 0
     asked: list[_Asked] = field(default_factory=list[_Asked])
+    overrun: float = 0.0
+    """How many seconds the external database was waited for beyond the slice."""
+    searching: float = field(default_factory=lambda: KEY_SECONDS)
+    """How many seconds are left to find the key of a row."""
 
     def run(self) -> PagesOutcome:
         began = _monotonic()
@@ -146,7 +160,7 @@ class _Copying:
             psycopg_connection(copied.store.url, name, WRITING) as store,
             store.transaction(),
         ):
-            with reading(external, copied.table) as snapshot:
+            with self._in_time(external), reading(external, copied.table) as snapshot:
                 reason = self._refused(snapshot)
                 if reason is not None:
                     return reason
@@ -159,8 +173,22 @@ class _Copying:
             page_rows=self.page_rows,
             snapshot=snapshot.text(),
             reading_seconds=_monotonic() - began,
+            overrun_seconds=self.overrun,
             used_slice=not more_time(),
         )
+
+    @contextmanager
+    def _in_time(self, external: Patient) -> Generator[None]:
+        """Wait for pages within their deadline. Raises HeldUpError: the log may still come, and a smaller page."""
+        external.left, before = self.task.slice_seconds + PAGES_SECONDS, external.waited
+        try:
+            yield
+        except AwayError as error:
+            if external.left > 0.0:
+                raise
+            raise HeldUpError(TOO_SLOW, slow=True) from error
+        finally:
+            self.overrun = max(external.waited - before - self.task.slice_seconds, 0.0)
 
     def _refused(self, snapshot: Snapshot) -> PagesOutcome | None:
         none = partial(PagesOutcome, actor=self.index, page_rows=self.task.page_rows)
@@ -237,8 +265,18 @@ class _Copying:
             yield copy.write
             copy.write(COPY_END)
 
-    def find_refused(self, refused: _RefusedError) -> Position | None:
-        """Return the key of the first row that cannot be written; None where it is not there any more."""
+    def key_of_refused(self, refused: _RefusedError) -> Position | None:
+        """Return the key of the first row that cannot be written; None where it is not there any more, or the external
+        database takes long to show it.
+        """
+        try:
+            return self._find_refused(refused)
+        except AwayError:
+            if self.searching > 0.0:
+                raise
+            return None
+
+    def _find_refused(self, refused: _RefusedError) -> Position | None:
         page = next((page for page in refused.pages if self._fails(page)), None)
         if page is None:
             return None
@@ -252,15 +290,24 @@ class _Copying:
         return self._looked_up(page.span, 1) if self._fails(page) else None
 
     def _looked_up(self, span: Span, rows: int) -> Position | None:
-        with cached(self.copied.conninfo, self.copied.table.scan.source.slot) as external:
+        with self._searching() as external:
             return self._bound(external, span, rows)
+
+    @contextmanager
+    def _searching(self) -> Generator[Patient]:
+        with cached(self.copied.conninfo, self.copied.table.scan.source.slot) as external:
+            external.left = self.searching
+            try:
+                yield external
+            finally:
+                self.searching = external.left
 
     def _fails(self, page: _Asked) -> bool:
         store = self.copied.store
         name = application_name(store.graph, store.generation)
         try:
             with (
-                cached(self.copied.conninfo, self.copied.table.scan.source.slot) as external,
+                self._searching() as external,
                 psycopg_connection(store.url, name, WRITING) as connection,
                 connection.transaction(force_rollback=True),
                 reading(external, self.copied.table),

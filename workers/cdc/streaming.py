@@ -64,7 +64,11 @@ class Streaming:
         """Have the session free again: what is still to come is cancelled. What does not end so is cut off."""
         if self.over or self.connection.closed:
             return
-        connection = self.connection
+        connection, self.over = self.connection, True
+        if connection.left <= 0.0:
+            # A server that was waited for too long is not asked to end it: that would be waited for as well.
+            connection.close()
+            return
         with suppress(psycopg.Error):
             connection.cancel_safe(timeout=_CANCEL_SECONDS)
         try:
@@ -73,7 +77,6 @@ class Streaming:
             ended = None
         if not ended:
             connection.close()
-        self.over = True
 
     def _take(self) -> PQGen[list[bytes]]:
         pgconn = self.connection.pgconn

@@ -3,7 +3,8 @@
 In an epoch, before the scans that read the tables: the slot is advanced to the last offset that is known to be
 committed; pages are read, one Spark job for each table that has history left, one task for each actor; then the log is
 decoded and folded over them (`workers.cdc.following`). A source that does not answer costs the epoch nothing: what was
-written of its tables is taken back, its positions and its offset stay, and it is tried again later.
+written of its tables is taken back, its positions and its offset stay, and it is tried again later. One that answers
+slowly is asked less often: all barriers wait for its answers (`workers.cdc.backoff`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +17,10 @@ from service.protocol.cdc import SourceConnection, SourceReport, lsn_of
 from service.protocol.ids import FragmentId, JobId, SourceId
 from service.protocol.mutation import Mutation
 from service.protocol.plan import FragmentPlan, JobPlan, SourceScanPlan
+from workers.backfill.pace import PAGE_ROWS_MIN
 from workers.backfill.scan import ScanState
 from workers.cdc.apply import applying
-from workers.cdc.backoff import Backoff
+from workers.cdc.backoff import SLOW_SECONDS, Backoff
 from workers.cdc.connecting import EPOCH_SECONDS, AwayError, ChangedError, understanding
 from workers.cdc.external import Seen, Session
 from workers.cdc.following import REBUILD, Followed, TableEpoch, follow
@@ -61,6 +63,10 @@ class SourceScans:
     """No change log of the database graph, whose tables these are, is replayed in it."""
     seen: Seen | None = None
     """How slot and log stood at the beginning of this epoch; None where they were not looked at."""
+    overrun: float = 0.0
+    """How many seconds this epoch waited for pages beyond their slices."""
+    turn: int = 0
+    """How many tables come last when pages are read: those up to the one that took long."""
     _commits: bool = False
     """Whether the last barrier was one that commits: the next one says that it did."""
 
@@ -98,7 +104,8 @@ class SourceScans:
             job.id,
             job.relation,
             ScanState.of(fragment, now=now),
-            fragment.cdc.batch_rows,
+            # It grows with the first pages that come fast.
+            min(fragment.cdc.batch_rows, PAGE_ROWS_MIN),
             scan=fragment.cdc,
             broken=fragment.cdc.broken,
         )
@@ -135,14 +142,18 @@ class SourceScans:
         for table in self.tables.values():
             table.outcomes, table.waiting, table.timings_ms = [], None, {}
         done: dict[FragmentId, TableEpoch] = {}
-        self.seen, began = None, epoch.clock()
+        self.seen, self.overrun, began = None, 0.0, epoch.clock()
+        before = 0.0 if self.session is None else self.session.control.waited
         try:
             with understanding():
                 told = self._follow_log(epoch, done)
             self.backoff.answered()
+            self._held(before, epoch.clock())
         except AwayError as error:
-            if not isinstance(error, _StillAwayError | LaterError):
-                now = epoch.clock()
+            now = epoch.clock()
+            if isinstance(error, LaterError):
+                self._held(before, now)
+            elif not isinstance(error, _StillAwayError):
                 self.backoff.failed(str(error), now, held=now - began)
                 self.end()
             self._take_back(epoch)
@@ -163,11 +174,13 @@ class SourceScans:
         behind = seen.inserted - self.offset > BEHIND_BYTES
         # A page counts only with the log up to after it: what was asked for before it is not enough.
         slow = session.patience.slow or session.stream is not None
-        for table in tables:
+        for place, table in [*enumerate(tables)][self.turn :] + [*enumerate(tables)][: self.turn]:
             if slow and table.may_read(paused=epoch.paused):
                 table.waiting = "the external database takes long to decode its log, which comes first"
-            elif not behind:
+            elif not behind and self.overrun < SLOW_SECONDS:
                 self._read_pages(session, table, epoch)
+                # After one that took long the others wait for another epoch, which begins with them.
+                self.turn = place + 1 if self.overrun >= SLOW_SECONDS else self.turn
         mine = [table.epoch() for table in tables if table.table is not None]
         try:
             followed = follow(
@@ -200,10 +213,17 @@ class SourceScans:
             table.table = _looked_at(session, table)
         return [table for table in self.tables.values() if table.broken is None]
 
+    def _held(self, before: float, now: float) -> None:
+        """Take note of how long barriers were held for answers, and for rows beyond their slice. The log's have a
+        patience of their own.
+        """
+        assert self.session is not None
+        self.backoff.waited(self.session.control.waited - before + self.overrun, now)
+
     def _session(self, epoch: RunningEpoch) -> Session:
+        if epoch.clock() < self.backoff.until:
+            raise _StillAwayError(self.backoff.reason or "the source does not answer")
         if self.session is None:
-            if epoch.clock() < self.backoff.until:
-                raise _StillAwayError(self.backoff.reason or "the source does not answer")
             self.conninfo = self.connection_of(self.id).conninfo
             self.session = Session.open(self.conninfo, self.slot, self.publication)
         return self.session
@@ -222,6 +242,7 @@ class SourceScans:
                 copied = Copied(epoch.stores.versioned, table.table, len(table.state.actors), self.conninfo)
                 table.planned = PagesJob(self.spark, copied)
             table.outcomes = table.planned.run(task.model_copy(update={"slice_seconds": slice_seconds}))
+        self.overrun += max((outcome.overrun_seconds for outcome in table.outcomes), default=0.0)
         table.measured(slice_seconds=slice_seconds, job_seconds=epoch.clock() - began)
         _judge(table, session)
 

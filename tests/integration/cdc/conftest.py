@@ -52,6 +52,7 @@ def started(database_url: str, external_url: str, monkeypatch: pytest.MonkeyPatc
     """A world whose tables are prepared by statements; nothing is read before a limit is given."""
     monkeypatch.setattr(executor, "PagesJob", LocalPages)
     monkeypatch.setattr(backoff, "RETRY_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(backoff, "SLOW_TIMES", 0.0)
     monkeypatch.setattr(backoff, "HELD_TIMES", 0.0)
 
     @asynccontextmanager

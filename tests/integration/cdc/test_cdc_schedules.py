@@ -54,6 +54,7 @@ async def test_a_table_is_the_external_one_up_to_its_positions_at_every_epoch(
     if seed == 4:
         tables = (PARTED,)
     monkeypatch.setattr(backoff, "RETRY_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(backoff, "SLOW_TIMES", 0.0)
     monkeypatch.setattr(backoff, "HELD_TIMES", 0.0)
     monkeypatch.setattr(executor, "ADVANCE_BYTES", random.choice((0, 1 << 20)))
     external = External(external_url, tables, unseen=seed % 2 == 1)

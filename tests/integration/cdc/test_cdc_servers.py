@@ -80,6 +80,7 @@ async def test_a_promoted_copy_is_followed_as_long_as_it_has_what_was_read(
     """It has the slot, and its positions hold; the old server, come back, has not what was read of the new one."""
     monkeypatch.setattr(executor, "PagesJob", LocalPages)
     monkeypatch.setattr(backoff, "RETRY_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(backoff, "SLOW_TIMES", 0.0)
     old = EmbeddedPostgres(folder / "old", SMALL)
     external = External(old.start(), (NUMBERS,))
     async with prepared_store(database_url) as store:

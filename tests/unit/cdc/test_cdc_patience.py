@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from service.protocol.ids import FragmentId
+from workers.cdc.backoff import HELD_SECONDS_MAX, SLOW_SECONDS, Backoff
 from workers.cdc.budget import Budget
 from workers.cdc.patience import AGAIN_SECONDS, FIRST_SECONDS, WITHIN_SECONDS, Patience
 
@@ -97,3 +98,32 @@ def test_the_table_that_took_the_most_time_of_a_transaction_is_found() -> None:
     budget.ended()
     budget.charge(other, 120.0)
     assert (budget.exceeded(5.0), budget.exceeded(4.9)) == (None, other)
+
+
+@pytest.mark.parametrize("answering", [SLOW_SECONDS, 0.6, 6.0, 40.0])
+@pytest.mark.parametrize("interval", [0.1, 1.0])
+def test_a_source_that_answers_slowly_holds_barriers_up_for_a_fifth_of_the_time(
+    answering: float, interval: float
+) -> None:
+    backoff, now, held = Backoff(), 0.0, 0.0
+    for _ in range(5_000):
+        began = now
+        if now >= backoff.until:
+            now += answering
+            held += answering
+            backoff.answered()
+            backoff.waited(answering, now)
+            assert backoff.reason is not None
+        now = max(now, began + interval)
+    assert held <= now / 5 + answering
+    assert held >= now / 5 - answering - interval * held / answering
+
+
+def test_a_source_that_answers_fast_is_always_asked() -> None:
+    backoff = Backoff()
+    backoff.failed("away", 10.0)
+    backoff.answered()
+    backoff.waited(SLOW_SECONDS / 2, 11.0)
+    assert (backoff.until, backoff.reason) == (0.0, None)
+    backoff.waited(1e9, 11.0)
+    assert backoff.until == 11.0 + HELD_SECONDS_MAX

@@ -1,0 +1,108 @@
+"""External databases behind a slow link: what an epoch waits for, and that all comes in the end."""
+
+import pytest
+
+from tests.support.cdc_steps import Started, add, execute, finish
+from tests.support.cdc_tables import NUMBERS, SPLIT
+from tests.support.hanging import Drip, way_to
+from tests.support.real_cdc import CdcWorld
+from workers.cdc import backoff, pages
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
+
+PAGE = b"::bigint from"
+ROWS = 300
+
+
+def told(world: CdcWorld) -> dict[int, str | None]:
+    """Return why tables are not read."""
+    assert world.collected is not None
+    return {table.fragment: table.waiting for source in world.collected.sources for table in source.tables}
+
+
+async def test_a_page_that_drips_outlives_no_deadline_and_history_is_read_in_smaller_ones(
+    started: Started, external_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is followed meanwhile (I5), and the other table has its turn."""
+    monkeypatch.setattr(pages, "PAGES_SECONDS", 0.3)
+    async with started(NUMBERS, SPLIT, rows=3) as world:
+        world.model, world.page_rows = False, None
+        long = f"repeat('x', 80) from generate_series(100, {99 + ROWS}) g"
+        execute(world, f"insert into numbers select g, g, {long}", f"insert into split select g, g, {long}")
+        with way_to(external_url) as (way, conninfo):
+            world.conninfo = conninfo
+            world.close()
+            way.drip = Drip(PAGE, piece=250, pause=0.02)
+            world.page_rows = 100
+            await world.epoch(world.throttled(None))
+            assert (world.waiting, world.read, told(world)) == (None, 0, {NUMBERS.fragment: pages.TOO_SLOW})
+            world.page_rows = None
+            add(world, NUMBERS, -1, "new")
+            await world.epoch()
+            assert (world.waiting, told(world)) == (None, {SPLIT.fragment: pages.TOO_SLOW})
+            epochs = 0
+            while world.read < 40 and epochs < 60:
+                epochs += 1
+                await world.epoch()
+                assert (world.waiting, world.broken) == (None, {})
+            assert world.read >= 40
+            way.drip = None
+            await finish(world)
+            assert [len(await world.rows(table)) for table in (NUMBERS, SPLIT)] == [ROWS + 4, ROWS + 3]
+            world.close()
+
+
+async def test_the_key_of_a_refused_row_is_not_looked_for_for_long(
+    started: Started, external_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "KEY_SECONDS", 0.1)
+    async with started(NUMBERS, rows=3) as world:
+        world.model, world.page_rows = False, None
+        execute(world, "insert into numbers select g, g, repeat('x', 50) from generate_series(100, 199) g")
+        with way_to(external_url) as (way, conninfo), monkeypatch.context() as patch:
+            world.conninfo = conninfo
+            world.close()
+            patch.setattr(pages, "ROW_BYTES_MAX", 60)
+            way.far = 0.06
+            await world.epoch(world.throttled(None))
+            assert "a row of more than 32 MB: " in world.broken[NUMBERS.fragment]
+            world.close()
+
+
+async def test_a_source_that_is_far_away_is_asked_in_few_barriers(
+    started: Started, external_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All barriers wait for its answers: while it is not asked, they wait for nothing, and the reason is on show."""
+    monkeypatch.setattr(backoff, "SLOW_TIMES", 4.0)
+    async with started(NUMBERS, rows=3) as world:
+        await finish(world)
+        with way_to(external_url) as (way, conninfo):
+            world.conninfo = conninfo
+            world.close()
+            now = [0.0]
+            assert world.executor is not None
+            world.executor.clock = lambda: now[0]
+            await world.epoch()
+            assert world.waiting is None
+            before = len(way.asked)
+            await world.epoch()
+            assert (world.waiting, len(way.asked) > before) == (None, True)
+            way.far = 0.1
+            await world.epoch()
+            add(world, NUMBERS, 50, "new")
+            before = len(way.asked)
+            for _ in range(3):
+                await world.epoch()
+                assert "the external database answers slowly" in str(world.waiting)
+            # A table of the source is no less committed for it, and nothing was asked.
+            assert len(way.asked) == before
+            now[0] += 100.0
+            await world.epoch()
+            assert (world.waiting, len(await world.rows(NUMBERS))) == (None, 4)
+            now[0] += 100.0
+            way.far = 0.0
+            for _ in range(3):
+                before = len(way.asked)
+                await world.epoch()
+                assert (world.waiting, len(way.asked) > before) == (None, True)
+            world.close()
