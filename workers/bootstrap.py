@@ -17,7 +17,7 @@ from service.protocol.api import Registration
 from service.protocol.barrier import Barrier
 from service.protocol.cdc import SourceConnection
 from service.protocol.ids import DATABASE_GRAPH, Generation, GraphId, SourceId, WorkerId
-from service.protocol.report import Failed
+from service.protocol.report import Failed, JobFailure
 from service.protocol.request import Analyzed, Rejected, Request, Verified, Verify
 from workers.agent import Agent
 from workers.cdc.connecting import AwayError
@@ -158,6 +158,7 @@ def _failure(worker: WorkerId, barrier: Barrier, error: Exception, *, exhausted:
         statement=error.statement if isinstance(error, StatementBrokeError) else None,
         deterministic=deterministic and not exhausted,
         exhausted=exhausted or (blamed is not None and blamed.exhausted),
+        others=() if blamed is None else tuple(JobFailure(job=o.job, error=o.reason) for o in blamed.others),
     )
 
 

@@ -1,8 +1,8 @@
 """One graph on one worker: hold its fragments, and run one epoch of all of them.
 
 Order inside an epoch: the mutation acts first (I4). Then the runners run: tables before the scans that read them, and
-an upstream before its downstreams. A scan without changes and without history to read starts no work. Next:
-`workers.runners.table_scan`.
+an upstream before its downstreams (`workers.runners.running`). A scan without changes and without history to read
+starts no work. Next: `workers.runners.table_scan`.
 """
 
 import time
@@ -23,7 +23,9 @@ from service.protocol.report import ActorReport, Collected, RelationReport
 from workers.backfill.pace import epoch_seconds
 from workers.backfill.reading import Replay
 from workers.runners.dml import DmlRunner
+from workers.runners.failure import KEY_SECONDS, KEY_SECONDS_ALONE, JobFailedError, search_all
 from workers.runners.port import FragmentReport, FragmentRunner, Join, Place, RunningEpoch, Stores
+from workers.runners.running import run_all
 from workers.state_store.dml import DmlOutcome
 from workers.state_store.upkeep import Upkeep
 
@@ -59,7 +61,7 @@ class GraphExecutor:
     def run(self, barrier: Barrier) -> Collected:
         """Run one epoch; when it returns, everything it wrote is durable.
 
-        Raises JobFailedError when one job caused the failure.
+        Raises JobFailedError when one job or several caused the failure.
         """
         began = self.clock()
         if barrier.kind is BarrierKind.INITIAL:
@@ -67,12 +69,11 @@ class GraphExecutor:
         assert barrier.generation == self.generation, "a barrier of another generation"
         self._mutate(barrier)
         epoch = self._epoch(barrier, began)
-        reports: list[FragmentReport] = []
-        for place in sorted(self.runners):
-            runner = self.runners[place]
-            reading = runner.readers(paused=self.paused)
-            reports += runner.run(epoch)
-            epoch.readers -= reading
+        try:
+            reports = run_all(self.runners, epoch)
+        except JobFailedError as error:
+            self._find_rows(error, barrier)
+            raise
         consumed = self._replayed(epoch)
         if self.upkeep is not None:
             for relation, rows in epoch.inserted.items():
@@ -90,6 +91,14 @@ class GraphExecutor:
         for runner in list(self.runners.values()):
             runner.end()
         self.spark.sparkContext.cancelJobGroup(self._group)
+
+    def _find_rows(self, error: JobFailedError, barrier: Barrier) -> None:
+        """Look for the rows that made jobs fail. Nobody waits for `turn` meanwhile."""
+        failures = [one for one in (error, *error.others) if one.deterministic]
+        if failures and not self.over:
+            self._name_jobs(barrier.curr)
+            seconds = KEY_SECONDS if barrier.graph == DATABASE_GRAPH else KEY_SECONDS_ALONE
+            search_all(failures, self.clock, seconds=seconds)
 
     def _begin(self, barrier: Barrier) -> None:
         for runner in self.runners.values():
@@ -194,6 +203,10 @@ class GraphExecutor:
         with self.turn:
             if self.over:
                 raise InterruptedError(f"generation {self.generation} is over")
-            self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.pool)
-            self.spark.sparkContext.setJobGroup(self._group, f"epoch {epoch}")
+            self._name_jobs(epoch)
             yield
+
+    def _name_jobs(self, epoch: Epoch) -> None:
+        """Let the Spark jobs of this thread run in this graph's pool and group."""
+        self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.pool)
+        self.spark.sparkContext.setJobGroup(self._group, f"epoch {epoch}")

@@ -82,13 +82,21 @@ class Collected(_Answer):
     consumed: EpochField | None = None
 
 
+class JobFailure(_Value):
+    """A job that failed in an epoch, and would fail again in the same way."""
+
+    job: Bigint[JobId]
+    error: str
+
+
 class Failed(_Answer):
     """The worker could not run the epoch, so nothing of it may be committed.
 
     `job` is set if one job caused the failure. `statement` is set if the connection was lost while that statement ran.
     `deterministic` means that the same epoch would fail the same way again (for example a bad cast in a query). The
     leader fails such a job at once, so that it does not block the graph. `exhausted` means that the worker ran out of
-    memory while it computed the job. The leader fails a job that does so repeatedly.
+    memory while it computed the job. The leader fails a job that does so repeatedly. `others` are further jobs that
+    failed deterministically in this epoch: all of them cost one recovery (I13).
     """
 
     type: Literal["failed"] = "failed"
@@ -97,6 +105,7 @@ class Failed(_Answer):
     statement: Bigint[StatementId] | None = None
     deterministic: bool = False
     exhausted: bool = False
+    others: Annotated[tuple[JobFailure, ...], FailFast()] = ()
 
 
 Answer = Annotated[Collected | Failed, Field(discriminator="type")]

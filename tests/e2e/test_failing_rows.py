@@ -51,6 +51,27 @@ def test_what_fails_one_job_cancels_no_other_and_is_told_to_its_own_client(servi
         assert service.assert_equal(name, "SELECT id, v FROM t") == 2000
 
 
+def test_a_row_that_several_views_cannot_compute_costs_one_recovery(service: Service) -> None:
+    """I13: nobody waits for one recovery after the other."""
+    service.run("CREATE TABLE t (id int PRIMARY KEY, k text, v int)")
+    service.run("INSERT INTO t VALUES (1, 'k', 1)")
+    service.run("CREATE MATERIALIZED VIEW sound AS SELECT id, v FROM t")
+    for n in range(4):
+        service.run(f"CREATE MATERIALIZED VIEW broken{n} AS SELECT id, {n} / v AS q FROM t")
+    service.run("CREATE MATERIALIZED VIEW reader AS SELECT id, q FROM broken0")
+    jobs = [service.job(f"broken{n}") for n in range(4)]
+    generation = service.graph()["generation"]
+    service.run("INSERT INTO t VALUES (2, 'k', 0)")
+    until(
+        lambda: {service.state(job) for job in jobs} == {"Failed"}, what=lambda: [service.detail(job) for job in jobs]
+    )
+    for job in jobs:
+        assert "at (id) = (2): [DIVIDE_BY_ZERO]" in service.detail(job)["job"]["error"]
+    assert service.assert_equal("sound", "SELECT id, v FROM t") == 2
+    assert service.graph()["generation"] == generation + 1
+    assert service.state(service.job("reader")) == "Created"
+
+
 def test_a_live_change_fails_a_created_view_that_stays_readable(service: Service) -> None:
     service.run("CREATE TABLE t (id int PRIMARY KEY, k text, v int)")
     service.run("INSERT INTO t SELECT g, 'k', 1 FROM generate_series(1, 100) g")

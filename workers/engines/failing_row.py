@@ -7,7 +7,7 @@ This runs only after a job has failed by its own fault, and takes seconds. A row
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import structlog
@@ -20,24 +20,34 @@ from workers.queries.stateless import StatelessPlan
 from workers.spark.frames import spark_schema
 from workers.state_store.wire import key_text
 
-LIMIT_SECONDS: Final = 30.0
-
 log = structlog.get_logger(__name__)
 
 
-def find_failing_row(spark: SparkSession, scan: ScanTask, plan: StatelessPlan, task: EpochTask) -> str | None:
-    """Return the key of a row that fails, as `(id) = (5)`, or None if none was found in time."""
+class _LateError(Exception):
+    """The time for the search is up."""
+
+
+def find_failing_row(
+    spark: SparkSession, scan: ScanTask, plan: StatelessPlan, task: EpochTask, seconds: float
+) -> str | None:
+    """Return the key of a row that fails, as `(id) = (5)`, or None if none was found within `seconds`.
+
+    The last attempt may end a little later.
+    """
     try:
-        return _search(spark, scan, plan, task)
+        return _search(spark, scan, plan, task, ends=_monotonic() + seconds)
+    except _LateError:
+        return None
     except Exception:
         log.exception("culprit.search_failed", target=scan.target.name)
         return None
 
 
-def _search(spark: SparkSession, scan: ScanTask, plan: StatelessPlan, task: EpochTask) -> str | None:
-    ends = _monotonic() + LIMIT_SECONDS
-
+def _search(spark: SparkSession, scan: ScanTask, plan: StatelessPlan, task: EpochTask, *, ends: float) -> str | None:
     def fails(batch: pa.RecordBatch) -> bool:
+        if _monotonic() > ends:
+            raise _LateError
+
         def rows(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield batch
 
@@ -51,8 +61,6 @@ def _search(spark: SparkSession, scan: ScanTask, plan: StatelessPlan, task: Epoc
     for index in range(len(task.actors)):
         # Without the pushdown, nothing is copied in the store: that would be a write.
         for batch in read_rows(replace(scan, pushdown=None), task, index):
-            if _monotonic() > ends:
-                return None
             if batch.num_rows and fails(batch):
                 return shown_key(scan.upstream, smallest(batch, fails))
     return None
@@ -76,4 +84,4 @@ def shown_key(upstream: Relation, row: pa.RecordBatch) -> str:
 
 
 def _monotonic() -> float:
-    return time.monotonic()  # noqa: TID251 - the search ends after LIMIT_SECONDS
+    return time.monotonic()  # noqa: TID251 - the search has a limit

@@ -2,9 +2,9 @@
 statements' order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from service.protocol.ids import JobId
+from service.protocol.ids import JobId, RelationId
 from service.protocol.mutation import Mutation
 from workers.runners.port import FragmentReport, Phase, Place, RunningEpoch
 
@@ -13,6 +13,7 @@ class DmlRunner:
     """Runs the statements that came with a barrier."""
 
     place: Place = (Phase.DML, 0, 0)
+    reads: Collection[RelationId] = ()
     settled = True
 
     def mutate(self, mutation: Mutation, now: float) -> None:

@@ -1,7 +1,7 @@
 """Decide why an epoch failed: by a job's own fault, or by the environment."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from psycopg import errors
@@ -35,13 +35,17 @@ EXHAUSTED: Final = (
 )
 _OF_VALUES: Final = ("22", "23514")
 """Data exceptions, and violated checks (finite dates, for example)."""
+KEY_SECONDS: Final = 10.0
+"""How long the keys of failing rows are searched for, for all jobs that failed in an epoch together."""
+KEY_SECONDS_ALONE: Final = 30.0
+"""The same in the graph of one snapshot job, where nobody else waits for the end of the search."""
 
 
 class JobFailedError(Exception):
     """One job's part of the epoch failed: computing `target` from `upstream`.
 
-    `find_key` returns the key of a row that cannot be transformed. It is called when the query or the values are at
-    fault. `computing`: an engine was running.
+    `find_key` returns the key of a row that cannot be transformed, within so many seconds. `computing`: an engine was
+    running. `others` are the further jobs that failed deterministically in the same epoch.
     """
 
     def __init__(
@@ -51,7 +55,7 @@ class JobFailedError(Exception):
         *,
         target: Relation,
         upstream: Relation,
-        find_key: Callable[[], str | None] = lambda: None,
+        find_key: Callable[[float], str | None] = lambda _seconds: None,
         computing: bool = True,
         kills: MemoryKills = _KILLS,
     ) -> None:
@@ -61,9 +65,26 @@ class JobFailedError(Exception):
         self.deterministic, reason = explain(error)
         # An error that names a value may contain any word, so a deterministic error is never taken for lack of memory.
         self.exhausted = computing and not self.deterministic and _exhausted(str(error), kills)
-        key = find_key() if self.deterministic else None
-        row = "" if key is None else f" at {key}"
-        self.reason = f"{self.where}{row}: {EXHAUSTED if self.exhausted else reason}"
+        self.others: tuple[JobFailedError, ...] = ()
+        self._find_key, self._row = find_key, ""
+        self._said = EXHAUSTED if self.exhausted else reason
+
+    @property
+    def reason(self) -> str:
+        """The relation, the row if it was found, and what is wrong, in one line."""
+        return f"{self.where}{self._row}: {self._said}"
+
+    def search(self, seconds: float) -> None:
+        """Look for the row, if the query or the values are at fault."""
+        key = self._find_key(seconds) if self.deterministic and seconds > 0 else None
+        self._row = "" if key is None else f" at {key}"
+
+
+def search_all(failures: Sequence[JobFailedError], clock: Callable[[], float], *, seconds: float) -> None:
+    """Look for the row of each failure, for so many seconds in all: meanwhile the whole graph waits."""
+    ends = clock() + seconds
+    for failure in failures:
+        failure.search(ends - clock())
 
 
 def explain(error: BaseException) -> tuple[bool, str]:

@@ -6,7 +6,7 @@ Next: `workers.graph`.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -86,6 +86,11 @@ class FragmentRunner(Protocol):
     @property
     def place(self) -> Place:
         """The runner's place in the order of an epoch; unique."""
+        ...
+
+    @property
+    def reads(self) -> Collection[RelationId]:
+        """The relations of the graph that it reads."""
         ...
 
     @property

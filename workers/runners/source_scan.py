@@ -7,14 +7,14 @@ written of its tables is taken back, its positions and its offset stay, and it i
 slowly is asked less often: all barriers wait for its answers (`workers.cdc.backoff`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
 from service.protocol.barrier import BarrierKind
 from service.protocol.cdc import SourceConnection, SourceReport, lsn_of
-from service.protocol.ids import FragmentId, JobId, SourceId
+from service.protocol.ids import FragmentId, JobId, RelationId, SourceId
 from service.protocol.mutation import Mutation
 from service.protocol.plan import FragmentPlan, JobPlan, SourceScanPlan
 from workers.backfill.pace import PAGE_ROWS_MIN
@@ -74,6 +74,11 @@ class SourceScans:
     def place(self) -> Place:
         """Its tables come one after the other, in the order in which they were created."""
         return Phase.SOURCE, self.id, 0
+
+    @property
+    def reads(self) -> Collection[RelationId]:
+        """Nothing of the graph."""
+        return ()
 
     @classmethod
     def join(

@@ -3,13 +3,13 @@
 Next: `workers.engines.port`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pyspark.sql import SparkSession
 
-from service.protocol.ids import Epoch, JobId
+from service.protocol.ids import Epoch, JobId, RelationId
 from service.protocol.plan import FragmentPlan, JobPlan, Pushdown, TableScanPlan
 from service.protocol.relation import Relation
 from service.protocol.request import Engine
@@ -78,6 +78,11 @@ class TableScan(HistoryScan):
     def place(self) -> Place:
         """The place of its target, which has a higher id than everything it reads."""
         return Phase.SCAN, self.target.id, self.state.id
+
+    @property
+    def reads(self) -> Collection[RelationId]:
+        """Its upstream."""
+        return (self.upstream.id,)
 
     @property
     def settled(self) -> bool:

@@ -28,7 +28,7 @@ log = logger("recovery")
 
 
 async def abandon(world: World, tx: Transaction, view: GraphView, effect: Abandon, *, now: datetime) -> None:
-    """End the generation, and give up the job that keeps failing, or the worker that is gone."""
+    """End the generation, and give up the jobs that keep failing, or the worker that is gone."""
     blamed = None if effect.failure is None else effect.failure.job
     await tx.jobs.blame(blamed, graph=view.graph)
     await _blame_statements(tx, view, effect, now=now)
@@ -40,6 +40,9 @@ async def abandon(world: World, tx: Transaction, view: GraphView, effect: Abando
         if effect.failure.deterministic or again:
             # It would fail in the same way every time, and everybody else would recover with it.
             await fail(tx, blamed, effect.reason, now=now)
+    for other in () if effect.failure is None else effect.failure.others:
+        # Each would cost a recovery of its own otherwise, one after the other.
+        await fail(tx, other.job, other.error, now=now)
     await tx.graphs.ask_recovery(view.graph, None)
     facts = {"graph": view.graph, "generation": generation, "reason": effect.reason, "job": blamed}
     await tx.events.append("graph.recovering", facts, now=now)

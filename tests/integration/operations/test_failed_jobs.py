@@ -5,7 +5,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from service.domain.barrier import Inject
+from service.domain.barrier import Abandon, Inject, RollBack
 from service.domain.job import JobEvent, JobState
 from service.operations.barriers import recovery
 from service.operations.jobs import lifecycle
@@ -14,8 +14,9 @@ from service.protocol.barrier import BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, JobId
 from service.protocol.mutation import Add, Stop
 from service.protocol.relation import RelationKind
+from service.protocol.report import Failed, JobFailure
 from tests.support.leading import Leader, leading
-from tests.support.meta_store import NOW, add_created, add_creating, new_table, new_view
+from tests.support.meta_store import NOW, WORKER, add_created, add_creating, new_table, new_view
 
 pytestmark = pytest.mark.postgres
 
@@ -80,6 +81,40 @@ async def test_no_generation_starts_it_again(leader: Leader) -> None:
     added = [plan.id for plan in barrier.mutation.jobs]
     assert reader in added
     assert failed not in added
+
+
+async def test_jobs_that_fail_in_one_epoch_cost_one_recovery(leader: Leader) -> None:
+    """I13."""
+    async with leader.stores.begin() as tx:
+        table = await add_created(tx, new_table("t"))
+        created = [(await add_created(tx, new_view(f"v{n}", table.relation))).id for n in range(3)]
+        sound = (await add_created(tx, new_view("sound", table.relation))).id
+    await leader.queue(None)
+    started = await leader.barrier()
+    await leader.queue(None)
+    assert isinstance(await leader.look(), Inject)
+    async with leader.stores.begin() as tx:
+        barrier = await tx.barriers.for_worker(WORKER)
+        assert barrier is not None
+        failed = Failed(
+            worker=WORKER,
+            graph=DATABASE_GRAPH,
+            generation=barrier.generation,
+            epoch=barrier.curr,
+            error="no 0",
+            job=created[0],
+            deterministic=True,
+            others=tuple(JobFailure(job=job, error=f"no {n}") for n, job in enumerate(created[1:], 1)),
+        )
+        assert await tx.barriers.answer(failed, now=NOW)
+    looks = [type(await leader.look()) for _ in range(3)]
+    assert looks == [Abandon, RollBack, Inject]
+    again = await leader.answered()
+    assert again.generation == started.generation + 1
+    async with leader.stores.begin() as tx:
+        ended = [await tx.jobs.get(job) for job in created]
+        assert [(job.state, job.error) for job in ended if job] == [(JobState.FAILED, f"no {n}") for n in range(3)]
+    assert await leader.state_of(sound) == JobState.CREATED
 
 
 async def test_what_was_dropped_is_removed_while_a_barrier_is_in_flight(leader: Leader) -> None:

@@ -36,3 +36,14 @@ def test_an_exhausted_worker_suspects_the_job_that_it_computed_and_no_other(*, c
         assert (told.job, told.exhausted, told.deterministic) == (JobId(7), True, False)
         assert "more memory than a worker has" in told.error
     assert failure_of(WorkerId("w"), BARRIER, ValueError("gone"), exhausted=True) is None
+
+
+def test_a_worker_tells_of_every_job_that_failed_in_the_epoch() -> None:
+    """I13: jobs that are told of together cost one recovery."""
+    of, by = relation(1, "orders"), relation(2, "m")
+    first, *others = (JobFailedError(JobId(n), ValueError(f"no {n}"), target=by, upstream=of) for n in (7, 8, 9))
+    first.others = tuple(others)
+    told = failure_of(WorkerId("w"), BARRIER, first)
+    assert told is not None
+    assert (told.job, told.error) == (7, first.reason)
+    assert [(one.job, one.error) for one in told.others] == [(8, others[0].reason), (9, others[1].reason)]

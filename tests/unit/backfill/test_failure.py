@@ -6,7 +6,7 @@ import pytest
 
 from service.protocol.ids import JobId
 from tests.support.state_store import relation
-from workers.runners.failure import JobFailedError
+from workers.runners.failure import JobFailedError, search_all
 from workers.runners.memory_kills import MemoryKills
 
 SPARK = (
@@ -96,13 +96,32 @@ def test_a_value_that_is_called_like_an_error_of_memory_is_an_error_of_its_row()
 
 def test_a_failure_that_would_come_again_names_the_row_and_another_does_not_look_for_one() -> None:
     def failure(text: str) -> str:
-        error = ValueError(text)
-        return JobFailedError(
-            JobId(7), error, target=relation(2, "m"), upstream=relation(1, "orders"), find_key=lambda: "(id) = (5)"
-        ).reason
+        of, by = relation(1, "orders"), relation(2, "m")
+        error = JobFailedError(JobId(7), ValueError(text), target=by, upstream=of, find_key=lambda _: "(id) = (5)")
+        error.search(1.0)
+        return error.reason
 
     assert 'reading "orders" at (id) = (5): [DIVIDE_BY_ZERO]' in failure(SPARK)
     assert failure("the connection broke").endswith('reading "orders": ValueError: the connection broke')
+
+
+def test_the_rows_of_all_jobs_are_searched_for_within_one_time() -> None:
+    """I13: the graph waits for the searches of one epoch together, however many jobs failed in it."""
+    seconds, given = 100.0, list[float]()
+
+    def find_key(left: float) -> str:
+        nonlocal seconds
+        given.append(left)
+        seconds += 4
+        return "(id) = (5)"
+
+    of, by = relation(1, "orders"), relation(2, "m")
+    failures = [
+        JobFailedError(JobId(n), ValueError(SPARK), target=by, upstream=of, find_key=find_key) for n in range(9)
+    ]
+    search_all(failures, lambda: seconds, seconds=10.0)
+    assert given == [10.0, 6.0, 2.0]
+    assert ["at (id) = (5)" in failure.reason for failure in failures] == [True] * 3 + [False] * 6
 
 
 def test_a_python_process_suspects_its_job_only_if_the_kernel_ended_one_for_want_of_memory(tmp_path: Path) -> None:
