@@ -26,8 +26,10 @@ from service.sql.views.backfill_order import bind_order
 from service.sql.views.keys import BoundScan, BoundView, Branch, Output, check_widths, keyed, united
 from service.sql.views.pushdown import Condition
 
-SCANS_MAX: Final = 1000
-"""A stack of logical views, each a union of the one below with itself, would otherwise grow without bound."""
+SCANS_MAX: Final = 64
+"""Each scan costs a barrier a job of its own, for which everybody waits (I13). A stack of logical views, each a union
+of the one below with itself, would even grow without bound.
+"""
 _NO_VIEWS: Final[Mapping[str, Tree]] = MappingProxyType({})
 
 _CLAUSES: Final = {
@@ -153,7 +155,10 @@ def _branches(tree: Tree, catalog: _Catalog) -> list[Branch]:
     for select in _selects(tree, tree.root):
         branches += _of_select(tree, select, catalog)
         if len(branches) > SCANS_MAX:
-            raise Invalid(f"a view of more than {SCANS_MAX} scans is not supported", position=tree.position(select))
+            raise Invalid(
+                f"the view has more than {SCANS_MAX} scans, one for each SELECT of UNION ALL",
+                position=tree.position(select),
+            )
     return branches
 
 

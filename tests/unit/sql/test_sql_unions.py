@@ -47,6 +47,13 @@ def test_branches_come_in_order_however_they_are_grouped() -> None:
         assert [scan.query.projection[0] for scan in view.scans] == ["`amount`", "`amount`", "1"]
 
 
+def test_a_view_has_so_many_branches_and_no_more() -> None:
+    """I13: each costs every barrier a job of its own."""
+    assert len(bound(" union all ".join(["select id from orders"] * 64)).scans) == 64
+    with pytest.raises(Invalid, match="the view has more than 64 scans, one for each SELECT of UNION ALL"):
+        bound(" union all ".join(["select id from orders"] * 65))
+
+
 def test_a_row_is_known_by_its_branch_and_its_key_there() -> None:
     """Keys that agree share a column, also where the query passes them on; NULL stands where a branch has none."""
     # The first branch names the columns, so that the others may name one twice.
