@@ -7,7 +7,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable
-from contextlib import nullcontext
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from service.protocol.report import Failed, JobFailure
 from service.protocol.request import Analyzed, Rejected, Request, Verified, Verify
 from workers.agent import Agent
 from workers.cdc.connecting import AwayError
-from workers.graph import GraphExecutor
+from workers.graph import SCANS_AT_ONCE, GraphExecutor
 from workers.meta_client import MetaClient, ServiceAwayError
 from workers.rpc.answer import answer
 from workers.rpc.warm_up import warm
@@ -126,8 +126,12 @@ def _executor(
     none (I10).
     """
     joins = joins_of(session.spark, partial(_connection_of, client))
-    turn = nullcontext() if graph == DATABASE_GRAPH else history
-    return GraphExecutor(worker, session.spark, connect, joins, Upkeep(url), turn, pool=f"graph-{graph}")
+    executor = GraphExecutor(worker, session.spark, connect, joins, Upkeep(url), pool=f"graph-{graph}")
+    if graph == DATABASE_GRAPH:
+        executor.threads = ThreadPoolExecutor(SCANS_AT_ONCE, "scan")
+    else:
+        executor.turn = history
+    return executor
 
 
 def _connection_of(client: MetaClient, source: SourceId) -> SourceConnection:

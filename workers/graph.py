@@ -7,9 +7,10 @@ starts no work. Next: `workers.runners.table_scan`.
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
@@ -28,6 +29,15 @@ from workers.runners.port import FragmentReport, FragmentRunner, Join, Place, Ru
 from workers.runners.running import run_all
 from workers.state_store.dml import DmlOutcome
 from workers.state_store.upkeep import Upkeep
+
+SCANS_AT_ONCE: Final = 4
+"""How many scans of the database graph forward changes at a time. Each copies with as many connections as it has
+actors.
+"""
+EPOCHS_ALONE: Final = 2
+"""In how many epochs with changes a generation runs its scans one by one at first. The generation before may have ended
+because a job takes too much memory, and only of one that computes alone can that be told.
+"""
 
 
 @dataclass
@@ -55,6 +65,9 @@ class GraphExecutor:
     runners: dict[Place, FragmentRunner] = field(default_factory=dict[Place, FragmentRunner])
     replays: dict[JobId, Replay] = field(default_factory=dict[JobId, Replay])
     """Replay progress of the snapshot jobs, which run in partial graphs."""
+    threads: Executor | None = None
+    """Where scans run beside each other; None if they always run one by one."""
+    alone: int = EPOCHS_ALONE
     over: bool = False
     """Whether this executor was interrupted: the leader no longer waits for its epochs."""
 
@@ -70,10 +83,12 @@ class GraphExecutor:
         self._mutate(barrier)
         epoch = self._epoch(barrier, began)
         try:
-            reports = run_all(self.runners, epoch)
+            reports = run_all(self.runners, epoch, None if self.alone or self.threads is None else self.threads.map)
         except JobFailedError as error:
             self._find_rows(error, barrier)
             raise
+        if epoch.changed and self.alone:
+            self.alone -= 1
         consumed = self._replayed(epoch)
         if self.upkeep is not None:
             for relation, rows in epoch.inserted.items():
@@ -106,6 +121,7 @@ class GraphExecutor:
         dml = DmlRunner()
         self.runners, self.replays = {dml.place: dml}, {}
         self.generation, self.stores = barrier.generation, self.connect(barrier)
+        self.alone = EPOCHS_ALONE
 
     def _mutate(self, barrier: Barrier) -> None:
         now = self.clock()

@@ -5,7 +5,8 @@ at that moment. A job that is suspected `LOSSES_MAX` times within `WINDOW` is fa
 job suspect (I3).
 
 A worker computes at most one job of the database graph and one job of a partial graph at a time. If both are suspected,
-the job of the partial graph fails first, because it is still being created.
+the job of the partial graph fails first, because it is still being created. Of several jobs of the database graph that
+forward a few changes beside each other it suspects none; the next generation computes them one by one at first.
 """
 
 from dataclasses import dataclass, field

@@ -41,7 +41,6 @@ from workers.runners.failure import JobFailedError
 from workers.runners.port import RunningEpoch, Stores
 from workers.runners.table_scan import TableScan
 from workers.state_store.dml import DmlOutcome
-from workers.state_store.port import VersionedStore
 
 _AT_ONCE = timedelta(0)
 POLL = 2.0
@@ -366,10 +365,8 @@ class SimulatedScan(TableScan):
         return super()._compute(epoch, task)
 
     @override
-    def _engine(self, name: Engine, store: VersionedStore) -> ScanEngine:
-        if name not in self.engines:
-            self.engines[name] = PlainEngine(name, self._task(store), cast("Stateless", self.query))
-        return self.engines[name]
+    def _made(self, name: Engine, scan: ScanTask) -> ScanEngine:
+        return PlainEngine(name, scan, cast("Stateless", self.query))
 
 
 @dataclass

@@ -1,5 +1,7 @@
 """The part of an epoch that each actor may do, as sent to the task that does it."""
 
+from collections.abc import Sequence
+
 from pydantic import BaseModel, ConfigDict
 
 from service.protocol.ids import EpochField
@@ -15,6 +17,15 @@ class ActorTask(BaseModel):
     runs: Runs
     positions: tuple[VnodePosition, ...]
     permits: int | None
+
+
+def as_one(actors: Sequence[ActorTask]) -> ActorTask:
+    """Return one task for the vnodes of all `actors`. It reads no history."""
+    return ActorTask(
+        runs=tuple(sorted(run for actor in actors for run in actor.runs)),
+        positions=tuple(position for actor in actors for position in actor.positions),
+        permits=0,
+    )
 
 
 class FragmentTask(BaseModel):

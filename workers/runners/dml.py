@@ -16,6 +16,11 @@ class DmlRunner:
     reads: Collection[RelationId] = ()
     settled = True
 
+    def is_brief(self, epoch: RunningEpoch) -> bool:
+        """Return False: it runs before all others."""
+        del epoch
+        return False
+
     def mutate(self, mutation: Mutation, now: float) -> None:
         """Do nothing: no mutation acts on DML."""
 
@@ -36,6 +41,7 @@ class DmlRunner:
             epoch.key_count_deltas[relation] += delta
         for result, relation in zip(done.results, done.relations, strict=True):
             epoch.inserted[relation] += result.affected
+            epoch.written[relation] += result.affected
         return (done,)
 
     def stop(self, jobs: Sequence[JobId]) -> bool:

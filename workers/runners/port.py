@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import IntEnum
+from threading import Lock
 from typing import Protocol
 
 from service.protocol.barrier import Barrier
@@ -65,14 +66,21 @@ class RunningEpoch:
     changed: set[RelationId] = field(default_factory=set[RelationId])
     key_count_deltas: dict[RelationId, int] = field(default_factory=lambda: defaultdict(int))
     inserted: dict[RelationId, int] = field(default_factory=lambda: defaultdict(int))
+    written: dict[RelationId, int] = field(default_factory=lambda: defaultdict(int))
+    """How many versions were made and ended of each relation."""
     timings_ms: dict[str, float] = field(default_factory=dict[str, float])
+    _lock: Lock = field(default_factory=Lock)
 
     def wrote(self, relation: RelationId, *, inserted: int, ended: int) -> None:
         """Record the versions that were written to a relation."""
-        if inserted or ended:
+        if not (inserted or ended):
+            return
+        # Scans that run beside each other write to different relations, or are branches of one view.
+        with self._lock:
             self.changed.add(relation)
             self.key_count_deltas[relation] += inserted - ended
             self.inserted[relation] += inserted
+            self.written[relation] += inserted + ended
 
     def share_seconds(self) -> float:
         """Return each reader's share of the rest of the interval."""
@@ -104,6 +112,13 @@ class FragmentRunner(Protocol):
 
     def readers(self, *, paused: bool) -> int:
         """Return how many of the scans may read history in an epoch whose graph is `paused` or not."""
+        ...
+
+    def is_brief(self, epoch: RunningEpoch) -> bool:
+        """Whether it does so little in an epoch that it may run beside others.
+
+        Asked after what it reads was written.
+        """
         ...
 
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:

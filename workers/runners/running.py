@@ -1,53 +1,123 @@
 """Run the runners of an epoch in their order, and gather the jobs that fail in it.
 
+What is written before all scans comes first, one runner after the other. Scans run in waves: a scan comes in the wave
+after those that write what it reads. In a wave, those that only forward a few changes run first, and beside each other:
+each is one small task. The others run one by one, because they take as many tasks as the worker has, and share the rest
+of the interval.
+
 A job that fails by its own fault does not end the epoch at once: all others run too, so that the failures of one epoch
 are reported together and cost one recovery (I13). What reads a failed relation is left out, because it would read only
 a part of the epoch's changes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from service.protocol.ids import RelationId
 from workers.runners.failure import JobFailedError
 from workers.runners.port import FragmentReport, FragmentRunner, Phase, Place, RunningEpoch
 
+Reports = Sequence[FragmentReport]
+Beside = Callable[[Callable[[Place], Reports | Exception], Iterable[Place]], Iterable[Reports | Exception]]
+"""Runs a function for several places and yields the results in their order, as `map` does. Some of them at a time if it
+is an executor's.
+"""
 
-def run_all(runners: Mapping[Place, FragmentRunner], epoch: RunningEpoch) -> list[FragmentReport]:
-    """Run an epoch: tables before the scans that read them, and an upstream before its downstreams.
+
+def run_all(
+    runners: Mapping[Place, FragmentRunner], epoch: RunningEpoch, beside: Beside | None = None
+) -> list[FragmentReport]:
+    """Run an epoch. All scans run one by one if `beside` is None.
 
     Raises JobFailedError with all jobs that failed by their own fault, or at once what any other failure raises.
     """
-    reports: list[FragmentReport] = []
-    failures: list[JobFailedError] = []
-    broken: set[RelationId] = set()
-    for place in sorted(runners):
-        runner, target = runners[place], _target(place)
-        reading = runner.readers(paused=epoch.paused)
-        if target is not None and not broken.isdisjoint((target, *runner.reads)):
-            broken.add(target)
-            continue
+    running = _Running(runners, epoch)
+    for place in sorted(place for place in runners if place[0] is not Phase.SCAN):
+        running.run([place])
+    for wave in waves(runners):
+        brief = [place for place in wave if runners[place].is_brief(epoch)]
+        running.run(brief, beside)
+        # Live changes first (I5).
+        for place in sorted(set(wave) - set(brief), key=lambda place: (running.readers(place), place)):
+            running.run([place])
+    if running.failures:
+        raise running.together()
+    return running.reports
+
+
+def waves(runners: Mapping[Place, FragmentRunner]) -> list[list[Place]]:
+    """Return the places of the scans by the longest chain of scans that each reads from."""
+    depth: dict[RelationId, int] = {}
+    found: list[list[Place]] = []
+    # A relation has a higher id than those it reads, so what a scan reads is known before it.
+    for place in sorted(place for place in runners if place[0] is Phase.SCAN):
+        own, target = max((depth.get(one, 0) for one in runners[place].reads), default=0), RelationId(place[1])
+        depth[target] = max(depth.get(target, 0), own + 1)
+        found += [[] for _ in range(own + 1 - len(found))]
+        found[own].append(place)
+    return found
+
+
+@dataclass
+class _Running:
+    """An epoch while it runs."""
+
+    runners: Mapping[Place, FragmentRunner]
+    epoch: RunningEpoch
+    reports: list[FragmentReport] = field(default_factory=list[FragmentReport])
+    failures: list[JobFailedError] = field(default_factory=list[JobFailedError])
+    broken: set[RelationId] = field(default_factory=set[RelationId])
+    """The relations that this epoch changed only in part, or not at all."""
+
+    def readers(self, place: Place) -> int:
+        return self.runners[place].readers(paused=self.epoch.paused)
+
+    def run(self, places: Sequence[Place], beside: Beside | None = None) -> None:
+        """Run what does not depend on a failure."""
+        # What a runner reads is counted before it runs, because it may come to the end of its history.
+        reading = sum(map(self.readers, places))
+        sound = [place for place in places if not self._left_out(place)]
+        alone = beside is None or len(sound) < 2
+        # Nothing of this epoch runs any more when it ends, so those beside each other all come to their end.
+        results = map(self._one, sound) if beside is None or alone else list(beside(self._one, sound))
+        for place, result in zip(sound, results, strict=True):
+            match result:
+                case JobFailedError(deterministic=True):
+                    self.failures.append(result)
+                    self.broken.add(RelationId(place[1]))
+                case JobFailedError():
+                    raise self._ending(result, alone=alone)
+                case Exception():
+                    raise result
+                case _:
+                    self.reports += result
+        self.epoch.readers -= reading
+
+    def together(self) -> JobFailedError:
+        """Return the first failure, with those of other jobs."""
+        first = self.failures[0]
+        first.others = tuple({one.job: one for one in reversed(self.failures) if one.job != first.job}.values())[::-1]
+        return first
+
+    def _one(self, place: Place) -> Reports | Exception:
         try:
-            reports += runner.run(epoch)
-        except JobFailedError as error:
-            if target is None or not error.deterministic:
-                error.others = tuple(failures)
-                raise
-            failures.append(error)
-            broken.add(target)
-        epoch.readers -= reading
-    if failures:
-        raise _together(failures)
-    return reports
+            return self.runners[place].run(self.epoch)
+        except Exception as error:  # noqa: BLE001 - raised again by `run`
+            return error
 
+    def _ending(self, error: JobFailedError, *, alone: bool) -> JobFailedError:
+        """Return an error that ends the epoch at once, with the jobs that failed by their own fault before."""
+        if not alone:
+            # It may be the memory of another one that is missing.
+            error.computing = error.exhausted = False
+        if self.failures:
+            first = self.together()
+            error.others = tuple(one for one in (first, *first.others) if one.job != error.job)
+        return error
 
-def _target(place: Place) -> RelationId | None:
-    """Return the relation that a scan writes; None for what runs before all scans."""
-    phase, relation, _ = place
-    return RelationId(relation) if phase is Phase.SCAN else None
-
-
-def _together(failures: Sequence[JobFailedError]) -> JobFailedError:
-    """Return the first failure, with the others."""
-    first, *others = failures
-    first.others = tuple(others)
-    return first
+    def _left_out(self, place: Place) -> bool:
+        target, reads = RelationId(place[1]), self.runners[place].reads
+        if place[0] is not Phase.SCAN or self.broken.isdisjoint((target, *reads)):
+            return False
+        self.broken.add(target)
+        return True

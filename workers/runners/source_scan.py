@@ -80,6 +80,11 @@ class SourceScans:
         """Nothing of the graph."""
         return ()
 
+    def is_brief(self, epoch: RunningEpoch) -> bool:
+        """Return False: it runs before all that read its tables."""
+        del epoch
+        return False
+
     @classmethod
     def join(
         cls,

@@ -6,6 +6,7 @@ Next: `workers.engines.port`.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Final
 
 from pyspark.sql import SparkSession
 
@@ -13,6 +14,7 @@ from service.protocol.ids import Epoch, JobId, RelationId
 from service.protocol.plan import FragmentPlan, JobPlan, Pushdown, TableScanPlan
 from service.protocol.relation import Relation
 from service.protocol.request import Engine
+from workers.backfill.actors import as_one
 from workers.backfill.pace import COPYING, Pace
 from workers.backfill.reading import Reading, interleaved
 from workers.backfill.scan import ScanState
@@ -27,6 +29,9 @@ from workers.runners.failure import JobFailedError
 from workers.runners.history import HistoryScan
 from workers.runners.port import FragmentReport, FragmentRunner, Phase, Place, RunningEpoch
 from workers.state_store.port import VersionedStore
+
+FEW: Final = 1000
+"""So many changes are computed by one task for all actors: starting a task costs more than their rows do."""
 
 
 @dataclass(kw_only=True)
@@ -45,8 +50,8 @@ class TableScan(HistoryScan):
     """
     paces: dict[Engine, Pace] = field(default_factory=lambda: {Engine.SPARK: Pace(), Engine.STORE: COPYING})
     """One pace per engine, because a job in the store starts and ends faster than one in Spark."""
-    engines: dict[Engine, ScanEngine] = field(default_factory=dict[Engine, ScanEngine])
-    """Made on first use, so that an idle view costs nothing."""
+    engines: dict[tuple[Engine, int], ScanEngine] = field(default_factory=dict[tuple[Engine, int], ScanEngine])
+    """By their number of tasks. Made on first use, so that an idle view costs nothing."""
     ended: bool = False
 
     @classmethod
@@ -107,6 +112,11 @@ class TableScan(HistoryScan):
         for engine in list(self.engines.values()):
             engine.give_up()
 
+    def is_brief(self, epoch: RunningEpoch) -> bool:
+        """Whether its history is read, and little of its upstream has changed in this epoch."""
+        joining = self.job in epoch.readings or self.consumed is not None
+        return self.state.finished and not joining and epoch.written[self.upstream.id] <= FEW
+
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         """Run one epoch within the scan's share of the rest of the interval."""
         reading, finished = self._reading(epoch), self.state.finished
@@ -114,12 +124,10 @@ class TableScan(HistoryScan):
         outcomes: Sequence[ActorOutcome] = ()
         self.timings_ms = {}
         if reading.changes or any(allowed != 0 for allowed in permits):
-            task = EpochTask(
-                curr=epoch.barrier.curr,
-                reading=reading,
-                actors=self.actor_tasks(permits),
-                page_rows=self.page_rows,
-            )
+            actors = self.actor_tasks(permits)
+            if self.is_brief(epoch):
+                actors = (as_one(actors),)
+            task = EpochTask(curr=epoch.barrier.curr, reading=reading, actors=actors, page_rows=self.page_rows)
             outcomes = self._compute(epoch, task)
             self.advance(outcomes)
             self.consumed = None
@@ -162,7 +170,7 @@ class TableScan(HistoryScan):
                 copies = copied_in_store(self.pushdown, task.reading, finished=self.state.finished)
                 name = Engine.STORE if copies else Engine.SPARK
                 task = task.model_copy(update={"slice_seconds": self.paces[name].slice_seconds(epoch.share_seconds())})
-                engine = self._engine(name, store)
+                engine = self._engine(name, store, len(task.actors))
                 # Checked here, because a call of `end` from now on finds the engine.
                 self._check_present()
                 computing = True
@@ -173,7 +181,7 @@ class TableScan(HistoryScan):
                 error,
                 target=self.target,
                 upstream=self.upstream,
-                find_key=partial(find_failing_row, self.spark, self._task(store), self.query, task),
+                find_key=partial(find_failing_row, self.spark, self._task(store, len(task.actors)), self.query, task),
                 computing=computing,
             ) from error
         job_seconds = epoch.clock() - began
@@ -186,14 +194,16 @@ class TableScan(HistoryScan):
         if self.ended:
             raise InterruptedError("the generation is over")
 
-    def _engine(self, name: Engine, store: VersionedStore) -> ScanEngine:
-        if name not in self.engines:
-            self.engines[name] = make_engine(name, self.spark, self._task(store), self.query)
-        return self.engines[name]
+    def _engine(self, name: Engine, store: VersionedStore, actors: int) -> ScanEngine:
+        if (name, actors) not in self.engines:
+            self.engines[name, actors] = self._made(name, self._task(store, actors))
+        return self.engines[name, actors]
 
-    def _task(self, store: VersionedStore) -> ScanTask:
-        state = self.state
-        actors, block = len(state.actors), state.block_vnodes
+    def _made(self, name: Engine, scan: ScanTask) -> ScanEngine:
+        return make_engine(name, self.spark, scan, self.query)
+
+    def _task(self, store: VersionedStore, actors: int) -> ScanTask:
+        block = self.state.block_vnodes
         return ScanTask(store, self.upstream, self.target, actors, self.pushdown, block, self.sink)
 
 

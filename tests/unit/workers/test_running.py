@@ -1,20 +1,38 @@
 """The runners of one epoch: who runs, and what is told of those that fail (I13)."""
 
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from threading import Barrier
 from typing import Any, cast
 
 import pytest
+from typing_extensions import override
 
-from service.protocol.ids import ActorId, FragmentId, JobId, RelationId
+from service.protocol.barrier import Barrier as Epochs
+from service.protocol.barrier import BarrierKind
+from service.protocol.ids import (
+    DATABASE_GRAPH,
+    ActorId,
+    Epoch,
+    FragmentId,
+    Generation,
+    JobId,
+    RelationId,
+    WorkerId,
+)
+from service.protocol.mutation import Add
 from service.protocol.report import ActorReport
 from tests.support.state_store import relation
+from workers.graph import EPOCHS_ALONE, GraphExecutor
 from workers.runners.failure import JobFailedError
-from workers.runners.port import FragmentReport, FragmentRunner, Phase, Place, RunningEpoch
-from workers.runners.running import run_all
+from workers.runners.port import FragmentReport, FragmentRunner, Phase, Place, RunningEpoch, Stores
+from workers.runners.running import run_all, waves
 
 ROW = "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"
 AWAY = "the connection was lost"
+OUT_OF_MEMORY = "java.lang.OutOfMemoryError: Java heap space"
+nothing = cast("Any", None)
 
 
 @dataclass
@@ -25,12 +43,18 @@ class Scan:
     upstream: int
     error: str | None = None
     history: int = 0
+    brief: bool = True
     number: int = 0
     ran: list[int] = field(default_factory=list[int])
 
     @property
     def place(self) -> Place:
         return Phase.SCAN, self.target, self.number
+
+    settled = True
+
+    def end(self) -> None:
+        pass
 
     @property
     def reads(self) -> Collection[RelationId]:
@@ -39,16 +63,32 @@ class Scan:
     def readers(self, *, paused: bool) -> int:
         return 0 if paused else self.history
 
+    def is_brief(self, epoch: RunningEpoch) -> bool:
+        del epoch
+        return self.brief and not self.history
+
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         self.ran.append(epoch.readers)
         if self.error is not None:
             of, by = relation(self.upstream, "t"), relation(self.target, "v")
             raise JobFailedError(JobId(self.target), ValueError(self.error), target=by, upstream=of)
+        epoch.wrote(RelationId(self.target), inserted=1, ended=0)
         return (ActorReport(actor=ActorId(self.target), fragment=FragmentId(self.number), rows=0),)
 
 
+@dataclass
+class Waiting(Scan):
+    """A scan whose epoch ends when another one's does."""
+
+    both: Barrier = field(default_factory=lambda: Barrier(1))
+
+    @override
+    def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
+        self.both.wait(30)
+        return super().run(epoch)
+
+
 def an_epoch(*scans: Scan) -> RunningEpoch:
-    nothing = cast("Any", None)
     readers = sum(scan.history for scan in scans)
     return RunningEpoch(nothing, nothing, False, 0.0, nothing, nothing, 1.0, readers)
 
@@ -72,7 +112,7 @@ def test_all_jobs_that_fail_by_their_own_fault_are_told_of_together() -> None:
 
 
 def test_what_reads_a_failed_relation_does_not_run_over_a_part_of_its_changes() -> None:
-    reader, second, branch = Scan(4, 2, ROW), Scan(5, 4, ROW), Scan(2, 1, ROW, number=1)
+    reader, second, branch = Scan(4, 2, ROW), Scan(5, 4, ROW), Scan(2, 1, ROW, history=1, number=1)
     error = failed(Scan(2, 1, ROW), branch, Scan(3, 1), reader, second)
     assert error.others == ()
     assert reader.ran == second.ran == branch.ran == []
@@ -81,13 +121,77 @@ def test_what_reads_a_failed_relation_does_not_run_over_a_part_of_its_changes() 
 def test_a_failure_of_the_environment_ends_the_epoch_at_once_and_keeps_what_failed_before() -> None:
     late = Scan(4, 1)
     error = failed(Scan(2, 1, ROW), Scan(3, 1, AWAY), late)
-    assert (error.job, error.deterministic) == (3, False)
+    assert (error.job, error.deterministic, error.computing) == (3, False, True)
     assert [other.job for other in error.others] == [2]
     assert late.ran == []
 
 
+def test_two_branches_of_one_view_that_fail_are_one_failure() -> None:
+    error = failed(Scan(2, 1, ROW), Scan(2, 1, ROW, number=1), Scan(3, 1, ROW))
+    assert [error.job, *(other.job for other in error.others)] == [2, 3]
+
+
+def test_a_scan_comes_after_all_that_write_what_it_reads_and_history_comes_after_changes() -> None:
+    scans = [Scan(2, 1, history=1), Scan(3, 1), Scan(4, 2), Scan(4, 1, number=1), Scan(5, 4), Scan(6, 1, brief=False)]
+    assert [[place[1:] for place in wave] for wave in waves(runners(*scans))] == [
+        [(2, 0), (3, 0), (4, 1), (6, 0)],
+        [(4, 0)],
+        [(5, 0)],
+    ]
+    reports = run_all(runners(*scans), an_epoch(*scans))
+    assert [cast("ActorReport", report).actor for report in reports] == [3, 4, 6, 2, 4, 5]
+
+
 def test_a_scan_of_history_counts_as_a_reader_until_it_has_run() -> None:
     scans = [Scan(2, 1, history=1), Scan(3, 1), Scan(4, 1, history=1)]
-    reports = run_all(runners(*scans), an_epoch(*scans))
-    assert [cast("ActorReport", report).actor for report in reports] == [2, 3, 4]
-    assert [scan.ran for scan in scans] == [[2], [1], [1]]
+    run_all(runners(*scans), an_epoch(*scans))
+    assert [scan.ran for scan in scans] == [[2], [2], [1]]
+
+
+def test_scans_that_only_forward_a_few_changes_run_beside_each_other() -> None:
+    """Each waits for the other, so neither would end if they ran one by one."""
+    both = Barrier(2)
+    scans = [Waiting(2, 1, both=both), Waiting(3, 1, both=both)]
+    with ThreadPoolExecutor(2) as threads:
+        reports = run_all(runners(*scans), an_epoch(*scans), threads.map)
+    assert [cast("ActorReport", report).actor for report in reports] == [2, 3]
+
+
+def test_of_scans_that_ran_beside_each_other_none_is_suspected_to_take_all_memory() -> None:
+    """I13: the memory that one misses may be another one's."""
+    scans = [Scan(2, 1, OUT_OF_MEMORY), Scan(3, 1)]
+    assert failed(*scans).exhausted
+    with pytest.raises(JobFailedError) as caught, ThreadPoolExecutor(1) as threads:
+        run_all(runners(*scans), an_epoch(*scans), threads.map)
+    assert (caught.value.exhausted, caught.value.computing) == (False, False)
+
+
+def test_a_generation_runs_its_scans_one_by_one_at_first() -> None:
+    """I13: where the one before ended for want of memory, it has to be told which job takes it."""
+    beside: list[int] = []
+
+    class Threads(Executor):
+        @override
+        def map(self, fn: Any, *iterables: Any, timeout: float | None = None, chunksize: int = 1) -> Any:
+            beside.append(epoch)
+            return map(fn, *iterables)
+
+    executor = GraphExecutor(WorkerId("w"), nothing, lambda _: Stores(nothing, nothing), {}, threads=Threads())
+    for epoch in range(1, 20):
+        kind = BarrierKind.INITIAL if epoch in {1, 10} else BarrierKind.CHECKPOINT
+        generation = Generation(epoch // 10)
+        barrier = Epochs(
+            graph=DATABASE_GRAPH,
+            generation=generation,
+            prev=Epoch(epoch - 1),
+            curr=Epoch(epoch),
+            kind=kind,
+            mutation=Add(jobs=(), paused=False) if kind is BarrierKind.INITIAL else None,
+        )
+        if kind is BarrierKind.INITIAL:
+            executor.run(barrier)
+            executor.runners |= runners(Scan(2, 1), Scan(3, 1))
+            continue
+        executor.run(barrier)
+    first, second = range(2 + EPOCHS_ALONE, 10), range(11 + EPOCHS_ALONE, 20)
+    assert beside == [*first, *second]

@@ -1,0 +1,105 @@
+"""A scan whose history is read gives few changes to one task, and many to all its actors (I13)."""
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from typing_extensions import override
+
+from service.protocol.barrier import Barrier, BarrierKind
+from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, FragmentId, Generation, JobId, Vnode
+from service.protocol.plan import PositionState, VnodePosition
+from service.protocol.request import Engine
+from tests.support.state_store import relation
+from workers.backfill.budget import Budget
+from workers.backfill.positions import Positions
+from workers.backfill.scan import ActorState, ScanState
+from workers.engines.port import ActorOutcome, EpochTask, ScanEngine, ScanTask
+from workers.runners.port import RunningEpoch, Stores
+from workers.runners.table_scan import FEW, TableScan
+
+NOTHING = cast("Any", None)
+RUNS = [((0, 3), (8, 11)), ((4, 7), (12, 15))]
+
+
+@dataclass(kw_only=True)
+class Watched(TableScan):
+    """A scan that computes nothing, and keeps what it was asked to."""
+
+    tasks: list[EpochTask] = field(default_factory=list[EpochTask])
+
+    @override
+    def _made(self, name: Engine, scan: ScanTask) -> ScanEngine:
+        return cast("ScanEngine", Counting(scan, self.tasks))
+
+
+@dataclass
+class Counting:
+    scan: ScanTask
+    tasks: list[EpochTask]
+
+    def run(self, task: EpochTask) -> list[ActorOutcome]:
+        assert len(task.actors) == self.scan.actors
+        self.tasks.append(task)
+        return [ActorOutcome(index, (), 0, 1, 5, 5, 0, 0.0, False) for index in range(self.scan.actors)]
+
+
+def watched(*, read: bool = True) -> Watched:
+    actors = [
+        ActorState(
+            ActorId(number),
+            Positions(
+                runs,
+                {
+                    Vnode(vnode): VnodePosition(vnode=Vnode(vnode), state=PositionState.COMPLETED, rows=0)
+                    for first, last in runs
+                    for vnode in range(first, last + 1)
+                    if read
+                },
+                block_vnodes=32,
+            ),
+            Budget(None, 0.0),
+        )
+        for number, runs in enumerate(RUNS)
+    ]
+    return Watched(
+        JobId(7),
+        relation(2, "v"),
+        ScanState(FragmentId(1), actors),
+        spark=NOTHING,
+        upstream=relation(1, "t"),
+        query=NOTHING,
+    )
+
+
+def forwarded(scan: Watched, changes: int) -> EpochTask:
+    """Run an epoch in which so many rows of the upstream were written; return what was asked of the engine."""
+    barrier = Barrier(
+        graph=DATABASE_GRAPH, generation=Generation(1), prev=Epoch(1), curr=Epoch(2), kind=BarrierKind.CHECKPOINT
+    )
+    turn = cast("Any", Turn)
+    epoch = RunningEpoch(barrier, Stores(NOTHING, NOTHING), False, 0.0, lambda: 0.0, turn, 1.0)
+    epoch.wrote(scan.upstream.id, inserted=changes, ended=0)
+    reports = scan.run(epoch)
+    assert sum(cast("Any", report).upstream_rows for report in reports) == 5 * len(scan.tasks[-1].actors)
+    return scan.tasks[-1]
+
+
+class Turn:
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_few_changes_are_one_task_for_the_vnodes_of_all_actors() -> None:
+    (actor,) = forwarded(watched(), FEW).actors
+    assert actor.runs == ((0, 3), (4, 7), (8, 11), (12, 15))
+    assert sorted(position.vnode for position in actor.positions) == list(range(16))
+    assert actor.permits == 0
+
+
+def test_many_changes_are_shared_out_among_the_actors_also_after_few() -> None:
+    scan = watched()
+    assert [len(forwarded(scan, changes).actors) for changes in (1, FEW + 1, 1)] == [1, 2, 1]
+
+
+def test_a_scan_that_may_read_history_keeps_its_actors() -> None:
+    assert len(forwarded(watched(read=False), 1).actors) == 2
