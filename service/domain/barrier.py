@@ -142,6 +142,8 @@ class GraphView:
     """The job queue. Set for the database graph only, because every job begins there."""
     decoupled: Decoupled | None = None
     """None for the database graph."""
+    setbacks: Mapping[WorkerId, int] = field(default_factory=dict[WorkerId, int])
+    """How often each worker failed the graph lately, as the leader remembers (`service.domain.setbacks`)."""
     parameters: Mapping[str, str] = field(default_factory=dict[str, str])
     """The stored system parameters, as texts by name."""
 
@@ -347,7 +349,7 @@ def _start(view: GraphView, now: datetime) -> Effect:
     due = _later(view.recovering_since, backoff(view.attempts), now)
     if now < due:
         return Wait(due, "backing off after a failed start")
-    return Inject(BarrierKind.INITIAL, min(view.alive))
+    return Inject(BarrierKind.INITIAL, min(view.alive, key=lambda worker: (view.setbacks.get(worker, 0), worker)))
 
 
 def _run(view: GraphView, now: datetime, pace: Pace) -> Effect:

@@ -14,6 +14,7 @@ from service.domain.epochs import Epochs
 from service.domain.exhaustion import Suspects
 from service.domain.overhead import Overhead
 from service.domain.reach import ANY, HostRules
+from service.domain.setbacks import Setbacks
 from service.domain.uploading import Spool
 from service.operations.shared_reads import Together
 from service.operations.turns import Turns
@@ -116,6 +117,9 @@ class World:
     """Comparisons of this process: each takes Spark's slots, a pin, and one of the connections to the state store."""
     suspects: Suspects = field(default_factory=Suspects)
     """Jobs that workers ended with, as this process saw it while it leads."""
+
+    setbacks: Setbacks = field(default_factory=Setbacks)
+    """Workers that failed graphs lately, as this process saw it while it leads."""
 
     def patience(self) -> timedelta:
         """Return how long a worker may have been silent before this process gives it up."""

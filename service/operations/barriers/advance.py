@@ -6,7 +6,7 @@ Next: `service.meta_store.barriers.barriers`, then `workers.agent`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Final
@@ -102,6 +102,7 @@ async def _advance(world: World, graph: GraphId, *, term: Term) -> _Look:
         # A worker is lost that was silent while this process could have heard it.
         world.attention.missed(began, world.clock.monotonic())
         view = await tx.graphs.view(graph, now=now, lease=world.patience())
+        view = replace(view, setbacks=world.setbacks.of(graph, now=now))
         parameters = SystemParameters.of(view.parameters)
         pace = pace_of(world, graph, parameters)
         effect = decide(view, now=now, pace=pace)

@@ -13,6 +13,7 @@ from service.domain.dml import failed
 from service.domain.errors import Deposed
 from service.domain.job import IN_GRAPH, JobState
 from service.domain.set_aside import SetAside
+from service.domain.setbacks import is_the_workers
 from service.operations.barriers.effects import apply_commands
 from service.operations.jobs.failing import fail
 from service.operations.world import World
@@ -35,6 +36,8 @@ async def abandon(world: World, tx: Transaction, view: GraphView, effect: Abando
     generation = await tx.graphs.set_status(view.graph, GraphStatus.RECOVERING, now=now, reason=effect.reason)
     if view.worker is not None and (view.worker not in view.alive or (_hung(view, effect) and _alone(view))):
         await tx.workers.give_up(view.worker)
+    if view.worker is not None and is_the_workers(effect.failure, hung=_hung(view, effect)):
+        world.setbacks.failed(view.graph, view.worker, now=now)
     if blamed is not None and effect.failure is not None:
         again = effect.failure.exhausted and world.suspects.suspect(view.graph, blamed, now=now)
         if effect.failure.deterministic or again:
