@@ -24,6 +24,7 @@ from service.ports.records import (
     GraphState,
     Json,
 )
+from service.ports.requests import Requests
 from service.ports.snapshots import Snapshots
 from service.ports.source_records import Following, Secrets, SourceCleanups, Sources
 from service.ports.statements import Statements
@@ -35,13 +36,11 @@ from service.protocol.ids import (
     Generation,
     GraphId,
     RelationId,
-    RequestId,
     Term,
     WorkerId,
 )
 from service.protocol.mutation import Mutation
 from service.protocol.report import Collected, Failed
-from service.protocol.request import Analyzed, Rejected, Request, Verified
 
 
 class Leases(Protocol):
@@ -191,26 +190,6 @@ class Commands(Protocol):
     async def parts(self, whole: CommandId) -> Sequence[Command]:
         """Return what was queued as a part of a command, finished or not."""
         ...
-
-
-class Requests(Protocol):
-    """Questions to workers outside the barrier sequence."""
-
-    async def add(self, request: Request, graph: GraphId, *, now: datetime) -> RequestId:
-        """Store a question (its id is ignored and assigned)."""
-        ...
-
-    async def claim(self, graph: GraphId, worker: WorkerId, *, now: datetime) -> Request | None:
-        """Hand out the oldest one that no live worker holds."""
-        ...
-
-    async def answer(self, response: Analyzed | Verified | Rejected) -> None: ...
-
-    async def response(self, request: RequestId) -> Analyzed | Verified | Rejected | None: ...
-
-    async def forget(self, request: RequestId) -> None: ...
-
-    async def forget_older(self, than: datetime) -> None: ...
 
 
 class Events(Protocol):

@@ -9,6 +9,7 @@ from service.domain.barrier import GraphStatus
 from service.domain.errors import Conflict
 from service.ports.meta_store import Stores, Transaction
 from service.ports.records import Claim
+from service.ports.requests import REQUEST_TRIES_MAX
 from service.ports.statements import APPLIED_PARTLY
 from service.protocol.dml import Delete, InsertStaged, InsertValues, Statement, StatementResult, Update
 from service.protocol.ids import DATABASE_GRAPH, Epoch, RequestId, StatementId, WorkerId
@@ -158,6 +159,9 @@ async def test_finished_statements_are_forgotten_after_a_while_but_not_their_sta
 # --- requests -----------------------------------------------------------------------------------------------------
 
 
+LEASE, MINUTE = timedelta(seconds=9), timedelta(minutes=1)
+
+
 def analyze() -> Analyze:
     return Analyze(id=RequestId(0), upstream=relation("t"), query=QUERY, names=("id", "name"))
 
@@ -165,13 +169,15 @@ def analyze() -> Analyze:
 async def test_a_question_is_handed_out_once_and_answered_once(stores: Stores) -> None:
     await running(stores)
     async with stores.begin() as tx:
-        first = await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW)
-        second = await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW)
-        assert await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW) == analyze().model_copy(update={"id": first})
-        claimed = await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW)
+        first = await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW, hold=MINUTE)
+        second = await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW, hold=MINUTE)
+        assert await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW, lease=LEASE) == analyze().model_copy(
+            update={"id": first}
+        )
+        claimed = await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW, lease=LEASE)
         assert claimed is not None
         assert claimed.id == second
-        assert await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW) is None
+        assert await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW, lease=LEASE) is None
         assert await tx.requests.response(first) is None
         answer = Analyzed(id=first, columns=relation("t").columns)
         await tx.requests.answer(answer)
@@ -187,25 +193,63 @@ async def test_a_question_of_a_lost_worker_is_handed_out_again(stores: Stores) -
     other = WorkerId("w-2")
     async with stores.begin() as tx:
         await tx.workers.register(registration(other), now=NOW)
-        asked = await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW)
-        await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW)
-        assert await tx.requests.claim(DATABASE_GRAPH, other, now=NOW) is None
+        asked = await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW, hold=MINUTE)
+        await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW, lease=LEASE)
+        assert await tx.requests.claim(DATABASE_GRAPH, other, now=NOW, lease=LEASE) is None
         await tx.workers.give_up(WORKER)
-        again = await tx.requests.claim(DATABASE_GRAPH, other, now=NOW)
+        again = await tx.requests.claim(DATABASE_GRAPH, other, now=NOW, lease=LEASE)
     assert again is not None
     assert again.id == asked
+
+
+async def test_a_question_of_a_silent_worker_is_handed_out_again_to_some(stores: Stores) -> None:
+    """I13: a worker that is not the graph's own is not given up when it ends, and kept its question for ever."""
+    await running(stores)
+    others = [WorkerId(f"w-{n}") for n in range(2, REQUEST_TRIES_MAX + 2)]
+    async with stores.begin() as tx:
+        asked = await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW, hold=99 * MINUTE)
+        await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW, lease=LEASE)
+        for n, other in enumerate(others, start=1):
+            just, past = NOW + n * LEASE - LEASE / 9, NOW + n * LEASE
+            await tx.workers.register(registration(other), now=past)
+            assert await tx.requests.claim(DATABASE_GRAPH, other, now=just, lease=LEASE) is None
+            assert await tx.requests.lost(asked, now=just, lease=LEASE) is False
+            again = await tx.requests.claim(DATABASE_GRAPH, other, now=past, lease=LEASE)
+            # It may be the question that ends them.
+            assert (again is None) is (n == REQUEST_TRIES_MAX)
+            assert await tx.requests.lost(asked, now=past, lease=LEASE) is (n == REQUEST_TRIES_MAX)
+        # The answer of a worker that comes back still counts.
+        await tx.requests.answer(Rejected(id=asked, error="late"))
+        assert await tx.requests.response(asked) == Rejected(id=asked, error="late")
+        assert await tx.requests.lost(asked, now=NOW + 99 * LEASE, lease=LEASE) is False
+
+
+async def test_a_question_that_a_live_worker_holds_for_long_is_shared_with_another(stores: Stores) -> None:
+    await running(stores)
+    other = WorkerId("w-2")
+    async with stores.begin() as tx:
+        await tx.workers.register(registration(other), now=NOW)
+        await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW, hold=MINUTE)
+        await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW, lease=LEASE)
+        for worker in (WORKER, other):
+            await tx.workers.seen(worker, now=NOW + MINUTE)
+        just = NOW + MINUTE - LEASE / 9
+        assert await tx.requests.claim(DATABASE_GRAPH, other, now=just, lease=LEASE) is None
+        # Its own worker has it already.
+        assert await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW + MINUTE, lease=LEASE) is None
+        assert await tx.requests.claim(DATABASE_GRAPH, other, now=NOW + MINUTE, lease=LEASE) is not None
 
 
 async def test_questions_that_nobody_waits_for_are_forgotten(stores: Stores) -> None:
     await running(stores)
     async with stores.begin() as tx:
-        await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW - timedelta(seconds=1))
-        kept = await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW)
+        await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW - timedelta(seconds=1), hold=MINUTE)
+        kept = await tx.requests.add(analyze(), DATABASE_GRAPH, now=NOW, hold=MINUTE)
         await tx.requests.forget_older(NOW)
-        claimed = await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW)
+        claimed = await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW, lease=LEASE)
         assert claimed is not None
         assert claimed.id == kept
-        assert await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW) is None
+        assert await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW, lease=LEASE) is None
 
 
 # --- events, parameters, keys -------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from service.domain.dml import SINGLY
 from service.domain.errors import Conflict
 from service.ports.records import Claim, Json, StoredStatement
+from service.ports.requests import REQUEST_TRIES_MAX
 from service.ports.statements import APPLIED_PARTLY
 from service.protocol.dml import NOTHING_UNFINISHED, Statement, StatementResult, Unfinished
 from service.protocol.ids import Epoch, GraphId, RelationId, RequestId, StatementId, WorkerId
@@ -138,20 +139,29 @@ class FakeStatements:
 class FakeRequests:
     tables: Tables
 
-    async def add(self, request: Request, graph: GraphId, *, now: datetime) -> RequestId:
+    async def add(self, request: Request, graph: GraphId, *, now: datetime, hold: timedelta) -> RequestId:
         one = RequestId(next(self.tables.ids))
-        self.tables.requests.put(one, RequestRow(graph, request.model_copy(update={"id": one}), now))
+        self.tables.requests.put(one, RequestRow(graph, request.model_copy(update={"id": one}), now, hold))
         return one
 
-    async def claim(self, graph: GraphId, worker: WorkerId, *, now: datetime) -> Request | None:
-        del now
+    async def claim(self, graph: GraphId, worker: WorkerId, *, now: datetime, lease: timedelta) -> Request | None:
         for one, row in sorted(self.tables.requests.items()):
-            holder = None if row.worker is None else self.tables.workers[row.worker]
-            free = row.response is None and (holder is None or holder.given_up)
-            if row.graph == graph and free:
-                self.tables.requests.put(one, replace(row, worker=worker))
+            held_long = row.claimed_at is not None and row.worker != worker and row.claimed_at + row.hold <= now
+            again = row.tries < REQUEST_TRIES_MAX and (self._away(row, now - lease) or held_long)
+            if row.graph == graph and row.response is None and (row.worker is None or again):
+                taken = replace(row, worker=worker, claimed_at=now, tries=row.tries + 1)
+                self.tables.requests.put(one, taken)
                 return row.request
         return None
+
+    async def lost(self, request: RequestId, *, now: datetime, lease: timedelta) -> bool:
+        row = self.tables.requests.get(request)
+        unanswered = row is not None and row.response is None and row.tries >= REQUEST_TRIES_MAX
+        return row is not None and unanswered and self._away(row, now - lease)
+
+    def _away(self, row: RequestRow, silent_since: datetime) -> bool:
+        holder = None if row.worker is None else self.tables.workers[row.worker]
+        return holder is not None and (holder.given_up or holder.seen_at <= silent_since)
 
     async def answer(self, response: Analyzed | Verified | Rejected) -> None:
         row = self.tables.requests.get(response.id)

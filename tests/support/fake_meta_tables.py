@@ -6,7 +6,7 @@ nothing to isolate; what row locks decide between two that overlap is the real s
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any, Generic, TypeVar
 
@@ -217,7 +217,10 @@ class RequestRow:
     graph: GraphId
     request: Request
     asked_at: datetime
+    hold: timedelta
     worker: WorkerId | None = None
+    claimed_at: datetime | None = None
+    tries: int = 0
     response: Analyzed | Verified | Rejected | None = None
 
 

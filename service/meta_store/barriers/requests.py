@@ -1,9 +1,9 @@
 """Questions to workers outside the barrier sequence."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import bindparam, delete, exists, or_, select, update
+from sqlalchemy import and_, bindparam, delete, exists, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -11,24 +11,29 @@ from service.meta_store.documents import stored, text_of
 from service.meta_store.schema.core import UNANSWERED
 from service.meta_store.schema.core import request as requests
 from service.meta_store.schema.core import worker as workers
+from service.ports.requests import REQUEST_TRIES_MAX
 from service.protocol.ids import GraphId, RequestId, WorkerId
 from service.protocol.request import REQUEST, RESPONSE, Analyzed, Rejected, Request, Verified
 
 
 class PostgresRequests:
-    """See `service.ports.meta_store.Requests`."""
+    """See `service.ports.requests.Requests`."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def add(self, request: Request, graph: GraphId, *, now: datetime) -> RequestId:
-        new = insert(requests).values(graph=graph, body=stored(request), asked_at=now).returning(requests.c.id)
-        return RequestId((await self._connection.execute(new)).scalar_one())
+    async def add(self, request: Request, graph: GraphId, *, now: datetime, hold: timedelta) -> RequestId:
+        new = insert(requests).values(graph=graph, body=stored(request), asked_at=now, hold=hold)
+        return RequestId((await self._connection.execute(new.returning(requests.c.id))).scalar_one())
 
-    async def claim(self, graph: GraphId, worker: WorkerId, *, now: datetime) -> Request | None:
-        values = {"of_graph": graph, "by": worker, "now": now}
+    async def claim(self, graph: GraphId, worker: WorkerId, *, now: datetime, lease: timedelta) -> Request | None:
+        values = {"of_graph": graph, "by": worker, "now": now, "silent_since": now - lease}
         row = (await self._connection.execute(_CLAIM, values)).first()
         return None if row is None else REQUEST.validate_json(row.body).model_copy(update={"id": RequestId(row.id)})
+
+    async def lost(self, request: RequestId, *, now: datetime, lease: timedelta) -> bool:
+        found = await self._connection.execute(_LOST, {"request": request, "silent_since": now - lease})
+        return found.first() is not None
 
     async def answer(self, response: Analyzed | Verified | Rejected) -> None:
         """The first answer counts; one to a question that was forgotten is dropped."""
@@ -47,10 +52,22 @@ class PostgresRequests:
         await self._connection.execute(delete(requests).where(requests.c.asked_at < than))
 
 
-_GIVEN_UP: Final = exists().where(workers.c.id == requests.c.worker, workers.c.given_up)
+_INSTANT: Final = requests.c.claimed_at.type
+_AWAY: Final = exists().where(
+    workers.c.id == requests.c.worker,
+    or_(workers.c.given_up, workers.c.seen_at <= bindparam("silent_since", type_=_INSTANT)),
+)
+_HELD_LONG: Final = and_(
+    requests.c.worker != bindparam("by"),
+    requests.c.claimed_at + requests.c.hold <= bindparam("now", type_=_INSTANT),
+)
+_FREE: Final = or_(
+    requests.c.worker.is_(None),
+    and_(requests.c.tries < REQUEST_TRIES_MAX, or_(_AWAY, _HELD_LONG)),
+)
 _OLDEST: Final = (
     select(requests.c.id)
-    .where(requests.c.graph == bindparam("of_graph"), UNANSWERED, or_(requests.c.worker.is_(None), _GIVEN_UP))
+    .where(requests.c.graph == bindparam("of_graph"), UNANSWERED, _FREE)
     .order_by(requests.c.id)
     .limit(1)
     .with_for_update(skip_locked=True, of=requests)
@@ -58,7 +75,10 @@ _OLDEST: Final = (
 _CLAIM: Final = (
     update(requests)
     .where(requests.c.id == _OLDEST.scalar_subquery())
-    .values(worker=bindparam("by"), claimed_at=bindparam("now"))
+    .values(worker=bindparam("by"), claimed_at=bindparam("now"), tries=requests.c.tries + 1)
     .returning(requests.c.id, text_of(requests.c.body).label("body"))
 )
 """Put together once, because every poll of a worker asks it."""
+_LOST: Final = select(requests.c.id).where(
+    requests.c.id == bindparam("request"), UNANSWERED, requests.c.tries >= REQUEST_TRIES_MAX, _AWAY
+)

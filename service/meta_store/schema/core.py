@@ -16,6 +16,7 @@ from sqlalchemy import (
     Identity,
     Index,
     Integer,
+    Interval,
     MetaData,
     Sequence,
     SmallInteger,
@@ -326,6 +327,8 @@ request = Table(
     Column("worker", Text, _reference("worker")),
     Column("claimed_at", _INSTANT),
     Column("response", JSONB(none_as_null=True)),
+    Column("tries", SmallInteger, nullable=False, server_default=_ZERO),
+    Column("hold", Interval),
 )
 UNANSWERED: Final = request.c.response.is_(None)
 Index("request_unanswered", request.c.graph, request.c.id, postgresql_where=UNANSWERED)

@@ -77,7 +77,7 @@ async def next_request(world: World, worker: WorkerId, graph: GraphId) -> Reques
     """Return the oldest question nobody works on, once there is one; None after the wait. Raises Stale."""
 
     def claim(tx: Transaction) -> Awaitable[Request | None]:
-        return tx.requests.claim(graph, worker, now=world.clock.now())
+        return tx.requests.claim(graph, worker, now=world.clock.now(), lease=world.patience())
 
     return await _poll(world, worker, claim, world.request_signals)
 

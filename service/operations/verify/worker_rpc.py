@@ -11,6 +11,7 @@ from service.operations.status.staleness import broken_of, notice
 from service.operations.verify import by_store, followed
 from service.operations.world import World
 from service.ports.meta_store import Transaction
+from service.ports.requests import REQUEST_TRIES_MAX
 from service.protocol.columns import Column
 from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, RequestId
 from service.protocol.plan import Stateless, TableScanPlan
@@ -124,12 +125,16 @@ async def _ask(world: World, request: Request, expected: type[Answer], *, limit:
     async with world.stores.begin() as tx:
         if not world.own_workers and not await _served(world, tx):
             raise Unavailable(f"{NO_WORKER}, and this service starts none (TIDEFILL_LAUNCHER): start one and try again")
-        asked = await tx.requests.add(request, DATABASE_GRAPH, now=world.clock.now())
+        hold = limit / REQUEST_TRIES_MAX
+        asked = await tx.requests.add(request, DATABASE_GRAPH, now=world.clock.now(), hold=hold)
     world.request_signals.notify()
 
     async def look() -> Analyzed | Verified | Rejected | None:
         async with world.stores.begin() as tx:
-            return await tx.requests.response(asked)
+            answer = await tx.requests.response(asked)
+            if answer is None and await tx.requests.lost(asked, now=world.clock.now(), lease=world.patience()):
+                raise Unavailable(f"{REQUEST_TRIES_MAX} workers took the question and went silent: try again later")
+        return answer
 
     try:
         response = await until(world, look, limit=limit)

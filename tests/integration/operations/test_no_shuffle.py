@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -49,7 +50,7 @@ async def answering(leader: Leader) -> AsyncGenerator[None]:
     async def answer() -> None:
         while not done.is_set():
             async with leader.stores.begin() as tx:
-                question = await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW)
+                question = await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW, lease=timedelta(seconds=9))
                 if isinstance(question, Analyze):
                     columns = [Column(name=name, type=ColumnType.parse("bigint")) for name in question.names]
                     await tx.requests.answer(Analyzed(id=question.id, columns=tuple(columns)))

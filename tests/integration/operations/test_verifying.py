@@ -3,17 +3,21 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 import pytest
 
 from service.domain.barrier import Commit, Publish
+from service.domain.errors import Unavailable
+from service.operations.barriers import worker_calls
 from service.operations.verify.worker_rpc import verify
+from service.ports.requests import REQUEST_TRIES_MAX
 from service.ports.signals import Topic
-from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId
+from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, WorkerId
 from service.protocol.request import Verified, Verify
-from tests.support.http import UnheardSignals
+from tests.support.http import StillClock, UnheardSignals
 from tests.support.leading import Leader, leading
-from tests.support.meta_store import NOW, WORKER, at, report, scan_of
+from tests.support.meta_store import NOW, WORKER, at, registration, report, scan_of
 
 pytestmark = pytest.mark.postgres
 
@@ -28,7 +32,7 @@ class Answering(UnheardSignals):
     async def wait(self, timeout_seconds: float, *, topic: Topic = None, since: int | None = None) -> None:
         del timeout_seconds, topic, since
         async with self.leader.stores.begin() as tx:
-            question = await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW)
+            question = await tx.requests.claim(DATABASE_GRAPH, WORKER, now=NOW, lease=timedelta(seconds=9))
             assert isinstance(question, Verify)
             self.asked.append(question)
             counted = {"rows": 1, "expected_rows": 1, "digest": "0", "expected_digest": "0"}
@@ -62,3 +66,31 @@ async def test_positions_belong_to_what_is_committed_and_not_to_what_is_publishe
     (question,) = worker.asked
     assert (question.epoch, question.relation_epoch) == (barrier.curr, barrier.curr)
     assert [position.key for position in question.scans[0].positions or ()] == [("7",)]
+
+
+@dataclass
+class Vanishing(Answering):
+    """Workers that take the question and go silent, one after the other."""
+
+    taken: int = 0
+
+    async def wait(self, timeout_seconds: float, *, topic: Topic = None, since: int | None = None) -> None:
+        del timeout_seconds, topic, since
+        clock = self.leader.world.clock
+        assert isinstance(clock, StillClock)
+        clock.wall += self.leader.world.worker_lease
+        clock.seconds += self.leader.world.worker_lease.total_seconds()
+        worker = WorkerId(f"{WORKER}-{self.taken}")
+        async with self.leader.stores.begin() as tx:
+            await tx.workers.register(registration(worker), now=clock.wall)
+        self.taken += await worker_calls.next_request(self.leader.world, worker, DATABASE_GRAPH) is not None
+
+
+async def test_a_verification_with_which_workers_go_silent_is_answered(leader: Leader) -> None:
+    """I13: one was waited for until 30 minutes were over, and two of them ended all verifications of a service."""
+    (job,), _ = await leader.add_views(1, named="m")
+    await leader.barrier()
+    workers = Vanishing(leader)
+    with pytest.raises(Unavailable, match="went silent"):
+        await verify(replace(leader.world, signals=workers, pins=workers), job)
+    assert workers.taken == REQUEST_TRIES_MAX

@@ -1,0 +1,26 @@
+"""How many workers took a question, and after how long another one shares it (expand).
+
+A service of the previous release hands out only what is new or was a given-up worker's, and counts no try.
+
+Revision ID: 0020
+Revises: 0019
+"""
+
+from alembic import op
+
+revision = "0020"
+down_revision = "0019"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.execute("""
+        alter table tidefill.request
+            add column tries smallint not null default 0,
+            add column hold interval
+    """)
+
+
+def downgrade() -> None:
+    op.execute("alter table tidefill.request drop column tries, drop column hold")
