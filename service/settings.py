@@ -61,8 +61,8 @@ class Settings(BaseSettings):
     dml_waiting_bytes_max: int = Field(default=256 << 20, gt=0)
     """How many bytes of statements may wait."""
     body_size_max: int = Field(default=1 << 20, gt=0)
-    """The largest JSON body of a statement in bytes; other calls take at most 131,072. Bulk loads are streamed and have
-    no such limit.
+    """The largest JSON body of a statement in bytes. Other calls take at most 131,072, as does a statement besides its
+    text. Bulk loads are streamed and have no such limit.
     """
     connections_max: int = Field(default=2_000, gt=0)
     """How many connections there may be; the one that is idle for longest makes room for the next."""

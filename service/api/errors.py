@@ -35,6 +35,8 @@ from service.domain.errors import (
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_SECONDS: Final = 1
 """One barrier interval. A recovery rarely takes less, so a client gains nothing by retrying earlier."""
+_FAULTS_MAX: Final = 20
+"""How many faults of a request are named."""
 
 
 class Problem(BaseModel):
@@ -48,7 +50,9 @@ class Problem(BaseModel):
     detail: str
     position: int | None = Field(default=None, description="1-based character offset into the statement")
     pointer: str | None = Field(default=None, description="JSON pointer into the body, or a parameter's name")
-    errors: list[dict[str, str]] | None = Field(default=None, description="Every fault of a request that is not valid")
+    errors: list[dict[str, str]] | None = Field(
+        default=None, description=f"The faults of a request that is not valid, {_FAULTS_MAX} at most"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +144,7 @@ async def _domain(_request: Request, error: Exception) -> JSONResponse:
 
 async def _validation(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError), error
-    faults: Sequence[Mapping[str, Any]] = error.errors()
+    faults: Sequence[Mapping[str, Any]] = error.errors()[:_FAULTS_MAX]
     first = faults[0]
     if first["type"] == "json_invalid":
         return answer(MALFORMED, f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}")

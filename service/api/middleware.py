@@ -11,7 +11,6 @@ no Postgres text can hold is therefore refused before anything happens. Bulk loa
 
 import asyncio
 import hmac
-import json
 import re
 from collections.abc import Awaitable, Callable, Collection
 from types import MappingProxyType
@@ -36,6 +35,7 @@ from service.api.errors import (
     Kind,
     answer,
 )
+from service.api.json_body import SMALL, UnreadableError, read_once
 from service.api.origins import Head, Refusal, judge
 from service.telemetry.log import logger
 
@@ -45,8 +45,6 @@ BODY_SECONDS: Final = 60
 """A megabyte at 17 kB/s. The body is kept in memory until it is complete."""
 BODILESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """No route reads the bodies of these calls, some of which need no token."""
-CONTROL_BODY_MAX: Final = 128 << 10
-"""The largest JSON body in bytes of a call that is no statement."""
 WORKER_BODY_MAX: Final = 64 << 20
 """A worker's answer holds the changed positions of every vnode of every scan. Workers are trusted more than clients."""
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
@@ -215,8 +213,7 @@ class Bodies:
 def _size_max(path: str, statement_max: int) -> int:
     if path.startswith("/internal/"):
         return WORKER_BODY_MAX
-    # A body of many small members costs much more time than a text of its size, and is parsed on the event loop.
-    return statement_max if path == "/v1/sql" else min(statement_max, CONTROL_BODY_MAX)
+    return statement_max if path == "/v1/sql" else min(statement_max, SMALL)
 
 
 def _too_large(size_max: int) -> JSONResponse:
@@ -237,7 +234,9 @@ def _refused(scope: Scope, body: bytes) -> JSONResponse | None:
     if scope["path"].startswith("/internal/"):
         return None  # It may be large, and its route parses it in one step.
     try:
-        json.loads(body.decode())
+        read_once(scope, body)
+    except UnreadableError as error:
+        return answer(TOO_LARGE, str(error))
     except (ValueError, RecursionError) as error:
         return answer(MALFORMED, f"the body is not JSON: {error}")
     return None

@@ -4,6 +4,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, TypeAdapter, model_validator
 
+from service.protocol.first_fault import first_fault
 from service.protocol.ids import BIGINT_MAX, FragmentId, JobId
 from service.protocol.plan import ActorPlan, JobPlan
 
@@ -12,6 +13,7 @@ RATE_LIMIT_MAX: Final = 2_147_483_647
 _ID: Final = Field(ge=0, le=BIGINT_MAX)
 RateLimit = Annotated[int, Field(ge=0, le=RATE_LIMIT_MAX, strict=True)]
 """Rows per second and actor; 0 pauses."""
+_Limits = dict[Annotated[FragmentId, _ID], RateLimit | None]
 
 
 class _Mutation(BaseModel):
@@ -37,7 +39,7 @@ class Throttle(_Mutation):
     """
 
     type: Literal["throttle"] = "throttle"
-    fragments: dict[Annotated[FragmentId, _ID], RateLimit | None]
+    fragments: Annotated[_Limits, first_fault(TypeAdapter(_Limits))]
     auto: Annotated[tuple[Annotated[FragmentId, _ID], ...], FailFast()] = ()
 
     @model_validator(mode="after")

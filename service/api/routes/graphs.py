@@ -8,13 +8,14 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from service.api.calling import Calling, Here, Limit
+from service.api.json_body import ParsedRoute
 from service.operations.commands import mutations
 from service.operations.status import history
 from service.operations.status.models import BarrierPage, GraphDetail
 from service.ports.records import WorkerRecord
 from service.protocol.ids import BIGINT_MAX, Epoch, EpochField
 
-router = APIRouter(prefix="/v1", tags=["graphs"])
+router = APIRouter(prefix="/v1", tags=["graphs"], route_class=ParsedRoute)
 
 
 @dataclass(frozen=True, slots=True)

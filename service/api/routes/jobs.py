@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from service.api.calling import Calling, Cursor, FragmentPath, Here, JobName, Leaving, Limit
+from service.api.json_body import ParsedRoute
 from service.api.routes.mutations import Acknowledged, Wait, acknowledged
 from service.domain.errors import Conflict, Invalid
 from service.domain.job import CREATING, JobState
@@ -21,7 +22,7 @@ from service.protocol.ids import BIGINT_MAX, JobId
 from service.protocol.mutation import RateLimit, StartFragmentBackfill
 from service.protocol.request import Engine, Verified
 
-router = APIRouter(prefix="/v1", tags=["jobs"])
+router = APIRouter(prefix="/v1", tags=["jobs"], route_class=ParsedRoute)
 
 WAIT_MAX_SECONDS = 7200
 """RisingWave's limit of WAIT: two hours."""

@@ -8,6 +8,7 @@ from fastapi.openapi.models import Example
 from pydantic import BaseModel, Field
 
 from service.api.calling import Calling, Here
+from service.api.json_body import ParsedRoute
 from service.operations.commands import mutations
 from service.operations.status import history
 from service.operations.status.models import CommandView
@@ -15,7 +16,7 @@ from service.operations.world import World
 from service.protocol.ids import BIGINT_MAX, CommandId, EpochField
 from service.protocol.mutation import Pause, Resume, StartFragmentBackfill, Stop, Throttle
 
-router = APIRouter(prefix="/v1", tags=["mutations"])
+router = APIRouter(prefix="/v1", tags=["mutations"], route_class=ParsedRoute)
 
 Wait = Annotated[
     Literal["applied", "queued"],

@@ -4,16 +4,19 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body
-from pydantic import Field, Strict
+from pydantic import Field, Strict, TypeAdapter
 
 from service.api.calling import Calling, Here
+from service.api.json_body import ParsedRoute
 from service.domain.parameters import SystemParameters
 from service.domain.probes import LENGTH_MAX
 from service.operations import parameters
+from service.protocol.first_fault import first_fault
 
-router = APIRouter(prefix="/v1", tags=["parameters"])
+router = APIRouter(prefix="/v1", tags=["parameters"], route_class=ParsedRoute)
 
 Value = Annotated[int, Strict()] | Annotated[bool, Strict()] | Annotated[str, Field(max_length=LENGTH_MAX)]
+_Values = dict[str, Value]
 
 
 @router.get("/system-parameters")
@@ -24,7 +27,10 @@ async def show_system_parameters(world: Here) -> SystemParameters:
 
 @router.patch("/system-parameters", response_model=SystemParameters)
 async def alter_system_parameters(
-    values: Annotated[dict[str, Value], Body(min_length=1, examples=[{"barrier_interval_ms": 500}])], call: Calling
+    values: Annotated[
+        _Values, first_fault(TypeAdapter(_Values)), Body(min_length=1, examples=[{"barrier_interval_ms": 500}])
+    ],
+    call: Calling,
 ) -> Mapping[str, Any]:
     """Set some parameters: all of them, or none. The text `default` sets the built-in value."""
 

@@ -5,16 +5,18 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, Strict
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, Strict, TypeAdapter
 from starlette.convertors import StringConvertor, register_url_convertor
 
 from service.api.calling import Calling, Here
+from service.api.json_body import ParsedRoute
 from service.domain.errors import Invalid
 from service.domain.source import PASSWORD
 from service.operations.jobs import lifecycle
 from service.operations.sources import checks, registry, secrets, shown
 from service.operations.sources.checks import CheckItem
 from service.operations.sources.shown import CleanupView, SourceView
+from service.protocol.first_fault import first_fault
 from service.protocol.ids import BIGINT_MAX
 from service.protocol.relation import RelationKind
 from service.sql.statements.sources import CreateSource, source_statement
@@ -27,7 +29,7 @@ class _SourceConvertor(StringConvertor):
 
 
 register_url_convertor("source", _SourceConvertor())
-router = APIRouter(prefix="/v1", tags=["sources"])
+router = APIRouter(prefix="/v1", tags=["sources"], route_class=ParsedRoute)
 
 _TABLES_MAX = 200
 Name = Annotated[str, Path(min_length=1, max_length=200)]
@@ -36,6 +38,7 @@ OptionName = Annotated[str, Field(max_length=200)]
 OptionValue = (
     Annotated[int, Strict()] | Annotated[bool, Strict()] | Annotated[str, Field(min_length=1, max_length=1000)]
 )
+_Options = dict[OptionName, OptionValue]
 
 
 class Reached(BaseModel):
@@ -43,7 +46,7 @@ class Reached(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    options: dict[OptionName, OptionValue] = Field(
+    options: Annotated[_Options, first_fault(TypeAdapter(_Options))] = Field(
         max_length=50, examples=[{"connector": "postgres-cdc", "hostname": "db", "database.name": "shop"}]
     )
     password: SecretStr | None = None

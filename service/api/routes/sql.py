@@ -5,20 +5,22 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Body, Response
 from fastapi.openapi.models import Example
-from pydantic import BaseModel, ConfigDict, Field, Strict
+from pydantic import BaseModel, ConfigDict, Field, Strict, TypeAdapter
 
 from service.api.calling import Calling
 from service.api.encoding import encoded
+from service.api.json_body import ParsedRoute
 from service.operations.statements import dispatch
 from service.ports.records import Claim
+from service.protocol.first_fault import first_fault
 from service.protocol.ids import JobId
 
-router = APIRouter(prefix="/v1", tags=["sql"])
+router = APIRouter(prefix="/v1", tags=["sql"], route_class=ParsedRoute)
 
 _SESSION_MAX = 100
 Name = Annotated[str, Field(max_length=200)]
 Value = Annotated[int, Strict()] | Annotated[bool, Strict()] | Annotated[str, Field(max_length=1000)]
-
+_Session = dict[Name, Value]
 
 _EXAMPLES: Final[dict[str, Example]] = {
     "select": {"summary": "Read", "value": {"sql": "SELECT id, note FROM orders LIMIT 10"}},
@@ -39,7 +41,9 @@ class SqlBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     sql: str = Field(min_length=1, examples=["SELECT 1"])
-    session: dict[Name, Value] = Field(default_factory=dict, max_length=_SESSION_MAX)
+    session: Annotated[_Session, first_fault(TypeAdapter(_Session))] = Field(
+        default_factory=dict[Name, Value], max_length=_SESSION_MAX
+    )
 
 
 class ResultColumn(BaseModel):

@@ -27,7 +27,9 @@ from service.protocol.relation import Relation, RelationKind
 
 _READ_BYTES: Final = 1 << 18
 _NAMED_MAX: Final = 20
-"""How many columns a refusal names: a header may have half a million."""
+"""How many columns a refusal names."""
+COLUMNS_MAX: Final = 1_600
+"""Postgres's own limit. A header or an Arrow schema may have a hundred thousand, and is matched on the event loop."""
 
 
 class Form(StrEnum):
@@ -159,6 +161,8 @@ def chosen(relation: Relation, names: Sequence[str] | None) -> tuple[Column, ...
 
 def matched(wanted: Sequence[Column], given: Sequence[str]) -> tuple[Column, ...]:
     """Return the wanted columns in the order in which they are given. Raises Invalid naming what does not match."""
+    if len(given) > COLUMNS_MAX:
+        raise Invalid(f"the rows have {len(given)} columns; a table has at most {COLUMNS_MAX}", pointer="columns")
     by_name = {column.name: column for column in wanted}
     _refuse("given twice", (name for name, count in Counter(given).items() if count > 1))
     _refuse("unknown", (name for name in given if name not in by_name))

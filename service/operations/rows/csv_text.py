@@ -10,8 +10,8 @@ from typing import Final
 
 from service.domain.errors import Invalid
 
-HEADER_BYTES_MAX: Final = 1 << 20
-"""A header with Postgres's 1,600 columns of 63 bytes is a tenth of it."""
+HEADER_BYTES_MAX: Final = 128 << 10
+"""A header with Postgres's 1,600 columns of 63 bytes has 102,400. It is read on the event loop."""
 ROW_BYTES_MAX: Final = 16 << 20
 """Postgres takes some times as much memory as a row has bytes, and a quote that nobody closes makes a row of all that
 follows.
@@ -24,7 +24,8 @@ async def opened(chunks: AsyncIterator[bytes]) -> tuple[list[str], AsyncIterator
     head = bytearray()
     end, quoted = -1, False
     async for chunk in chunks:
-        end, quoted = _line_end(chunk, quoted=quoted)
+        left = HEADER_BYTES_MAX + 1 - len(head)
+        end, quoted = _line_end(chunk[:left], quoted=quoted)
         end = end if end < 0 else len(head) + end
         head += chunk
         if end >= 0:

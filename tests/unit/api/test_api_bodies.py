@@ -141,3 +141,33 @@ async def test_a_body_of_many_faults_is_answered_with_few(mutation: bytes) -> No
         assert len(response.content) < 4_096
         refused(response, 422, "invalid")
         refused(await http.post("/v1/mutations", content=mutation + b" " * 100_000, headers=JSON), 413, "too-large")
+
+
+MANY = b",".join(b'"a%d": null' % n for n in range(5_000))
+SOME = b",".join(MANY.split(b",", 90)[:90])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "pointer"),
+    [
+        ("POST", "/v1/mutations", b'{"type": "throttle", "fragments": {%s}}' % MANY, "/fragments/a0"),
+        ("POST", "/v1/sql", b'{"sql": "select 1", "session": {%s}}' % MANY, "/session/a0"),
+        ("POST", "/v1/sources", b'{"name": "s", "options": {%s}}' % MANY, "/options/a0"),
+        ("PATCH", "/v1/system-parameters", b"{%s}" % SOME, "/a0"),
+    ],
+)
+async def test_an_object_of_many_faults_is_answered_with_the_first(
+    method: str, path: str, body: bytes, pointer: str
+) -> None:
+    """I13: a session of a megabyte took more than two seconds of the event loop, and an answer of 16 MB."""
+    async with doors(unreached()) as http:
+        response = await http.request(method, path, content=body, headers=JSON)
+    refused(response, 422, "invalid")
+    assert {fault["pointer"] for fault in response.json()["errors"]} == {pointer}
+
+
+async def test_a_body_of_many_strange_members_is_answered_with_twenty() -> None:
+    async with doors(unreached()) as http:
+        response = await http.post("/v1/sql", content=b'{"sql": "x", %s}' % SOME, headers=JSON)
+    refused(response, 422, "invalid")
+    assert len(response.json()["errors"]) == 20
