@@ -329,6 +329,7 @@ def _uvicorn(settings: Settings, wired: _Wired, ready: Readiness, worker_token: 
         allowed_origins=allowed_origins(settings.allowed_origins),
         read_login=wired.read_login,
         calls_max=settings.calls_max,
+        uploads_max=settings.uploads_max,
         streams_max=settings.streams_max,
     )
 

@@ -74,6 +74,11 @@ class Settings(BaseSettings):
     """How many streams of events there may be."""
     calls_max: int = Field(default=1_000, gt=0)
     """How many calls of users may be in progress, those that wait for a statement too."""
+    uploads_max: int = Field(default=500, gt=0)
+    """How many calls of users may be sending their bodies, never more than half of TIDEFILL_CALLS_MAX. When another one
+    comes, the slowest of those that were waited for longer than a second is answered 408. A JSON body has 60 s, those
+    of bulk loads have the limits below.
+    """
     result_bytes_max: int = Field(default=64 << 20, gt=0)
     """The largest result of a query in bytes: the texts of its values and 24 for each value."""
     queries_max: int = Field(default=8, gt=0, le=100)

@@ -37,6 +37,7 @@ from service.api.errors import (
 )
 from service.api.json_body import SMALL, UnreadableError, read_once
 from service.api.origins import Head, Refusal, judge
+from service.domain.errors import TimedOut
 from service.telemetry.log import logger
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/docs", "/openapi.json"})
@@ -180,6 +181,8 @@ class Bodies:
             try:
                 async with asyncio.timeout(BODY_SECONDS):
                     body = await self._read(scope, receive)
+            except TimedOut as error:
+                body = answer(TOO_SLOW, error.message, headers={"Connection": "close"})
             except TimeoutError:
                 body = answer(TOO_SLOW, f"a JSON body arrives within {BODY_SECONDS} s", headers={"Connection": "close"})
             if body is None:

@@ -31,4 +31,5 @@ class ApiSettings:
     allowed_origins: tuple[str, ...] = ()
     read_login: ReadLogin | None = None
     calls_max: int = 1_000
+    uploads_max: int = 500
     streams_max: int = 100

@@ -1,6 +1,8 @@
-"""Bound uploads of rows: how slowly a body may arrive, and how much of the bodies is kept in files (I13)."""
+"""Bound uploads: how slowly a body may arrive, which one gives way, and how much is kept in files (I13)."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from service.domain.errors import Invalid, Unavailable
 
@@ -24,6 +26,31 @@ class Patience:
     def came(self, size: int, *, after: float) -> None:
         """Record that `size` bytes arrived after `after` seconds of waiting."""
         self.seconds = min(self.seconds_max, self.seconds - after + size / self.rate_min)
+
+
+GRACE_SECONDS: Final = 1.0
+"""A body that was waited for no longer gives way to nobody: many calls may come at once."""
+
+
+@dataclass(slots=True, eq=False)
+class Arrival:
+    """How much of a body has come, and for how many seconds it was waited for. The time in which the service does not
+    read does not count.
+    """
+
+    size: int = 0
+    seconds: float = 0.0
+    waiting_since: float | None = None
+
+    def waited(self, now: float) -> float:
+        """Return the seconds, with those of the present wait."""
+        return self.seconds + (0.0 if self.waiting_since is None else now - self.waiting_since)
+
+
+def slowest(arrivals: Iterable[Arrival], *, now: float) -> Arrival | None:
+    """Return the body that comes most slowly, None where each has only begun."""
+    known = [(one.size / waited, one) for one in arrivals if (waited := one.waited(now)) > GRACE_SECONDS]
+    return min(known, key=lambda pair: pair[0])[1] if known else None
 
 
 @dataclass(slots=True)

@@ -1,0 +1,82 @@
+"""Bound how many calls of users are sending their bodies (I13).
+
+Such a call holds one of the places of `service.api.crowd`, and its connection gives way to none, because it is in use.
+Bodies that trickle would keep all places for as long as a body may take. The slowest therefore gives way to the next.
+"""
+
+import asyncio
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api.middleware import BODILESS
+from service.domain.errors import TimedOut
+from service.domain.uploading import Arrival, slowest
+from service.ports.clock import Clock
+
+
+class Uploads:
+    """Ends the slowest body that arrives when there are `uploads_max` and another one begins."""
+
+    def __init__(self, app: ASGIApp, *, uploads_max: int, clock: Clock) -> None:
+        self.app, self.uploads_max, self.clock = app, uploads_max, clock
+        self.arriving: dict[Arrival, _Upload] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the request. Its `receive` raises TimedOut when its body gives way."""
+        if scope["type"] != "http" or scope["method"] in BODILESS or scope["path"].startswith("/internal/"):
+            await self.app(scope, receive, send)
+            return
+        if len(self.arriving) >= self.uploads_max:
+            slow = slowest(self.arriving, now=self.clock.monotonic())
+            if slow is not None:
+                self.arriving.pop(slow).end()
+        upload = _Upload(self, receive)
+        self.arriving[upload.arrival] = upload
+        try:
+            await self.app(scope, upload.receive, send)
+        finally:
+            self.arriving.pop(upload.arrival, None)
+
+
+class _Upload:
+    """One body on its way."""
+
+    def __init__(self, uploads: Uploads, receive: Receive) -> None:
+        self.uploads, self.inner = uploads, receive
+        self.arrival = Arrival()
+        self.complete = self.ended = False
+        self.wait: asyncio.Timeout | None = None
+
+    def end(self) -> None:
+        """Let the next or present wait for the body fail."""
+        self.ended = True
+        if self.wait is not None:
+            self.wait.reschedule(asyncio.get_running_loop().time())
+
+    async def receive(self) -> Message:
+        """Return the next message of the client. Raises TimedOut."""
+        if self.complete:
+            return await self.inner()  # It can only be that the client leaves.
+        if self.ended:
+            raise self._gave_way()
+        arrival, clock = self.arrival, self.uploads.clock
+        arrival.waiting_since = clock.monotonic()
+        try:
+            async with asyncio.timeout(None) as self.wait:
+                message = await self.inner()
+        except TimeoutError:
+            raise self._gave_way() from None
+        finally:
+            arrival.seconds, arrival.waiting_since, self.wait = arrival.waited(clock.monotonic()), None, None
+        arrival.size += len(message.get("body", b""))
+        if not message.get("more_body", False):
+            self.complete = True
+            self.uploads.arriving.pop(arrival, None)
+        return message
+
+    def _gave_way(self) -> TimedOut:
+        most = self.uploads.uploads_max
+        return TimedOut(
+            f"the body came more slowly than {most} others, as many as may arrive at once (TIDEFILL_UPLOADS_MAX):"
+            " send it faster, or again later"
+        )
