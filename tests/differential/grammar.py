@@ -18,12 +18,13 @@ CLASSES: Final = {
     "W": "sib",
     "E": "sibn",
     "F": "sibnrd",
+    "G": "sibrd",
     "O": "osibnrdxyDmtzu",
     "A": "osibnrdxyDmtzujvIX",
     "T": "Dtz",
     "P": "osibnxDtzujvmy",
 }
-"""Whole, exact and all numbers; what has an order; anything; instants; what can be printed."""
+"""Whole, exact and all numbers, and those that become doubles; what has an order; anything; instants; what can be printed."""
 
 _TEXTS: Final[Mapping[str, str]] = {
     "s": "<s> + <s> | <s> - <s> | <s> * <s> | <s> / <s> | <s> % <s> | - <s> | abs(<s>) | <s> & <s> | <s> # <s> | ~ <s>"
@@ -47,8 +48,9 @@ _TEXTS: Final[Mapping[str, str]] = {
     " | extract(epoch from <t>) | (<j> ->> 'k')::numeric(38,10) | '<'n>'::numeric(20,3) | <n> + '<'n>' | mod(<b>, <n>)",
     "r": "<r> + <r> | <r> - <r> | <r> * <r> | <r> / <r> | - <r> | abs(<r>) | <F>::real",
     "d": "<d> + <F> | <F> - <d> | <d> * <F> | <d> / <F> | - <d> | abs(<d>) | <F>::double precision | <r> + <E> | <r> * <E>"
-    " | sqrt(<F>) | sqrt(abs(<F>)) | cbrt(<F>) | exp(<F>) | ln(<F>) | log(<F>) | log10(<F>) | round(<d>) | ceil(<d>)"
-    " | floor(<d>) | trunc(<d>) | sign(<d>) | power(<F>, <#>) | <F> ^ <#> | pow(<F>, 0.5) | date_part('year', <T>)"
+    " | sqrt(<G>) | sqrt(abs(<G>)) | cbrt(<F>) | exp(<G>) | ln(<G>) | log(<G>) | log10(<G>) | round(<d>) | ceil(<d>)"
+    " | floor(<d>) | trunc(<d>) | sign(<d>) | power(<G>, <#>) | <G> ^ <#> | pow(<d>, 0.5) | date_part('year', <T>)"
+    " | ln(abs(<d>)) | power(abs(<d>), <d>) | sqrt(<n>) | exp(<n>) | ln(<n>) | log(<n>) | power(<n>, <#>) | <n> ^ <#>"
     " | date_part('second', <t>) | <x>::double precision | '<'d>'::double precision | date_part('epoch', <t>)",
     "x": "<x> @@@@ <x> | <x> @@@@ <P> | <P> @@@@ <x> | concat(<x>, <P>, <x>) | concat_ws('-', <x>, <P>, <x>) | upper(<x>)"
     " | lower(<x>) | substring(<x>, <#>) | substring(<x>, <#>, <#>) | substring(<x> from <#> for <#>) | substr(<x>, <i>)"

@@ -88,7 +88,7 @@ def _d9(patch: pytest.MonkeyPatch, _: SparkSession) -> None:
         start, place = node.args.get("start"), scope.tree.position(node)
         first = scope.bind(start) if start is not None else number("1", place)
         length = [scope.argument(node, "length")] if node.args.get("length") else []
-        return call("substring", [scope.argument(node), first, *length], place)
+        return call(scope.computed_by_store, "substring", [scope.argument(node), first, *length], place)
 
     binders: Any = scalar._BINDERS  # pyright: ignore[reportPrivateUsage]
     patch.setitem(binders, exp.Substring, position)

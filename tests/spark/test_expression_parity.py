@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import TimestampType
 
+from service.protocol.plan import Stateless
 from service.sql.expressions.functions import FUNCTIONS
 from service.sql.expressions.special import SPECIAL
 from service.sql.expressions.typed import literal
@@ -166,26 +167,36 @@ def run(connection: psycopg.Connection, text: str) -> list[tuple[Any, ...]]:
     return connection.execute(text.encode()).fetchall()
 
 
-def in_spark(session: SparkSession, texts: list[str], condition: str = "true") -> list[tuple[Any, ...]]:
+def in_spark(session: SparkSession, url: str, texts: list[str], condition: str = "true") -> list[tuple[Any, ...]]:
     relation = table_relation(_table())
     columns = ", ".join(f"{text} as c{place}" for place, text in enumerate(texts))
     statement = parse(f"create materialized view m as select {columns} from t")
     assert isinstance(statement, CreateMaterializedView)
     bound = bind_view(statement, {"t": relation})
+    query = bound.scans[0].query
+    computed = by_store(url, query)
     rows: list[str] = []
     for row in ROWS:
         values = [_spark_value(text, column.type) for text, column in zip(row, relation.columns, strict=True)]
-        rows.append(f"({', '.join(values)})")
-    names = ", ".join(f"`{column.name}`" for column in relation.columns)
+        rows.append(f"({', '.join([*values, *computed[str(row[0])]])})")
+    names = ", ".join(f"`{column.name}`" for column in query.reading(relation).columns)
     frame = session.sql(f"select * from values {', '.join(rows)} as t({names}) where {condition} order by id")
-    frame = frame.selectExpr(
-        *(f"{text} as c{place}" for place, text in enumerate(bound.scans[0].query.projection[: len(texts)]))
-    )
+    frame = frame.selectExpr(*(f"{text} as c{place}" for place, text in enumerate(query.projection[: len(texts)])))
     shown = [
         f"unix_micros({field.name}) as {field.name}" if isinstance(field.dataType, TimestampType) else field.name
         for field in frame.schema.fields
     ]
     return [tuple(row) for row in frame.selectExpr(*shown).collect()]
+
+
+def by_store(url: str, query: Stateless) -> dict[str, list[str]]:
+    """Return what the store computes for each row, in Spark SQL."""
+    columns = ", ".join(["id", *(one.expression for one in query.computed)])
+    with psycopg.connect(url) as connection:
+        return {
+            str(key): [f"cast({'NULL' if value is None else repr(str(value))} as double)" for value in values]
+            for key, *values in run(connection, f"select {columns} from t")
+        }
 
 
 def _spark_value(text: str | None, kind: Any) -> str:
@@ -205,7 +216,7 @@ def same(postgres: Any, spark: Any) -> bool:
     match postgres:
         case float():
             value = float(spark) if spark is not None else math.inf
-            return math.isnan(value) if math.isnan(postgres) else math.isclose(postgres, value, rel_tol=1e-14)
+            return math.isnan(value) if math.isnan(postgres) else postgres == value
         case Decimal():
             return spark is not None and Decimal(spark) == postgres
         case _ if hasattr(postgres, "tzinfo") and postgres.tzinfo is not None:
@@ -228,7 +239,7 @@ def test_an_expression_gives_the_same_in_postgres_and_in_spark(database_url: str
     differing = [
         f"{text}: row {row + 1}: Postgres {expected!r}, Spark {found!r}"
         for row, (left, right) in enumerate(
-            zip(in_postgres(database_url, texts), in_spark(spark, texts), strict=True),
+            zip(in_postgres(database_url, texts), in_spark(spark, database_url, texts), strict=True),
         )
         for text, expected, found in zip(texts, left, right, strict=True)
         if not same(expected, found)
@@ -260,7 +271,7 @@ def test_a_condition_that_is_pushed_down_keeps_the_same_rows(database_url: str, 
         there = run(connection, f"select {', '.join(wholes)} from t order by id")
     differing = [
         (text, row)
-        for row, (left, right) in enumerate(zip(there, in_spark(spark, list(PUSHED)), strict=True))
+        for row, (left, right) in enumerate(zip(there, in_spark(spark, database_url, list(PUSHED)), strict=True))
         for text, expected, found in zip(PUSHED, left, right, strict=True)
         if expected is not found
     ]
@@ -276,6 +287,9 @@ REFUSED = (
     "log(d - d)",
     "power(d - d, -1)",
     "power(-2.0::double precision, 0.5)",
+    "0 ^ (s - 8)",
+    "exp(s * 1000)",
+    "power(s, -9000)",
     "(s * 10000)::smallint",
     "s * 30000::smallint",
     "i * 2000000000",
@@ -298,7 +312,7 @@ def test_an_expression_that_fails_in_postgres_fails_in_spark(database_url: str, 
             with pytest.raises(psycopg.DataError):
                 run(connection, f"select {text} from t where id = 2")
             try:
-                in_spark(spark, [text], "id = 2")
+                in_spark(spark, database_url, [text], "id = 2")
             except (PySparkException, Py4JError):
                 continue
             kept.append(text)

@@ -4,11 +4,11 @@ The worker's own process reads and writes; one transaction holds an epoch's rows
 at its key. Next: `workers.connectors.port`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from service.protocol.ids import JobId
+from service.protocol.ids import JobId, RelationId
 from service.protocol.plan import FragmentPlan, JobPlan, PositionState, SplitScanPlan, VnodePosition
 from service.protocol.relation import Relation
 from service.protocol.vnodes import vnodes_of
@@ -66,6 +66,16 @@ class SplitScan(HistoryScan):
     def place(self) -> Place:
         """The place of its table among what is written before it is read."""
         return Phase.SOURCE, self.target.id, self.state.id
+
+    @property
+    def reads(self) -> Collection[RelationId]:
+        """Nothing of the graph."""
+        return ()
+
+    def is_brief(self, epoch: RunningEpoch) -> bool:
+        """Return False: it runs before all that read its table."""
+        del epoch
+        return False
 
     def replan(self) -> None:
         """Do nothing: no plan depends on the actors."""

@@ -1,6 +1,7 @@
 """Print the operators of a view's expressions in Spark SQL, for the operands that Postgres accepts."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -8,6 +9,7 @@ from sqlglot import exp
 
 from service.domain.errors import Invalid
 from service.protocol.columns import NUMERIC_PRECISION_MAX, ColumnType, TypeName
+from service.sql.expressions import stored
 from service.sql.expressions.casts import cast
 from service.sql.expressions.comparing import compared
 from service.sql.expressions.special import require_ordered
@@ -50,7 +52,7 @@ _BITWISE: Final[Mapping[Node, str]] = {exp.BitwiseAnd: "&", exp.BitwiseOr: "|", 
 _LOGIC: Final[Mapping[Node, str]] = {exp.And: "and", exp.Or: "or"}
 _FLOATS: Final = (TypeName.REAL, TypeName.DOUBLE)
 
-BINARY: Final = (*_ARITHMETIC, *_COMPARISON, *_BITWISE, *_LOGIC, exp.DPipe, exp.Pow)
+BINARY: Final = (*_ARITHMETIC, *_COMPARISON, *_BITWISE, *_LOGIC, exp.DPipe)
 UNARY: Final = (exp.Neg, exp.Not, exp.BitwiseNot)
 
 
@@ -65,8 +67,6 @@ def binary(node: Node, left: Typed, right: Typed, position: int) -> Typed:
         return _bitwise(_BITWISE[node], left, right)
     if node is exp.DPipe:
         return _concatenated(left, right)
-    if node is exp.Pow:
-        return _power(left, right)
     return _arithmetic(_ARITHMETIC[node], left, right)
 
 
@@ -93,8 +93,9 @@ def unary(node: Node, value: Typed, position: int) -> Typed:
         raise Invalid(f"operator does not exist: {sign} {value.shown}", position=position)
     literal = value.sql.strip("()")
     if node is exp.Neg and (found := _LEAST.get(literal) or _NEGATED_LEAST.get(literal)):
-        return Typed(*found, position)
-    return Typed(f"({sign}{value.sql})", value.type, position)
+        return Typed(*found, position, store=stored.negated(value.store, value.type))
+    store = stored.negated(value.store, value.type) if node is exp.Neg else None
+    return Typed(f"({sign}{value.sql})", value.type, position, store=store)
 
 
 def truth(value: Typed, what: str) -> str:
@@ -141,9 +142,15 @@ def _arithmetic(sign: str, left: Typed, right: Typed) -> Typed:
     if left.name in INSTANTS or right.name in INSTANTS:
         return _moved(sign, left, right)
     kind = _number_kind(sign, left, right)
-    if kind.name is TypeName.NUMERIC:
-        return _exact(sign, coerced(left, kind), coerced(right, kind))
-    one, other = coerced(left, kind).sql, coerced(right, kind).sql
+    left, right = coerced(left, kind), coerced(right, kind)
+    store = stored.arithmetic(sign, left.store, right.store, kind)
+    value = _exact(sign, left, right) if kind.name is TypeName.NUMERIC else _rounded(sign, left, right, kind)
+    return replace(value, store=store)
+
+
+def _rounded(sign: str, left: Typed, right: Typed, kind: ColumnType) -> Typed:
+    """Return an operation on integers or floats."""
+    one, other = left.sql, right.sql
     if sign == "/" and kind.name in INTEGERS:
         # Postgres truncates. Spark's `/` returns a fraction and its `div` a bigint.
         return Typed(f"cast(({one} div {other}) as {kind.spark})", kind, left.position)
@@ -248,11 +255,11 @@ def _concatenated(left: Typed, right: Typed) -> Typed:
     return Typed(f"concat({one}, {other})", TEXT, left.position)
 
 
-def _power(left: Typed, right: Typed) -> Typed:
+def require_powers(left: Typed, right: Typed) -> None:
+    """Raise Invalid, in Postgres's words, unless `left ^ right` is one of numbers."""
     known = [value for value in (left, right) if value.type is not None]
     if not known or any(value.name not in NUMBERS for value in known):
         raise _no_operator("^", left, right)
-    return Typed(f"power({coerced(left, DOUBLE).sql}, {coerced(right, DOUBLE).sql})", DOUBLE, left.position)
 
 
 def _escaped(value: Typed, escape: str) -> str:

@@ -20,7 +20,7 @@ from service.sql.expressions.casts import cast
 from service.sql.expressions.comparing import compared, listed
 from service.sql.expressions.functions import AGGREGATES, FUNCTIONS, call
 from service.sql.expressions.intervals import parse_span
-from service.sql.expressions.special import SPECIAL, extract
+from service.sql.expressions.special import SPECIAL, array_of, extract, subscript
 from service.sql.expressions.typed import (
     BOOLEAN,
     INTEGER,
@@ -71,7 +71,9 @@ class Scope:
             found = self.derived.get(name)
             return None if found is None else replace(found, position=place)
         column = next((column for column in self.relation.visible if column.name == name), None)
-        return None if column is None else Typed(quoted_name(name, place), column.type, place, column=column)
+        if column is None:
+            return None
+        return Typed(quoted_name(name, place), column.type, place, column=column, store=quoted(name))
 
     def bind(self, node: exp.Expr) -> Typed:
         """Return the Spark SQL of an expression. Raises Invalid and NotFound."""
@@ -160,6 +162,13 @@ def _binary(scope: Scope, node: exp.Expr) -> Typed:
         return _any(scope, node, right)
     place = scope.tree.position(node)
     return operators.binary(type(node), scope.argument(node), scope.argument(node, "expression"), place)
+
+
+def _power(scope: Scope, node: exp.Expr) -> Typed:
+    scope.reads(node, "this", "expression")
+    given = [scope.argument(node), scope.argument(node, "expression")]
+    operators.require_powers(*given)
+    return call(scope.computed_by_store, "power", given, scope.tree.position(node))
 
 
 def _any(scope: Scope, node: exp.Expr, right: exp.Any) -> Typed:
@@ -269,7 +278,7 @@ def _function(scope: Scope, node: exp.Expr) -> Typed:
         kind = "aggregate function" if name in AGGREGATES else "function"
         raise Invalid(f"{kind} {name} is not supported in a view", position=place)
     bound = [scope.bind(argument) for argument in arguments]
-    return special(name, bound, place) if special else call(name, bound, place)
+    return special(name, bound, place) if special else call(scope.computed_by_store, name, bound, place)
 
 
 def _extract(scope: Scope, node: exp.Expr) -> Typed:
@@ -287,33 +296,28 @@ def _substring(scope: Scope, node: exp.Expr) -> Typed:
             "substring(.., a pattern) is a regular expression in Postgres, which a view has not: give a number",
             position=first.position,
         )
-    return call("substring", [scope.argument(node), first, *length], scope.tree.position(node))
+    return call(scope.computed_by_store, "substring", [scope.argument(node), first, *length], scope.tree.position(node))
 
 
 def _trim(scope: Scope, node: exp.Expr) -> Typed:
     scope.reads(node, "this", "expression", "position")
     name = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(node.args.get("position") or ""), "btrim")
     characters = [scope.argument(node, "expression")] if node.args.get("expression") else []
-    return call(name, [scope.argument(node), *characters], scope.tree.position(node))
+    return call(scope.computed_by_store, name, [scope.argument(node), *characters], scope.tree.position(node))
 
 
 def _position(scope: Scope, node: exp.Expr) -> Typed:
     scope.reads(node, "this", "substr")
-    return call("strpos", [scope.argument(node), scope.argument(node, "substr")], scope.tree.position(node))
+    given = [scope.argument(node), scope.argument(node, "substr")]
+    return call(scope.computed_by_store, "strpos", given, scope.tree.position(node))
 
 
 def _subscript(scope: Scope, node: exp.Expr) -> Typed:
     scope.reads(node, "this", "expressions")
     array = scope.argument(node)
-    if array.type is None or not array.type.array or len(node.expressions) != 1:
+    if len(node.expressions) != 1:
         raise Invalid(f"cannot subscript type {array.shown}", position=array.position)
-    index = coerced(scope.bind(node.expressions[0]), INTEGER)
-    # Like Postgres, Spark's `get` returns NULL beyond either end, but it counts from 0. `greatest` keeps the index
-    # valid, because Spark evaluates a constant difference even in a branch that is not taken.
-    got = f"when {index.sql} > 0 then get({array.sql}, greatest({index.sql}, 1) - 1)"
-    # If the array is NULL, Postgres does not evaluate the subscript.
-    got = f"case when {array.sql} is null then null {got} end"
-    return Typed(f"({got})", array.type.element, array.position)
+    return subscript(array, scope.bind(node.expressions[0]), array.position)
 
 
 def _array(scope: Scope, node: exp.Expr) -> Typed:
@@ -321,12 +325,7 @@ def _array(scope: Scope, node: exp.Expr) -> Typed:
     place = scope.tree.position(node)
     if not node.expressions:
         raise Invalid("cannot determine type of empty array", position=place)
-    values = [scope.bind(item) for item in node.expressions]
-    kind = common(values, "ARRAY")
-    if kind.array:
-        raise Invalid("arrays have one dimension", position=place)
-    listed = ", ".join(coerced(value, kind).sql for value in values)
-    return Typed(f"array({listed})", ColumnType(kind.name, kind.precision, kind.scale, array=True), place)
+    return array_of([scope.bind(item) for item in node.expressions], place)
 
 
 def _json(scope: Scope, node: exp.Expr) -> Typed:
@@ -394,6 +393,7 @@ _BINDERS: Final[Mapping[type[exp.Expr], Callable[[Scope, exp.Expr], Typed]]] = {
     exp.Literal: _literal,
     exp.Null: _null,
     exp.Paren: _paren,
+    exp.Pow: _power,
     exp.StrPosition: _position,
     exp.Substring: _substring,
     exp.Trim: _trim,

@@ -6,6 +6,7 @@ from typing import Final
 
 from service.domain.errors import Invalid
 from service.protocol.columns import ColumnType, TypeName
+from service.sql.expressions import stored
 from service.sql.expressions.casts import cast
 from service.sql.expressions.comparing import compared
 from service.sql.expressions.typed import (
@@ -71,8 +72,9 @@ def _coalesce(name: str, arguments: Sequence[Typed], position: int) -> Typed:
     if len(arguments) == 1:
         # Spark's greatest and least need at least two arguments.
         arguments = [arguments[0], arguments[0]]
-    listed = ", ".join(coerced(value, kind).sql for value in arguments)
-    return Typed(f"{name}({listed})", kind, position)
+    given = [coerced(value, kind) for value in arguments]
+    store = stored.choice(name, [value.store for value in given], kind)
+    return Typed(f"{name}({', '.join(value.sql for value in given)})", kind, position, store=store)
 
 
 def _nullif(name: str, arguments: Sequence[Typed], position: int) -> Typed:
@@ -132,6 +134,27 @@ def _round(name: str, arguments: Sequence[Typed], position: int) -> Typed:
     # Rounding may carry into one more digit.
     kind = numeric(max(whole, -int(count)) + 1, min(scale, max(int(count), 0)))
     return Typed(f"round({exact.sql}, {count})", kind, position)
+
+
+def array_of(values: Sequence[Typed], position: int) -> Typed:
+    """Return ARRAY[values]. Raises Invalid."""
+    kind = common(values, "ARRAY")
+    if kind.array:
+        raise Invalid("arrays have one dimension", position=position)
+    listed = ", ".join(coerced(value, kind).sql for value in values)
+    return Typed(f"array({listed})", ColumnType(kind.name, kind.precision, kind.scale, array=True), position)
+
+
+def subscript(array: Typed, index: Typed, position: int) -> Typed:
+    """Return an element of an array, counted from 1. Raises Invalid."""
+    if array.type is None or not array.type.array:
+        raise Invalid(f"cannot subscript type {array.shown}", position=position)
+    at = coerced(index, INTEGER).sql
+    # Like Postgres, Spark's `get` returns NULL beyond either end, but it counts from 0. `greatest` keeps the index
+    # valid, because Spark evaluates a constant difference even in a branch that is not taken.
+    got = f"when {at} > 0 then get({array.sql}, greatest({at}, 1) - 1)"
+    # If the array is NULL, Postgres does not evaluate the subscript.
+    return Typed(f"(case when {array.sql} is null then null {got} end)", array.type.element, position)
 
 
 def _array_length(name: str, arguments: Sequence[Typed], position: int) -> Typed:

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from service.domain.errors import Invalid
 from service.protocol.columns import NUMERIC_PRECISION_MAX, Column, ColumnType, TypeName
+from service.sql.expressions import stored
 
 BOOLEAN: Final = ColumnType(TypeName.BOOLEAN)
 SMALLINT: Final = ColumnType(TypeName.SMALLINT)
@@ -54,7 +55,8 @@ class Span:
 class Typed:
     """An expression. If `type` is None, it is a literal without a type and `literal` is its text (None for NULL).
 
-    `column` is set for a column that is passed on unchanged, and `span` for a literal interval.
+    `column` is set for a column that is passed on unchanged, and `span` for a literal interval. `store` is the value in
+    the state store's SQL if `service.sql.expressions.stored` can write it, else None.
     """
 
     sql: str
@@ -63,6 +65,7 @@ class Typed:
     literal: str | None = None
     column: Column | None = None
     span: Span | None = None
+    store: str | None = None
 
     @property
     def name(self) -> TypeName | None:
@@ -105,7 +108,7 @@ def coerced(value: Typed, to: ColumnType) -> Typed:
     """Return `value` as a `to`, by Postgres's implicit casts. Raises Invalid if there is none."""
     if value.type is None:
         sql = f"cast(NULL as {to.spark})" if value.literal is None else literal(value.literal, to, value.position)
-        return Typed(sql, _as_written(value.literal, to), value.position)
+        return Typed(sql, _as_written(value.literal, to), value.position, store=stored.literal(value.literal, to))
     if not fits(value, to):
         raise Invalid(f"type {value.shown} is not a {to}: write a cast", position=value.position)
     if value.type == to or (value.name is TypeName.NUMERIC and to.name is TypeName.NUMERIC and not to.array):
@@ -114,7 +117,8 @@ def coerced(value: Typed, to: ColumnType) -> Typed:
         # Use as many digits as the integer can have, because a scale would cost digits before the point.
         whole = _INTEGER_DIGITS[value.name or TypeName.BIGINT]
         return replace(value, sql=f"cast({value.sql} as decimal({whole},0))", type=numeric(whole, 0), column=None)
-    return replace(value, sql=f"cast({value.sql} as {to.spark})", type=to, column=None)
+    store = stored.converted(value.store, value.type, to)
+    return replace(value, sql=f"cast({value.sql} as {to.spark})", type=to, column=None, store=store)
 
 
 def common_type(one: ColumnType, other: ColumnType, *, position: int) -> ColumnType:
@@ -213,10 +217,11 @@ def number(text: str, position: int) -> Typed:
     if cleaned.isdigit():
         whole = int(value)
         if whole < 1 << 31:
-            return Typed(str(whole), INTEGER, position)
+            return Typed(str(whole), INTEGER, position, store=str(whole))
         if whole < 1 << 63:
-            return Typed(f"{whole}L", BIGINT, position)
-    return Typed(_decimal(value, position), _as_written(cleaned, NUMERIC), position)
+            return Typed(f"{whole}L", BIGINT, position, store=str(whole))
+    written = _decimal(value, position)
+    return Typed(written, _as_written(cleaned, NUMERIC), position, store=format(value, "f"))
 
 
 def literal(text: str, to: ColumnType, position: int) -> str:

@@ -4,14 +4,14 @@ A hidden relation has an owner: the object in the catalog that its job is named 
 (`output`), send its rows to an external system or read from one, by a `connector`. A service of the previous release
 reads neither column; it must not run while there is a sink, an internal table or a source scan.
 
-Revision ID: 0020
-Revises: 0019
+Revision ID: 0021
+Revises: 0020
 """
 
 from alembic import op
 
-revision = "0020"
-down_revision = "0019"
+revision = "0021"
+down_revision = "0020"
 branch_labels = None
 depends_on = None
 
