@@ -16,6 +16,7 @@ from service.sql.statements import (
     secrets,
     select,
     settings,
+    sinks,
     sources,
     tables,
     views,
@@ -24,7 +25,7 @@ from service.sql.statements.statement import Parsers, Statement
 from service.sql.text.cursor import Cursor
 from service.sql.text.tokens import QUERY_WORDS, Token, TokenKind, syntax_error, tokenize
 
-FAMILIES: Final = (dml, jobs, logical_views, relations, secrets, select, settings, sources, tables, views)
+FAMILIES: Final = (dml, jobs, logical_views, relations, secrets, select, settings, sinks, sources, tables, views)
 """The modules whose statements there are."""
 
 _NOT_SUPPORTED: Final = frozenset(

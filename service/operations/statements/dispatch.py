@@ -10,13 +10,24 @@ from typing import Final
 from service.domain.parameters import parse_session_variable
 from service.operations.leaving import Gone
 from service.operations.offload import parsed
-from service.operations.statements import dml, jobs, logical_views, relations, select, settings, sources, tables, views
+from service.operations.statements import (
+    dml,
+    jobs,
+    logical_views,
+    relations,
+    select,
+    settings,
+    sinks,
+    sources,
+    tables,
+    views,
+)
 from service.operations.statements.call import HANDLERS, Call
 from service.operations.statements.outcome import Outcome
 from service.operations.world import World
 from service.ports.records import Claim
 
-FAMILIES: Final = (dml, jobs, logical_views, relations, select, settings, sources, tables, views)
+FAMILIES: Final = (dml, jobs, logical_views, relations, select, settings, sinks, sources, tables, views)
 """The modules whose handlers there are."""
 
 

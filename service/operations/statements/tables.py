@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 
+from service.domain.connectors import SOURCES, checked
 from service.domain.parallelism import asked_vnodes
 from service.operations.jobs import lifecycle
 from service.operations.sources import create_table
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome
-from service.protocol.relation import RelationKind
+from service.ports.records import NewJob, NewSplitScan
+from service.protocol.plan import Connector
+from service.protocol.relation import Relation, RelationKind
 from service.sql.statements.follow import CreateTableFrom
 from service.sql.statements.tables import CreateTable, table_relation
 
@@ -16,11 +19,21 @@ from service.sql.statements.tables import CreateTable, table_relation
 async def _create(call: Call, statement: CreateTable) -> Outcome:
     gone = call.gone_from(if_not_exists=statement.if_not_exists)
     sized = replace(statement, vnode_count=asked_vnodes(statement.vnode_count, call.session))
-    new = lifecycle.table_job(table_relation(sized), call.text)
+    relation = table_relation(sized)
+    if statement.options is None:
+        new = lifecycle.table_job(relation, call.text)
+    else:
+        new = _filled(relation, *checked(statement.options, relation.visible, SOURCES), call.text)
     made = await lifecycle.create(call.world, new, if_not_exists=statement.if_not_exists, asked_by=call.asked_by)
     await (lifecycle.finished if made.existed else lifecycle.created)(call.world, made.job, gone=gone)
     notices = (f'{RelationKind.TABLE} "{statement.name}" already exists, skipping',) if made.existed else ()
     return await call.made("CREATE_TABLE", statement.name, notices)
+
+
+def _filled(relation: Relation, connector: Connector, splits: int, text: str) -> NewJob:
+    """Return the job of a table that a connector fills. One actor reads all splits."""
+    scan = NewSplitScan(actors=(((0, splits - 1),),), connector=connector)
+    return NewJob(relation, text, background=False, fragments=(scan,))
 
 
 @handles(CreateTableFrom)

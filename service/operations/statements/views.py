@@ -1,6 +1,6 @@
 """CREATE MATERIALIZED VIEW and EXPLAIN: from a query to a job, and the wait that the session asks for."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,7 @@ from service.operations.naming import as_named, named
 from service.operations.offload import beside
 from service.operations.statements import logical_views
 from service.operations.statements.call import Call, handles
-from service.operations.statements.outcome import Outcome
+from service.operations.statements.outcome import Outcome, tag
 from service.operations.verify import worker_rpc
 from service.operations.world import World
 from service.ports.records import CatalogEntry, NewJob, NewTableScan
@@ -56,14 +56,23 @@ class _Bound:
 
 @handles(CreateMaterializedView)
 async def _create(call: Call, statement: CreateMaterializedView) -> Outcome:
-    """Wait until the view is made, and with `background_ddl` only until its first barrier."""
+    return await create_from_query(call, statement, RelationKind.MATERIALIZED_VIEW, lambda new: new)
+
+
+async def create_from_query(
+    call: Call, statement: CreateMaterializedView, kind: RelationKind, adapted: Callable[[NewJob], NewJob]
+) -> Outcome:
+    """Create an object of a kind that is planned as a view is; `adapted` makes its job of the view's.
+
+    Wait until it is made, and with `background_ddl` only until its first barrier. Raises Invalid, NotFound, Conflict.
+    """
     world, background = call.world, call.session.get("background_ddl") == "true"
     gone = call.gone_from(if_not_exists=statement.if_not_exists)
-    taken = await _taken(world, statement)
+    taken = await _taken(world, statement, kind)
     if taken is not None:
         asked = Asked(taken.job, existed=True)
     else:
-        new = (await _plan(call, statement, background=background)).new
+        new = adapted((await _plan(call, statement, background=background)).new)
         asked = await lifecycle.create(world, new, if_not_exists=statement.if_not_exists, asked_by=call.asked_by)
     if not asked.existed:
         notices = await (_started if background else _finished)(world, asked.job, gone)
@@ -71,15 +80,15 @@ async def _create(call: Call, statement: CreateMaterializedView) -> Outcome:
         # A background caller, or one that finds the view finished, has nothing to wait for.
         if not background:
             await lifecycle.finished(world, asked.job, gone=gone)
-        notices = _existing(statement.name)
-    return await call.made("CREATE_MATERIALIZED_VIEW", statement.name, notices)
+        notices = _existing(kind, statement.name)
+    return await call.made(tag("CREATE", kind), statement.name, notices)
 
 
 @handles(Explain)
 async def _explain(call: Call, statement: Explain) -> Outcome:
-    view = statement.view
-    if await _taken(call.world, view) is not None:
-        return _plan_of(_existing(view.name))
+    view, kind = statement.view, RelationKind.MATERIALIZED_VIEW
+    if await _taken(call.world, view, kind) is not None:
+        return _plan_of(_existing(kind, view.name))
     planned = await _plan(call, view, background=False)
     scans = [
         PlannedScan(scan.upstream.name, scan.query, len(fragment.actors), fragment.rate_limit)
@@ -182,13 +191,13 @@ def _actors(
     return beside
 
 
-async def _taken(world: World, statement: CreateMaterializedView) -> CatalogEntry | None:
-    """Return the view that IF NOT EXISTS found. A taken name is refused here, before anything is asked of a worker."""
+async def _taken(world: World, statement: CreateMaterializedView, kind: RelationKind) -> CatalogEntry | None:
+    """Return what IF NOT EXISTS found. A taken name is refused here, before anything is asked of a worker."""
     async with world.stores.begin() as tx:
         found = await named(tx, statement.name)
     if found is None:
         return None
-    if statement.if_not_exists and found.kind is RelationKind.MATERIALIZED_VIEW:
+    if statement.if_not_exists and found.kind is kind:
         return found.entry
     raise found.taken
 
@@ -211,5 +220,5 @@ async def _finished(world: World, job: JobId, gone: Gone | None) -> tuple[str, .
     return (f"the statement took {seconds:.0f} s; SET background_ddl = true returns at once",)
 
 
-def _existing(name: str) -> tuple[str, ...]:
-    return (f'{RelationKind.MATERIALIZED_VIEW} "{name}" already exists, skipping',)
+def _existing(kind: RelationKind, name: str) -> tuple[str, ...]:
+    return (f'{kind} "{name}" already exists, skipping',)

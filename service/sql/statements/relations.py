@@ -21,7 +21,7 @@ class Drop(Statement):
 
 @dataclass(frozen=True, slots=True)
 class ShowRelations(Statement):
-    """SHOW TABLES, SHOW MATERIALIZED VIEWS, SHOW VIEWS or SHOW SOURCES."""
+    """SHOW TABLES, SHOW MATERIALIZED VIEWS, SHOW VIEWS, SHOW SOURCES or SHOW SINKS."""
 
     kind: RelationKind
 
@@ -33,7 +33,7 @@ class ShowInternalTables(Statement):
 
 @dataclass(frozen=True, slots=True)
 class ShowCreate(Statement):
-    """SHOW CREATE TABLE, MATERIALIZED VIEW, VIEW or SOURCE."""
+    """SHOW CREATE TABLE, MATERIALIZED VIEW, VIEW, SOURCE or SINK."""
 
     kind: RelationKind
     name: str
@@ -47,11 +47,13 @@ class Describe(Statement):
 
 
 def job_kind(cursor: Cursor, command: str) -> RelationKind:
-    """Read TABLE or MATERIALIZED VIEW, the kinds that have a job. Raises Invalid."""
+    """Read TABLE, MATERIALIZED VIEW or SINK, the kinds that have a job. Raises Invalid."""
     if cursor.accept("table"):
         return RelationKind.TABLE
     if cursor.accept("materialized", "view"):
         return RelationKind.MATERIALIZED_VIEW
+    if cursor.accept("sink"):
+        return RelationKind.SINK
     raise cursor.unsupported(command)
 
 
@@ -93,6 +95,7 @@ PARSERS: Final[Parsers] = {
     ("show", "materialized", "views"): ShowRelations(RelationKind.MATERIALIZED_VIEW),
     ("show", "views"): ShowRelations(RelationKind.VIEW),
     ("show", "sources"): ShowRelations(RelationKind.SOURCE),
+    ("show", "sinks"): ShowRelations(RelationKind.SINK),
     ("show", "internal", "tables"): ShowInternalTables(),
     ("show", "create"): _show_create,
     ("show", "columns", "from"): _describe,

@@ -3,6 +3,7 @@
 A clause that tidefill would not enforce is refused.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,7 +14,7 @@ from service.protocol.relation import ROW_ID, VNODE_COUNT_DEFAULT, Relation, Rel
 from service.sql.statements.follow import CreateTableFrom, follows, parse_follow
 from service.sql.statements.statement import Parsers, Statement
 from service.sql.text.cursor import Cursor, checked_column
-from service.sql.text.options import read_options, vnode_count
+from service.sql.text.options import read_options, unexpected_options, vnode_count
 from service.sql.text.tokens import TokenKind, syntax_error
 
 UNBOUND: Final = RelationId(0)
@@ -46,6 +47,8 @@ class CreateTable(Statement):
     if_not_exists: bool = False
     vnode_count: int | None = None
     """None if the statement gives no vnode count."""
+    options: Mapping[str, str] | None = None
+    """The connector that fills the table, and what it needs. None for a table of DML."""
 
 
 @dataclass(slots=True)
@@ -70,13 +73,17 @@ def _create(cursor: Cursor) -> CreateTable | CreateTableFrom:
     cursor.expect_symbol(")")
     if follows(cursor):
         return parse_follow(cursor, name, *_keyed(table), if_not_exists=if_not_exists)
-    vnode_count = _vnode_count(cursor)
+    given = read_options(cursor, known=None) if cursor.accept("with") else {}
+    size = given.pop("vnode_count", None)
+    if given and "connector" not in given:
+        raise unexpected_options(given.values())
     for word in ("append", "partition", "inherits", "using", "tablespace", "as"):
         if cursor.token.is_word(word):
             raise Invalid(f"{word.upper()} is not supported in CREATE TABLE", position=cursor.token.position)
     cursor.expect_end()
     columns, key = _keyed(table)
-    return CreateTable(name, columns, key, if_not_exists, vnode_count)
+    options = {option.name: option.string() for option in given.values()} if given else None
+    return CreateTable(name, columns, key, if_not_exists, None if size is None else vnode_count(size), options)
 
 
 def table_relation(statement: CreateTable) -> Relation:
@@ -193,15 +200,6 @@ def _keyed(table: _Table) -> tuple[tuple[Column, ...], tuple[KeyColumn, ...]]:
 def _refuse(cursor: Cursor) -> None:
     if cursor.token.kind is TokenKind.NAME and (reason := _REFUSED.get(cursor.token.value)):
         raise Invalid(reason, position=cursor.token.position)
-
-
-def _vnode_count(cursor: Cursor) -> int | None:
-    if not cursor.accept("with"):
-        return None
-    options = read_options(cursor, known=frozenset({"vnode_count"}))
-    if "vnode_count" not in options:
-        return None
-    return vnode_count(options["vnode_count"])
 
 
 PARSERS: Final[Parsers] = {("create", "table"): _create}

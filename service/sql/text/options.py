@@ -1,6 +1,6 @@
 """Parse `WITH (name = value, ...)`: options by name with their positions, without duplicates or unknown names."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +22,8 @@ class Option:
     name: str
     tokens: tuple[Token, ...]
     text: str
+    place: int
+    """The 1-based position of the name."""
 
     @property
     def position(self) -> int:
@@ -50,26 +52,30 @@ class Option:
             raise Invalid(f'option "{self.name}" takes a boolean, not {self.text}', position=self.position) from None
 
 
-def read_options(cursor: Cursor, *, known: Collection[str]) -> dict[str, Option]:
-    """Read the options from the opening to the closing parenthesis. Raises Invalid, in RisingWave's words."""
+def read_options(cursor: Cursor, *, known: Collection[str] | None) -> dict[str, Option]:
+    """Read the options from the opening to the closing parenthesis; with `known` None, of any name. Raises Invalid, in
+    RisingWave's words.
+    """
     cursor.expect_symbol("(")
     options: dict[str, Option] = {}
-    unexpected: dict[str, int] = {}
     while True:
-        place = cursor.token.position
         option = _option(cursor)
         if option.name in options:
-            raise Invalid(f"Duplicated option: {option.name}", position=place)
+            raise Invalid(f"Duplicated option: {option.name}", position=option.place)
         options[option.name] = option
-        if option.name not in known:
-            unexpected[option.name] = place
         if not cursor.accept_symbol(","):
             break
     cursor.expect_symbol(")")
-    if unexpected:
-        names = ", ".join(f'"{name}"' for name in sorted(unexpected))
-        raise Invalid(f"unexpected options in WITH clause: [{names}]", position=min(unexpected.values()))
+    if known is not None and (unknown := [option for name, option in options.items() if name not in known]):
+        raise unexpected_options(unknown)
     return options
+
+
+def unexpected_options(options: Iterable[Option]) -> Invalid:
+    """Return the refusal of options, in RisingWave's words."""
+    names = {option.name: option.place for option in options}
+    listed = ", ".join(f'"{name}"' for name in sorted(names))
+    return Invalid(f"unexpected options in WITH clause: [{listed}]", position=min(names.values()))
 
 
 def vnode_count(option: Option) -> int:
@@ -93,7 +99,7 @@ def rate_limit(option: Option | None) -> Asked:
 
 
 def _option(cursor: Cursor) -> Option:
-    name = _dotted_name(cursor)
+    place, name = cursor.token.position, _dotted_name(cursor)
     cursor.expect_symbol("=")
     tokens: list[Token] = []
     depth = 0
@@ -105,7 +111,7 @@ def _option(cursor: Cursor) -> Option:
         tokens.append(token)
     if not tokens:
         raise syntax_error(cursor.token)
-    return Option(name, tuple(tokens), cursor.text[tokens[0].start : tokens[-1].end])
+    return Option(name, tuple(tokens), cursor.text[tokens[0].start : tokens[-1].end], place)
 
 
 def _dotted_name(cursor: Cursor) -> str:

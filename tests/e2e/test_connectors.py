@@ -1,0 +1,115 @@
+"""Connectors, with real processes: datagen fills a table, blackhole takes the rows of a sink."""
+
+import pytest
+
+from service.protocol import datagen
+from service.protocol.columns import Column, ColumnType
+from tests.support.service import Service
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+ROWS = 1200
+OPTIONS = {
+    "fields.id.kind": "sequence",
+    "fields.id.start": "1",
+    "fields.id.end": str(ROWS),
+    "fields.amount.min": "-5",
+    "fields.amount.max": "5",
+    "fields.name.length": "4",
+    "datagen.rows.per.second": "300",
+    "datagen.split.num": "3",
+}
+GENERATED = (
+    "CREATE TABLE made (id bigint PRIMARY KEY, amount int, name text, at timestamptz) WITH (connector = 'datagen', "
+    + ", ".join(f"{name} = '{value}'" for name, value in OPTIONS.items())
+    + ")"
+)
+
+
+def expected() -> list[tuple[int, int, str]]:
+    """Return what the rules say, in order."""
+    columns = [
+        Column(name=name, type=ColumnType.parse(kind))
+        for name, kind in {"id": "bigint", "amount": "integer", "name": "text", "at": "timestamptz"}.items()
+    ]
+    rules = datagen.read(OPTIONS, columns)
+    rows = [row for split in range(rules.splits) for row in rules.rows(split, 0, ROWS)]
+    return sorted((int(id_ or 0), int(amount or 0), name or "") for id_, amount, name, _ in rows)
+
+
+def test_a_generated_table_is_its_rules_over_a_kill_and_a_pause(service: Service) -> None:
+    """I3: what is made again after a recovery is the same. I4: a pause stops it."""
+    service.run(GENERATED)
+    service.run("CREATE MATERIALIZED VIEW signs AS SELECT id, sign(amount) AS sign FROM made")
+    until(lambda: service.value("SELECT count(*) FROM made") > 100, what=service.log_tail)
+    service.kill_worker()
+    service.mutate({"type": "pause"})
+    stood = service.value("SELECT count(*) FROM made")
+    service.flush()
+    service.flush()
+    assert service.value("SELECT count(*) FROM made") == stood
+    service.mutate({"type": "resume"})
+    until(lambda: service.value("SELECT count(*) FROM made") == ROWS, what=service.log_tail)
+    found = [tuple(row) for row in service.sql("SELECT id, amount, name FROM made ORDER BY id")]
+    assert found == expected()
+    service.assert_equal("signs", "SELECT id, sign(amount) AS sign FROM made")
+    # A table with a connector takes rows of its users as well.
+    service.run("INSERT INTO made VALUES (0, 7, 'mine', NULL)")
+    assert service.value("SELECT name FROM made WHERE id = 0") == "mine"
+    service.run("DROP TABLE made CASCADE")
+    assert service.sql("SHOW TABLES") == []
+
+
+def test_a_sink_takes_history_and_changes_and_stores_nothing(service: Service) -> None:
+    """I9 as well."""
+    service.run("CREATE TABLE t (id bigint PRIMARY KEY, v int)")
+    service.run("INSERT INTO t SELECT g, g % 10 FROM generate_series(1, 3000) g")
+    service.run("CREATE SINK taken AS SELECT id, v FROM t WHERE v < 5 WITH (connector = 'blackhole')")
+    service.run("CREATE SINK all_taken FROM t WITH (connector = 'blackhole', type = 'append-only')")
+    assert delivered(service) == {"taken": 1500, "all_taken": 3000}
+    service.run("UPDATE t SET v = 9 WHERE id = 1")
+    service.run("DELETE FROM t WHERE id = 2")
+    # What is counted is the rows that the external system would have now.
+    assert delivered(service) == {"taken": 1498, "all_taken": 2999}
+    service.kill_worker()
+    service.run("INSERT INTO t VALUES (5000, 1)")
+    assert delivered(service) == {"taken": 1499, "all_taken": 3000}
+    assert service.sql("SHOW SINKS") == [["taken"], ["all_taken"]]
+    assert service.sql("SELECT name, connector FROM rw_catalog.rw_sinks ORDER BY id") == [
+        ["taken", "blackhole"],
+        ["all_taken", "blackhole"],
+    ]
+    job = service.job("taken")
+    assert service.stored(f"SELECT to_regclass('state.t_{job}')") == [(None,)]
+    refusal = service.refused("CREATE MATERIALIZED VIEW m AS SELECT * FROM taken")
+    assert 'sink "taken" cannot be read: it stores no rows' in refusal.problem["detail"]
+    assert "does not exist" in service.refused("SELECT * FROM taken").problem["detail"]
+    assert "other objects depend on it" in service.refused("DROP TABLE t").problem["detail"]
+    service.run("DROP SINK taken")
+    service.run("DROP TABLE t CASCADE")
+    assert service.sql("SHOW SINKS") == []
+
+
+def delivered(service: Service) -> dict[str, int]:
+    """Return how many rows each sink has been given, less those that were taken back."""
+    service.flush()
+    return {name: service.get(f"/v1/relations/{name}")["key_count"] for name in ("taken", "all_taken")}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("CREATE SINK s FROM t WITH (connector = 'nowhere')", 'connector "nowhere" is not supported here'),
+        ("CREATE SINK s FROM t WITH (type = 'x')", 'option "connector" is missing'),
+        ("CREATE SINK s FROM t WITH (connector = 'blackhole', a = 1)", 'unknown option "a"'),
+        ("CREATE SINK s AS SELECT * FROM t", "a sink names its connector"),
+        ("CREATE TABLE g (id int) WITH (connector = 'kafka')", 'connector "kafka" is not supported here'),
+        ("CREATE TABLE g (id int) WITH (a = 1)", 'unexpected options in WITH clause: ["a"]'),
+        ("CREATE TABLE g (j jsonb) WITH (connector = 'datagen')", "datagen cannot make"),
+        ("CREATE TABLE g (id int) WITH (connector = 'datagen', fields.x.kind = 'random')", 'there is no column "x"'),
+    ],
+)
+def test_what_no_connector_does_is_refused_in_words(service: Service, text: str, reason: str) -> None:
+    service.run("CREATE TABLE t (id bigint PRIMARY KEY)")
+    assert reason in service.refused(text).problem["detail"]
