@@ -91,13 +91,13 @@ class Schedule:
             self.world.signals.notify()
             await self.attend()
 
-    async def pulse(self) -> None:
-        """Do what is at hand in the database graph, and wait for what is due."""
+    async def pulse(self, graph: GraphId = DATABASE_GRAPH) -> Effect | None:
+        """Do what is at hand in a graph, and wait for what is due."""
         term = self._term()
         if term is None:
-            await self.world.signals.wait(_IDLE_SECONDS, topic=DATABASE_GRAPH)
-            return
-        await self.look(DATABASE_GRAPH, term=term)
+            await self.world.signals.wait(_IDLE_SECONDS, topic=graph)
+            return None
+        return await self.look(graph, term=term)
 
     async def start_jobs(self) -> None:
         """Start the jobs whose turn it is, and wait for the next ones."""
@@ -142,13 +142,9 @@ class Schedule:
             task.add_done_callback(self.attending.discard)
 
     async def pulse_decoupled(self, graph: GraphId) -> None:
-        """Do what is at hand in the graph of a snapshot job, and wait for what is due; end its loop with it."""
-        term = self._term()
-        if term is None:
-            await self.world.signals.wait(_IDLE_SECONDS, topic=graph)
-            return
+        """Do so in the graph of a snapshot job, and end its loop with it."""
         try:
-            effect = await self.look(graph, term=term)
+            effect = await self.pulse(graph)
         except NotFound:
             effect = Retire()  # by another leader
         if isinstance(effect, Retire):
