@@ -9,7 +9,8 @@ from typing import Any, Final, get_args, get_type_hints
 import pytest
 
 import service.sql.statements as package
-from service.operations.statements.dispatch import HANDLERS
+from service.operations.statements import dispatch
+from service.operations.statements.call import HANDLERS
 from service.sql.parse import FAMILIES, PARSERS
 from service.sql.statements.statement import Statement
 
@@ -44,3 +45,9 @@ def test_every_class_is_parsed_by_one_family(kind: type[Statement]) -> None:
 
 def test_no_family_takes_the_words_of_another() -> None:
     assert sum(len(family.PARSERS) for family in FAMILIES) + len({("create",), ("explain",)}) == len(PARSERS)
+
+
+def test_a_family_has_the_same_name_in_both_rooms() -> None:
+    assert [home.__name__.split(".")[-1] for home in FAMILIES] == [
+        home.__name__.split(".")[-1] for home in dispatch.FAMILIES
+    ]

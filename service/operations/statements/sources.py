@@ -3,8 +3,7 @@
 from service.operations.sources import registry, secrets
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome, listed
-from service.sql.statements.secrets import AlterSecret, CreateSecret, DropSecret, ShowSecrets
-from service.sql.statements.sources import CreateSource
+from service.sql.statements.sources import AlterSecret, CreateSecret, CreateSource, DropSecret, ShowSecrets
 
 
 @handles(CreateSource)

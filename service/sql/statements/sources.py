@@ -1,21 +1,24 @@
-"""CREATE SOURCE: its options with their positions, and the statement without its password."""
+"""CREATE SOURCE, and the secrets of users. Neither a secret nor a password is shown, not even in an error message."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 from service.domain.errors import Invalid
 from service.domain.source import OPTIONS, PASSWORD, source_options
 from service.protocol.quoting import quoted, quoted_text
-from service.sql.statements.secrets import discreet
 from service.sql.statements.statement import Parsers, Statement
 from service.sql.text.cursor import RESERVED_WORDS, Cursor, checked_name
 from service.sql.text.options import Option, read_options
-from service.sql.text.tokens import TokenKind
+from service.sql.text.tokens import TokenKind, syntax_error
 
 HIDDEN = "'********'"
 """Shown in place of a password."""
+BACKEND = "meta"
+"""The only backend for secrets: the meta store."""
+_NAMES = (TokenKind.NAME, TokenKind.QUOTED)
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
 
 
@@ -37,8 +40,52 @@ class CreateSource(Statement):
     positions: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
+@dataclass(frozen=True, slots=True)
+class CreateSecret(Statement):
+    """CREATE SECRET."""
+
+    name: str
+    value: str = field(repr=False)
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterSecret(Statement):
+    """ALTER SECRET, which replaces the secret's value."""
+
+    name: str
+    value: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DropSecret(Statement):
+    """DROP SECRET."""
+
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShowSecrets(Statement):
+    """SHOW SECRETS, the names of the secrets."""
+
+
+@contextmanager
+def _discreet(cursor: Cursor) -> Generator[None]:
+    """Parse a statement that may contain a secret. An error that would quote one of its strings gives the position
+    only.
+    """
+    strings = [token.text for token in cursor.rest if token.kind is TokenKind.STRING]
+    try:
+        yield
+    except Invalid as error:
+        if any(text in error.message for text in strings):
+            raise Invalid("syntax error", position=error.position) from None
+        raise
+
+
 def _create(cursor: Cursor) -> CreateSource:
-    with discreet(cursor):
+    with _discreet(cursor):
         if_not_exists = cursor.accept("if", "not", "exists")
         name = cursor.relation()
         cursor.expect("with")
@@ -97,5 +144,52 @@ def _shown(text: str, option: Option, *, hidden: bool) -> str:
     return (text[:start] + HIDDEN + text[end:]).strip()
 
 
-_NAMES = (TokenKind.NAME, TokenKind.QUOTED)
-PARSERS: Final[Parsers] = {("create", "source"): _create}
+def _create_secret(cursor: Cursor) -> CreateSecret:
+    with _discreet(cursor):
+        if_not_exists = cursor.accept("if", "not", "exists")
+        name = cursor.name()
+        _backend(cursor)
+        return CreateSecret(name, _secret_value(cursor), if_not_exists)
+
+
+def _alter_secret(cursor: Cursor) -> AlterSecret:
+    with _discreet(cursor):
+        name = cursor.name()
+        _backend(cursor)
+        return AlterSecret(name, _secret_value(cursor))
+
+
+def _drop_secret(cursor: Cursor) -> DropSecret:
+    if_exists = cursor.accept("if", "exists")
+    name = cursor.name()
+    cursor.expect_end()
+    return DropSecret(name, if_exists)
+
+
+def _backend(cursor: Cursor) -> None:
+    if not cursor.accept("with"):
+        return
+    options = read_options(cursor, known=frozenset({"backend"}))
+    given = options["backend"]
+    if given.string() != BACKEND:
+        raise Invalid(f"secrets are kept by backend '{BACKEND}' alone", position=given.position)
+
+
+def _secret_value(cursor: Cursor) -> str:
+    cursor.expect("as")
+    token = cursor.advance()
+    if not token.is_text:
+        raise syntax_error(token)
+    cursor.expect_end()
+    if not token.value:
+        raise Invalid("a secret is not empty", position=token.position)
+    return token.value
+
+
+PARSERS: Final[Parsers] = {
+    ("create", "source"): _create,
+    ("create", "secret"): _create_secret,
+    ("alter", "secret"): _alter_secret,
+    ("drop", "secret"): _drop_secret,
+    ("show", "secrets"): ShowSecrets(),
+}

@@ -6,8 +6,14 @@ from service.domain.errors import Invalid
 from service.sql.parse import parse
 from service.sql.statements.follow import CreateTableFrom
 from service.sql.statements.relations import Drop, ShowCreate, ShowInternalTables, ShowRelations
-from service.sql.statements.secrets import AlterSecret, CreateSecret, DropSecret, ShowSecrets
-from service.sql.statements.sources import CreateSource, source_statement
+from service.sql.statements.sources import (
+    AlterSecret,
+    CreateSecret,
+    CreateSource,
+    DropSecret,
+    ShowSecrets,
+    source_statement,
+)
 from service.sql.statements.tables import CreateTable
 
 SECRET = "open sesame"
