@@ -84,13 +84,14 @@ class Way:
 
     def _in_pieces(self, client: socket.socket, data: bytes, drips: Drip) -> None:
         for at in range(0, len(data), drips.piece):
+            while self.dripped >= drips.most and not self.over and self.drip is drips:
+                self.hangs.wait(0.02)
             if self.over or self.drip is not drips:
                 client.sendall(data[at:])
                 return
-            if self.dripped < drips.most:
-                client.sendall(data[at : at + drips.piece])
-                self.dripped += drips.piece
-                self.hangs.wait(drips.pause)
+            client.sendall(data[at : at + drips.piece])
+            self.dripped += drips.piece
+            self.hangs.wait(drips.pause)
 
     def _answer(self, client: socket.socket) -> None:
         assert self.answer is not None

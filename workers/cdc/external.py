@@ -192,7 +192,7 @@ class Session:
 
     def forget(self) -> None:
         """Have done with what was asked of the log."""
-        for rows in (self.moving, None if self.stream is None else self.stream.rows):
+        for rows in (self.moving, self.stream):
             if rows is not None:
                 rows.close()
         self.stream = self.moving = None

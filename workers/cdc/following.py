@@ -201,6 +201,7 @@ class _Epoch:
         told, patience = 0, self.session.patience
         self.budget = Budget(self.clock() - log.waited)
         seconds = patience.allows(second=self.second)
+        log.collecting = log.collecting or (patience.stalled and not self.second)
         try:
             for part in self.reader.read(log.messages(seconds, until=self.began + ENDING_SECONDS, clock=self.clock)):
                 told += part.messages
@@ -208,6 +209,7 @@ class _Epoch:
             self._written()
         except LaterError:
             patience.missed(self.clock(), second=self.second)
+            patience.stalled = patience.stalled or log.collecting
             raise
         except BaseException:
             self.session.forget()

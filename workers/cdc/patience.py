@@ -13,8 +13,21 @@ FIRST_SECONDS: Final = 1.0
 """How long an epoch waits for the answer to its question."""
 AGAIN_SECONDS: Final = 0.1
 """How long it waits for a slow source. It is brief, because all barriers wait for every slow source."""
+QUIET_SECONDS: Final = 2.0
+"""How long it waits for more of an answer that has begun;"""
+BYTES_PER_SECOND: Final = 1 << 20
+"""and how much has to come for each further second that it waits."""
+GONE_SECONDS: Final = 300.0
+"""When nothing came for so long of an answer that has begun, its rest is not expected any more."""
 WITHIN_SECONDS: Final = 60.0
-"""How long it waits for the rest of an answer that has begun."""
+"""How long it waits where there is no other way: for a second answer, and for more than is kept of one."""
+
+
+def rest(spent: float, size_bytes: int) -> float:
+    """Return how long an epoch still waits for more of an answer. It has waited `spent` seconds for more, and so much
+    has come.
+    """
+    return min(QUIET_SECONDS + size_bytes / BYTES_PER_SECOND - spent, QUIET_SECONDS)
 
 
 @dataclass
@@ -25,6 +38,10 @@ class Patience:
     asked_at: float = 0.0
     missing: float | None = None
     """How long the last answer had been missing when an epoch went on without it. None if none did."""
+    stalled: bool = False
+    """Whether the rest of an answer was missing when an epoch went on without it. The next answers of a slow source are
+    waited for only briefly until they have come whole.
+    """
     retries: int = 0
     """How many second questions of an epoch were not answered in time."""
 
@@ -52,4 +69,4 @@ class Patience:
         self.slow = self.missing is not None and self.missing >= FIRST_SECONDS
         self.missing = None
         if not self.slow:
-            self.retries = 0
+            self.retries, self.stalled = 0, False

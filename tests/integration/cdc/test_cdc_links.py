@@ -6,10 +6,12 @@ from tests.support.cdc_steps import Started, add, execute, finish
 from tests.support.cdc_tables import NUMBERS, SPLIT
 from tests.support.hanging import Drip, way_to
 from tests.support.real_cdc import CdcWorld
-from workers.cdc import backoff, pages
+from workers.cdc import backoff, kept, pages, patience
+from workers.cdc.log_stream import DECODING
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
+LOG = b"pg_logical_slot_peek"
 PAGE = b"::bigint from"
 ROWS = 300
 
@@ -105,4 +107,85 @@ async def test_a_source_that_is_far_away_is_asked_in_few_barriers(
                 before = len(way.asked)
                 await world.epoch()
                 assert (world.waiting, len(way.asked) > before) == (None, True)
+            world.close()
+
+
+@pytest.mark.parametrize("piece", [100, 400])
+async def test_a_log_that_stops_keeps_no_epoch_and_is_read_when_all_of_it_has_come(
+    started: Started, external_url: str, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    """What came in earlier epochs is not asked for again, and later epochs wait only briefly for the rest."""
+    monkeypatch.setattr(patience, "QUIET_SECONDS", 0.2)
+    async with started(NUMBERS, rows=3) as world:
+        await finish(world)
+        with way_to(external_url) as (way, conninfo):
+            world.conninfo = conninfo
+            world.close()
+            await world.epoch()
+            before, asked = world.offset, len(way.asked)
+            way.drip = Drip(LOG, piece=piece, pause=0.0, most=1_000)
+            execute(world, "insert into numbers select g, g, 'x' from generate_series(100, 399) g")
+            world.model = False
+            for _ in range(4):
+                await world.epoch()
+                assert (world.waiting, world.broken, world.offset) == (DECODING, {}, before)
+            way.drip = None
+            while world.waiting == DECODING:
+                await world.epoch(interval_ms=100)
+            assert (world.waiting, world.broken, len(await world.rows(NUMBERS))) == (None, {}, 303)
+            assert sum(LOG in data for data in way.asked[asked:]) == 1
+            world.close()
+
+
+async def test_a_log_that_never_goes_on_is_asked_for_again_in_the_end(
+    started: Started, external_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "QUIET_SECONDS", 0.2)
+    async with started(NUMBERS, rows=3) as world:
+        await finish(world)
+        with way_to(external_url) as (way, conninfo):
+            world.conninfo = conninfo
+            world.close()
+            now = [0.0]
+            assert world.executor is not None
+            world.executor.clock = lambda: now[0]
+            way.drip = Drip(LOG, piece=100, pause=0.0, most=500)
+            execute(world, "insert into numbers select g, g, 'x' from generate_series(100, 399) g")
+            world.model = False
+            await world.epoch()
+            await world.epoch()
+            assert world.waiting == DECODING
+            now[0] += patience.GONE_SECONDS
+            await world.epoch()
+            assert world.waiting == "the rest of the log did not come within 300 s"
+            way.drip = None
+            now[0] += patience.GONE_SECONDS
+            await world.epoch()
+            assert (world.waiting, world.broken, len(await world.rows(NUMBERS))) == (None, {}, 303)
+            world.close()
+
+
+@pytest.mark.parametrize("room", [0, 3_000, 1 << 30])
+async def test_a_log_that_comes_slowly_is_read_however_little_of_it_is_kept(
+    started: Started, external_url: str, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    monkeypatch.setattr(kept, "KEPT_BYTES_MAX", room)
+    monkeypatch.setattr(kept, "MEMORY_BYTES_MAX", 1_000)
+    monkeypatch.setattr(patience, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(patience, "BYTES_PER_SECOND", 1 << 30)
+    async with started(NUMBERS, rows=3) as world:
+        await finish(world)
+        with way_to(external_url) as (way, conninfo):
+            world.conninfo = conninfo
+            world.close()
+            way.drip = Drip(LOG, piece=1_000, pause=0.02)
+            execute(world, "insert into numbers select g, g, 'x' from generate_series(100, 499) g")
+            world.model = False
+            epochs = 0
+            await world.epoch()
+            while world.waiting == DECODING and epochs < 100:
+                epochs += 1
+                await world.epoch()
+            assert (world.waiting, world.broken, len(await world.rows(NUMBERS))) == (None, {}, 403)
+            assert (epochs == 0) is (room == 0)
             world.close()
