@@ -256,6 +256,9 @@ def test_an_epoch_that_holds_nobody_up_may_take_longer() -> None:
         (2_000, 1_000, 0, 2 * PAGE_SECONDS, 500),
         (2_000, 2_000, 2_000 * 1024, 4 * PAGE_SECONDS, 500),
         (2_000, 2_000, 0, 60.0, PAGE_ROWS_MIN),
+        # What was made smaller because it did not come in time stays so while it comes slowly.
+        (6, 6, 600, 1.5, 6),
+        (6, 6, 600, 0.001, 24),
     ],
 )
 def test_a_page_keeps_near_its_bytes_and_its_time(

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from service.protocol.ids import FragmentId
+from workers.cdc import kept
 from workers.cdc.backoff import HELD_SECONDS_MAX, SLOW_SECONDS, Backoff
 from workers.cdc.budget import Budget
-from workers.cdc.patience import AGAIN_SECONDS, FIRST_SECONDS, WITHIN_SECONDS, Patience
+from workers.cdc.patience import AGAIN_SECONDS, FIRST_SECONDS, QUIET_SECONDS, WITHIN_SECONDS, Patience, rest
 
 LONG = 300
 """Epochs."""
@@ -127,3 +128,32 @@ def test_a_source_that_answers_fast_is_always_asked() -> None:
     assert (backoff.until, backoff.reason) == (0.0, None)
     backoff.waited(1e9, 11.0)
     assert backoff.until == 11.0 + HELD_SECONDS_MAX
+
+
+def test_the_rest_of_an_answer_is_waited_for_while_it_comes_at_a_pace() -> None:
+    mb = 1 << 20
+    found = [rest(spent, size) for spent, size in ((0.0, 1), (1.5, 100), (2.1, 100), (50.0, 100 * mb), (99.0, 98 * mb))]
+    assert found == pytest.approx([QUIET_SECONDS, 0.5, -0.1, QUIET_SECONDS, 1.0], abs=0.001)
+
+
+def test_a_source_whose_answer_stalled_is_waited_for_briefly_until_one_comes_in_time() -> None:
+    patience = Patience(stalled=True)
+    patience.asked(0.0)
+    patience.missed(5.0)
+    patience.came()
+    assert (patience.slow, patience.stalled) == (True, True)
+    patience.asked(10.0)
+    patience.came()
+    assert (patience.slow, patience.stalled) == (False, False)
+
+
+def test_what_is_kept_of_an_answer_is_given_again_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "MEMORY_BYTES_MAX", 10)
+    monkeypatch.setattr(kept, "KEPT_BYTES_MAX", 40)
+    held = kept.Kept()
+    held.add([b"one", b"", b"three" * 3])
+    assert (list(held.rows()), held.full) == ([b"one", b"", b"three" * 3], False)
+    held.add([b"four" * 4])
+    held.add([b"five"])
+    assert (list(held.rows()), held.full) == ([b"one", b"", b"three" * 3, b"four" * 4], True)
+    held.close()
