@@ -30,9 +30,10 @@ from workers.runners.kinds import joins_of
 from workers.runners.port import Stores
 from workers.settings import Settings, read_settings
 from workers.spark.session import Session, start
-from workers.state_store.dml import DmlStore, StatementBrokeError
+from workers.state_store.dml import DmlStore
+from workers.state_store.port import StatementBrokeError
 from workers.state_store.postgres import PostgresStore
-from workers.state_store.upkeep import Upkeep
+from workers.state_store.upkeep import PostgresUpkeep
 
 log = structlog.get_logger("worker")
 
@@ -80,9 +81,8 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
     def connect(barrier: Barrier) -> Stores:
         assert agent.registered is not None
         dml_url = agent.registered.dml_url
-        return Stores(
-            PostgresStore(url, barrier.graph, barrier.generation), DmlStore(dml_url, barrier.graph, barrier.generation)
-        )
+        store = PostgresStore(url, barrier.graph, barrier.generation)
+        return Stores(store, DmlStore(dml_url, barrier.graph, barrier.generation), store)
 
     def respond(request: Request) -> Analyzed | Verified | Rejected | None:
         def reader(question: Verify) -> PostgresStore:
@@ -126,7 +126,7 @@ def _executor(
     none (I10).
     """
     joins = joins_of(session.spark, partial(_connection_of, client))
-    executor = GraphExecutor(worker, session.spark, connect, joins, Upkeep(url), pool=f"graph-{graph}")
+    executor = GraphExecutor(worker, session.spark, connect, joins, PostgresUpkeep(url), pool=f"graph-{graph}")
     if graph == DATABASE_GRAPH:
         executor.threads = ThreadPoolExecutor(SCANS_AT_ONCE, "scan")
     else:

@@ -27,8 +27,7 @@ from workers.runners.dml import DmlRunner
 from workers.runners.failure import KEY_SECONDS, KEY_SECONDS_ALONE, JobFailedError, search_all
 from workers.runners.port import FragmentReport, FragmentRunner, Join, Place, RunningEpoch, Stores
 from workers.runners.running import run_all
-from workers.state_store.dml import DmlOutcome
-from workers.state_store.upkeep import Upkeep
+from workers.state_store.port import DmlOutcome, Upkeep
 
 SCANS_AT_ONCE: Final = 4
 """How many scans of the database graph forward changes at a time. Each copies with as many connections as it has

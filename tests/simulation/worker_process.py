@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 from typing_extensions import override
 
@@ -23,6 +23,7 @@ from service.protocol.plan import FragmentKind, Stateless
 from service.protocol.relation import Relation
 from service.protocol.report import Collected, Failed
 from service.protocol.request import Analyzed, Engine, Rejected, Request, Verified
+from service.protocol.table_format import POSTGRES
 from tests.simulation import dml, shapes
 from tests.simulation.decoupling import BRIEFLY
 from tests.simulation.kernel import BrokenError, Kernel, Killed, Task
@@ -40,7 +41,7 @@ from workers.meta_client import MetaClient, ServiceAwayError, StaleWorkerError
 from workers.runners.failure import JobFailedError
 from workers.runners.port import RunningEpoch, Stores
 from workers.runners.table_scan import TableScan
-from workers.state_store.dml import DmlOutcome
+from workers.state_store.port import DmlOutcome
 
 _AT_ONCE = timedelta(0)
 POLL = 2.0
@@ -166,8 +167,9 @@ class SimulatedClient:
 
 @dataclass
 class TaskStore:
-    """What a worker of one generation reaches of the state store."""
+    """What a worker of one generation reaches of the state store, which can do what Postgres can."""
 
+    capabilities: ClassVar = POSTGRES
     place: Place
     store: StateStore
     watching: Watching

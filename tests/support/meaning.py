@@ -24,7 +24,7 @@ from workers.queries.stateless import REPORT, plan
 from workers.rpc.answer import analyze
 from workers.spark.frames import spark_schema
 from workers.state_store.port import CONTROL, OPERATION, PAGE, VNODE
-from workers.state_store.wire import read_postgres
+from workers.state_store.statements import read_postgres
 
 Rows = list[tuple[str | None, ...]]
 

@@ -134,6 +134,7 @@ class RealWorld:
         interval = random.choice((1, 1, 1, 300))
         if kill == "after_dml":
             assert self.executor.stores is not None
+            assert self.executor.stores.dml is not None
             self.newest += 1
             self.executor.stores.dml.run(statements, Epoch(self.newest))
         else:

@@ -577,10 +577,8 @@ class CdcWorld:
 
     def _connect(self, barrier: Barrier) -> Stores:
         generation = barrier.generation
-        return Stores(
-            PostgresStore(self.store.url, DATABASE_GRAPH, generation),
-            DmlStore(self.store.logins.writer_url, DATABASE_GRAPH, generation),
-        )
+        store = PostgresStore(self.store.url, DATABASE_GRAPH, generation)
+        return Stores(store, DmlStore(self.store.logins.writer_url, DATABASE_GRAPH, generation), store)
 
     def _connection(self, source: SourceId) -> SourceConnection:
         return SourceConnection(source=source, conninfo=self.conninfo or self.external.url)

@@ -28,8 +28,8 @@ from service.protocol.relation import ALIVE, Relation, state_table
 from service.protocol.vnodes import vnode_postgres
 from workers.cdc.fold import Folded, Key, Lacking, Values
 from workers.cdc.pgoutput import NULL, Piece, piece_of
-from workers.state_store.connections import ANYHOW, BY_KEY, WRITING, application_name, psycopg_connection
-from workers.state_store.postgres import PostgresStore, hold_generation
+from workers.state_store.connections import ANYHOW, BY_KEY, WRITING
+from workers.state_store.port import SqlStore
 from workers.state_store.statements import ENDED_AND_MADE, write
 
 SETUP: Final = (
@@ -58,12 +58,10 @@ class Written:
 
 
 @contextmanager
-def applying(store: PostgresStore) -> Generator["Applying"]:
+def applying(store: SqlStore) -> Generator["Applying"]:
     """Give what writes one source's epoch; fence and commit when it ends."""
-    name = application_name(store.graph, store.generation)
-    with psycopg_connection(store.url, name, SETUP) as connection, connection.transaction():
+    with store.transaction(SETUP) as connection:
         yield Applying(connection)
-        connection.execute(_sql(hold_generation(store.graph, store.generation)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from workers.cdc.log_stream import LaterError, LogStream
 from workers.cdc.pgoutput import TableSent, text_of
 from workers.cdc.publication import unpublished
 from workers.cdc.snapshots import Snapshot
-from workers.state_store.postgres import PostgresStore
+from workers.state_store.port import SqlStore
 
 _TRIES: Final = 100
 """A transaction is committed before others see it, for a moment; longer only where it waits for a standby."""
@@ -93,7 +93,7 @@ class Followed:
 
 def follow(
     session: Session,
-    store: PostgresStore,
+    store: SqlStore,
     tables: Sequence[TableEpoch],
     *,
     offset: int,

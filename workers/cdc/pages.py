@@ -34,8 +34,8 @@ from workers.cdc.keys import ExternalTable, bound_query, keyed, page_query
 from workers.cdc.log import ROW_BYTES_MAX, ROW_TOO_LARGE
 from workers.cdc.snapshots import Snapshot
 from workers.cdc.streaming import stream
-from workers.state_store.connections import WRITING, application_name, psycopg_connection
-from workers.state_store.postgres import PostgresStore, hold_generation
+from workers.state_store.connections import WRITING
+from workers.state_store.port import SqlStore
 from workers.state_store.statements import stored_columns
 
 _WRITE_BYTES: Final = 1 << 18
@@ -59,7 +59,7 @@ class PagesTask(FragmentTask):
 class Copied:
     """One table in one generation: what travels in the tasks' closures."""
 
-    store: PostgresStore
+    store: SqlStore
     table: ExternalTable
     actors: int
     conninfo: str = field(repr=False)
@@ -153,19 +153,17 @@ class _Copying:
         self.page_rows = self.task.page_rows
         known: dict[int, VnodePosition] = {position.vnode: position for position in actor.positions}
         positions = Positions(actor.runs, known, block_vnodes=ONE_VNODE)
-        name = application_name(copied.store.graph, copied.store.generation)
         more_time = partial(_more_time, began + self.task.slice_seconds)
         with (
             cached(copied.conninfo, copied.table.scan.source.slot) as external,
-            psycopg_connection(copied.store.url, name, WRITING) as store,
-            store.transaction(),
+            copied.store.transaction(WRITING) as store,
+            self._in_time(external),
+            reading(external, copied.table) as snapshot,
         ):
-            with self._in_time(external), reading(external, copied.table) as snapshot:
-                reason = self._refused(snapshot)
-                if reason is not None:
-                    return reason
-                rows = self._read(external, store, positions, more_time)
-            store.execute(_sql(hold_generation(copied.store.graph, copied.store.generation)))
+            reason = self._refused(snapshot)
+            if reason is not None:
+                return reason
+            rows = self._read(external, store, positions, more_time)
         return PagesOutcome(
             actor=self.index,
             positions=positions.take_changed(),
@@ -303,13 +301,10 @@ class _Copying:
                 self.searching = external.left
 
     def _fails(self, page: _Asked) -> bool:
-        store = self.copied.store
-        name = application_name(store.graph, store.generation)
         try:
             with (
                 self._searching() as external,
-                psycopg_connection(store.url, name, WRITING) as connection,
-                connection.transaction(force_rollback=True),
+                self.copied.store.transaction(WRITING, kept=False) as connection,
                 reading(external, self.copied.table),
                 self._writing(connection) as write,
             ):

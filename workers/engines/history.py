@@ -10,7 +10,7 @@ from service.protocol.plan import VnodePosition
 from workers.backfill.pace import page_rows_after
 from workers.backfill.positions import Block, PageSize, Positions, pages
 from workers.engines.port import ActorOutcome, EpochTask, ScanTask
-from workers.state_store.port import ArrowPage, PageReader
+from workers.state_store.port import ArrowPage, PageReader, has_store_engine
 
 
 @dataclass
@@ -71,6 +71,7 @@ def page_reader(scan: ScanTask, task: EpochTask, positions: Positions) -> Abstra
     if scan.pushdown is None or not positions.next_block():
         at = task.reading.at
         return nullcontext(lambda block, size: scan.store.read_page(scan.upstream, block, at=at, size=size))
+    assert has_store_engine(scan.store)
     return scan.store.copying(scan.upstream, scan.target, scan.pushdown, at=task.reading.at, epoch=task.curr)
 
 

@@ -39,6 +39,7 @@ class ScanTask:
     target: Relation
     actors: int
     pushdown: Pushdown | None = None
+    """Set only for a store with a store engine."""
     block_vnodes: int = BLOCK_VNODES
     sink: SinkWriter | None = None
 

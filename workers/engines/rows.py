@@ -10,7 +10,7 @@ from workers.backfill.order import COMPLETED, IN_PROGRESS, NOT_STARTED, POSITION
 from workers.backfill.positions import Positions
 from workers.queries.stateless import REPORT
 from workers.state_store.port import OPERATION, VNODE
-from workers.state_store.postgres import read_schema
+from workers.state_store.wire import read_schema
 
 
 def input_schema(upstream: Relation) -> pa.Schema:

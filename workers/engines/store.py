@@ -11,7 +11,7 @@ from service.protocol.plan import Pushdown
 from workers.backfill.reading import Reading
 from workers.engines.history import ActorHistory, outcome_of
 from workers.engines.port import ActorOutcome, EpochTask, ScanTask
-from workers.state_store.port import Replayed, Written
+from workers.state_store.port import Replayed, Written, has_store_engine
 
 
 def copied_in_store(query: Pushdown | None, reading: Reading, *, finished: bool) -> bool:
@@ -68,6 +68,7 @@ def _copy_changes(scan: ScanTask, task: EpochTask, index: int) -> Replayed:
     if not reading.changes:
         return Replayed(0, Written(0, 0))
     assert scan.pushdown is not None
+    assert has_store_engine(scan.store)
     return scan.store.copy_changes(
         scan.upstream,
         scan.target,

@@ -3,10 +3,9 @@
 The first job of a session pays for code generation, Arrow, forks and imports. The warm-up pays for them instead.
 """
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -14,8 +13,9 @@ from typing_extensions import override
 
 from service.protocol.columns import Column, ColumnType, KeyColumn, TypeName
 from service.protocol.ids import Epoch, RelationId, Vnode
-from service.protocol.plan import PositionState, Pushdown, Stateless, VnodePosition
+from service.protocol.plan import PositionState, Stateless, VnodePosition
 from service.protocol.relation import Relation, RelationKind
+from service.protocol.table_format import Capabilities
 from service.protocol.vnodes import Runs
 from workers.backfill.actors import ActorTask
 from workers.backfill.positions import Block, PageSize
@@ -23,8 +23,8 @@ from workers.backfill.reading import interleaved
 from workers.engines.port import EpochTask, ScanTask
 from workers.engines.spark import SparkEngine
 from workers.queries.stateless import plan
-from workers.state_store.port import CLOSE, LIVE, ArrowPage, PageReader, Replayed, VersionedStore, Written
-from workers.state_store.postgres import read_schema
+from workers.state_store.port import CLOSE, LIVE, ArrowPage, VersionedStore, Written
+from workers.state_store.wire import read_schema
 
 _KINDS: Final = {
     "k": ColumnType(TypeName.BIGINT),
@@ -49,30 +49,11 @@ _TURNS: Final = 2
 class _Handful(VersionedStore):
     """A store with two changes and a page of one row, which discards all writes."""
 
+    capabilities: ClassVar[Capabilities] = Capabilities()
+
     @override
     def read_page(self, relation: Relation, block: Block, *, at: Epoch, size: PageSize) -> ArrowPage:
         return ArrowPage((_row(relation),), {0: 1}, {0: ("1",)})
-
-    @override
-    @contextmanager
-    def copying(
-        self, upstream: Relation, target: Relation, query: Pushdown, *, at: Epoch, epoch: Epoch
-    ) -> Generator[PageReader]:
-        yield lambda _block, _limit: ArrowPage((), {}, {})
-
-    @override
-    def copy_changes(
-        self,
-        upstream: Relation,
-        target: Relation,
-        query: Pushdown,
-        *,
-        after: Epoch,
-        upto: Epoch,
-        runs: Runs,
-        epoch: Epoch,
-    ) -> Replayed:
-        return Replayed(0, Written(0, 0))
 
     @override
     def changed(self, relation: Relation, *, after: Epoch, upto: Epoch) -> bool:

@@ -3,10 +3,18 @@ statements' order.
 """
 
 from collections.abc import Collection, Sequence
+from functools import partial
+from typing import Final
 
+from service.protocol.barrier import Barrier
+from service.protocol.dml import StatementResult
 from service.protocol.ids import JobId, RelationId
 from service.protocol.mutation import Mutation
 from workers.runners.port import FragmentReport, Phase, Place, RunningEpoch
+from workers.state_store.port import DmlOutcome, DmlWriter
+
+_UNSUPPORTED: Final = "0A000"
+"""SQLSTATE of a feature that is not supported."""
 
 
 class DmlRunner:
@@ -30,9 +38,9 @@ class DmlRunner:
         return 0
 
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
-        """Run the statements in order. Raises what `DmlStore.run` raises."""
+        """Run the statements in order. Raises what `DmlWriter.run` raises."""
         barrier = epoch.barrier
-        done = epoch.stores.dml.run(barrier.statements, barrier.curr, barrier.dml) if barrier.statements else None
+        done = _run(epoch.stores.dml, barrier) if barrier.statements else None
         epoch.timings_ms["dml"] = (epoch.clock() - epoch.began) * 1000
         if done is None:
             return ()
@@ -51,3 +59,15 @@ class DmlRunner:
 
     def end(self) -> None:
         """Do nothing: no resource is held between epochs."""
+
+
+def _run(dml: DmlWriter | None, barrier: Barrier) -> DmlOutcome:
+    if dml is not None:
+        return dml.run(barrier.statements, barrier.curr, barrier.dml)
+    refused = partial(StatementResult, affected=0, error="the table format runs no statements", sqlstate=_UNSUPPORTED)
+    return DmlOutcome(
+        tuple(refused(id=statement.id) for statement in barrier.statements),
+        tuple(statement.relation.id for statement in barrier.statements),
+        {},
+        frozenset(),
+    )

@@ -21,8 +21,7 @@ from service.protocol.plan import FragmentPlan, JobPlan
 from service.protocol.report import ActorReport
 from workers.backfill.pace import share_of
 from workers.backfill.reading import Reading
-from workers.state_store.dml import DmlOutcome, DmlStore
-from workers.state_store.postgres import PostgresStore
+from workers.state_store.port import DmlOutcome, DmlWriter, SqlStore, VersionedStore
 
 FragmentReport = ActorReport | SourceReport | DmlOutcome
 
@@ -31,8 +30,17 @@ FragmentReport = ActorReport | SourceReport | DmlOutcome
 class Stores:
     """The worker's access to the state store in one generation."""
 
-    versioned: PostgresStore
-    dml: DmlStore
+    versioned: VersionedStore
+    dml: DmlWriter | None
+    """None for a format that runs no statements."""
+    sql: SqlStore | None = None
+    """None for a format that stores no table that is filled from a source."""
+
+    @property
+    def by_sql(self) -> SqlStore:
+        """The store of tables that are filled from a source."""
+        assert self.sql is not None, "the table format stores no table that is filled from a source"
+        return self.sql
 
 
 class Phase(IntEnum):

@@ -195,7 +195,7 @@ class SourceScans:
         try:
             followed = follow(
                 session,
-                epoch.stores.versioned,
+                epoch.stores.by_sql,
                 mine,
                 offset=self.offset,
                 undecided=self.undecided,
@@ -249,7 +249,7 @@ class SourceScans:
         task = table.pages_task(epoch.barrier.curr, permits, self.undecided)
         with epoch.spark_turn():
             if table.planned is None:
-                copied = Copied(epoch.stores.versioned, table.table, len(table.state.actors), self.conninfo)
+                copied = Copied(epoch.stores.by_sql, table.table, len(table.state.actors), self.conninfo)
                 table.planned = PagesJob(self.spark, copied)
             table.outcomes = table.planned.run(task.model_copy(update={"slice_seconds": slice_seconds}))
         self.overrun += max((outcome.overrun_seconds for outcome in table.outcomes), default=0.0)
@@ -260,7 +260,7 @@ class SourceScans:
         """Undo what pages wrote in this epoch: they count only with the log that comes after them."""
         written = [table for table in self.tables.values() if any(o.snapshot_rows for o in table.outcomes)]
         if written:
-            with applying(epoch.stores.versioned) as writing:
+            with applying(epoch.stores.by_sql) as writing:
                 for table in written:
                     writing.undo(table.target.id, epoch.barrier.prev)
         for table in self.tables.values():

@@ -131,7 +131,7 @@ class SplitScan(HistoryScan):
 
     def _write(self, epoch: RunningEpoch, rows: Mapping[Key, Values]) -> None:
         try:
-            with applying(epoch.stores.versioned) as writer:
+            with applying(epoch.stores.by_sql) as writer:
                 writer.load(self.target, Folded(made=dict(rows)))
                 writer.begin(self.target, epoch.barrier.curr)
                 written = writer.written()

@@ -16,6 +16,7 @@ from service.protocol.relation import Relation
 from service.protocol.request import Engine
 from workers.backfill.actors import as_one
 from workers.backfill.pace import COPYING, Pace
+from workers.backfill.positions import ONE_VNODE
 from workers.backfill.reading import Reading, interleaved
 from workers.backfill.scan import ScanState
 from workers.connectors.kinds import SINKS
@@ -28,7 +29,7 @@ from workers.queries.stateless import StatelessPlan, plan
 from workers.runners.failure import JobFailedError
 from workers.runners.history import HistoryScan
 from workers.runners.port import FragmentReport, FragmentRunner, Phase, Place, RunningEpoch
-from workers.state_store.port import VersionedStore
+from workers.state_store.port import VersionedStore, has_store_engine
 
 FEW: Final = 1000
 """So many changes are computed by one task for all actors: starting a task costs more than their rows do."""
@@ -167,7 +168,7 @@ class TableScan(HistoryScan):
             with epoch.spark_turn():
                 # The clock starts here, so that a long wait for the turn shortens the slice.
                 began = epoch.clock()
-                copies = copied_in_store(self.pushdown, task.reading, finished=self.state.finished)
+                copies = copied_in_store(self._pushed(store), task.reading, finished=self.state.finished)
                 name = Engine.STORE if copies else Engine.SPARK
                 task = task.model_copy(update={"slice_seconds": self.paces[name].slice_seconds(epoch.share_seconds())})
                 engine = self._engine(name, store, len(task.actors))
@@ -203,8 +204,11 @@ class TableScan(HistoryScan):
         return make_engine(name, self.spark, scan, self.query)
 
     def _task(self, store: VersionedStore, actors: int) -> ScanTask:
-        block = self.state.block_vnodes
-        return ScanTask(store, self.upstream, self.target, actors, self.pushdown, block, self.sink)
+        block = self.state.block_vnodes if store.capabilities.index_bounds else ONE_VNODE
+        return ScanTask(store, self.upstream, self.target, actors, self._pushed(store), block, self.sink)
+
+    def _pushed(self, store: VersionedStore) -> Pushdown | None:
+        return self.pushdown if has_store_engine(store) else None
 
 
 def make_engine(name: Engine, spark: SparkSession, scan: ScanTask, query: StatelessPlan) -> ScanEngine:

@@ -32,6 +32,7 @@ from service.protocol.quoting import quoted
 from service.protocol.relation import ALIVE, ROW_ID, Relation, state_table
 from service.protocol.vnodes import vnode_postgres
 from workers.state_store.connections import ONLY_BY_KEY, application_name, psycopg_connection
+from workers.state_store.port import DmlOutcome, StatementBrokeError
 from workers.state_store.postgres import hold_generation
 from workers.state_store.statements import ENDED_AND_MADE, write
 
@@ -62,28 +63,8 @@ _CONTENDED: Final = ("40", "55P03")
 
 
 @dataclass(frozen=True, slots=True)
-class DmlOutcome:
-    """Results in the order of the statements, and the change of each relation's number of live keys."""
-
-    results: tuple[StatementResult, ...]
-    relations: tuple[RelationId, ...]
-    """The relation of each result."""
-    key_count_deltas: dict[RelationId, int]
-    changed: frozenset[RelationId]
-    unfinished: Unfinished = field(default_factory=Unfinished)
-
-
-class StatementBrokeError(Exception):
-    """The connection to the state store was lost while a statement ran."""
-
-    def __init__(self, statement: StatementId, error: psycopg.Error) -> None:
-        super().__init__(f"the connection to the state store was lost while statement {statement} ran: {error}")
-        self.statement = statement
-
-
-@dataclass(frozen=True, slots=True)
 class DmlStore:
-    """Runs users' statements under their own login."""
+    """Runs users' statements under their own login: the port's `DmlWriter`."""
 
     url: str = field(repr=False)
     graph: GraphId

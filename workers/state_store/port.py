@@ -1,23 +1,31 @@
-"""Versioned tables as engines see them. No engine may depend on Postgres, so that a lake format can replace it one day.
+"""Table formats as the worker sees them: `VersionedStore`, and what a format may offer besides.
+
+Nothing outside a format may depend on Postgres, so that a lake format can stand beside it one day. The writers of
+followed tables are the exception: what they write is SQL (`workers.cdc.apply`, `workers.cdc.pages`).
 
 A row travels with an operation in the column `OPERATION`: `CLOSE` ends the live version at its key, `LIVE` and `PAGE`
 insert a new one. Each actor writes at one epoch, in one transaction, which commits only while the store's generation is
 the present one (I7).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeGuard
 
 import pyarrow as pa
 
-from service.protocol.ids import Epoch
+from service.protocol.dml import DmlLimits, Statement, StatementResult, Unfinished
+from service.protocol.ids import Epoch, RelationId, StatementId
 from service.protocol.plan import Pushdown
 from service.protocol.relation import TRAVEL_PREFIX, Relation
+from service.protocol.table_format import Capabilities
 from service.protocol.vnodes import Runs
 from workers.backfill.order import Position
 from workers.backfill.positions import Block, PageSize
+
+if TYPE_CHECKING:
+    import psycopg
 
 CONTROL: Final = 0
 CLOSE: Final = -1
@@ -67,11 +75,36 @@ class Replayed:
 
 
 class VersionedStore(Protocol):
-    """A task's access to the state store. Implementations are small values that travel to the task."""
+    """A task's access to one format, for one generation. Implementations are small values that travel to the task.
+
+    Rows are read in the wire types of `workers.state_store.wire.read_schema`, and written in those of `to_wire`.
+    """
+
+    capabilities: ClassVar[Capabilities]
 
     def read_page(self, relation: Relation, block: Block, *, at: Epoch, size: PageSize) -> ArrowPage:
         """Read a page of a block as of epoch `at`."""
         ...
+
+    def changed(self, relation: Relation, *, after: Epoch, upto: Epoch) -> bool:
+        """Whether any version began or ended in `(after, upto]`: a cheap query."""
+        ...
+
+    def read_changes(
+        self, relation: Relation, *, after: Epoch, upto: Epoch, runs: Runs
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield the net changes in `(after, upto]`: old versions (CLOSE) first, then new ones (LIVE)."""
+        ...
+
+    def write(self, relation: Relation, epoch: Epoch, rows: Iterable[pa.RecordBatch]) -> Written:
+        """Write rows at `epoch`, fence and commit. CLOSE rows come first. The first columns are `OPERATION`
+        and `_vnode`.
+        """
+        ...
+
+
+class CopyingStore(VersionedStore, Protocol):
+    """A format with the capability `store_engine`: it computes queries itself."""
 
     def copying(
         self, upstream: Relation, target: Relation, query: Pushdown, *, at: Epoch, epoch: Epoch
@@ -98,18 +131,63 @@ class VersionedStore(Protocol):
         """
         ...
 
-    def changed(self, relation: Relation, *, after: Epoch, upto: Epoch) -> bool:
-        """Whether any version began or ended in `(after, upto]`: a cheap query."""
-        ...
 
-    def read_changes(
-        self, relation: Relation, *, after: Epoch, upto: Epoch, runs: Runs
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield the net changes in `(after, upto]`: old versions (CLOSE) first, then new ones (LIVE)."""
-        ...
+def has_store_engine(store: VersionedStore) -> TypeGuard[CopyingStore]:
+    """Whether the format computes queries itself."""
+    return store.capabilities.store_engine
 
-    def write(self, relation: Relation, epoch: Epoch, rows: Iterable[pa.RecordBatch]) -> Written:
-        """Write rows at `epoch`, fence and commit. CLOSE rows come first. The first columns are `OPERATION`
-        and `_vnode`.
+
+@dataclass(frozen=True, slots=True)
+class DmlOutcome:
+    """Results in the order of the statements, and the change of each relation's number of live keys."""
+
+    results: tuple[StatementResult, ...]
+    relations: tuple[RelationId, ...]
+    """The relation of each result."""
+    key_count_deltas: dict[RelationId, int]
+    changed: frozenset[RelationId]
+    unfinished: Unfinished = field(default_factory=Unfinished)
+
+
+class StatementBrokeError(Exception):
+    """The connection to the state store was lost while a statement ran."""
+
+    def __init__(self, statement: StatementId, error: Exception) -> None:
+        super().__init__(f"the connection to the state store was lost while statement {statement} ran: {error}")
+        self.statement = statement
+
+
+class DmlWriter(Protocol):
+    """Runs users' statements on a format with the capability `dml`."""
+
+    def run(self, statements: Sequence[Statement], epoch: Epoch, limits: DmlLimits = ...) -> DmlOutcome:
+        """Run statements at `epoch`, fence and commit. A bad statement fails alone.
+
+        Raises StatementBrokeError when the connection is lost during a statement, and the format's own error when the
+        generation is over (I7).
         """
+        ...
+
+
+class SqlStore(Protocol):
+    """A format whose tables SQL in Postgres's dialect can write. Tables that are filled from a source are written so."""
+
+    def transaction(
+        self, setup: Sequence[str], *, kept: bool = True
+    ) -> AbstractContextManager["psycopg.Connection[Any]"]:
+        """Yield a session with these settings, in a transaction. When the context ends, fence and commit it, or
+        roll back unless `kept`.
+        """
+        ...
+
+
+class Upkeep(Protocol):
+    """Work on a format's tables beside the epochs, which costs time but never a row."""
+
+    def wrote(self, relation: RelationId, rows: int) -> None:
+        """Count the rows of a durable epoch."""
+        ...
+
+    def look(self) -> None:
+        """Start what is due, without waiting for it."""
         ...

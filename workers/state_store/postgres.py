@@ -6,8 +6,9 @@ import io
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
+import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -16,6 +17,7 @@ from service.protocol.ids import Epoch, Generation, GraphId, RequestId
 from service.protocol.plan import Pushdown
 from service.protocol.quoting import quoted
 from service.protocol.relation import Relation, state_table
+from service.protocol.table_format import POSTGRES
 from service.protocol.vnodes import Runs
 from workers.backfill.order import Position, key_of
 from workers.backfill.positions import Block, PageSize, Span, alike, samples, share_of_page, shared_out
@@ -34,7 +36,7 @@ from workers.state_store.connections import (
     question_name,
 )
 from workers.state_store.port import CLOSE, LIVE, OPERATION, VNODE, ArrowPage, PageReader, Replayed, Written
-from workers.state_store.wire import key_text, read_type, writes_binary
+from workers.state_store.wire import key_text, read_schema, writes_binary
 
 BATCH_BYTES: Final = 1 << 18
 """Approximate size of ADBC's batches. It is small, so that few rows are in flight when a slice ends."""
@@ -48,6 +50,7 @@ class PostgresStore:
     them.
     """
 
+    capabilities: ClassVar = POSTGRES
     url: str = field(repr=False)
     graph: GraphId
     generation: Generation
@@ -109,16 +112,11 @@ class PostgresStore:
     ) -> Replayed:
         """Copy the net changes in `(after, upto]` to the target at `epoch`, fence and commit."""
         span: Any = {"after": after, "upto": upto, "runs": runs}
-        with (
-            psycopg_connection(self.url, self._name, COPYING) as connection,
-            connection.transaction(),
-            connection.cursor() as cursor,
-        ):
+        with self.transaction(COPYING) as connection, connection.cursor() as cursor:
             cursor.execute(_sql(_closing_table(target)))
             ended, closing = _two(cursor, statements.copied_keys(upstream, target, query, "closing", **span))
             begun, inserted = _two(cursor, statements.copied_versions(upstream, target, query, **span, epoch=epoch))
             closed = _close(cursor, target, epoch, (*BY_INDEX, *BY_KEY)) if closing else 0
-            cursor.execute(_sql(self._hold))
         return Replayed(ended + begun, Written(inserted, closed))
 
     def changed(self, relation: Relation, *, after: Epoch, upto: Epoch) -> bool:
@@ -180,11 +178,7 @@ class PostgresStore:
     def _write_csv(
         self, relation: Relation, epoch: Epoch, closes: list[pa.RecordBatch], rest: Iterator[pa.RecordBatch]
     ) -> Written:
-        with (
-            psycopg_connection(self.url, self._name, WRITING) as connection,
-            connection.transaction(),
-            connection.cursor() as cursor,
-        ):
+        with self.transaction(WRITING) as connection, connection.cursor() as cursor:
             closed = 0
             if closes:
                 cursor.execute(_sql(_closing_table(relation)))
@@ -192,8 +186,18 @@ class PostgresStore:
                 closed = _close(cursor, relation, epoch, BY_KEY)
             incoming = _Counted(_stored(relation, epoch, rest))
             _copy_csv(cursor, state_table(relation.id), incoming)
-            cursor.execute(_sql(self._hold))
         return Written(incoming.rows, closed)
+
+    @contextmanager
+    def transaction(self, setup: Sequence[str], *, kept: bool = True) -> Generator["psycopg.Connection[Any]"]:
+        """Yield a session in a transaction. When the context ends, fence and commit it, or roll back unless `kept`."""
+        with (
+            psycopg_connection(self.url, self._name, setup) as connection,
+            connection.transaction(force_rollback=not kept),
+        ):
+            yield connection
+            if kept:
+                connection.execute(_sql(self._hold))
 
     @property
     def _name(self) -> str:
@@ -213,12 +217,6 @@ def hold_generation(graph: GraphId, generation: Generation) -> str:
     before it blocks no recovery.
     """
     return f"select state.hold_generation({graph}, {generation})::int"
-
-
-def read_schema(relation: Relation) -> pa.Schema:
-    """Return the schema in which a relation's rows arrive: `_vnode`, and the columns in their wire types."""
-    columns = [pa.field(column.name, read_type(column.type)) for column in relation.columns]
-    return pa.schema([pa.field(VNODE, pa.int16()), *columns])
 
 
 class _Counted(Iterator[pa.RecordBatch]):

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from service.protocol.columns import Column, ColumnType, ComputedColumn
 from service.protocol.ids import Epoch
 from service.protocol.plan import Pushdown
 from service.protocol.quoting import quoted
@@ -10,7 +11,7 @@ from service.protocol.relation import ALIVE, Relation, state_table
 from service.protocol.vnodes import Runs
 from workers.backfill.order import KeyPart, Position, after_postgres, key_of, upto_postgres
 from workers.backfill.positions import Block, Span, alike
-from workers.state_store.wire import read_postgres, value_postgres
+from workers.state_store.wire import native_element
 
 
 def bound_query(relation: Relation, block: Block, spans: Block, *, at: Epoch, rows: int) -> str:
@@ -216,6 +217,21 @@ ENDED_AND_MADE: Final = "(select count(*) from closed) + (select count(*) from r
 def stored_columns(relation: Relation) -> list[str]:
     """Return the columns that a writer fills, in order: `_vnode`, the relation's own, `_from`."""
     return ["_vnode", *(column.name for column in relation.columns), "_from"]
+
+
+def read_postgres(column: Column) -> str:
+    """Return the select-list item that reads a column unaltered."""
+    name = quoted(column.name)
+    value = value_postgres(column.expression if isinstance(column, ComputedColumn) else name, column.type)
+    return name if value == name else f"{value} as {name}"
+
+
+def value_postgres(value: str, kind: ColumnType) -> str:
+    """Return the Postgres expression that casts a value to its wire type."""
+    if native_element(kind):
+        return value
+    # JSON keeps the NULLs and the characters of an array of texts. Spark parses it and casts it to the element's type.
+    return f"array_to_json({value}::text[])::text" if kind.array else f"{value}::text"
 
 
 def _page(relation: Relation, block: Block, upto: Position | None, columns: str, at: Epoch) -> str:

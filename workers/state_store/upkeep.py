@@ -22,8 +22,8 @@ log = structlog.get_logger("upkeep")
 
 
 @dataclass
-class Upkeep:
-    """Counts the rows written to each relation, and requests summaries in the background."""
+class PostgresUpkeep:
+    """The port's `Upkeep`. Counts the rows written to each relation, and requests summaries in the background."""
 
     url: str = field(repr=False)
     written: dict[RelationId, int] = field(default_factory=dict[RelationId, int])

@@ -10,9 +10,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from service.protocol.columns import Column, ColumnType, ComputedColumn, TypeName
-from service.protocol.quoting import quoted
+from service.protocol.columns import ColumnType, TypeName
 from service.protocol.relation import Relation
+from workers.state_store.port import VNODE
 
 _ARROW: Final = {
     TypeName.BOOLEAN: pa.bool_(),
@@ -29,37 +29,29 @@ _ARROW: Final = {
 }
 
 
-def _native_element(kind: ColumnType) -> bool:
+def native_element(kind: ColumnType) -> bool:
+    """Whether Arrow carries a value, or the elements of an array, unchanged. See `ColumnType.native`."""
     return (kind.element if kind.array else kind).native
 
 
 def read_type(kind: ColumnType) -> pa.DataType:
     """Return the Arrow type in which a column arrives from Postgres."""
-    if not _native_element(kind):
+    if not native_element(kind):
         return pa.string()
     scalar = _ARROW[kind.name]
     return pa.list_(scalar) if kind.array else scalar
 
 
-def read_postgres(column: Column) -> str:
-    """Return the select-list item that reads a column unaltered."""
-    name = quoted(column.name)
-    value = value_postgres(column.expression if isinstance(column, ComputedColumn) else name, column.type)
-    return name if value == name else f"{value} as {name}"
-
-
-def value_postgres(value: str, kind: ColumnType) -> str:
-    """Return the Postgres expression that casts a value to its wire type."""
-    if _native_element(kind):
-        return value
-    # JSON keeps the NULLs and the characters of an array of texts. Spark parses it and casts it to the element's type.
-    return f"array_to_json({value}::text[])::text" if kind.array else f"{value}::text"
+def read_schema(relation: Relation) -> pa.Schema:
+    """Return the schema in which a relation's rows arrive: `_vnode`, and the columns in their wire types."""
+    columns = [pa.field(column.name, read_type(column.type)) for column in relation.columns]
+    return pa.schema([pa.field(VNODE, pa.int16()), *columns])
 
 
 def from_wire(name: str, kind: ColumnType) -> str:
     """Return the Spark SQL expression that casts a wire column to its Spark type."""
     column = ticked(name)
-    if kind.array and not _native_element(kind):
+    if kind.array and not native_element(kind):
         texts = f"from_json({column}, 'array<string>')"
         return texts if kind.spark == "array<string>" else f"cast({texts} as {kind.spark})"
     return f"cast({column} as {kind.spark})" if kind.name is TypeName.NUMERIC else column
@@ -71,7 +63,7 @@ def writes_binary(relation: Relation) -> bool:
 
 
 def _writes_binary(kind: ColumnType) -> bool:
-    return _native_element(kind) or (not kind.array and kind.name in {TypeName.NUMERIC, TypeName.UUID})
+    return native_element(kind) or (not kind.array and kind.name in {TypeName.NUMERIC, TypeName.UUID})
 
 
 def to_wire(name: str, kind: ColumnType, *, binary: bool) -> str:

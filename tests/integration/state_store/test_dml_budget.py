@@ -8,7 +8,8 @@ import pytest
 from service.protocol.dml import DmlLimits, InsertValues, Statement, Unfinished, Update
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, StatementId
 from tests.support.state_store import Store, relation, store_of
-from workers.state_store.dml import DmlStore, StatementBrokeError
+from workers.state_store.dml import DmlStore
+from workers.state_store.port import StatementBrokeError
 
 pytestmark = pytest.mark.postgres
 

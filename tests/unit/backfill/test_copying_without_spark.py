@@ -5,12 +5,13 @@ from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import cast
+from typing import ClassVar, cast
 
 import pytest
 
 from service.protocol.ids import Epoch
 from service.protocol.plan import PositionState, Pushdown
+from service.protocol.table_format import POSTGRES
 from tests.support.key_shapes import SHAPES
 from workers.backfill.actors import ActorTask
 from workers.backfill.positions import Block, PageSize
@@ -31,6 +32,7 @@ LEFT = 5
 class Copied:
     """A store that counts what it copies. A copy of a vnode of `held` waits to be released, one of `broken` fails."""
 
+    capabilities: ClassVar = POSTGRES
     held: frozenset[int] = frozenset()
     broken: frozenset[int] = frozenset()
     reached: threading.Event = field(default_factory=threading.Event)
