@@ -30,6 +30,11 @@ class GenerationOverError(Exception):
 
     def __init__(self, graph: GraphId, generation: Generation) -> None:
         super().__init__(f"generation {generation} of graph {graph} is over")
+        self.graph, self.generation = graph, generation
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.graph, self.generation)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -117,9 +122,10 @@ def _storage_order(version: Version) -> tuple[Any, ...]:
 
 @dataclass
 class StateStore:
-    """The database. `seconds` is its clock."""
+    """The database. `seconds` is its clock, and `table` makes a relation's table."""
 
     seconds: Callable[[], float] = lambda: 0.0
+    table: Callable[[Relation], StoredTable] = StoredTable
     term: Term = field(default_factory=lambda: Term(0))
     fences: dict[GraphId, Generation] = field(default_factory=dict[GraphId, Generation])
     published: dict[GraphId, Epoch] = field(default_factory=dict[GraphId, Epoch])
@@ -243,7 +249,7 @@ class FakeTables:
         if table is not None and table.relation != relation:
             raise Conflict(f"state.t_{relation.id} belongs to another relation: was the meta store replaced?")
         if table is None:
-            table = self.store.tables[relation.id] = StoredTable(relation)
+            table = self.store.tables[relation.id] = self.store.table(relation)
             table.indexed = False
         table.indexed |= not loading
         self.store.live[relation.name] = relation.id

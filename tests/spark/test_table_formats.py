@@ -1,0 +1,217 @@
+"""A table scan on a real Spark over each table format: history, live changes and a recovery (I1, I3)."""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from service.domain.placement import blocks
+from service.protocol.barrier import Barrier, BarrierKind
+from service.protocol.ids import (
+    DATABASE_GRAPH,
+    ActorId,
+    Epoch,
+    FragmentId,
+    Generation,
+    JobId,
+    RelationId,
+    WorkerId,
+)
+from service.protocol.mutation import Add, Mutation
+from service.protocol.plan import ActorPlan, JobPlan, Pushdown, ScanType, Stateless, TableScanPlan, VnodePosition
+from service.protocol.relation import Relation, RelationKind
+from service.protocol.report import Collected
+from service.protocol.request import Engine
+from service.protocol.vnodes import vnodes_of
+from tests.support.state_store import relation
+from tests.support.table_formats import GENERATION, TERM, Format, batch, table_format
+from tests.support.table_scans import scans_of, table_scans
+from workers.backfill.positions import PageSize, Span
+from workers.graph import GraphExecutor
+from workers.runners.port import FragmentReport, Phase, Place, RunningEpoch, Stores
+from workers.state_store.port import CLOSE, LIVE
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+
+VNODES, ACTORS, ROWS, EPOCHS = 6, 2, 60, 40
+LIMIT = 5
+"""Rows of history that an actor reads in an epoch, each of which is a second of the worker's clock."""
+UPSTREAM = relation(1, "t", {"id": "bigint", "v": "integer", "t": "text"}).model_copy(update={"vnode_count": VNODES})
+VIEW = UPSTREAM.model_copy(update={"id": RelationId(2), "name": "m", "kind": RelationKind.MATERIALIZED_VIEW})
+WHOLE = PageSize(1_000, exact=True)
+COMPUTED = Stateless(projection=("id", "v * 10", "upper(t)"), predicate="v > 2")
+PUSHED = Stateless(
+    projection=("id", "v", "t"), predicate="v > 2", pushdown=Pushdown(columns=("id", "v", "t"), predicate='"v" > 2')
+)
+Rows = dict[int, tuple[int, int, str]]
+
+
+@dataclass
+class Feed:
+    """Writes to the upstream first in an epoch, as a source does: a `FragmentRunner`."""
+
+    waiting: list[pa.RecordBatch] = field(default_factory=list[pa.RecordBatch])
+    place: Place = (Phase.SOURCE, UPSTREAM.id, 0)
+    settled = True
+
+    def mutate(self, mutation: Mutation, now: float) -> None:
+        pass
+
+    def readers(self, *, paused: bool) -> int:
+        del paused
+        return 0
+
+    def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
+        written = epoch.stores.versioned.write(UPSTREAM, epoch.barrier.curr, iter(self.waiting))
+        epoch.wrote(UPSTREAM.id, inserted=written.inserted, ended=written.closed)
+        return ()
+
+    def stop(self, jobs: Sequence[JobId]) -> bool:
+        del jobs
+        return False
+
+    def end(self) -> None:
+        pass
+
+
+@dataclass
+class World:
+    """What is committed, and the worker."""
+
+    examined: Format
+    spark: SparkSession
+    query: Stateless
+    rows: Rows
+    committed: int = 10
+    generation: int = GENERATION
+    positions: dict[int, VnodePosition] = field(default_factory=dict[int, VnodePosition])
+    now: float = 0.0
+    interleaved: int = 0
+    """Epochs that read history and forwarded changes."""
+
+    def start(self) -> None:
+        """Start a generation from what is committed."""
+        self.feed = Feed()
+        self.executor = GraphExecutor(
+            WorkerId("w"), self.spark, self._connect, table_scans(self.spark), clock=lambda: self.now
+        )
+        self.commit(self.run(BarrierKind.INITIAL, Add(jobs=(self._plan(),), paused=True)))
+        self.executor.paused = False
+        self.executor.runners[self.feed.place] = self.feed
+
+    def run(self, kind: BarrierKind = BarrierKind.CHECKPOINT, mutation: Mutation | None = None) -> Collected:
+        self.now += 1
+        barrier = Barrier(
+            graph=DATABASE_GRAPH,
+            generation=Generation(self.generation),
+            prev=Epoch(self.committed),
+            curr=Epoch(self.committed + 10),
+            kind=kind,
+            mutation=mutation,
+        )
+        return self.executor.run(barrier)
+
+    def commit(self, collected: Collected) -> None:
+        for report in collected.actors:
+            self.positions.update({position.vnode: position for position in report.positions})
+        history, forwarded = (
+            sum(getattr(report, rows) for report in collected.actors) for rows in ("snapshot_rows", "upstream_rows")
+        )
+        self.interleaved += bool(history and forwarded)
+        self.committed = collected.epoch
+
+    async def recover(self) -> None:
+        """End the generation, as a leader does after a failed epoch."""
+        self.generation += 1
+        await self.examined.tables.fence(DATABASE_GRAPH, Generation(self.generation), term=TERM)
+        await self.examined.tables.roll_back([UPSTREAM.id, VIEW.id], Epoch(self.committed), term=TERM)
+        self.start()
+
+    def change(self, turn: int) -> None:
+        """Update a row, delete one and insert one, of those that history has reached and of those that it has not."""
+        updated, deleted, inserted = (turn * 7) % ROWS, (turn * 11 + 3) % ROWS, ROWS + turn
+        ended = [key for key in dict.fromkeys((updated, deleted)) if key in self.rows]
+        new: Rows = {inserted: (inserted, turn % 5, "new")}
+        if updated in self.rows and updated != deleted:
+            new[updated] = (updated, 5 - self.rows[updated][1], f"t{turn}")
+        for key in ended:
+            del self.rows[key]
+        self.rows |= new
+        closes = [(CLOSE, key % VNODES, (key, None, None)) for key in ended]
+        self.feed.waiting = [batch(UPSTREAM, [*closes, *((LIVE, key % VNODES, row) for key, row in new.items())])]
+
+    def shown(self, table: Relation) -> Rows:
+        block = [Span(vnode) for vnode in range(VNODES)]
+        store = self.examined.store(Generation(self.generation))
+        page = store.read_page(table, block, at=Epoch(self.committed), size=WHOLE)
+        rows: list[dict[str, Any]] = [row for one in page.batches for row in one.to_pylist()]
+        found: Rows = {row["id"]: (row["id"], row["v"], row["t"]) for row in rows}
+        assert len(found) == len(rows), "a key twice"
+        return found
+
+    def _connect(self, barrier: Barrier) -> Stores:
+        return Stores(self.examined.store(barrier.generation), None)
+
+    def _plan(self) -> JobPlan:
+        actors = (
+            ActorPlan(
+                id=ActorId(number),
+                vnodes=runs,
+                positions=tuple(self.positions[vnode] for vnode in vnodes_of(runs) if vnode in self.positions),
+            )
+            for number, runs in enumerate(blocks(VNODES, ACTORS), start=1)
+        )
+        scan = TableScanPlan(
+            id=FragmentId(2),
+            actors=tuple(actors),
+            upstream=UPSTREAM,
+            query=self.query,
+            scan_type=ScanType.ARRANGEMENT_BACKFILL,
+            rate_limit=LIMIT,
+        )
+        return JobPlan(id=JobId(2), relation=VIEW, fragments=(scan,))
+
+
+def answered(query: Stateless, rows: Rows) -> Rows:
+    kept = {key: row for key, row in rows.items() if row[1] > 2}
+    return kept if query is PUSHED else {key: (key, v * 10, t.upper()) for key, (_, v, t) in kept.items()}
+
+
+@pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.postgres)])
+async def examined(request: pytest.FixtureRequest) -> AsyncGenerator[Format]:
+    async with table_format(request) as examined:
+        yield examined
+
+
+@pytest.mark.parametrize("query", [COMPUTED, PUSHED], ids=["computed", "pushed down"])
+async def test_a_view_becomes_its_query_while_its_table_changes(
+    examined: Format, spark: SparkSession, query: Stateless
+) -> None:
+    store = await examined.prepare(UPSTREAM, VIEW)
+    rows: Rows = {key: (key, key % 6, f"t{key}") for key in range(ROWS)}
+    store.write(UPSTREAM, Epoch(10), iter([batch(UPSTREAM, [(LIVE, key % VNODES, row) for key, row in rows.items()])]))
+    world, engines, turn = World(examined, spark, query, rows), set[Engine](), 0
+    world.start()
+    while not all(scan.state.finished for scan in scans_of(world.executor)):
+        turn += 1
+        assert turn < EPOCHS, "not finished"
+        before = dict(world.rows)
+        world.change(turn)
+        collected = world.run()
+        if turn == 3:
+            # The epoch is not committed: its rows go, and positions stay where they were.
+            world.rows = before
+            await world.recover()
+            continue
+        world.commit(collected)
+        assert world.shown(UPSTREAM) == world.rows
+        engines |= scans_of(world.executor)[0].engines.keys()
+    world.change(EPOCHS)
+    world.commit(world.run())
+    engines |= scans_of(world.executor)[0].engines.keys()
+    assert world.shown(VIEW) == answered(query, world.rows)
+    assert world.interleaved > 2, "history and live changes did not meet"
+    assert (Engine.STORE in engines) == (query is PUSHED and store.capabilities.store_engine)
