@@ -1,0 +1,114 @@
+"""What a scan and the statements of an epoch make of a table format that can do less than Postgres."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from service.protocol.barrier import Barrier, BarrierKind
+from service.protocol.dml import Delete, StatementResult
+from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, FragmentId, Generation, JobId, StatementId
+from service.protocol.plan import ActorPlan, JobPlan, Pushdown, ScanType, Stateless, TableScanPlan
+from service.protocol.request import Engine
+from service.protocol.table_format import POSTGRES, Capabilities
+from tests.support.key_shapes import SHAPES
+from tests.support.real_arrangement import target_of
+from workers.backfill.positions import BLOCK_VNODES, ONE_VNODE
+from workers.engines.port import ActorOutcome, EpochTask, ScanTask
+from workers.runners import table_scan
+from workers.runners.dml import DmlRunner
+from workers.runners.port import RunningEpoch, Stores
+from workers.runners.table_scan import TableScan
+from workers.state_store.port import DmlOutcome, VersionedStore
+
+UPSTREAM = SHAPES[0].relation
+TARGET = target_of(UPSTREAM)
+PUSHDOWN = Pushdown(columns=("id", "v", "k0"))
+
+
+@dataclass(frozen=True)
+class Limited:
+    """A store of which a planner asks nothing but what it can do."""
+
+    capabilities: Capabilities
+
+
+@dataclass
+class Planned:
+    """An engine that reads nothing."""
+
+    scan: ScanTask
+
+    def run(self, task: EpochTask) -> list[ActorOutcome]:
+        return [ActorOutcome(actor, (), 0, 1, 0, 0, 0, 0.0, used_slice=False) for actor in range(len(task.actors))]
+
+    def give_up(self) -> None:
+        pass
+
+
+@dataclass
+class Engines:
+    """What was planned, by engine."""
+
+    made: dict[Engine, ScanTask] = field(default_factory=dict[Engine, ScanTask])
+
+    def make(self, name: Engine, _spark: object, scan: ScanTask, _query: object) -> Planned:
+        self.made[name] = scan
+        return Planned(scan)
+
+
+def epoch_of(capabilities: Capabilities, statements: Sequence[Delete] = ()) -> RunningEpoch:
+    barrier = Barrier(
+        graph=DATABASE_GRAPH,
+        generation=Generation(1),
+        prev=Epoch(1),
+        curr=Epoch(2),
+        kind=BarrierKind.CHECKPOINT,
+        statements=tuple(statements),
+    )
+    stores = Stores(cast("VersionedStore", Limited(capabilities)), None)
+    return RunningEpoch(barrier, stores, False, 0.0, lambda: 0.0, nullcontext, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "engine", "pushdown", "block_vnodes"),
+    [
+        (POSTGRES, Engine.STORE, PUSHDOWN, BLOCK_VNODES),
+        (Capabilities(store_engine=True), Engine.STORE, PUSHDOWN, ONE_VNODE),
+        (Capabilities(index_bounds=True), Engine.SPARK, None, BLOCK_VNODES),
+        (Capabilities(), Engine.SPARK, None, ONE_VNODE),
+    ],
+)
+def test_a_scan_asks_a_format_for_no_more_than_it_can_do(
+    monkeypatch: pytest.MonkeyPatch,
+    capabilities: Capabilities,
+    engine: Engine,
+    pushdown: Pushdown | None,
+    block_vnodes: int,
+) -> None:
+    engines = Engines()
+    monkeypatch.setattr(table_scan, "make_engine", engines.make)
+    query = Stateless(projection=("id", "v", "k0"), pushdown=PUSHDOWN)
+    actors = (ActorPlan(id=ActorId(1), vnodes=((0, UPSTREAM.vnode_count - 1),)),)
+    fragment = TableScanPlan(
+        id=FragmentId(1), actors=actors, upstream=UPSTREAM, query=query, scan_type=ScanType.ARRANGEMENT_BACKFILL
+    )
+    job = JobPlan(id=JobId(1), relation=TARGET, fragments=(fragment,))
+    no_spark = cast("Any", None)
+    TableScan.join(no_spark, {}, job, fragment, 0.0).run(epoch_of(capabilities))
+    (scan,) = engines.made.values()
+    assert (*engines.made, scan.pushdown, scan.block_vnodes) == (engine, pushdown, block_vnodes)
+
+
+def test_a_format_without_dml_refuses_every_statement() -> None:
+    statements = [Delete(id=StatementId(number), relation=UPSTREAM) for number in (3, 4)]
+    epoch = epoch_of(Capabilities(), statements)
+    (outcome,) = DmlRunner().run(epoch)
+    assert isinstance(outcome, DmlOutcome)
+    said = "the table format runs no statements"
+    assert outcome.results == tuple(
+        StatementResult(id=statement.id, affected=0, error=said, sqlstate="0A000") for statement in statements
+    )
+    assert (epoch.changed, dict(epoch.key_count_deltas)) == (set(), {})
