@@ -30,6 +30,7 @@ from service.ports.sources import ExternalTables, Replication
 from service.ports.state_store import Pins, PublicViews, Reader, Staging, VersionedTables
 from service.protocol.dml import StatementResult
 from service.protocol.ids import JobId, RelationId, StatementId
+from service.protocol.table_format import POSTGRES, Capabilities
 from service.telemetry.metrics import Metrics, Stage
 
 VERIFICATIONS_MAX, VERIFICATIONS_WAITING_MAX = 2, 20
@@ -67,6 +68,8 @@ class World:
     """A worker was asked something."""
     dml_url: str = field(repr=False)
     """Where workers run users' DML; handed to them when they register."""
+    table_format: Capabilities = POSTGRES
+    """What the format of the state store's tables can do."""
     hosts: HostRules = ANY
     """Which hosts sources may be at."""
     load_idle: timedelta = timedelta(seconds=30)

@@ -170,7 +170,7 @@ class DmlWriter(Protocol):
 
 
 class SqlStore(Protocol):
-    """A format whose tables SQL in Postgres's dialect can write. Tables that are filled from a source are written so."""
+    """A format whose tables can be written by SQL of Postgres. Tables that are filled from a source are written so."""
 
     def transaction(
         self, setup: Sequence[str], *, kept: bool = True

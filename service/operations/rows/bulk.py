@@ -190,6 +190,8 @@ async def table_called(world: World, name: str) -> Relation:
         raise Conflict(f'table "{name}" follows a table of a source, and takes no other rows')
     if not entry.shown:
         raise Conflict(f'table "{name}" is {entry.state} and takes no rows')
+    if not world.table_format.dml:
+        raise Conflict(f'table "{name}" takes no rows: {dml.NO_DML}')
     return entry.relation
 
 

@@ -20,12 +20,15 @@ ANSWER_WAIT: timedelta = timedelta(minutes=30)
 """A statement stays queued through any recovery; its client is kept this long before it is told to look again."""
 
 GONE: Final = "the statement is no longer known"
+NO_DML: Final = "its table format takes no rows from users"
 
 
 async def readable(world: World, names: Collection[str], target: str, *, position: int) -> dict[str, Relation]:
     """Return those of `names` that a statement that changes `target` may read; `target` is one of them. Raises Invalid
-    where that follows a table of a source.
+    where that follows a table of a source, or where the table format takes no DML.
     """
+    if not world.table_format.dml:
+        raise Invalid(f'cannot change table "{target}": {NO_DML}', position=position)
     async with world.stores.begin() as tx:
         entries = await tx.catalog.called(names)
     if any(entry.follows and entry.relation.name == target for entry in entries):

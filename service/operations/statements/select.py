@@ -1,5 +1,6 @@
 """SELECT: run by Postgres as it is written, under the reader's login."""
 
+from service.domain.errors import Invalid
 from service.domain.parameters import SystemParameters
 from service.operations.leaving import unless
 from service.operations.naming import named
@@ -21,6 +22,8 @@ async def _select(call: Call, statement: Select) -> Outcome:
             catalog = catalog or (found is None and name.startswith(CATALOG_PREFIX))
         known = SystemParameters.of(await tx.parameters.all())
         notices = await notices_of(tx, statement.relations)
+    if not (catalog or call.world.table_format.sql_reader):
+        raise Invalid(f"only {CATALOG_PREFIX} relations can be queried: the table format of others runs no SELECT")
     query = call.world.reader.query(
         statement.sql,
         row_limit=call.limit("row_limit", known),
