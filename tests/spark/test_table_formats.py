@@ -1,6 +1,6 @@
 """A table scan on a real Spark over each table format: history, live changes and a recovery (I1, I3)."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,7 +55,12 @@ class Feed:
 
     waiting: list[pa.RecordBatch] = field(default_factory=list[pa.RecordBatch])
     place: Place = (Phase.SOURCE, UPSTREAM.id, 0)
+    reads: Collection[RelationId] = ()
     settled = True
+
+    def is_brief(self, epoch: RunningEpoch) -> bool:
+        del epoch
+        return False
 
     def mutate(self, mutation: Mutation, now: float) -> None:
         pass
@@ -208,10 +213,10 @@ async def test_a_view_becomes_its_query_while_its_table_changes(
             continue
         world.commit(collected)
         assert world.shown(UPSTREAM) == world.rows
-        engines |= scans_of(world.executor)[0].engines.keys()
+        engines |= {name for name, _ in scans_of(world.executor)[0].engines}
     world.change(EPOCHS)
     world.commit(world.run())
-    engines |= scans_of(world.executor)[0].engines.keys()
+    engines |= {name for name, _ in scans_of(world.executor)[0].engines}
     assert world.shown(VIEW) == answered(query, world.rows)
     assert world.interleaved > 2, "history and live changes did not meet"
     assert (Engine.STORE in engines) == (query is PUSHED and store.capabilities.store_engine)

@@ -9,6 +9,7 @@ from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, FragmentId, Generation, JobId, Vnode
 from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.request import Engine
+from service.protocol.table_format import POSTGRES
 from tests.support.state_store import relation
 from workers.backfill.budget import Budget
 from workers.backfill.positions import Positions
@@ -18,6 +19,14 @@ from workers.runners.port import RunningEpoch, Stores
 from workers.runners.table_scan import FEW, TableScan
 
 NOTHING = cast("Any", None)
+
+
+class Able:
+    """A store of which nothing is asked but what it can do."""
+
+    capabilities = POSTGRES
+
+
 RUNS = [((0, 3), (8, 11)), ((4, 7), (12, 15))]
 
 
@@ -77,7 +86,7 @@ def forwarded(scan: Watched, changes: int) -> EpochTask:
         graph=DATABASE_GRAPH, generation=Generation(1), prev=Epoch(1), curr=Epoch(2), kind=BarrierKind.CHECKPOINT
     )
     turn = cast("Any", Turn)
-    epoch = RunningEpoch(barrier, Stores(NOTHING, NOTHING), False, 0.0, lambda: 0.0, turn, 1.0)
+    epoch = RunningEpoch(barrier, Stores(cast("Any", Able()), NOTHING), False, 0.0, lambda: 0.0, turn, 1.0)
     epoch.wrote(scan.upstream.id, inserted=changes, ended=0)
     reports = scan.run(epoch)
     assert sum(cast("Any", report).upstream_rows for report in reports) == 5 * len(scan.tasks[-1].actors)
