@@ -299,7 +299,8 @@ async def _publish(
     *,
     term: Term,
 ) -> None:
-    refused = await world.tables.publish(graph, epoch, term=term, created=created)
+    readable = [relation for relation in created if relation.kind.stored]
+    refused = await world.tables.publish(graph, epoch, term=term, created=readable)
     with world.timed("publish"):
         async with world.stores.begin(term) as tx:
             now = world.clock.now()

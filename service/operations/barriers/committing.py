@@ -41,7 +41,7 @@ class Recorded:
     merging: bool = False
     """The graph's job goes on in the database graph, which was asked to add it."""
     created: Sequence[Relation] = ()
-    """Relations whose public views are made with the next publication."""
+    """Relations that the next publication shows; stored ones get their public views with it."""
     idle: bool = False
     """Nothing follows from the committed epoch."""
 
@@ -69,8 +69,7 @@ async def commit(
         recorded = Recorded(answers, merging)
     else:
         await _settle(tx, collected, epoch, lease=lease, now=now)
-        created = [relation for relation in await tx.catalog.unshown() if relation.kind.stored]
-        recorded = Recorded(answers, created=created)
+        recorded = Recorded(answers, created=await tx.catalog.unshown())
     await store_progress(tx, graph)
     log.debug("barrier.committed", epoch=epoch, barriers=len(collected))
     return recorded

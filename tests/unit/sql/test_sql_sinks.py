@@ -1,0 +1,62 @@
+"""CREATE SINK, and the options of a table with a connector."""
+
+import pytest
+
+from service.domain.errors import Invalid
+from service.sql.parse import parse
+from service.sql.statements.sinks import CreateSink
+from service.sql.statements.tables import CreateTable
+
+
+def sink(text: str) -> CreateSink:
+    statement = parse(text)
+    assert isinstance(statement, CreateSink)
+    return statement
+
+
+def test_a_sink_of_a_relation_takes_all_its_columns() -> None:
+    made = sink("create sink if not exists S from public.\"T t\" with (connector = blackhole, type = 'upsert')")
+    assert (made.query.name, made.query.if_not_exists, made.query.sql) == ("s", True, 'select * from public."T t"')
+    assert made.options == {"connector": "blackhole", "type": "upsert"}
+
+
+def test_a_sink_of_a_query_ends_it_at_the_last_with() -> None:
+    text = "create sink s as select id from (select id from t where v in (1, 2)) q with (connector='blackhole')"
+    made = sink(text)
+    assert made.query.sql == "select id from (select id from t where v in (1, 2)) q"
+    assert made.query.text == text
+
+
+def test_the_limit_is_of_the_job_not_of_the_connector() -> None:
+    made = sink("create sink s from t with (connector = 'blackhole', backfill_rate_limit = 5)")
+    assert (made.query.limited, made.query.backfill_rate_limit) == (True, 5)
+    assert made.options == {"connector": "blackhole"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "create sink s",
+        "create sink s from",
+        "create sink s from t",
+        "create sink s from t with ()",
+        "create sink s from t with (connector = 'x') more",
+        "create sink s as with (connector = 'x')",
+        "create sink s as select 1",
+        "create sink s as select * from t with",
+        "create sink s as select * from t with (connector = 'x'",
+    ],
+)
+def test_what_is_no_sink_is_refused_at_its_place(text: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        parse(text)
+    assert refused.value.position is not None
+
+
+def test_a_table_keeps_the_options_of_its_connector() -> None:
+    table = parse(
+        "create table t (id int primary key) with (connector = 'datagen', vnode_count = 4, fields.id.min = 1)"
+    )
+    assert isinstance(table, CreateTable)
+    assert table.vnode_count == 4
+    assert table.options == {"connector": "datagen", "fields.id.min": "1"}
