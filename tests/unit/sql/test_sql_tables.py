@@ -100,7 +100,7 @@ REFUSED = [
     ("create table t (a int, constraint c primary key (a))", "named constraints are not supported", 24),
     ('create table t (a text collate "de_DE")', "COLLATE is not supported", 24),
     (
-        "create table t (a int primary key) with (connector = 'x')",
+        "create table t (a int primary key) with (bucket = 'x')",
         "unexpected options in WITH clause",
         42,
     ),
