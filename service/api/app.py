@@ -29,7 +29,6 @@ from service.api.routes import (
 from service.api.settings import ApiSettings
 from service.api.uploads import Uploads
 from service.operations.world import World
-from service.ports.clock import Clock
 
 VERSION = "0.1.0"
 _PUBLIC = (sql, relations, logins, sources, jobs, progress, mutations, graphs, parameters, events)
@@ -67,16 +66,17 @@ def create_app(
         app.include_router(route.router)
     errors.install(app)
     app.openapi = openapi.document(app, token=settings.api_token is not None)
-    _guard(app, settings, world.clock)
+    # The document of the API is made without a world.
+    _guard(app, settings, lambda: world.clock.monotonic())  # noqa: PLW0108
     return app
 
 
-def _guard(app: FastAPI, settings: ApiSettings, clock: Clock) -> None:
+def _guard(app: FastAPI, settings: ApiSettings, monotonic: Callable[[], float]) -> None:
     """Add the middleware that every request passes. The last one added is the outermost."""
     app.add_middleware(Bodies, size_max=settings.body_size_max)
     # Bodies that arrive take at most half of the calls' places.
     uploads_max = min(settings.uploads_max, max(1, settings.calls_max // 2))
-    app.add_middleware(Uploads, uploads_max=uploads_max, clock=clock)
+    app.add_middleware(Uploads, uploads_max=uploads_max, monotonic=monotonic)
     app.add_middleware(Crowd, calls_max=settings.calls_max)
     app.add_middleware(Tokens, api_token=settings.api_token, worker_token=settings.worker_token)
     if settings.allowed_origins:

@@ -5,20 +5,20 @@ Bodies that trickle would keep all places for as long as a body may take. The sl
 """
 
 import asyncio
+from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.middleware import BODILESS
 from service.domain.errors import TimedOut
 from service.domain.uploading import Arrival, slowest
-from service.ports.clock import Clock
 
 
 class Uploads:
     """Ends the slowest body that arrives when there are `uploads_max` and another one begins."""
 
-    def __init__(self, app: ASGIApp, *, uploads_max: int, clock: Clock) -> None:
-        self.app, self.uploads_max, self.clock = app, uploads_max, clock
+    def __init__(self, app: ASGIApp, *, uploads_max: int, monotonic: Callable[[], float]) -> None:
+        self.app, self.uploads_max, self.monotonic = app, uploads_max, monotonic
         self.arriving: dict[Arrival, _Upload] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -27,7 +27,7 @@ class Uploads:
             await self.app(scope, receive, send)
             return
         if len(self.arriving) >= self.uploads_max:
-            slow = slowest(self.arriving, now=self.clock.monotonic())
+            slow = slowest(self.arriving, now=self.monotonic())
             if slow is not None:
                 self.arriving.pop(slow).end()
         upload = _Upload(self, receive)
@@ -59,15 +59,15 @@ class _Upload:
             return await self.inner()  # It can only be that the client leaves.
         if self.ended:
             raise self._gave_way()
-        arrival, clock = self.arrival, self.uploads.clock
-        arrival.waiting_since = clock.monotonic()
+        arrival, monotonic = self.arrival, self.uploads.monotonic
+        arrival.waiting_since = monotonic()
         try:
             async with asyncio.timeout(None) as self.wait:
                 message = await self.inner()
         except TimeoutError:
             raise self._gave_way() from None
         finally:
-            arrival.seconds, arrival.waiting_since, self.wait = arrival.waited(clock.monotonic()), None, None
+            arrival.seconds, arrival.waiting_since, self.wait = arrival.waited(monotonic()), None, None
         arrival.size += len(message.get("body", b""))
         if not message.get("more_body", False):
             self.complete = True

@@ -54,7 +54,7 @@ async def reading(_scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def service(clock: StillClock, *, uploads_max: int = 2) -> Uploads:
-    return Uploads(Bodies(reading, size_max=1 << 20), uploads_max=uploads_max, clock=clock)
+    return Uploads(Bodies(reading, size_max=1 << 20), uploads_max=uploads_max, monotonic=clock.monotonic)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -95,7 +95,7 @@ async def test_a_body_that_is_not_read_meanwhile_gives_way_when_it_is() -> None:
         await reading(scope, receive, send)
 
     clock = StillClock()
-    app = Uploads(waits, uploads_max=1, clock=clock)
+    app = Uploads(waits, uploads_max=1, monotonic=clock.monotonic)
     held = Client(app)
     task = held.begin()
     await held.taken.acquire()
