@@ -1,1 +1,1 @@
-"""The meta store on Postgres: one aggregate a file; rows become domain values here."""
+"""The meta store on Postgres: one file per aggregate. This package turns rows into domain values."""

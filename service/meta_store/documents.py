@@ -1,4 +1,4 @@
-"""JSON documents in columns: pydantic values in, pydantic values out, without a detour over Python dictionaries."""
+"""Store pydantic values as JSON documents and read them back, without building Python dictionaries in between."""
 
 import json
 import re
@@ -11,7 +11,8 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.sql.elements import KeyedColumnElement
 from sqlalchemy.types import UserDefinedType
 
-# An escaped NUL that is not itself escaped. Postgres cannot store one, and messages of foreign libraries may hold it.
+# An escaped NUL whose backslash is not itself escaped. Postgres cannot store a NUL, and messages of other libraries
+# may contain one.
 _NUL: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 
@@ -23,18 +24,18 @@ def stored(value: BaseModel) -> ColumnElement[Any]:
 
 def stored_text(text: str) -> ColumnElement[Any]:
     """Return a JSON text as a jsonb expression."""
-    # Looked for first: the pattern looks behind every character of what may be megabytes.
+    # Search for the substring first, because the pattern looks behind every character and the text may be megabytes.
     kept = _NUL.sub(rf"\1{_REPLACEMENT}", text) if "\\u0000" in text else text
     return cast(literal(kept, Text), JSONB)
 
 
 def text_of(column: KeyedColumnElement[Any] | ColumnElement[Any]) -> ColumnElement[str]:
-    """Return a jsonb column as JSON text, which pydantic reads faster than what the driver would make of it."""
+    """Return a jsonb column as JSON text, because pydantic reads text faster than the driver's Python objects."""
     return cast(column, Text)
 
 
 def printable(text: str) -> str:
-    """Return `text` without what a text column cannot hold."""
+    """Return `text` with each NUL replaced, because a text column cannot store one."""
     return text.replace("\x00", _REPLACEMENT)
 
 
@@ -46,21 +47,22 @@ def document(value: Mapping[str, Any]) -> ColumnElement[Any]:
 def recordset(rows: Iterable[Mapping[str, Any]], *columns: Column[Any]) -> TableValuedAlias:
     """Return JSON objects as a table called `new` with these columns: many rows in one parameter of one statement.
 
-    The server takes it for a hundred rows. An update that joins it says with `among` too which rows it is about, or a
-    small table would be read whole.
+    The planner estimates it at a hundred rows. An update that joins it must also restrict its own rows with `among`;
+    otherwise the planner reads a small table in full.
     """
     text = json.dumps([dict(row) for row in rows], ensure_ascii=True, allow_nan=False)
     return func.jsonb_to_recordset(stored_text(text)).table_valued(*columns).render_derived("new", with_types=True)
 
 
 def among(column: ColumnElement[int], ids: Iterable[int]) -> ColumnElement[bool]:
-    """Return whether the column is one of `ids`: one parameter however many they are, and the server knows how many."""
+    """Return whether the column is one of `ids`. They are a single parameter, and the planner knows their number."""
     return column == any_(literal(list_of(ids), Ids()))
 
 
 class Ids(UserDefinedType[str]):
-    """The text of an array of ids, which the server takes for one when it is bound. Cast from a text it would be read
-    anew for every row that it is compared with.
+    """The type of a text parameter that the server parses as an array of ids once, when it is bound.
+
+    A cast from text in the statement would be parsed again for every row that it is compared with.
     """
 
     cache_ok = True
@@ -71,5 +73,5 @@ class Ids(UserDefinedType[str]):
 
 
 def list_of(ids: Iterable[int]) -> str:
-    """Return ids as the text of an array, which the driver sends as it is: it would look at every number of a list."""
+    """Return ids as the text of an array. The driver sends text unchanged, but would convert each number of a list."""
     return f"{{{','.join(map(str, sorted(ids)))}}}"

@@ -1,4 +1,4 @@
-"""Connections to the meta store: how they are made, and what their errors mean."""
+"""Open connections to the meta store, and translate their errors."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,14 +16,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from service.domain.errors import Invalid, Unavailable
 
 POOL_SIZE: Final = 15
-"""Transactions are short; more connections than this would only queue inside Postgres instead of in front of it. All
-are kept once they were needed: making one costs more than a transaction.
+"""Transactions are short, so more connections would only move the queue from the pool into Postgres. The pool keeps
+every connection that it has opened, because opening one costs more than a transaction.
 """
 POOL_TIMEOUT_SECONDS: Final = 10
 CONNECT_TIMEOUT_SECONDS: Final = 5
 SESSION: Final = (
     "-c timezone=UTC -c default_transaction_isolation=read\\ committed"
-    # No transaction of ours is long: one that is hangs, and would hold the leader lease's row.
+    # The service has no long transactions. One that takes this long hangs, and would keep the lease's row locked.
     " -c statement_timeout=60s -c idle_in_transaction_session_timeout=60s"
 )
 
@@ -41,12 +41,12 @@ def check_url(url: str) -> None:
     except (ArgumentError, ValueError):
         known = False
     if not known:
-        # Not quoted: it may hold a password.
+        # The message does not quote the URL, because it may contain a password.
         raise Invalid("not the URL of a Postgres database")
 
 
 def connect(url: str, *, application_name: str) -> AsyncEngine:
-    """Return an engine; nothing is opened before its first use. Errors and logs never show bound values."""
+    """Return an engine, which opens no connection before its first use. Errors and logs never show bound values."""
     parsed = make_url(psycopg_url(url))
     given = parsed.query.get("options", ())
     options = " ".join((given,) if isinstance(given, str) else given)
@@ -68,8 +68,10 @@ def connect(url: str, *, application_name: str) -> AsyncEngine:
 
 
 def _refuse_hung_up(connection: PoolProxiedConnection, *_: object) -> None:
-    """Have a connection replaced that the server has ended: it has something to say to somebody who asked for nothing.
-    A ping would tell as well, for a round trip before each transaction.
+    """Raise DisconnectionError for a connection that the server has closed, so that the pool replaces it.
+
+    An idle connection with data to read was closed by the server. A ping would detect this too, but would cost a round
+    trip before each transaction.
     """
     driver = connection.driver_connection
     assert isinstance(driver, psycopg.AsyncConnection)
@@ -83,7 +85,7 @@ def _refuse_hung_up(connection: PoolProxiedConnection, *_: object) -> None:
 
 @contextmanager
 def translated() -> Generator[None]:
-    """Turn an error of the connection (or a deadlock, a timeout: what a retry may cure) into Unavailable."""
+    """Raise Unavailable for errors that a retry may cure: of the connection, a deadlock, a timeout."""
     try:
         yield
     except PoolTimeout as error:
@@ -97,5 +99,5 @@ def translated() -> Generator[None]:
 
 
 def _first_line(error: DBAPIError) -> str:
-    # The driver's own words only: SQLAlchemy's would quote the statement.
+    # Only the driver's message, because SQLAlchemy's quotes the statement.
     return str(error.orig).strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""The append-only event log. Ids are in the order of commits: a reader who continues after an id misses nothing."""
+"""The append-only event log. Ids follow the order of commits, so a reader that continues after an id misses nothing."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -12,17 +12,20 @@ from service.meta_store.schema.core import event as events
 from service.ports.records import Event, Json
 
 KEPT: Final = 100_000
-"""How many of the newest events are kept: more than a day of barriers at one a second."""
+"""How many of the newest events are kept: more than a day of barriers at one per second."""
 _TRIM_EVERY: Final = 1_000
 _ORDER_LOCK: Final = 7_142_609_315_448_002
-"""Held from the assignment of ids to the commit. Any number that nobody else in the database locks."""
+"""The key of an advisory lock, taken before ids are assigned and kept until the commit.
+
+Any number will do that no other program locks in this database.
+"""
 
 
 class PostgresEvents:
     """See `service.ports.meta_store.Events`.
 
-    Appended events are written at the end of the transaction, under a lock that orders transactions: it is held for one
-    statement and the commit, and being the last thing taken it cannot be part of a deadlock.
+    The events are written at the end of the transaction, under a lock that serializes writers. The transaction holds
+    that lock for one statement and the commit. It is the last lock taken, so it cannot be part of a deadlock.
     """
 
     def __init__(self, connection: AsyncConnection) -> None:
@@ -33,7 +36,7 @@ class PostgresEvents:
         self._appended.append({"kind": kind, "facts": document(facts), "at": now})
 
     async def write(self) -> None:
-        """Write what was appended; called before the commit."""
+        """Write the appended events. `PostgresStores.begin` calls this before the commit."""
         if not self._appended:
             return
         await self._connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": _ORDER_LOCK})

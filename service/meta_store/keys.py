@@ -1,7 +1,7 @@
-"""Idempotency keys: the stored response of a mutating call, or the claim of the one that will give it.
+"""Idempotency keys: the stored response of a mutating call, or the claim of the call that will answer.
 
-A claim is held while its holder lives and renews it. Whoever takes a lapsed one over gets a number of its own: a holder
-that was only slow can neither accept a statement nor answer any more.
+A claim is valid while its holder renews it. A repeated call that takes over a lapsed claim gets a new claim number.
+A slow former holder can then neither accept a statement nor store a response.
 """
 
 from collections.abc import Collection
@@ -20,7 +20,7 @@ from service.ports.records import Claim, Json
 from service.protocol.ids import StatementId
 
 KEPT_FOR: Final = timedelta(hours=24)
-"""Long enough for any client's retries; after that a key is as good as new."""
+"""Long enough for any client's retries. Afterwards the key can be used for another call."""
 
 
 class PostgresKeys:
@@ -30,7 +30,10 @@ class PostgresKeys:
         self._connection = connection
 
     async def claim(self, key: str, fingerprint: str, *, now: datetime, hold: timedelta) -> Claim | Json:
-        """Two calls with one key that race: the second waits for the first to commit and sees it."""
+        """Of two concurrent calls with one key, the second waits until the first has committed, and then sees it.
+
+        Raises Conflict where the key was used with another request, or has no response yet.
+        """
         await self._connection.execute(delete(idempotency_key).where(idempotency_key.c.claimed_at < now - KEPT_FOR))
         claimed = (await self._connection.execute(_claim(key, fingerprint, now, hold))).first()
         if claimed is not None:
@@ -62,7 +65,8 @@ class PostgresKeys:
             statements.c.error.is_not(None),
             statements.c.applied_rows == 0,
         )
-        # A staged statement that failed late has changed something: its repetition is told what.
+        # A staged statement that failed after its first slices has changed rows. Its key stays, so that a repeated
+        # call is answered with that outcome.
         without_effect = or_(idempotency_key.c.statement.is_(None), failed)
         await self._connection.execute(delete(idempotency_key).where(_held(claim), without_effect))
         await self._connection.execute(update(idempotency_key).where(_held(claim)).values(held_until=now))
@@ -73,7 +77,7 @@ def _held(claim: Claim) -> Any:
 
 
 def _claim(key: str, fingerprint: str, now: datetime, hold: timedelta) -> Any:
-    """Insert the key, or take over a claim of the same call that is held no more."""
+    """Insert the key, or take over a lapsed claim of the same call."""
     new = insert(idempotency_key).values(
         key=key, fingerprint=fingerprint, claimed_at=now, claim=KEY_CLAIM.next_value(), held_until=now + hold
     )

@@ -1,4 +1,4 @@
-"""Bringing the meta store's schema to the newest version: `tidefill migrate`, and first thing in `tidefill serve`."""
+"""Upgrade the meta store's schema to the newest version: `tidefill migrate`, and the first step of `tidefill serve`."""
 
 from pathlib import Path
 
@@ -10,8 +10,9 @@ from service.meta_store.engine import check_url, translated
 
 
 def migrate(url: str) -> None:
-    """Upgrade to the newest version; nothing happens where it is reached. Deployers queue. Raises Unavailable,
-    and Invalid where that is no URL of a Postgres.
+    """Upgrade to the newest version. A schema that has it stays unchanged, and concurrent upgrades wait for each other.
+
+    Raises Unavailable, and Invalid where `url` is not the URL of a Postgres database.
     """
     check_url(url)
     with translated():
@@ -19,7 +20,7 @@ def migrate(url: str) -> None:
 
 
 def configuration(url: str) -> Config:
-    """Return Alembic's configuration; the scripts lie beside the package `migrations`, in a checkout and in a wheel."""
+    """Return Alembic's configuration. Both a checkout and a wheel have the scripts in the package `migrations`."""
     config = Config()
     assert migrations.__file__ is not None
     config.set_main_option("script_location", str(Path(migrations.__file__).parent).replace("%", "%%"))

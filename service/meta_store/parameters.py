@@ -1,4 +1,4 @@
-"""System parameters that were set."""
+"""System parameters that a user has set, and secrets among them."""
 
 from collections.abc import Mapping
 from typing import Final

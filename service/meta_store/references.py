@@ -1,4 +1,4 @@
-"""Taking a name, and holding what a new relation reads: shared by the aggregates that add relations."""
+"""Take a name, and lock the relations that a new relation reads. Shared by the aggregates that add relations."""
 
 from collections.abc import Collection
 from typing import Final
@@ -17,15 +17,15 @@ from service.protocol.ids import RelationId
 from service.protocol.relation import RelationKind
 
 JOBLESS: Final = (RelationKind.VIEW, RelationKind.SOURCE)
-"""Kinds of relations that no job makes."""
+"""Kinds of relations that no job creates."""
 _UNREADABLE: Final = TERMINAL | {JobState.CANCELLING, JobState.DROPPING, JobState.FAILED}
 
 
 async def hold_read(connection: AsyncConnection, read: Collection[RelationId]) -> None:
-    """Hold relations until the transaction ends. Raises Conflict where one is on its way out.
+    """Lock relations until the transaction ends. Raises Conflict where one of them is being removed.
 
-    A drop locks its job's row to move it, and the row of a logical view or a source to free its name: it comes before
-    (and is seen here) or after (and sees the reader).
+    A drop locks the row of its job to change its state, or the row of a logical view or source to free its name. So a
+    concurrent drop either commits first and is seen here, or comes later and sees the reader.
     """
     if not read:
         return
@@ -52,7 +52,7 @@ async def hold_read(connection: AsyncConnection, read: Collection[RelationId]) -
 async def add_relation(
     connection: AsyncConnection, name: str, kind: RelationKind, *, definition: str, vnode_count: int
 ) -> RelationId:
-    """Take a name. Raises Conflict when it is taken."""
+    """Add a relation and take its name. Raises Conflict where the name is taken."""
     row = insert(relations).values(name=name, kind=kind, definition=definition, vnode_count=vnode_count)
     free = row.on_conflict_do_nothing(index_elements=["name"], index_where=TAKEN).returning(relations.c.id)
     added = (await connection.execute(free)).scalar()
@@ -62,21 +62,21 @@ async def add_relation(
 
 
 async def own(connection: AsyncConnection, owner: RelationId, hidden: Collection[RelationId]) -> None:
-    """Make relations internal tables of `owner`."""
+    """Turn the hidden relations into internal tables of `owner`."""
     if hidden:
         owned = update(relations).where(among(relations.c.id, hidden))
         await connection.execute(owned.values(owner=owner, kind=RelationKind.INTERNAL))
 
 
 async def store_references(connection: AsyncConnection, reader: RelationId, read: Collection[RelationId]) -> None:
-    """Record what a relation reads, or which logical views and sources it names."""
+    """Record the relations that `reader` reads, or the logical views and sources that its statement names."""
     if read:
         rows = [{"reader": reader, "relation": one} for one in sorted(set(read))]
         await connection.execute(insert(view_reference).values(rows))
 
 
 async def _taken_by(connection: AsyncConnection, name: str, asked: RelationKind) -> str:
-    """Say in the reference's words what has the name."""
+    """Return the error message for a taken name, in RisingWave's wording."""
     existing = (
         select(relations.c.kind, relations.c.shown, job_table.c.state)
         .outerjoin(job_table, job_table.c.relation == relations.c.id)

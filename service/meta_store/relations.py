@@ -1,4 +1,4 @@
-"""How a relation is stored: one row, and one per column. Shared by the aggregates that read or write relations."""
+"""Store and read relations: one row each, and one row per column. Shared by the aggregates that use relations."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -32,7 +32,7 @@ COLUMNS: Final = (
     .scalar_subquery()
     .label("columns")
 )
-"""All columns of the selected relation as one document; NULL for a relation that was removed."""
+"""All columns of the selected relation as one document. NULL for a relation that was removed."""
 
 
 def relation_of(row: Row[*tuple[Any, ...]]) -> Relation:
@@ -52,7 +52,7 @@ def relation_of(row: Row[*tuple[Any, ...]]) -> Relation:
 
 
 async def read_relations(connection: AsyncConnection, ids: Collection[int]) -> Mapping[int, Relation]:
-    """Return the relations with these ids that were not removed."""
+    """Return the relations with these ids, without the removed ones."""
     found = select(relations.c.id, relations.c.name, relations.c.kind, relations.c.vnode_count, COLUMNS).where(
         among(relations.c.id, ids), COLUMNS.element.is_not(None)
     )
@@ -60,7 +60,7 @@ async def read_relations(connection: AsyncConnection, ids: Collection[int]) -> M
 
 
 async def read_hidden(connection: AsyncConnection, owners: Collection[int]) -> Mapping[int, Sequence[Relation]]:
-    """Return the hidden relations of each owner that were not removed, in order of id."""
+    """Return the hidden relations of each owner in order of id, without the removed ones."""
     columns = relations.c.id, relations.c.name, relations.c.kind, relations.c.vnode_count, relations.c.owner, COLUMNS
     found = select(*columns).where(among(relations.c.owner, owners), COLUMNS.element.is_not(None))
     hidden: dict[int, list[Relation]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""What the service made up and has to remember: the passwords of the state store's logins. Shown in no catalog."""
+"""Remember generated secrets: the passwords of the state store's logins. No catalog shows them."""
 
 from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
@@ -9,7 +9,7 @@ from service.meta_store.schema.core import secret
 
 
 async def remembered(engine: AsyncEngine, name: str, *, proposed: str) -> str:
-    """Return the secret called `name`; the first caller's proposal becomes it. Raises Unavailable."""
+    """Return the secret called `name`. Store `proposed` where there is none yet. Raises Unavailable."""
     with translated():
         async with engine.begin() as connection:
             await connection.execute(insert(secret).values(name=name, value=proposed).on_conflict_do_nothing())

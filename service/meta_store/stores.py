@@ -1,4 +1,4 @@
-"""Transactions over the aggregates, on Postgres. Nothing else in the service commits to the meta store."""
+"""Transactions over the aggregates on Postgres. No other module of the service commits aggregates to the meta store."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -32,7 +32,7 @@ from service.protocol.ids import Term
 
 @dataclass(frozen=True, slots=True)
 class PostgresTransaction:
-    """The aggregates of one transaction; none of them outlives it."""
+    """The aggregates of one transaction. None of them may be used after it."""
 
     leases: PostgresLeases
     graphs: PostgresGraphs
@@ -85,14 +85,17 @@ class PostgresTransaction:
 
 
 class PostgresStores:
-    """See `service.ports.meta_store.Stores`. The engine is its owner's to dispose of."""
+    """See `service.ports.meta_store.Stores`. The caller owns the engine and disposes of it."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
     @asynccontextmanager
     async def begin(self, term: Term | None = None) -> AsyncGenerator[Transaction]:
-        """The transaction is READ COMMITTED: what must hold between statements is held by row locks."""
+        """The transaction is READ COMMITTED. Row locks protect whatever must not change between its statements.
+
+        Raises Deposed where `term` is over.
+        """
         with translated():
             async with self._engine.begin() as connection:
                 if term is not None:

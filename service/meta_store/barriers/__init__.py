@@ -1,1 +1,1 @@
-"""Graphs and their barriers; who leads, who works, and what waits for an epoch."""
+"""Graphs and their barriers, the leader lease, workers, and the commands and statements that wait for an epoch."""

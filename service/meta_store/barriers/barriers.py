@@ -1,6 +1,7 @@
-"""Barriers in flight and their history: the rows of an epoch's life, and the fence of its answers (I7).
+"""Store barriers in flight and their history, and fence the answers of workers (I7).
 
-State: INJECTED -> COLLECTED | FAILED; COLLECTED -> COMMITTED, or -> ATTACHED -> COMMITTED; until then -> ABANDONED.
+States: INJECTED -> COLLECTED | FAILED, and COLLECTED -> COMMITTED, directly or through ATTACHED. A recovery moves a
+barrier that is not committed to ABANDONED.
 Next: `workers.agent`.
 """
 
@@ -24,12 +25,12 @@ from service.protocol.mutation import MUTATION, Add
 from service.protocol.report import Collected, Failed
 
 KEPT: Final = 1_000
-"""How many of a graph's newest barriers stay readable: a quarter of an hour at one a second."""
+"""How many of a graph's newest barriers stay readable: a quarter of an hour at one per second."""
 
 
 _NONE: Final[Mapping[GraphId, Epoch]] = {}
 
-# Statements of every barrier are put together once: to do so costs more than to run them.
+# The statements that every barrier runs are built once, because building them costs more than running them.
 _OF_GRAPH: Final = barriers.c.graph == bindparam("of_graph")
 _TAKEN: Final = (
     func.unnest(bindparam("graphs", type_=Ids()), bindparam("epochs", type_=Ids()))
@@ -85,7 +86,7 @@ class PostgresBarriers:
         self._connection = connection
 
     async def record(self, barrier: Barrier, *, worker: WorkerId, now: datetime, commands: Sequence[CommandId]) -> None:
-        """Raises Stale where the graph is not in the barrier's generation. Epochs only grow."""
+        """Raises Stale where the graph is not in the barrier's generation, or has a newer epoch: epochs only grow."""
         injected = {"of_graph": barrier.graph, "in": barrier.generation, "curr": barrier.curr, "now": now}
         if (await self._connection.execute(_INJECT, injected)).first() is None:
             raise Stale(barrier.generation)
@@ -101,7 +102,10 @@ class PostgresBarriers:
         return None if payload is None else Barrier.model_validate_json(payload)
 
     async def answer(self, answer: Collected | Failed, *, now: datetime) -> bool:
-        """The row lock decides between an answer and a recovery that abandons the barrier: whoever comes first."""
+        """Return whether this is the barrier's first answer. Raises Stale.
+
+        An answer and a recovery that abandons the barrier lock the same row. The first of the two takes effect.
+        """
         values: dict[str, Any] = {"answer": stored(answer), "collected_at": now}
         match answer:
             case Collected():
@@ -131,7 +135,7 @@ class PostgresBarriers:
         await self._trim(graph)
 
     async def history(self, graph: GraphId, *, limit: int, before: Epoch | None = None) -> Sequence[BarrierRecord]:
-        """Newest first. A committed barrier has lost its statements, and an Add its plans."""
+        """Newest first. The records have no statements, and an Add has no plans."""
         found = select(barriers).where(barriers.c.graph == graph).order_by(barriers.c.epoch.desc()).limit(limit)
         if before is not None:
             found = found.where(barriers.c.epoch < before)
@@ -150,8 +154,10 @@ class PostgresBarriers:
         await self._connection.execute(update(statement).where(carried).values(values))
 
     async def _advance(self, graph_id: GraphId, epoch: Epoch, *, started: bool) -> None:
-        """`started`: nothing but the start was committed, which may have had nothing to do. It ends no row of failed
-        attempts, or a generation that always fails at its second barrier would follow the last without a pause.
+        """Store the committed epoch. `started`: the commit covers initial barriers only.
+
+        Such a commit does not reset the count of failed attempts, because a start may have had no work. Otherwise
+        a graph that always fails at its second barrier would restart without a back-off.
         """
         advance = _STARTED if started else _ADVANCE
         await self._connection.execute(advance, {"of_graph": graph_id, "upto": epoch})
@@ -161,12 +167,12 @@ class PostgresBarriers:
 
 
 def _array(numbers: Iterable[int]) -> str:
-    """Return the text of an array, in this order."""
+    """Return the numbers as the text of an array, in this order."""
     return f"{{{','.join(map(str, numbers))}}}"
 
 
 def _row(barrier: Barrier, worker_id: WorkerId, now: datetime) -> Any:
-    # What history keeps: an Add without its plans, which may be megabytes.
+    # The history keeps an Add without its plans, because they may be megabytes.
     kept = barrier.mutation.model_copy(update={"jobs": ()}) if isinstance(barrier.mutation, Add) else barrier.mutation
     return insert(barriers).values(
         graph=barrier.graph,

@@ -1,4 +1,4 @@
-"""Durable requests for barriers, first in, first out."""
+"""Queue commands durably until a barrier carries them, first in, first out."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -15,7 +15,7 @@ from service.protocol.ids import CommandId, Epoch, GraphId
 from service.protocol.mutation import MUTATION, Mutation, Stop
 
 KEPT: Final = 10_000
-"""How many of the newest commands are kept once they are finished."""
+"""How many of the newest commands are kept after they have finished."""
 
 
 class PostgresCommands:
@@ -57,7 +57,7 @@ class PostgresCommands:
             return
         text = None if error is None else printable(error)
         done = update(command_table).where(among(command_table.c.id, commands), UNFINISHED)
-        # The epoch of the barrier that carried it, where one did: a later checkpoint commits it (I4).
+        # A command that a barrier carried keeps that barrier's epoch, even when a later checkpoint commits it (I4).
         own = func.coalesce(command_table.c.epoch, epoch)
         await self._connection.execute(done.values(done=True, epoch=own, error=text))
         old = delete(command_table).where(command_table.c.id <= max(commands) - KEPT, command_table.c.done)
@@ -78,8 +78,9 @@ _PARTS_LEFT: Final = exists().where(_PART.c.part_of == command_table.c.id, not_(
 
 
 def _effective() -> ColumnElement[int]:
-    """The epoch at which a command took effect everywhere: the last of its parts'. A Resume is over with the first:
-    from then on history may move.
+    """Return the epoch at which a command took effect in every graph: the last epoch of its parts.
+
+    For a Resume it is the first epoch, because scans may read history from then on.
     """
     first, last = (
         select(of(_PART.c.epoch))

@@ -1,4 +1,4 @@
-"""Graphs: status, generation, committed and published epochs, pause flag."""
+"""Store graphs: status, generation, committed and published epochs, pause flag."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -69,7 +69,10 @@ class PostgresGraphs:
         self._connection = connection
 
     async def view(self, graph: GraphId, *, now: datetime, lease: timedelta) -> GraphView:
-        """One statement, hence one snapshot; its parts are index look-ups whose cost does not grow with history."""
+        """One statement, so that the view is one database snapshot. It reads by index; history adds no cost.
+
+        Raises NotFound.
+        """
         found = await self.views([graph], now=now, lease=lease)
         if graph not in found:
             raise NotFound(f"graph {graph} not found", kind="graph")
@@ -105,7 +108,7 @@ class PostgresGraphs:
         return Generation((await self._connection.execute(changed)).scalar_one())
 
     async def set_paused(self, graph: GraphId, *, paused: bool, now: datetime) -> None:
-        # A pause of what is paused is no new one.
+        # Pausing a paused graph keeps the time of the first pause.
         since = case((graphs.c.paused, graphs.c.paused_since), else_=now) if paused else None
         changed = update(graphs).where(graphs.c.id == graph)
         await self._connection.execute(changed.values(paused=paused, paused_since=since))
@@ -143,8 +146,8 @@ class PostgresGraphs:
         await self._connection.execute(asked.values(recover_asked=None if reason is None else printable(reason)))
 
     async def _forget(self, graph: GraphId, reason: str | None) -> None:
-        """End the uncommitted barriers; what they carried waits again."""
-        # A worker's answer locks its worker, then its barrier: so does this, or the two could wait for each other.
+        """Abandon the uncommitted barriers. Their commands and statements wait for a barrier again."""
+        # A worker's answer locks the worker and then the barrier. Lock in the same order, to avoid a deadlock.
         held = select(workers.c.id).where(_serves(graph), not_(workers.c.given_up)).order_by(workers.c.id)
         await self._connection.execute(held.with_for_update(key_share=True))
         ended = (
@@ -153,7 +156,7 @@ class PostgresGraphs:
             .values(state="ABANDONED", failure=func.coalesce(barrier.c.failure, reason), payload=None, answer=None)
             .returning(barrier.c.epoch)
         )
-        # The barriers first: their row locks keep a late answer out while the rest is put back.
+        # Update the barriers first: their row locks keep out a late answer while commands and statements are put back.
         epochs = list((await self._connection.execute(ended)).scalars())
         if not epochs:
             return
@@ -235,15 +238,15 @@ def _views() -> Select[*tuple[Any, ...]]:
 
 
 def _asked(database: ColumnElement[bool]) -> Sequence[Label[bool]]:
-    """What waits for a barrier of the graph."""
+    """Return the columns that say what waits for a barrier of the graph."""
     mine = and_(command.c.graph == graphs.c.id, UNFINISHED)
     waiting = and_(mine, command.c.epoch.is_(None))
     return (
         exists().where(waiting, command.c.hurried).label("commands_waiting"),
         exists().where(waiting, command.c.stops).label("stops_waiting"),
         exists().where(mine).label("commands_open"),
-        # DML belongs to the database graph; a job graph of its own runs none. A statement that has an epoch to itself
-        # waits for the interval: nobody else's is answered sooner for it.
+        # Only the database graph runs DML; a partial graph runs none. A statement that gets an epoch of its own does
+        # not hasten a barrier, because no other statement would be answered sooner.
         and_(database, exists().where(WAITING, statement.c.tries < SINGLY)).label("statements_waiting"),
         and_(database, exists().where(WAITING)).label("statements_queued"),
     )
@@ -251,7 +254,7 @@ def _asked(database: ColumnElement[bool]) -> Sequence[Label[bool]]:
 
 def _unsettled() -> ColumnElement[bool]:
     shown_later = exists().where(UNSHOWN, job.c.relation == relation.c.id, job.c.state == literal_column("'Created'"))
-    # Of many jobs each, of which there are never many: the first is enough.
+    # A partial index finds the first row of each at once, and one row is enough.
     first = (select(literal(value=True)).where(which).limit(1).scalar_subquery() for which in (OPEN, RESCALE_DUE))
     return or_(shown_later.correlate(None), *(func.coalesce(one, false()) for one in first))
 
@@ -262,14 +265,15 @@ _PARAMETERS: Final = (
 
 
 def _with_its_job(graph: Join) -> Join:
-    """Beside a snapshot job's graph, what is kept of it and of the job."""
+    """Join each partial graph with the rows of its snapshot backfill and of its job."""
     snapshot = graph.outerjoin(snapshot_backfill, snapshot_backfill.c.graph == graphs.c.id)
     return snapshot.outerjoin(job, job.c.id == snapshot_backfill.c.job)
 
 
 def _serves(graph: GraphId | ColumnElement[int]) -> ColumnElement[bool]:
-    """Whether a worker runs the graph's epochs: those of snapshot jobs run beside the database graph's, unless they
-    have a worker of their own.
+    """Return whether a worker runs the graph's epochs.
+
+    The workers of the database graph also run the partial graphs, except those of serverless jobs.
     """
     snapshot, its_job = snapshot_backfill.alias(), job.alias()
     jobs = snapshot.join(its_job, its_job.c.id == snapshot.c.job)
@@ -278,7 +282,7 @@ def _serves(graph: GraphId | ColumnElement[int]) -> ColumnElement[bool]:
 
 
 def _reading() -> ColumnElement[bool]:
-    """Whether a scan of a graph's own job has history left."""
+    """Return whether a scan of a partial graph's job has history left."""
     left = and_(fragment.c.job == snapshot_backfill.c.job, scan_progress.c.fragment == fragment.c.id, OPEN)
     return exists(select(fragment.c.id).where(left))
 
@@ -295,8 +299,10 @@ def _attached(of: ColumnElement[int]) -> ScalarSelect[int]:
 
 
 def _backfilling(how: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Whether a scan has history left, and may read it in this way. Those of created jobs are of tables that follow;
-    what broke has history that nobody will read.
+    """Return whether a running scan has history left and fulfils `how`.
+
+    Created jobs count too, because a followed table reads its history after its creation. A broken scan does not count:
+    its history is never read.
     """
     running = job.c.state.in_(("Creating", "Created"))
     reading = (
@@ -307,7 +313,7 @@ def _backfilling(how: ColumnElement[bool]) -> ColumnElement[bool]:
         .where(OPEN, job.c.graph == graphs.c.id, running, not_(fragment.c.waiting), fragment.c.broken.is_(None), how)
         .correlate(graphs)
     )
-    # Of EXISTS the planner would make one table of all scans of all jobs, however many are queued.
+    # With EXISTS the planner would join all scans of all jobs, including the queued ones.
     return func.coalesce(reading.limit(1).scalar_subquery(), false())
 
 
@@ -323,7 +329,7 @@ _PUBLISHED: Final = (
     .add_cte(_OF_GRAPH.cte("of_graph"))
 )
 _VIEWS: Final = _views()
-"""Put together once: of all statements it is asked most, and the longest."""
+"""Built once: it is the most frequent statement, and the longest."""
 
 
 def _graph_view(row: Row[*tuple[Any, ...]]) -> GraphView:

@@ -1,4 +1,4 @@
-"""The leader lease: one row with a growing term, on the database's own clock (I7)."""
+"""The leader lease: one row with a growing term, timed by the database's clock (I7)."""
 
 from datetime import timedelta
 from typing import Final
@@ -18,10 +18,11 @@ _HELD: Final = (
 
 
 async def assert_term(connection: AsyncConnection, term: Term) -> None:
-    """Hold the lease's row until the transaction ends. Raises Deposed where `term` is over.
+    """Lock the lease's row until the transaction ends. Raises Deposed where `term` is over.
 
-    KEY SHARE conflicts only with an update that changes `term`, a unique key: a take-over waits for this transaction or
-    wins against it, while a renewal passes beside it: a slow transaction never costs a healthy leader its lease.
+    KEY SHARE conflicts only with an update that changes `term`, which is a unique key. So a take-over waits for this
+    transaction, or commits first and makes this function raise. A renewal does not wait, so a slow transaction never
+    costs a healthy leader its lease.
     """
     if (await connection.execute(_HELD, {"term": term})).first() is None:
         raise Deposed(term)
@@ -34,8 +35,11 @@ class PostgresLeases:
         self._connection = connection
 
     async def gain(self, holder: str, *, lease: timedelta) -> Term | None:
-        """Renew or take over, in one statement. A lease that has run out is taken over, by its old holder too."""
-        # clock_timestamp, not now(): the update may have waited for a transaction that asserts the term.
+        """Renew the lease or take it over, in one statement. None where another holder's lease is running.
+
+        An expired lease gets a new term, even where its last holder takes it.
+        """
+        # clock_timestamp, not now(), because the update may have waited for a transaction that asserts the term.
         clock = func.clock_timestamp()
         running = leader_lease.c.expires_at > clock
         renewed = and_(leader_lease.c.holder == holder, running)
@@ -53,11 +57,11 @@ class PostgresLeases:
         return None if term is None else Term(term)
 
     async def release(self, holder: str) -> None:
-        """Let it expire now."""
+        """Make the holder's lease expire now."""
         ended = update(leader_lease).where(leader_lease.c.holder == holder).values(expires_at=func.clock_timestamp())
         await self._connection.execute(ended)
 
     async def held(self) -> bool:
-        """Return whether somebody has it."""
+        """Return whether any service holds an unexpired lease."""
         running = select(leader_lease.c.term).where(leader_lease.c.expires_at > func.clock_timestamp())
         return (await self._connection.execute(running)).first() is not None

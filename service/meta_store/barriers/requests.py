@@ -1,4 +1,4 @@
-"""Questions to workers outside the barrier sequence."""
+"""Store requests to workers that no barrier carries, and their responses."""
 
 from datetime import datetime, timedelta
 from typing import Final
@@ -36,7 +36,7 @@ class PostgresRequests:
         return found.first() is not None
 
     async def answer(self, response: Analyzed | Verified | Rejected) -> None:
-        """The first answer counts; one to a question that was forgotten is dropped."""
+        """Store the first response. A later one, or one to a forgotten request, changes nothing."""
         waiting = update(requests).where(requests.c.id == response.id, UNANSWERED)
         await self._connection.execute(waiting.values(response=stored(response)))
 
@@ -78,7 +78,7 @@ _CLAIM: Final = (
     .values(worker=bindparam("by"), claimed_at=bindparam("now"), tries=requests.c.tries + 1)
     .returning(requests.c.id, text_of(requests.c.body).label("body"))
 )
-"""Put together once, because every poll of a worker asks it."""
+"""Built once, because every poll of a worker runs it."""
 _LOST: Final = select(requests.c.id).where(
     requests.c.id == bindparam("request"), UNANSWERED, requests.c.tries >= REQUEST_TRIES_MAX, _AWAY
 )

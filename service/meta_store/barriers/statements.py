@@ -1,7 +1,7 @@
-"""DML that was accepted and not yet answered.
+"""Store accepted DML statements and their results.
 
-A staged statement is stored whole; barriers carry slices of it. `applied_rows` is where the next slice begins: the end
-of the last slice whose epoch has committed, so that a recovery repeats only the slice that was under way.
+A staged statement is stored as a whole, and barriers carry slices of it. The next slice begins at `applied_rows`: the
+end of the last slice whose epoch has committed. So a recovery repeats only the slice that was in flight.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +21,7 @@ from service.protocol.dml import NOTHING_UNFINISHED, STATEMENT, Statement, State
 from service.protocol.ids import Epoch, StatementId
 
 KEPT_FOR: Final = timedelta(minutes=10)
-"""How long a finished statement can still be asked for: far longer than anybody waits for its answer."""
+"""How long a finished statement stays readable: far longer than a client waits for its result."""
 
 
 class PostgresStatements:
@@ -65,7 +65,7 @@ class PostgresStatements:
     async def waiting(
         self, *, limit: int, bytes_max: int | None = None, singly: bool = False
     ) -> Sequence[StoredStatement]:
-        """Texts are summed up by their stored length, so that no text is read that is not returned."""
+        """The limit on bytes is applied to stored lengths, so that only the returned texts are read."""
         which = statements.c.tries >= SINGLY if singly else statements.c.tries < SINGLY
         turn = func.row_number().over(partition_by=statements.c.relation, order_by=statements.c.id)
         ranked = select(statements.c.id, statements.c.bytes, turn.label("turn")).where(WAITING, which).subquery()
@@ -91,7 +91,7 @@ class PostgresStatements:
         now: datetime,
         unfinished: Unfinished = NOTHING_UNFINISHED,
     ) -> None:
-        """Repeatable: a result of a statement that is finished already changes nothing."""
+        """Repeatable: a result for a statement that has already finished changes nothing."""
         if left := [*unfinished.not_reached, *unfinished.set_aside]:
             aside = among(statements.c.id, unfinished.set_aside)
             back = update(statements).where(among(statements.c.id, left), statements.c.carried_by == epoch)
@@ -101,7 +101,7 @@ class PostgresStatements:
             return
         await self._connection.execute(_finish(results, epoch, now))
         old = and_(statements.c.finished_at < now - KEPT_FOR, statements.c.finished_at.is_not(None))
-        # A call whose process died has yet to be repeated, and is answered with what its statement gave.
+        # Keep a statement whose call has no stored response: its process died, and a repeated call needs the result.
         awaited = exists().where(idempotency_key.c.statement == statements.c.id, KEY_UNANSWERED)
         await self._connection.execute(delete(statements).where(old, ~statements.c.staging, ~awaited))
 
@@ -122,7 +122,7 @@ class PostgresStatements:
 
 
 def _finish(results: Sequence[StatementResult], epoch: Epoch, now: datetime) -> Any:
-    """One statement for all results: the columns on the right are those before the update."""
+    """Return one update for all results. Columns on the right-hand side have their values from before the update."""
     rows = [
         {
             "id": one.id,

@@ -1,4 +1,4 @@
-"""Workers that registered."""
+"""Store the registered workers."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -20,7 +20,7 @@ from service.protocol.api import Registration
 from service.protocol.ids import GraphId, WorkerId
 
 LISTED: Final = 50
-"""How many of the newest workers are listed besides those that were not given up."""
+"""How many of the newest workers are listed, in addition to all present ones."""
 
 
 class PostgresWorkers:
@@ -30,8 +30,11 @@ class PostgresWorkers:
         self._connection = connection
 
     async def register(self, registration: Registration, *, now: datetime) -> None:
-        """A repetition (its answer was lost) is a sign of life."""
-        # Held: a graph that is retired meanwhile takes no worker along that nobody would tell so.
+        """A repeated registration, whose answer was lost, counts as a heartbeat.
+
+        Raises Stale where the graph is retired or the worker was given up.
+        """
+        # Lock the graph, so that it is not retired while a worker registers for it.
         held = select(graphs.c.id).where(graphs.c.id == registration.graph).with_for_update(read=True, key_share=True)
         if (await self._connection.execute(held)).first() is None:
             raise Stale
@@ -99,7 +102,7 @@ class PostgresWorkers:
         )
 
 
-# Statements of every barrier are put together once: to do so costs more than to run them.
+# The statements that every barrier runs are built once, because building them costs more than running them.
 _SIGN_OF_LIFE: Final = (
     update(workers)
     .where(workers.c.id == bindparam("worker"), not_(workers.c.given_up))

@@ -1,4 +1,4 @@
-"""Relations whose names are taken."""
+"""The catalog: relations that jobs create, as long as they have their names."""
 
 from collections.abc import Collection, Sequence
 from typing import Any, Final
@@ -41,8 +41,10 @@ class PostgresCatalog:
         return await self._read(relations.c.name == any_(cast(literal(sorted(names), ARRAY(Text)), ARRAY(Text))))
 
     async def dependents(self, relation: RelationId) -> Sequence[CatalogEntry]:
-        """Also holds the relation's job until the transaction ends: a reader that is being added comes before (and is
-        returned) or after (and sees what became of the relation).
+        """Also lock the relation's job until the transaction ends.
+
+        A reader that is added concurrently either commits first and is returned, or waits and sees the relation's new
+        state.
         """
         held = select(job.c.id).where(job.c.relation == relation).with_for_update(key_share=True)
         await self._connection.execute(held)
@@ -55,7 +57,7 @@ class PostgresCatalog:
         )
 
     async def remove(self, relation: RelationId) -> None:
-        """The row itself stays, under a name that is free again: the job's history names it. Repeatable."""
+        """Free the name, but keep the row because the job's history refers to it. Repeatable."""
         freed = update(relations).where(relations.c.id == relation, TAKEN).values(dropped=True)
         name = (await self._connection.execute(freed.returning(relations.c.name))).scalar()
         if name is None:
@@ -70,7 +72,7 @@ class PostgresCatalog:
         await self._connection.execute(delete(fragment).where(fragment.c.job.in_(jobs)))
 
     async def _leave(self, relation: RelationId, name: str) -> None:
-        """Queue the clean-up of a removed relation."""
+        """Delete a removed relation's columns and queue its clean-up in the state store."""
         await self._connection.execute(delete(relation_column).where(relation_column.c.relation == relation))
         new = insert(cleanup).values(relation=relation, name=name)
         await self._connection.execute(new.on_conflict_do_nothing(index_elements=["relation"]))
@@ -84,7 +86,7 @@ class PostgresCatalog:
         await self._connection.execute(update(relations).where(changed).values(held_back=text))
 
     async def cleanups(self) -> Sequence[Cleanup]:
-        """Newest first: what reads goes before what is read."""
+        """Newest first, because a reader must be cleaned up before the relation that it reads."""
         rows = await self._connection.execute(select(cleanup).order_by(cleanup.c.relation.desc()))
         return [Cleanup(RelationId(row.relation), row.name) for row in rows]
 
@@ -115,7 +117,7 @@ class PostgresCatalog:
 
 
 def _upstreams() -> ColumnElement[Any]:
-    """Return what the job reads, each once, in order of id."""
+    """Return the relations that the job reads, without duplicates, in order of id."""
     ids = func.array_agg(aggregate_order_by(fragment.c.upstream.distinct(), fragment.c.upstream))
     read = select(ids).where(fragment.c.job == job.c.id, fragment.c.upstream.is_not(None))
     return func.coalesce(read.correlate(job).scalar_subquery(), []).label("upstreams")
@@ -140,4 +142,4 @@ _UNSHOWN: Final = (
     .where(UNSHOWN, job.c.state == JobState.CREATED)
     .order_by(relations.c.id)
 )
-"""Put together once, because every commit asks it."""
+"""Built once, because every commit runs it."""

@@ -1,4 +1,4 @@
-"""Logical views: relations without a job."""
+"""Store logical views: relations without a job."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ class PostgresLogicalViews:
 
     async def add(self, new: NewLogicalView) -> RelationId:
         await hold_read(self._connection, new.reads)
-        # Nothing is stored for it, so that the number of its vnodes says nothing.
+        # A logical view stores no rows, so its number of vnodes has no meaning.
         view = await add_relation(
             self._connection, new.name, RelationKind.VIEW, definition=new.definition, vnode_count=1
         )

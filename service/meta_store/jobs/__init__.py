@@ -1,1 +1,1 @@
-"""Jobs, their fragments, actors, positions, limits, queue and graphs of their own."""
+"""Jobs, their fragments, actors, positions, limits, queue and partial graphs."""

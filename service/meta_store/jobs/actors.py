@@ -1,4 +1,4 @@
-"""The actors of scans, and the parallelism that their jobs ask for."""
+"""Store the actors of scans, and the parallelism that is set for their jobs."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
@@ -38,7 +38,7 @@ class PostgresActors:
         await self._connection.execute(update(job_table).where(job_table.c.id == job).values(values))
 
     async def due(self, graph: GraphId) -> Sequence[Job]:
-        """What somebody alters just now is passed over, and seen by the next look."""
+        """Skip jobs whose rows another transaction has locked. The next tick of the leader sees them."""
         rows = await self._connection.execute(_DUE, {"of_graph": graph})
         return [job_of_row(row) for row in rows]
 
@@ -123,4 +123,4 @@ _DUE: Final = (
     .order_by(job_table.c.id)
     .with_for_update(of=job_table, skip_locked=True)
 )
-"""Put together once, because every commit asks it."""
+"""Built once, because every commit runs it."""

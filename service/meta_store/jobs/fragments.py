@@ -1,6 +1,6 @@
-"""Positions and progress of fragments.
+"""Store positions and progress of fragments.
 
-A commit reads and writes the scans that are open and nothing else: created jobs, however many, cost it nothing.
+A commit reads and writes only the unfinished scans, so created jobs add no cost.
 """
 
 from collections import defaultdict
@@ -71,9 +71,7 @@ class PostgresFragments:
         return [JobId(one) for one in (await self._connection.execute(found.distinct().order_by(job.c.id))).scalars()]
 
     async def receded(self, reports: Sequence[ActorReport]) -> Receded | None:
-        """As in `record`, finished scans do not matter. Actors that an Update brought are compared with those whose
-        vnodes they took over.
-        """
+        """Ignore finished scans, as `record` does. The actors of an Update are compared, in sum, with the replaced ones."""
         if not reports:
             return None
         rows = await self._connection.execute(
@@ -91,12 +89,13 @@ class PostgresFragments:
         return _receded_in_a_rescale([one for one in reports if one.fragment not in known], committed.values())
 
     async def record(self, answers: Iterable[Collected], *, now: datetime) -> None:
-        """Of what several answers say about one thing the newest counts. Reports of scans that are finished or gone are
-        ignored: their last word has been committed.
+        """Where several answers report on one actor or vnode, the newest report counts.
+
+        Reports of finished or removed scans are ignored, because their last report has been committed.
         """
         kept = tuple(answers)
         await self._count_keys(kept)
-        # What is queued has no actors yet that could report, or a rate that could fall.
+        # A queued job has no running actors that could report, and no rate that could fall.
         mine = _OPEN_SCANS.where(among(job.c.graph, {answer.graph for answer in kept}), job.c.state.in_(IN_GRAPH))
         open_scans = {row.fragment: row for row in await self._connection.execute(mine)}
         if not open_scans:
@@ -105,8 +104,8 @@ class PostgresFragments:
         await self._store_positions(reports)
         await self._store_actors(reports)
         actors = await read_actors(self._connection, open_scans.keys())
-        # `at` says that the first barrier was collected: a scan that has not reported yet has none. One that did but
-        # says nothing now has a rate that falls.
+        # `at` is set by a scan's first report. A scan that has reported before and does not report now has a falling
+        # rate.
         reported = {report.fragment for report in reports}
         moved = [
             _advanced(row, actors[one], now)
@@ -116,7 +115,7 @@ class PostgresFragments:
         await self._store_progress(moved)
 
     async def scans(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ScanProgress]]:
-        """Every job asked for is in the answer; one without scans has an empty sequence."""
+        """Every requested job is in the answer. A job without scans has an empty sequence."""
         rows = await self._connection.execute(_SCANS.where(among(fragment_table.c.job, jobs)))
         of_job: dict[JobId, list[Row[*tuple[Any, ...]]]] = {one: [] for one in jobs}
         for row in rows.all():
@@ -141,11 +140,11 @@ class PostgresFragments:
             return
         rows = [{"id": one, "progress_text": text["text"], "progress": dict(text)} for one, text in texts.items()]
         new = recordset(rows, job.c.id, job.c.progress_text, job.c.progress)
-        # Most jobs stand still: what says the same as before is not written again.
+        # Most jobs do not progress, so an unchanged text is not written again.
         differs = or_(
             job.c.progress_text.is_distinct_from(new.c.progress_text), job.c.progress.is_distinct_from(new.c.progress)
         )
-        # In order of id, as others lock several jobs, or the two could wait for each other.
+        # Lock in order of id, as every transaction does that locks several jobs, to avoid a deadlock.
         told = select(new.c.id, new.c.progress_text, new.c.progress).join(job, job.c.id == new.c.id)
         told = told.where(among(job.c.id, texts), differs).order_by(job.c.id)
         held = told.with_for_update(of=job, key_share=True).cte("held")
@@ -217,7 +216,7 @@ class PostgresFragments:
 
 
 _SCAN_TYPES: Final = {one.value: one for one in ScanType}
-"""Looked up, where calling the type would cost as much as the rest of a row."""
+"""A table, because calling the enum would cost as much as the rest of a row."""
 _POSITIONS: Final = TypeAdapter(Mapping[FragmentId, Sequence[VnodePosition]])
 _EXTERNAL: Final = func.concat(
     fragment_table.c.cdc["external_schema"].astext, ".", fragment_table.c.cdc["external_table"].astext
@@ -250,14 +249,12 @@ _SCANS: Final[Select[*tuple[Any, ...]]] = (
     .order_by(scan_progress.c.fragment)
 )
 _SHOWN: Final = 14
-"""So many of these columns are fields of the progress; the others say whose it is and what it waits for."""
+"""How many of the columns are fields of the progress. The others name its job and what the scan waits for."""
 _OPEN_SCANS: Final[Select[*tuple[Any, ...]]] = _SCANS.where(OPEN)
 
 
 def _positions(moved: Mapping[FragmentId, Sequence[VnodePosition]]) -> Select[*tuple[Any, ...]]:
-    """Return positions as rows. There may be tens of thousands of them, which are written and read without a step in
-    Python for each.
-    """
+    """Return positions as rows. There may be tens of thousands, so no Python code runs for each of them."""
     text = _POSITIONS.dump_json(moved).decode()
     scans = func.jsonb_each(stored_text(text)).table_valued(Column("key", Text), Column("value", JSONB), name="scan")
     columns = backfill_position.c
@@ -281,7 +278,7 @@ def _receded_in_a_rescale(
 
 
 def _scan(row: Row[*tuple[Any, ...]]) -> ScanProgress:
-    # By place, as in `service.meta_store.jobs.jobs`.
+    # Unpacked by position, for the reason given in `service.meta_store.jobs.jobs`.
     fragment, upstream, rows, total, rate, finished, limit, at, waiting, scan_type, auto, since, *held = row[:_SHOWN]
     return ScanProgress(
         FragmentId(fragment),
@@ -302,7 +299,7 @@ def _scan(row: Row[*tuple[Any, ...]]) -> ScanProgress:
 
 
 def _scans(rows: Sequence[Row[*tuple[Any, ...]]]) -> list[ScanProgress]:
-    """Return the scans of one job, each that waits with what it waits for."""
+    """Return the scans of one job. A waiting scan names the relations that it waits for."""
     if not any(row.waiting for row in rows):
         return [_scan(row) for row in rows]
     names = {RelationId(row.relation): row.upstream for row in rows}

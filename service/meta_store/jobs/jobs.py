@@ -1,4 +1,4 @@
-"""Jobs, with the fragments and actors that carry them out."""
+"""Store jobs with their fragments and actors."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -31,7 +31,7 @@ from service.protocol.vnodes import vnodes_of
 
 _ENDS: Final = TERMINAL | {JobState.CREATED, JobState.FAILED}
 _STATES: Final = {one.value: one for one in JobState}
-"""Looked up, where calling the type would cost as much as the rest of a row; so with the next."""
+"""A table, because calling the enum would cost as much as the rest of a row. The same holds for `_KINDS`."""
 _KINDS: Final = {one.value: one for one in RelationKind}
 _STORED: Final = [one for one in RelationKind if one.stored]
 
@@ -43,9 +43,9 @@ class PostgresJobs:
         self._connection = connection
 
     async def add(self, new: NewJob, *, now: datetime) -> Job:
-        """Also raises Conflict when an upstream is on its way out; its job is held until the transaction ends."""
+        """Lock the upstreams' jobs until the transaction ends. Also raises Conflict where one is being removed."""
         await hold_read(self._connection, new.upstreams.union(new.views))
-        # Their ids are below the owner's: what is read has a lower id than its reader.
+        # Hidden relations are added first, because a relation must have a lower id than its reader.
         hidden = [await self._add_hidden(new, place, one) for place, one in enumerate(new.hidden, 1)]
         relation = await add_relation(
             self._connection,
@@ -57,7 +57,7 @@ class PostgresJobs:
         await own(self._connection, relation, hidden)
         await store_references(self._connection, relation, new.views)
         await store_columns(self._connection, relation, new.relation)
-        # One number for both, as in the reference: what the catalogs call a job joins what they call a relation.
+        # Job and relation share one id, as in RisingWave, so that the catalogs can join jobs with relations.
         added = insert(job_table).values(
             id=relation,
             relation=relation,
@@ -69,7 +69,7 @@ class PostgresJobs:
             backfill_order=new.order,
             parallelism=parallelism_text(new.parallelism),
             backfill_parallelism=parallelism_text(new.backfill_parallelism),
-            # The worker may have other slots by the time it runs.
+            # The worker may have another number of slots when the job starts.
             rescale_due=new.parallelism is not None,
             serverless=new.serverless,
         )
@@ -105,7 +105,7 @@ class PostgresJobs:
         return [job_of_row(row) for row in (await self._connection.execute(found)).all()]
 
     async def backfilling(self) -> Sequence[Job]:
-        """One statement: every commit asks, for what it shows of them."""
+        """One statement, because every commit runs it to show the progress of these jobs."""
         found = (
             JOBS.join(fragment, fragment.c.job == job_table.c.id)
             .join(scan_progress, scan_progress.c.fragment == fragment.c.id)
@@ -121,7 +121,10 @@ class PostgresJobs:
         return line_of((await self._connection.execute(select(*LINE))).one())
 
     async def move(self, job: JobId, event: JobEvent, *, now: datetime, error: str | None = None) -> Job:
-        """`finished_at` is when the creation ended, well or badly; a later drop does not change it."""
+        """`finished_at` is when the creation ended, with or without success. A later drop does not change it.
+
+        Raises NotFound, and IllegalTransition where the job's state does not allow `event`.
+        """
         locked = JOBS.where(job_table.c.id == job).with_for_update(of=job_table)
         row = (await self._connection.execute(locked)).first()
         if row is None:
@@ -172,7 +175,7 @@ class PostgresJobs:
         return bool((await self._connection.execute(found)).scalar())
 
     async def _add_hidden(self, new: NewJob, place: int, relation: Relation) -> RelationId:
-        """Store a hidden relation. It is no internal table before it has an owner."""
+        """Store a hidden relation. `own` makes it an internal table as soon as its owner exists."""
         added = await add_relation(
             self._connection,
             f"__{new.relation.name}_{place}",
@@ -188,7 +191,7 @@ class PostgresJobs:
     ) -> None:
         row = insert(fragment).values(job=job, **_stored(new, late, hidden))
         added = (await self._connection.execute(row.returning(fragment.c.id))).scalar_one()
-        # One statement, whose rows get their ids in the order given.
+        # One statement, so that the actors get ids in the given order.
         actors = [{"fragment": added, "runs": runs} for runs in new.actors]
         await self._connection.execute(insert(actor).values(actors))
         if isinstance(new, NewTableScan | NewSourceScan):
@@ -205,7 +208,7 @@ class PostgresJobs:
 
 
 def _stored(new: NewFragment, late: Collection[RelationId], hidden: Sequence[RelationId]) -> Mapping[str, Any]:
-    """Return the columns of a fragment; what scans one of `late` starts waiting."""
+    """Return the columns of a fragment. A scan of a relation in `late` starts in the state `waiting`."""
     match new:
         case NewDml():
             return {"kind": FragmentKind.DML}
@@ -263,8 +266,9 @@ _WIDTH: Final = len(JOBS.selected_columns)
 
 
 def job_of_row(row: Row[*tuple[Any, ...]]) -> Job:
-    """Return the job of a row of `JOBS`, which may have other columns behind them."""
-    # By place, in the order of a job's fields: by name it takes twice as long, and a list has a thousand of them.
+    """Return the job of a row that begins with the columns of `JOBS`."""
+    # Unpacked by position, in the order of a job's fields. Access by name takes twice as long, and a list may have a
+    # thousand jobs.
     id_, relation, name, kind, statement, state, *others = row[:_WIDTH]
     background, initialized, started, finished, error, parallelism, backfill_parallelism, *rest = others
     return Job(
@@ -286,7 +290,7 @@ def job_of_row(row: Row[*tuple[Any, ...]]) -> Job:
 
 
 def parallelism_text(parallelism: Parallelism | None) -> str | None:
-    """Return how a parallelism is stored."""
+    """Return the stored text of a parallelism."""
     return None if parallelism is None else str(parallelism)
 
 

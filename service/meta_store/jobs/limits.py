@@ -1,4 +1,4 @@
-"""Limits of scans and their adaptation to the load."""
+"""Store the rate limits of scans and their adaptation to the load."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
@@ -17,7 +17,7 @@ from service.ports.limits import AdaptedScan, AutoLimit, Held, LimitChange, Look
 from service.protocol.ids import ActorId, Epoch, FragmentId, GraphId, JobId
 
 KEPT: Final = 1_000
-"""How many of a scan's newest changes are kept: the last half an hour at least, at a barrier a second."""
+"""How many of a scan's newest changes are kept: at least the last half hour at one barrier per second."""
 
 
 class PostgresLimits:
@@ -42,8 +42,9 @@ class PostgresLimits:
             await self._begin(adapted, epoch)
 
     async def hold(self, fragments: Collection[FragmentId]) -> Mapping[FragmentId, Held]:
-        """In order of id, so that no two who hold several wait for each other. What they hold is read afterwards: the
-        statement that had to wait would see what was there before.
+        """Lock in order of id, to avoid a deadlock with another transaction that locks several.
+
+        A second statement reads the limits, because the snapshot of the first is older than its wait for the locks.
         """
         locked = select(fragment.c.id).where(among(fragment.c.id, fragments)).order_by(fragment.c.id)
         await self._connection.execute(locked.with_for_update(key_share=True))
@@ -114,7 +115,7 @@ class PostgresLimits:
         rows = [{"fragment": one, "present": float(limit), "since": epoch} for one, limit in limits.items()]
         columns = adaptive_limit.c
         new = upsert(adaptive_limit).values(rows)
-        # What was asked for is what the adaptation came to, rounded as Python rounds it: half to even.
+        # The adaptation continues where the new limit is its own value, rounded half to even as Python rounds it.
         goes_on = func.round(columns.present) == new.excluded.present
         begun: dict[str, Any] = {
             "present": case((goes_on, columns.present), else_=new.excluded.present),
@@ -170,7 +171,7 @@ _ADAPTED: Final = (
         scan_progress.c.at.is_not(None),
         fragment.c.waiting.is_(False),
         fragment.c.broken.is_(None),
-        # Open scans of created jobs are those of tables that follow a source.
+        # A created job with an unfinished scan is a followed table.
         job.c.state.in_((literal_column("'Creating'"), literal_column("'Created'"))),
         graph.c.status == literal_column("'RUNNING'"),
         graph.c.paused.is_(False),
@@ -180,7 +181,7 @@ _ADAPTED: Final = (
 
 
 _NO_LIMIT: Final = -1
-"""As `held_limit`, whose NULL says that nothing is held back."""
+"""Stands for "unlimited" in `held_limit`, where NULL means that the job is not paused."""
 
 
 def _held(row: Row[*tuple[Any, ...]]) -> Held:

@@ -1,4 +1,4 @@
-"""Build the plans of jobs, with a handful of statements however many jobs there are.
+"""Build the plans of jobs. The number of statements does not depend on the number of jobs.
 
 Next: `service.meta_store.jobs.jobs`.
 """
@@ -90,7 +90,7 @@ Positions = Mapping[int, Mapping[Vnode, VnodePosition]]
 
 
 async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Sequence[JobPlan]:
-    """Return plans in order of job id; a job whose relation was removed has none."""
+    """Return plans in order of job id. A job whose relation was removed has no plan."""
     found = (await connection.execute(_JOBS.where(among(job.c.id, jobs)))).all()
     targets = {row.id: row.relation for row in found}
     rows = (await connection.execute(_FRAGMENTS.where(among(fragment.c.job, jobs)))).all()
@@ -117,7 +117,7 @@ async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Se
 
 
 def _snapshot(row: Row[*tuple[Any, ...]]) -> SnapshotPlan | None:
-    """Return where a creating snapshot job stands; one that is created goes on as any other."""
+    """Return the pinned and the replayed epoch of a snapshot job. None after it is created."""
     if row.graph is None or row.state == JobState.CREATED:
         return None
     return SnapshotPlan(epoch=row.snapshot_epoch, consumed=row.consumed)
@@ -135,7 +135,7 @@ async def read_actors(
 
 
 async def read_positions(connection: AsyncConnection, fragments: Collection[int]) -> Positions:
-    """Return what is stored; a vnode without a position has not started."""
+    """Return the stored positions. A vnode without a position has not started."""
     position = func.jsonb_build_object(
         *("vnode", backfill_position.c.vnode),
         *("state", backfill_position.c.state),

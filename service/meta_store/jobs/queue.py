@@ -1,5 +1,6 @@
-"""Who waits for a start, and how many hold a permit: asked at every look at the database graph, however long the queue
-is.
+"""Summarize the job queue: whether a new or a queued job exists, and the number of permits in use.
+
+Every tick of the database graph reads this, so its cost must not depend on the length of the queue.
 """
 
 from typing import Any, Final
@@ -11,7 +12,7 @@ from service.domain.job import HOLDS_PERMIT, JobState
 from service.meta_store.schema.core import job, relation
 from service.protocol.relation import RelationKind
 
-# The first of many, for which the server would rather read the table if it were asked whether there is any.
+# The first row by index. With EXISTS the planner would rather read the table.
 _NEW, _QUEUED = (
     select(job.c.id).where(job.c.state == state).order_by(job.c.id).limit(1).correlate(None).scalar_subquery()
     for state in (JobState.INITIAL, JobState.QUEUED)
@@ -31,5 +32,5 @@ LINE: Final = (
 
 
 def line_of(row: Row[*tuple[Any, ...]]) -> Line:
-    """Return what `LINE` has found."""
+    """Return the queue summary of a row with the columns `LINE`."""
     return Line(new=row.new_jobs, queued=row.queued_jobs, held=row.permits_held)

@@ -1,4 +1,4 @@
-"""Jobs that are created in a graph of their own."""
+"""Store snapshot jobs: those that are created in a partial graph."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
@@ -23,7 +23,7 @@ class PostgresSnapshots:
         self._connection = connection
 
     async def begin(self, job: JobId, *, indexed: bool) -> Snapshot:
-        """The database graph's row is locked: nothing is committed, and no Pause is asked for, before this one is."""
+        """Lock the database graph's row, so that no barrier commits and no Pause is queued before this transaction."""
         held = select(graphs.c.committed, graphs.c.paused, graphs.c.paused_since).where(graphs.c.id == DATABASE_GRAPH)
         committed, paused, since = (await self._connection.execute(held.with_for_update())).one()
         kind = command.c.mutation["type"].astext
@@ -65,8 +65,9 @@ class PostgresSnapshots:
         return [GraphId(one) for one in (await self._connection.execute(running.with_for_update(read=True))).scalars()]
 
     async def graphs_of(self, jobs: Collection[JobId]) -> Mapping[JobId, GraphId]:
-        """Return the graphs and lock the jobs with FOR KEY SHARE, so that commits that store progress do not wait. A
-        transaction that moves a job to another graph or state locks it FOR UPDATE first.
+        """Return the graphs and lock the jobs with FOR KEY SHARE, which does not block commits that store progress.
+
+        A transaction that moves a job to another graph or state locks it FOR UPDATE first.
         """
         columns = job_table.c
         held = select(columns.id, columns.graph).where(among(columns.id, jobs)).order_by(columns.id)
@@ -106,7 +107,7 @@ class PostgresSnapshots:
         return {JobId(row.id): Epoch(row.committed) for row in await self._connection.execute(merged)}
 
     async def retire(self, graph: GraphId) -> None:
-        """Locks the job and the graph before the database graph, as everybody does who locks several."""
+        """Lock the job and its graph before the database graph, as every transaction does that locks several."""
         its_job = select(job_table.c.id).where(job_table.c.graph == graph).order_by(job_table.c.id)
         await self._connection.execute(its_job.with_for_update())
         await self._connection.execute(select(graphs.c.id).where(graphs.c.id == graph).with_for_update())
@@ -118,7 +119,7 @@ class PostgresSnapshots:
         await self._connection.execute(refused)
         await self._connection.execute(mine.where(UNFINISHED).values(done=True, epoch=last))
         await self._connection.execute(mine.values(graph=DATABASE_GRAPH))
-        # A job that ended before its graph did is shown in the database graph, as every other.
+        # A job that ended before its graph belongs to the database graph from now on, as every other job.
         left = update(job_table).where(job_table.c.graph == graph)
         await self._connection.execute(left.values(graph=DATABASE_GRAPH))
         await self._connection.execute(delete(barrier).where(barrier.c.graph == graph))
@@ -130,7 +131,7 @@ class PostgresSnapshots:
         await self._connection.execute(changed.values(values))
 
     async def _hand_over(self, graph: GraphId) -> None:
-        """What the graph has written is older than whatever the database graph writes from now on."""
+        """Raise the database graph's newest epoch to this graph's, so that its later writes have newer epochs."""
         newest = select(graphs.c.newest).where(graphs.c.id == graph).scalar_subquery()
         reached = update(graphs).where(graphs.c.id == DATABASE_GRAPH)
         await self._connection.execute(reached.values(newest=func.greatest(graphs.c.newest, newest)))

@@ -1,1 +1,1 @@
-"""The shape of the tables, for statements and for Alembic's comparison; the DDL itself is in `migrations`."""
+"""Describe the tables, for statements and for Alembic's comparison. The DDL is in `migrations`."""

@@ -1,4 +1,4 @@
-"""Every table of the meta store, wherever its shape is described: what Alembic compares."""
+"""Collect every table of the meta store, for Alembic's comparison with the database."""
 
 from typing import Final
 
@@ -8,4 +8,4 @@ from service.meta_store.schema import core, limits, sources
 
 METADATA: Final[MetaData] = core.METADATA
 DESCRIBED: Final = (core, limits, sources)
-"""Describing a table enters it."""
+"""Importing these modules registers their tables in the metadata."""

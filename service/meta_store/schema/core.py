@@ -1,7 +1,7 @@
-"""The shape of the meta store's tables, for statements and for Alembic's comparison; the DDL itself is in `migrations`.
+"""Describe the meta store's tables, for statements and for Alembic's comparison. The DDL is in `migrations`.
 
-CHECK constraints are in the DDL only. The predicates of partial indexes are constants here: a statement that is to use
-such an index must spell its predicate in the same way, with literals.
+CHECK constraints are in the DDL only. The predicates of partial indexes are constants here. A statement uses such an
+index only where it has the same predicate, with literals.
 """
 
 from typing import Final
@@ -221,7 +221,7 @@ BLAMED: Final = job.c.failures > literal_column("0")
 Index("job_state", job.c.state, job.c.id)
 Index("job_blamed", job.c.id, postgresql_where=BLAMED)
 RESCALE_DUE: Final = and_(job.c.rescale_due, job.c.state.in_(_literals("Creating", "Created")))
-"""Running jobs whose scans may have another number of actors than is asked for."""
+"""Running jobs whose scans may have another number of actors than their parallelism demands."""
 Index("job_rescale_due", job.c.id, postgresql_where=RESCALE_DUE)
 
 GRAPH_ID: Final = Sequence("graph_id", start=2, metadata=METADATA)

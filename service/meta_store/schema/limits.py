@@ -1,4 +1,4 @@
-"""The shape of what is stored of limits that are adapted to the load: tables beside those of `models`."""
+"""Describe the tables of adaptive limits: their state and their changes. `schema.core` describes the main tables."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The shape of what is stored of sources: tables beside those of `models`, which see to the rest."""
+"""Describe the tables of sources and of their pending external clean-ups. `schema.core` describes the main tables."""
 
 from typing import Final
 

@@ -1,1 +1,1 @@
-"""Sources, and the tables that follow them."""
+"""Sources, and the tables that follow them through CDC."""

@@ -1,4 +1,4 @@
-"""Tables that follow sources: where they stand, and what is to be removed outside once they are gone."""
+"""Store followed tables, and what is to be cleaned up in the external database after they are dropped."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ from service.protocol.report import Collected
 _SCHEMA: Final = fragment.c.cdc["external_schema"].astext
 _TABLE: Final = fragment.c.cdc["external_table"].astext
 _AT_ONCE: Final = datetime(1970, 1, 1, tzinfo=UTC)
-"""Due whatever the clock of whoever looks says."""
+"""Due on every clock, whichever service compares it."""
 
 
 class PostgresFollowing:
@@ -39,12 +39,12 @@ class PostgresFollowing:
         return [_followed(row) for row in await self._connection.execute(found.order_by(fragment.c.id))]
 
     async def followed(self) -> Collection[SourceId]:
-        """Asked for every second, so that nobody counts what the tables have read."""
+        """Cheap, because it is called every second: it does not count completed splits, as `tables` does."""
         found = select(fragment.c.source).where(fragment.c.source.is_not(None)).distinct()
         return {SourceId(one) for one in (await self._connection.execute(found)).scalars()}
 
     async def record(self, answers: Iterable[Collected], *, now: datetime) -> Sequence[Told]:
-        """Of what several answers say about one source the newest counts; its changes are counted together."""
+        """Where several answers report on one source, the newest report counts, with the sum of their changes."""
         newest: dict[SourceId, SourceReport] = {}
         broken: dict[FragmentId, str] = {}
         for report in (one for answer in answers for one in answer.sources):
@@ -83,11 +83,11 @@ class PostgresFollowing:
         await self._connection.execute(mine.values(retention=retention))
 
     async def idle(self, source: SourceId) -> bool:
-        """Whoever adds a table that follows it holds its relation's row in a way that keeps this one out."""
+        """Lock the source's relation, so that no table can begin to follow the source in the meantime."""
         held = select(relations.c.id).where(relations.c.id == source, TAKEN, relations.c.shown).with_for_update()
         if (await self._connection.execute(held)).first() is None:
             return False
-        # One that failed is read by nobody any more, whatever becomes of it.
+        # A failed job no longer reads the source.
         follower = select(fragment.c.id).join(job, job.c.id == fragment.c.job)
         followed = follower.where(fragment.c.source == source, job.c.state != JobState.FAILED).limit(1)
         return (await self._connection.execute(followed)).first() is None
@@ -120,7 +120,7 @@ class PostgresFollowing:
             "changes": sources.c.changes + report.changes,
             "reported_at": now,
         }
-        # What could not be asked is what it was when it last could be.
+        # A figure that the worker could not obtain keeps its last known value.
         for name in ("lag_bytes", "retained_bytes", "commit_lag_ms"):
             if (told := getattr(report, name)) is not None:
                 values[name] = told
@@ -128,7 +128,7 @@ class PostgresFollowing:
         await self._wait(report)
 
     async def _wait(self, report: SourceReport) -> None:
-        """What waits as it did is not written again: it may go on for long, and is reported with every epoch."""
+        """Write only changed wait reasons, because every epoch reports them and a wait may last long."""
         columns = fragment.c
         waiting = {one.fragment: printable(one.waiting) for one in report.tables if one.waiting is not None}
         over = and_(columns.source == report.source, columns.source_waiting.is_not(None), ~among(columns.id, waiting))
@@ -147,7 +147,7 @@ class PostgresFollowing:
         await self._connection.execute(update(fragment).where(changed).values(source_waiting=new.c.source_waiting))
 
     async def _break(self, one: FragmentId, why: str, *, now: datetime) -> Told | None:
-        """The first reason stays: what comes after it follows from it."""
+        """Store why a table broke. The first reason stays, because later ones are its consequences."""
         columns = fragment.c
         whole = and_(columns.id == one, columns.source.is_not(None), columns.broken.is_(None))
         changed = update(fragment).where(whole).values(broken=printable(why), broken_since=now)
@@ -172,7 +172,7 @@ class PostgresSourceCleanups:
         await self._connection.execute(new.on_conflict_do_update(constraint="source_cleanup_once", set_=later))
 
     async def due(self, now: datetime) -> Sequence[SourceCleanup]:
-        """Slot and publication go after the last table that follows the source has stopped."""
+        """Slot and publication are due only after the last table that follows the source has stopped."""
         following = exists().where(fragment.c.source == source_cleanup.c.source)
         table = source_cleanup.c.what == str(Leftover.TABLE)
         found = _CLEANUPS.where(source_cleanup.c.due <= now, or_(table, ~following))
@@ -198,12 +198,12 @@ class PostgresSourceCleanups:
 
 
 def stored_scan(scan: CdcScan) -> str:
-    """Return what is stored of a scan: all but what is its source's, and what becomes of it."""
+    """Return the stored text of a scan, without its source and its failure, which have columns of their own."""
     return scan.model_dump_json(exclude={"source", "broken"})
 
 
 def scan_of(row: Row[*tuple[Any, ...]]) -> CdcScan:
-    """Return the scan of the row of a fragment that has one, as of the source's newest committed offset."""
+    """Return the scan of a fragment's row, as of the source's newest committed offset."""
     of = CdcSource(
         id=SourceId(row.source),
         name=row.source_name,
@@ -217,19 +217,19 @@ def scan_of(row: Row[*tuple[Any, ...]]) -> CdcScan:
 
 
 async def unfollow(connection: AsyncConnection, job_ids: Select[*tuple[Any, ...]]) -> None:
-    """The fragments of these jobs are about to go: have what was published for them taken back."""
+    """Queue the removal of the tables that were added to publications for these jobs. Call this before they go."""
     now = (await connection.execute(select(func.now()))).scalar_one()
     rows = select(fragment.c.source, _SCHEMA.label("schema"), _TABLE.label("table")).where(
         fragment.c.job.in_(job_ids), fragment.c.source.is_not(None), fragment.c.added
     )
     for row in (await connection.execute(rows)).all():
         new = _unpublishing(SourceId(row.source), row.schema, row.table, now, _AT_ONCE)
-        # Somebody else may be about to follow it: then it is for him to have it taken back.
+        # Another job may be about to follow the table and has queued this clean-up already. Its due time counts.
         await connection.execute(new.on_conflict_do_nothing(constraint="source_cleanup_once"))
 
 
 async def followed_again(connection: AsyncConnection, scan: CdcScan) -> None:
-    """Something follows the table: there is nothing to take back."""
+    """Cancel the clean-up of an external table, because a job follows it again."""
     columns = source_cleanup.c
     same = and_(
         columns.source == scan.source.id,

@@ -1,4 +1,4 @@
-"""Sources and users' secrets. Next: `service.meta_store.sources.followed_tables`."""
+"""Store sources and users' secrets. Next: `service.meta_store.sources.followed_tables`."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -22,7 +22,7 @@ from service.protocol.ids import SourceId
 from service.protocol.relation import RelationKind
 
 _USERS: Final = "secret "
-"""How the names of users' secrets begin among those of all secrets."""
+"""The prefix of users' secrets among the names of all secrets."""
 
 
 class PostgresSources:
@@ -32,7 +32,7 @@ class PostgresSources:
         self._connection = connection
 
     async def add(self, new: NewSource, *, now: datetime, abandoned_at: datetime) -> Source:
-        # Nothing is stored for it, so that the number of its vnodes says nothing.
+        # A source stores no rows, so its number of vnodes has no meaning.
         relation = await add_relation(
             self._connection, new.name, RelationKind.SOURCE, definition=new.definition, vnode_count=1
         )
@@ -90,12 +90,15 @@ class PostgresSources:
         await self._connection.execute(new.on_conflict_do_update(constraint="source_cleanup_once", set_=sooner))
 
     async def _unique_name(self) -> str:
-        """Return a name that no other source has, of this service or of another one that follows the database."""
+        """Return a name that no other source has, even one of another service that follows the same database."""
         made = (await self._connection.execute(select(cast(func.gen_random_uuid(), Text)))).scalar_one()
         return f"tidefill_{made.replace('-', '')[:16]}"
 
     async def _keep_password(self, one: SourceId, new: NewSource) -> str:
-        """Return what its secret is called, which is held until the transaction ends."""
+        """Return the name of the source's secret. A user's secret is locked until the transaction ends.
+
+        Raises NotFound where the user's secret does not exist.
+        """
         if new.password.name is None:
             await self._connection.execute(insert(secret).values(name=_own(one), value=new.password.value))
             return _own(one)
@@ -136,7 +139,7 @@ class PostgresSecrets:
 
     async def remove(self, name: str) -> bool:
         kept = f"{_USERS}{name}"
-        # A source that is being added holds it: it comes before, and is seen, or after, and finds nothing.
+        # A source that is being added locks its secret. It commits first and is seen here, or comes later and raises.
         held = select(secret.c.name).where(secret.c.name == kept).with_for_update()
         if (await self._connection.execute(held)).first() is None:
             return False
@@ -149,7 +152,7 @@ class PostgresSecrets:
 
 
 async def forget_source(connection: AsyncConnection, one: SourceId) -> None:
-    """Forget a dropped source, password and all, once nothing of it is left to be cleaned up."""
+    """Delete a dropped source and its own password, unless it has pending clean-ups."""
     gone = select(relations.c.id).where(relations.c.id == one, relations.c.dropped)
     left = exists().where(source_cleanup.c.source == one)
     forgotten = delete(sources).where(sources.c.relation.in_(gone), ~left).returning(sources.c.secret)
