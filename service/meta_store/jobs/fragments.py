@@ -71,7 +71,10 @@ class PostgresFragments:
         return [JobId(one) for one in (await self._connection.execute(found.distinct().order_by(job.c.id))).scalars()]
 
     async def receded(self, reports: Sequence[ActorReport]) -> Receded | None:
-        """Ignore finished scans, as `record` does. The actors of an Update are compared, in sum, with the replaced ones."""
+        """Ignore finished scans, as `record` does. After an Update, compare the sum of all new actors with the old sum.
+
+        The new actors took over the vnodes of the old ones.
+        """
         if not reports:
             return None
         rows = await self._connection.execute(
