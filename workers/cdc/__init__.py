@@ -1,6 +1,6 @@
-"""Following an external Postgres: its log decoded and folded, its tables' pages copied. Next:
+"""Follow an external Postgres: decode and fold its log, and copy its tables page by page. Next:
 `workers.runners.source_scan`.
 
-`pgoutput`, `snapshots`, `keys` and `fold` are pure; `external` reaches the external database, `pages` copies history
-in a task, `apply` writes what was folded into the state store.
+`pgoutput`, `snapshots`, `keys`, `fold`, `log`, `budget`, `backoff` and `patience` are pure. `external` queries the
+external database, `pages` copies history in a task, and `apply` writes the folded changes into the state store.
 """

@@ -1,8 +1,8 @@
-"""What was folded, written into the versioned tables: one transaction for all tables of a source and an epoch.
+"""Write folded changes into the versioned tables: one transaction for all tables of a source in an epoch.
 
-Rows come as texts into a temporary table, and one SQL command gives them their types and writes them, as DML does. A
-later part of the same epoch, or the fold over a page of this very epoch, meets versions that begin in it, and
-overwrites or deletes them.
+Rows are copied as texts into a temporary table. One SQL command then casts them to their types and writes them, as DML
+does. A key may already have a version that begins in this epoch, from an earlier part of the log or from a page. The
+command then overwrites or deletes that version.
 """
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ SETUP: Final = (
     "set bytea_output = 'hex'",
     "set client_min_messages = 'warning'",
     "set statement_timeout = '240s'",
-    # It waits while the external server gets a large transaction ready.
+    # The transaction is idle while the external server decodes a large transaction.
     "set idle_in_transaction_session_timeout = '300s'",
 )
 COPY_HEADER: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
@@ -46,12 +46,12 @@ COPY_END: Final = b"\xff\xff"
 _TRUE: Final = b"\0\0\0\1\1"
 _FALSE: Final = b"\0\0\0\1\0"
 REFUSED: Final = ("22", "23502", "23514", "54")
-"""SQLSTATEs, by their beginning, of a row that the table cannot hold, now or ever."""
+"""Prefixes of the SQLSTATEs for a row that the table can never store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How many versions were made at new keys, and how many ended or were taken back."""
+    """How many versions were inserted at new keys, and how many were ended or removed again."""
 
     made: int
     ended: int
@@ -59,20 +59,21 @@ class Written:
 
 @contextmanager
 def applying(store: SqlStore) -> Generator["Applying"]:
-    """Give what writes one source's epoch; fence and commit when it ends."""
+    """Yield the writer of one source's epoch. The transaction is fenced and committed when the context ends."""
     with store.transaction(SETUP) as connection:
         yield Applying(connection)
 
 
 @dataclass(frozen=True, slots=True)
 class Applying:
-    """One transaction, whose end is somebody else's."""
+    """One open transaction. `applying` ends it."""
 
     connection: psycopg.Connection
 
     def load(self, relation: Relation, folded: Folded) -> list[Key]:
-        """Bring what was folded beside the table, rows completed by what is stored; return the keys of rows for which
-        nothing is.
+        """Copy folded changes to the temporary table, and fill unsent values from the stored rows.
+
+        Return the keys of the rows whose base row is not stored.
         """
         self._begin(relation)
         lacked = [tuple(NULL if value is None else value for value in row.values) for row in folded.lacking.values()]
@@ -86,7 +87,7 @@ class Applying:
         return lacking
 
     def replace(self, relation: Relation, rows: Sequence[tuple[Key, Values]], ended: Iterable[Key]) -> None:
-        """Put rows that were asked for, and keys that were found without one, in the place of what was brought."""
+        """Replace changes in the temporary table by rows read from the external database, and by keys without a row."""
         ended = tuple(ended)
         gone = _rows(relation, (), (*(key for key, _ in rows), *ended))
         self.connection.execute(
@@ -100,13 +101,13 @@ class Applying:
         self._copy(_beside(relation), _rows(relation, [values for _, values in rows], ended))
 
     def begin(self, relation: Relation, epoch: Epoch) -> None:
-        """Let the server write what was brought, at `epoch`; until `written` it is asked nothing else."""
+        """Send the command that writes the temporary table at `epoch`. Only `written` may use the connection next."""
         for statement in BY_KEY:
             self.connection.execute(_sql(statement))
         self.connection.wait(sending(self.connection.pgconn, write_command(relation, epoch).encode()))
 
     def written(self) -> Written:
-        """Wait until it is written. Raises what the server says."""
+        """Wait for the command of `begin`. Raises the server's error."""
         (result,) = self.connection.wait(generators.fetch_many(self.connection.pgconn))
         if result.status != ExecStatus.TUPLES_OK:
             raise error_from_result(result)
@@ -116,7 +117,7 @@ class Applying:
         return Written(made=made, ended=ended)
 
     def truncate(self, relation: Relation, epoch: Epoch) -> Written:
-        """End every row, and take back what this epoch made."""
+        """End every row, and delete the versions that begin in this epoch."""
         table = state_table(relation.id)
         alive = f"_to = {ALIVE}"
         ended = self.connection.execute(
@@ -126,13 +127,13 @@ class Applying:
         return Written(made=0, ended=ended + removed)
 
     def undo(self, relation: RelationId, prev: Epoch) -> None:
-        """Take back whatever was written after `prev`, as a recovery does."""
+        """Roll the table back to `prev`, as a recovery does."""
         table = state_table(relation)
         self.connection.execute(_sql(f"delete from {table} where _from > {prev}"))
         self.connection.execute(_sql(f"update {table} set _to = {ALIVE} where _to > {prev} and _to <> {ALIVE}"))
 
     def find_refused(self, relation: Relation, folded: Folded, epoch: Epoch) -> tuple[Key, str] | None:
-        """Return the key of a row because of which a part cannot be written, and why; None where it can."""
+        """Return the key of a row that the table refuses, and the reason. None where all changes can be written."""
         rows = [*folded.made.items(), *folded.lacking.items()]
         refused = self._tried(relation, folded, epoch)
         if refused is None:
@@ -165,7 +166,7 @@ class Applying:
             (_beside(relation), f"_to boolean, {columns}"),
             (_bases(relation), f"{keys}, lacks text"),
         ):
-            # Kept by the session: a table made in every epoch would fill the catalog.
+            # The session keeps the table, because creating one in every epoch would bloat the catalog.
             self.connection.execute(
                 _sql(f"create temp table if not exists {table.split('.')[1]} ({layout}) on commit delete rows")
             )
@@ -177,18 +178,21 @@ class Applying:
 
 
 def is_refusal(error: psycopg.Error) -> bool:
-    """Whether a row is to blame, not the server or us."""
+    """Return whether a row's value caused the error, not the server or the worker."""
     return error.sqlstate is not None and error.sqlstate.startswith(REFUSED)
 
 
 def reason_of(error: psycopg.Error) -> str:
-    """Return the server's own words, in one line and not too many."""
+    """Return the server's message, as one line of bounded length."""
     return words(error.diag.message_primary or next(iter(str(error).splitlines()), type(error).__name__))
 
 
 def write_command(relation: Relation, epoch: Epoch) -> str:
-    """Write what was brought; gives one row: versions ended, versions made at keys that had none of this epoch."""
-    # Keys that are told apart as texts may be one: only what has its type is a key.
+    """Return the command that writes the temporary table.
+
+    It returns one row: versions ended, and versions inserted at keys that had none of this epoch.
+    """
+    # Different texts may be the same key, so keys are compared only after the cast to their type.
     typed = ", ".join(
         f"{_typed(f'c{place}', column.type)} as {quoted(column.name)}" for place, column in enumerate(relation.columns)
     )
@@ -196,7 +200,7 @@ def write_command(relation: Relation, epoch: Epoch) -> str:
         [(f"typed.{quoted(part.name)}", kind) for part, kind in zip(relation.key, relation.key_types, strict=True)],
         relation.vnode_count,
     )
-    # `_to`: whether there is a row afterwards. A reserved name, which no column of a user's has.
+    # `_to` says whether the key has a row afterwards. The name is reserved, so no user's column has it.
     return (
         f"with typed as materialized (select _to, {typed} from {_beside(relation)}),"
         f" {write(relation, f'select {vnode} as _vnode, typed.* from typed', epoch)} select {ENDED_AND_MADE}"
@@ -208,7 +212,7 @@ def _typed(text: str, kind: ColumnType) -> str:
 
 
 def lacking_query(relation: Relation) -> str:
-    """The keys of rows that lack values and whose base is not stored."""
+    """Return the query for the keys of rows with unsent values whose base row is not stored."""
     keys = ", ".join(f"k{place}" for place in range(len(relation.key)))
     return (
         f"with based as materialized ({_based(relation)}) select {keys} from based p"
@@ -217,7 +221,7 @@ def lacking_query(relation: Relation) -> str:
 
 
 def fill_command(relation: Relation) -> str:
-    """Give rows what they lack from the rows at their bases."""
+    """Return the command that fills unsent values from the stored base rows."""
     filled = ", ".join(
         f"c{place} = case when {place} = any(p.lacks) then t.{quoted(column.name)}::text else b.c{place} end"
         for place, column in enumerate(relation.columns)
@@ -238,19 +242,19 @@ def _based(relation: Relation) -> str:
 
 
 def _stored(relation: Relation) -> str:
-    # A key that is followed has no NULL.
+    # The key of a followed table has no NULL, so `=` suffices.
     columns = ("_vnode", *(quoted(part.name) for part in relation.key))
     return " and ".join((*(f"t.{name} = p.{name}" for name in columns), f"t._to = {ALIVE}"))
 
 
 def _places(relation: Relation) -> list[int]:
-    """The places of the key's columns among all."""
+    """Return the positions of the key's columns among all columns."""
     names = [column.name for column in relation.columns]
     return [names.index(part.name) for part in relation.key]
 
 
 def _rows(relation: Relation, made: Iterable[Values], ended: Iterable[Key]) -> Iterable[bytes]:
-    """Whole rows, and keys without one, as binary COPY wants them."""
+    """Yield whole rows, and keys without a row, in the form of binary COPY."""
     count, places = len(relation.columns), _places(relation)
     head = (count + 1).to_bytes(2, "big")
     yes, no = head + _TRUE, head + _FALSE
@@ -280,12 +284,12 @@ def _bases(relation: Relation) -> str:
 
 
 def sending(pgconn: PGconn, command: bytes) -> PQGen[None]:
-    """Send a command, whose results are asked for afterwards."""
+    """Send a command without reading its results."""
     pgconn.send_query(command)
     while pgconn.flush():
         yield Wait.W
 
 
 def _sql(text: str) -> Any:
-    """Psycopg wants literal strings; these are printed from quoted identifiers."""
+    """Return `text` as a type that psycopg accepts: it wants literal strings, but these contain quoted identifiers."""
     return text

@@ -1,27 +1,28 @@
-"""When a source that is away is tried again. Pure."""
+"""Decide when a source is tried again that did not answer or answered slowly. Pure."""
 
 from dataclasses import dataclass
 from typing import Final
 
 RETRY_SECONDS: Final = (0.5, 15.0)
-"""After the first failure, and at most: a try can hold a barrier up for as long as a connection may take."""
+"""The wait after the first failure, and the longest wait. A try blocks a barrier for up to the connect timeout."""
 
 HELD_SECONDS: Final = 1.0
-"""A try that held the barrier up for so long costs others something;"""
+"""A failed try that blocked the barrier for at least this long delays the next try in proportion."""
 HELD_TIMES: Final = 10.0
-"""they have so many times as long without it,"""
+"""The wait after such a try, as a multiple of the time that it blocked the barrier."""
 HELD_SECONDS_MAX: Final = 300.0
-"""and no longer than this."""
+"""The longest wait in proportion to a blocked barrier."""
 SLOW_SECONDS: Final = 0.2
-"""A source that answers, but for whose answers a barrier was held so long, is slow;"""
+"""A source whose answers block a barrier for at least this long is slow."""
 SLOW_TIMES: Final = 4.0
-"""it is left alone for so many times as long: what it costs is a fifth of the barriers' time at most."""
+"""The wait after slow answers, as a multiple of their time. So a slow source takes at most a fifth of barrier time."""
 
 
 @dataclass
 class Backoff:
-    """When to try again. Every failure doubles the wait, so that barriers keep their pace while a source is away. One
-    that only answers slowly is left alone in proportion.
+    """The time of the next try. Every failure doubles the wait, so that barriers keep their pace without the source.
+
+    A source that only answers slowly has a wait in proportion to its answers.
     """
 
     failures: int = 0
@@ -29,7 +30,7 @@ class Backoff:
     reason: str | None = None
 
     def failed(self, reason: str, now: float, *, held: float = 0.0) -> None:
-        """Wait longer than the last time, and many times as long as the try has held the barrier up."""
+        """Double the wait, and wait at least `HELD_TIMES` as long as the try blocked the barrier (`held`, seconds)."""
         first, longest = RETRY_SECONDS
         held = min(held * HELD_TIMES, HELD_SECONDS_MAX) if held >= HELD_SECONDS else 0.0
         self.until = now + max(min(first * 2 ** min(self.failures, 10), longest), held)
@@ -40,7 +41,7 @@ class Backoff:
         self.failures, self.until, self.reason = 0, 0.0, None
 
     def waited(self, held: float, now: float) -> None:
-        """Leave a source alone whose answers, or missing answers, have just held a barrier up."""
+        """Delay the next try of a source whose answers blocked a barrier for `held` seconds."""
         if held >= SLOW_SECONDS:
             self.until = max(self.until, now + min(held * SLOW_TIMES, HELD_SECONDS_MAX))
             self.reason = (

@@ -23,7 +23,7 @@ class Budget:
         self.mark = now
 
     def ended(self) -> None:
-        """Begin anew, because the transaction has ended."""
+        """Reset the times, because the transaction has ended."""
         self.spent.clear()
 
     def exceeded(self, seconds: float) -> FragmentId | None:

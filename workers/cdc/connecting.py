@@ -1,7 +1,7 @@
-"""Connections to the external database: how one is made, how long it is waited for, and what goes wrong on it.
+"""Open sessions with the external database, bound their waits, and classify their errors.
 
-A session gives up by itself: it waits for no lock and no answer for long, and it is known by its name. What keeps it
-from answering is an `AwayError`, which says why in words that hold no secret; the epoch goes on without the source.
+A session has time limits for locks and answers, and an application name with its slot. A database that cannot answer
+raises `AwayError`, whose text contains no secret. The epoch then continues without the source.
 """
 
 import os
@@ -23,20 +23,20 @@ from workers.cdc.pgoutput import DecodingError
 
 SETUP: Final = (
     "set statement_timeout = '20s'",
-    # Behind whoever waits for an exclusive lock everybody there would queue, and the barrier here waits as well.
+    # Short, because a session that waits for an exclusive lock blocks all later ones, and this barrier waits for it.
     "set lock_timeout = '300ms'",
-    # What a policy hides is refused, not left out.
+    # A query on rows that a policy hides fails instead of omitting them.
     "set row_security = off",
-    # A type outside of pg_catalog is printed with its schema, whatever the login's own path: so the plan has it too.
+    # Print types outside pg_catalog with their schema, independent of the login's search path. The plan has them so.
     "set search_path = pg_catalog",
     "set idle_in_transaction_session_timeout = '60s'",
-    # Values travel as texts, which are to mean the same there and here.
+    # Values are sent as texts, which must mean the same in both databases.
     "set datestyle = 'ISO, YMD'",
     "set intervalstyle = 'postgres'",
     "set extra_float_digits = 3",
     "set bytea_output = 'hex'",
     "set timezone = 'UTC'",
-    # A flush is waited for, a standby is not.
+    # A commit waits for the flush, but not for a standby.
     "set synchronous_commit = 'local'",
     "set enable_seqscan = off",
     "set max_parallel_workers_per_gather = 0",
@@ -52,36 +52,36 @@ _REACHED: Final[Mapping[str, Any]] = {
     "client_encoding": "UTF8",
 }
 BRIEF_SECONDS: Final = 3.0
-"""How long a server may take to answer what costs it nothing."""
+"""Time limit for the answer to a trivial query."""
 ANSWER_SECONDS: Final = 25.0
-"""How long it may take for anything else: a little more than it allows itself."""
+"""Time limit for any other answer: a little more than the session's statement_timeout."""
 EPOCH_SECONDS: Final = 40.0
-"""How long an epoch waits for all that it asks besides the log and pages;"""
+"""How long an epoch waits for all its queries together, except those for the log and for pages."""
 PART_SECONDS: Final = 3.0
-"""for each part of the log at least so long, for it may have to ask where the keys of every part lie."""
+"""The least time for the queries of each part of the log, because each part may have to look up its keys."""
 ANSWER_BYTES_MAX: Final = 512 << 20
-"""How much it may send in one answer, which is in memory whole."""
+"""The largest answer, because an answer is in memory as a whole."""
 _CHANGED: Final = ("42703", "42P01", "42804", "42883", "42846", "3F000")
-"""SQLSTATEs of a table that is not the one that was described."""
+"""SQLSTATEs that show that the external table's definition has changed."""
 
 _LOCKED, _CANCELLED, _FORBIDDEN = "55P03", "57014", "42501"
 _HELD_UP: Final = (_LOCKED, _CANCELLED, _FORBIDDEN)
-"""SQLSTATEs of what concerns one table, and passes: a lock, a limit of time, a privilege that was taken away."""
+"""SQLSTATEs of a temporary obstacle at one table: a lock, a time limit, a revoked privilege."""
 _NONSENSE: Final = (ArithmeticError, AssertionError, DecodingError, LookupError, TypeError, ValueError, struct.error)
-"""What comes of answers that no Postgres gives."""
+"""Errors raised while reading an answer that no Postgres would give."""
 
 kept: Final[dict[tuple[int, str, str], "Patient"]] = {}
-"""The sessions of this process: one of each source."""
+"""Idle sessions, one per source: (process id, connection string, slot) -> session."""
 
 Answer = TypeVar("Answer")
 
 
 class AwayError(Exception):
-    """The external database cannot be followed now; the text says why."""
+    """The external database cannot be followed now. The text says why."""
 
 
 class HeldUpError(AwayError):
-    """What was asked for cannot be had now, other things can. `slow`: it took too long."""
+    """One query cannot be answered now, but others can. `slow`: it exceeded a time limit."""
 
     def __init__(self, reason: str, *, slow: bool = False) -> None:
         super().__init__(reason)
@@ -89,28 +89,31 @@ class HeldUpError(AwayError):
 
 
 class TooMuchError(AwayError):
-    """An answer is larger than any is taken."""
+    """An answer is larger than `ANSWER_BYTES_MAX`."""
 
 
 class ChangedError(Exception):
-    """The external table is not the one that was described; the text says why."""
+    """The external table's definition has changed. The text says how."""
 
 
 class Patient(psycopg.Connection[TupleRow]):
-    """A session that waits so long for each answer, and closes itself then: a server that hangs keeps no limits."""
+    """A session with a time limit per answer, after which it closes itself.
+
+    The client needs its own limit because a server that hangs does not enforce its timeouts.
+    """
 
     patience: float = ANSWER_SECONDS
     left: float = float("inf")
-    """How long it waits altogether before somebody allows it more."""
+    """How many seconds it may still wait in total, until `allow` grants more."""
     waited: float = 0.0
     """How many seconds it has waited so far."""
 
     def allow(self, seconds: float) -> None:
-        """Have at least so long for what is asked next."""
+        """Grant at least this much time to the next queries."""
         self.left = max(self.left, seconds)
 
     def wait(self, gen: PQGen[Answer], interval: float = 0.1, timeout: float | None = None) -> Answer:
-        """See psycopg. Raises OperationalError where no answer has come in time, TooMuchError."""
+        """See psycopg. Raises OperationalError where no answer has come in time, and TooMuchError."""
         try:
             return self._wait(gen, self.patience, interval, timeout)
         except LateError as error:
@@ -118,7 +121,7 @@ class Patient(psycopg.Connection[TupleRow]):
             raise psycopg.OperationalError(str(error)) from None
 
     def wait_for(self, gen: PQGen[Answer], seconds: float) -> Answer | None:
-        """Return what comes; None where that takes longer: then somebody asks for it again."""
+        """Return the generator's result. None where it takes longer: the caller may wait again later."""
         try:
             return self._wait(gen, seconds, min(seconds, 0.1), None)
         except LateError:
@@ -127,7 +130,7 @@ class Patient(psycopg.Connection[TupleRow]):
     def _wait(self, gen: PQGen[Answer], seconds: float, interval: float, timeout: float | None) -> Answer:
         began, received = _monotonic(), partial(_received, self.pgconn.socket)
         if self.left <= 0.0:
-            # Else an answer in many pieces, each of which is there when it is asked for, would have no end.
+            # Without this check, an answer in many pieces could go on for ever, as long as each piece comes at once.
             raise LateError("no answer in the time that was left")
         seconds = min(seconds, self.left)
         within = bounded(gen, clock=_monotonic, received=received, seconds=seconds, most_bytes=ANSWER_BYTES_MAX)
@@ -150,7 +153,7 @@ def connect(conninfo: str, slot: str) -> Patient:
     except psycopg.OperationalError as error:
         raise AwayError(f"the external database does not answer: {reason_of(error)}") from error
     except psycopg.Error as error:
-        # What it says may quote the connection string.
+        # The message is not passed on, because it may quote the connection string.
         raise AwayError("the source's connection settings are not valid") from error
     connection.patience = BRIEF_SECONDS
     try:
@@ -165,7 +168,7 @@ def connect(conninfo: str, slot: str) -> Patient:
 
 @contextmanager
 def cached(conninfo: str, slot: str) -> Generator[Patient]:
-    """Give this process's session of a source; one that met an error is closed. Raises AwayError."""
+    """Yield this process's session of a source, and close it after an error. Raises AwayError."""
     key = (os.getpid(), conninfo, slot)
     connection = kept.pop(key, None) or connect(conninfo, slot)
     try:
@@ -178,7 +181,7 @@ def cached(conninfo: str, slot: str) -> Generator[Patient]:
 
 @contextmanager
 def asking() -> Generator[None]:
-    """Sort what goes wrong there: AwayError, ChangedError, or the refusal of a value as it is."""
+    """Turn errors of the external database into AwayError, HeldUpError or ChangedError. A refused value stays as is."""
     try:
         yield
     except psycopg.Error as error:
@@ -194,7 +197,7 @@ def asking() -> Generator[None]:
 
 @contextmanager
 def understanding() -> Generator[None]:
-    """Have answers that are not understood keep nobody but the source. Raises AwayError."""
+    """Turn errors in reading an answer into AwayError, so that they stop this source only."""
     try:
         yield
     except _NONSENSE as error:
@@ -202,7 +205,7 @@ def understanding() -> Generator[None]:
 
 
 def sql(text: str) -> Any:
-    """Psycopg wants literal strings; these are printed from quoted identifiers and literals."""
+    """Return `text` as a type that psycopg accepts: it wants literal strings, but these have quoted parts."""
     return text
 
 
@@ -211,7 +214,7 @@ def _monotonic() -> float:
 
 
 def _received(descriptor: int) -> int:
-    """Return how much a connection has brought so far; 0 where the system does not say."""
+    """Return how many bytes a connection has received so far. 0 where the system does not say."""
     try:
         with socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM) as one:
             return bytes_received(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES))

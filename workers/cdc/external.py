@@ -1,4 +1,4 @@
-"""The external database: what it is asked, and what it answers. What goes wrong there is `workers.cdc.connecting`'s."""
+"""Query the external database. `workers.cdc.connecting` classifies its errors."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -21,21 +21,21 @@ from workers.cdc.snapshots import Snapshot
 from workers.cdc.streaming import Streaming
 
 LOG_TIMEOUT: Final = "set statement_timeout = 0"
-"""The log is decoded for as long as it takes: it is looked at now and then whether something has come."""
+"""Decoding the log has no time limit on the server, because epochs poll for its answer (`workers.cdc.patience`)."""
 
 
 def ask(connection: psycopg.Connection, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-    """Return what a query gives; parameters are `$1`, .. Raises AwayError or ChangedError."""
+    """Return the rows of a query with parameters `$1`, .. Raises AwayError or ChangedError."""
     with asking(), RawCursor(connection) as cursor:
         return cursor.execute(sql(query), values or None).fetchall()
 
 
 @contextmanager
 def reading(connection: psycopg.Connection, table: ExternalTable) -> Generator[Snapshot]:
-    """Read the table in one short transaction, and give its snapshot.
+    """Open a short transaction to read the table, and yield its snapshot. Raises AwayError or ChangedError.
 
-    The lock comes before the snapshot: a rewrite of the table that was committed in between would leave it empty for
-    this snapshot, and one that comes after waits.
+    The table is locked before the snapshot is taken. If a rewrite of the table committed in between, the snapshot would
+    see an empty table. A later rewrite waits for the lock.
     """
     only = "" if table.partitioned else "only "
     together = (
@@ -45,7 +45,7 @@ def reading(connection: psycopg.Connection, table: ExternalTable) -> Generator[S
     )
     try:
         with asking(), connection.cursor() as cursor:
-            # They are sent together: a server that is far away is waited for once.
+            # Sent together, so that a distant server costs one round trip.
             cursor.execute(sql("; ".join(together)))
             while cursor.nextset():
                 pass
@@ -61,7 +61,7 @@ def reading(connection: psycopg.Connection, table: ExternalTable) -> Generator[S
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """How slot and log stand."""
+    """The state of the slot and the log."""
 
     confirmed: int
     restart: int | None
@@ -71,37 +71,37 @@ class Seen:
     """The server's clock, in microseconds since 1970."""
 
     def lag_ms(self, committed_at: int | None) -> float | None:
-        """Return how old a commit is by the clock that stamped it."""
+        """Return the age of a commit in milliseconds, by the clock of the server that stamped it."""
         return None if committed_at is None else (self.now - committed_at) / 1000
 
 
 @dataclass(slots=True)
 class Session:
-    """The worker's own two sessions with a source: while changes stream through one, the other is asked."""
+    """The worker's two sessions with a source: changes stream through `log`, while `control` answers queries."""
 
     slot: str
     publication: str
     control: Patient
     log: Patient
     stream: LogStream | None = field(default=None, init=False)
-    """What was asked of the log and is not read yet."""
+    """The answer to the last request for the log, until it is read."""
     moving: Streaming | None = field(default=None, init=False)
-    """The slot's way to where it was told to be."""
+    """The answer to the last request to advance the slot, until it has come."""
     patience: Patience = field(default_factory=Patience, init=False)
-    """How long the log is waited for."""
+    """How long epochs wait for the log."""
     moves: Patience = field(default_factory=Patience, init=False)
-    """How long the slot is waited for."""
+    """How long epochs wait for the slot to advance."""
 
     @classmethod
     def open(cls, conninfo: str, slot: str, publication: str) -> "Session":
-        """Open both. Raises AwayError."""
+        """Open both sessions. Raises AwayError."""
         control = connect(conninfo, slot)
         try:
             log = connect(conninfo, slot)
             with asking():
                 log.execute(sql(LOG_TIMEOUT))
             with suppress(psycopg.Error):
-                # Not every system can tell. Decoding for who is gone would keep the slot from who comes next.
+                # Not every system supports this. A server that decodes for a worker that is gone keeps the slot busy.
                 log.execute("set client_connection_check_interval = '5s'")
         except BaseException:
             control.close()
@@ -109,15 +109,15 @@ class Session:
         return cls(slot, publication, control, log)
 
     def close(self) -> None:
-        """End both; what still streams is cut off."""
+        """Close both sessions, and cut off what still streams."""
         self.forget()
         for connection in (self.log, self.control):
             with suppress(psycopg.Error):
                 connection.close()
 
     def look(self, offset: int) -> Seen:
-        """Return how slot and log stand. Raises AwayError where the changes after `offset` cannot be had."""
-        # First of all, and it costs nothing: a server that hangs is known by it.
+        """Return the state of slot and log. Raises AwayError where the changes after `offset` are not available."""
+        # This trivial query comes first, with a short time limit, because it detects a server that hangs.
         self.control.patience = BRIEF_SECONDS
         found = ask(
             self.control,
@@ -144,7 +144,7 @@ class Session:
         return Seen(lsn_of(confirmed), start, lsn_of(inserted), Snapshot.parse(snapshot), int(now))
 
     def system(self) -> str | None:
-        """Return what identifies the server; a copy of it is the same. None where it does not say."""
+        """Return the system identifier of the server, which a copy of it shares. None where it is not readable."""
         try:
             ((system,),) = ask(self.control, SYSTEM_POSTGRES)
         except (AwayError, ChangedError):
@@ -152,8 +152,9 @@ class Session:
         return str(system)
 
     def advance(self, offset: int, clock: Callable[[], float]) -> None:
-        """Let the external database forget what ends at or before a committed offset. It reads all that. Raises
-        AwayError, LaterError where that takes longer than an epoch may wait for it; then it is to be called again.
+        """Advance the slot to a committed offset, so that the external database may drop older log. It reads that log.
+
+        Raises AwayError, and LaterError where that takes longer than an epoch may wait. Call it again then.
         """
         if self.moving is None:
             query = f"select end_lsn from pg_replication_slot_advance({quoted_text(self.slot)}, '{lsn_text(offset)}')"
@@ -167,21 +168,22 @@ class Session:
         self.moving = None
 
     def high(self) -> int:
-        """Return the end of the log now, once it is flushed: every transaction that anybody has seen ends before it."""
+        """Return the present end of the log, after it is flushed. Every visible transaction ends before it."""
         text = "select pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text"
         inserted, flushed = map(lsn_of, ask(self.control, text)[0])
         if flushed < inserted:
-            # A commit flushes all that comes before it, and nobody else may come for long.
+            # A commit flushes all log before it. Other sessions may not commit for a long time, so commit here.
             ask(self.control, "select pg_logical_emit_message(true, 'tidefill', '')")
         return inserted
 
     def asked(self, after: int, limit: int | None, now: float) -> LogStream | None:
-        """Return what was asked of the log before and has not come yet, or ask for it up to its present end: the
-        transactions that the slot has not forgotten, in the order of their commits; with a limit, about so many
-        messages. None where nothing at all was written after `after`.
+        """Return the pending request for the log, or request it up to its present end.
 
-        The server reads record after record until one ends at or after that place, and sends a transaction when it
-        reads the record of its commit. So every commit that ends at or before it is among them.
+        The answer has the transactions after the slot's confirmed place, in commit order; with a limit, about that many
+        messages. None where nothing was written after `after`.
+
+        The server reads records until one ends at or after the requested end. It sends a transaction when it reads the
+        commit record. So the answer has every commit that ends at or before that end.
         """
         if self.stream is None:
             upto = self.high()
@@ -191,29 +193,29 @@ class Session:
         return self.stream
 
     def forget(self) -> None:
-        """Have done with what was asked of the log."""
+        """Close the pending requests for the log and for the slot."""
         for rows in (self.moving, self.stream):
             if rows is not None:
                 rows.close()
         self.stream = self.moving = None
 
     def _peek(self, upto: int, limit: int | None) -> str:
-        # The publication's name is one of a list of identifiers.
+        # `publication_names` is a list of identifiers, so the name is quoted as an identifier and then as a text.
         slot, publication = quoted_text(self.slot), quoted_text(quoted(self.publication))
         most = "null" if limit is None else limit
         return (
-            # What is longer is taken by nobody, and is not sent.
+            # One byte more than the limit shows that a message is too long. The rest of it need not be sent.
             f"select substr(data, 1, {MESSAGE_BYTES_MAX + 1})"
             f" from pg_logical_slot_peek_binary_changes({slot}, '{lsn_text(upto)}', {most},"
             f" 'proto_version', '1', 'publication_names', {publication})"
         )
 
     def snapshot(self) -> Snapshot:
-        """Return what is visible now."""
+        """Return a snapshot of the transactions that are visible now."""
         return Snapshot.parse(str(ask(self.control, "select pg_current_snapshot()::text")[0][0]))
 
     def older(self, snapshot: Snapshot, xid: int) -> str:
-        """Say which transactions that are older than `xid` still run."""
+        """Return a text that names running transactions older than `xid`."""
         found = ask(
             self.control,
             "select 'process ' || pid || ' since ' || date_trunc('second', xact_start)::text from pg_stat_activity"
@@ -225,7 +227,7 @@ class Session:
         return ", ".join(str(text) for (text,) in found) or f"transaction {snapshot.xmin}"
 
     def types(self, columns: Sequence[ColumnSent]) -> list[str]:
-        """Return the full types of columns."""
+        """Return the types of columns with their modifiers, as Postgres prints them."""
         found = ask(
             self.control,
             "select format_type(o, m) from unnest($1::oid[], $2::int[]) with ordinality u(o, m, n) order by n",
@@ -240,21 +242,24 @@ class Session:
         settled: Sequence[Stretch],
         fresh: Mapping[int, Sequence[Stretch]],
     ) -> dict[Key, int]:
-        """Say where keys lie that are not beyond what was read."""
+        """Return the regions of keys that were read: `SETTLED`, or `FRESH` + actor. Unread keys are left out."""
         if not any((settled, *fresh.values())) or not keys:
             return {}
         found = ask(self.control, regions_query(table, settled, fresh), _arrays(keys))
         return {keys[place - 1]: region for place, region in found if region != BEYOND}
 
     def rows(self, table: ExternalTable, keys: Sequence[Key]) -> tuple[dict[Key, Values], Snapshot]:
-        """Return the rows that have these keys now, and the snapshot in which they were read."""
+        """Return the current rows of these keys, and the snapshot in which they were read."""
         with reading(self.control, table) as snapshot:
             found = ask(self.control, rows_query(table), _arrays(keys))
         rows: dict[Key, Values] = {keys[place - 1]: tuple(map(piece_of, row)) for place, *row in found}
         return rows, snapshot
 
     def table(self, table: ExternalTable) -> ExternalTable | None:
-        """Return the table as it is in the catalog, with the order of its key. None: it is not there."""
+        """Return the table as the external catalog has it, with the collations of its key. None where it is missing.
+
+        Raises AwayError, and ChangedError where a key column is missing.
+        """
         found = ask(
             self.control,
             "select c.relkind = 'p', c.oid, a.attname, format_type(a.atttypid, a.atttypmod),"

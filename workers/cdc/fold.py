@@ -1,15 +1,19 @@
-"""A part of the log of one table, folded to what is left of each key. Pure.
+"""Fold a part of one table's log into the final state of each key. Pure.
 
-Changes come in the order of their commits. Each has two halves, the row that was (at its old key) and the row that is
-(at its new one), and a half counts where its key was read already and the reading does not show it yet: a key that
-was read in an earlier epoch takes every change, one that was read in this epoch those that the page's snapshot hides,
-one that was not read none. Changes of one key are never seen in another order than they were committed in, because
-the second waited until the first was over; so what a page shows, and the changes it hides, are together the row.
+Changes come in commit order. Each has two halves: the old row at its old key, and the new row at its new key. A half
+counts where its key was read and the page does not show the change yet:
 
-A TOASTed value that did not change is not sent. It is the one that the row had before: in this part of the log, or
-stored at its old key (`Lacking.base`). Where what is stored there is not the row before, because its key was not read
-or because the page already shows the change, the row has to be asked of the external database, by its new key
-(`Folded.asked`); what it answers is newer than all that was folded here.
+- A key that was read in an earlier epoch takes every change.
+- A key that was read in this epoch takes the changes that the page's snapshot hides.
+- A key that was not read takes none.
+
+Changes of one key become visible in commit order, because the second transaction waits for the first one. So the row of
+a page together with the changes that its snapshot hides is the current row.
+
+Postgres does not send an unchanged TOASTed value. The previous row has it: in this part of the log, or stored at the
+old key (`Lacking.base`). The stored row is not the previous row where its key was not read, or where the page already
+shows the change. The row is then requested from the external database by its new key (`Folded.asked`). Its answer is
+newer than all changes that were folded here.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,17 +25,16 @@ from workers.cdc.pgoutput import Piece
 Key = tuple[Piece, ...]
 Values = tuple[Piece, ...]
 Applies = Callable[[Key, int], bool]
-"""Whether a half at a key counts that a transaction (64 bits) made."""
-
+"""Returns whether a half counts: its key, and its transaction's 64-bit id."""
 
 Change = tuple[int, Key | None, Key | None, Values | None]
-"""One row's change: who made it, where the row was, where it is, and what it is. Without an old key there was no row,
-without a key and values there is none afterwards. A plain tuple: there are a hundred thousand a second.
+"""One row's change: transaction, old key, new key, new values. An insert has no old key; a delete has no new key and no
+values. It is a plain tuple because there may be a hundred thousand per second.
 """
 
 
 class Lacking(NamedTuple):
-    """A row that is there afterwards; what its values lack is stored at the key `base`."""
+    """A new row. Its missing values (None) are those of the row stored at the key `base`."""
 
     values: Values
     base: Key
@@ -39,7 +42,7 @@ class Lacking(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """What is left: whole rows, rows that lack values, keys without a row, keys whose row has to be asked for."""
+    """The result: whole rows, rows with missing values, keys without a row, keys whose row must be requested."""
 
     made: dict[Key, Values] = field(default_factory=dict[Key, Values])
     lacking: dict[Key, Lacking] = field(default_factory=dict[Key, Lacking])
@@ -78,7 +81,7 @@ def fold(changes: Iterable[Change], applies: Applies) -> Folded:
 
 def _end(rows: dict[Key, _Left], born: set[Key], key: Key) -> None:
     if key in born:
-        # There was no row before it came to be here: nothing is left to be told.
+        # The row began in this part of the log, so its end leaves no change.
         born.remove(key)
         del rows[key]
     else:
@@ -86,13 +89,13 @@ def _end(rows: dict[Key, _Left], born: set[Key], key: Key) -> None:
 
 
 def _put(rows: dict[Key, _Left], key: Key, row: _Left) -> None:
-    # What is asked for is newer than this change.
+    # The requested row will be newer than this change.
     if rows.get(key) is not _ASKED:
         rows[key] = row
 
 
 def _filled(values: Values, old: Key | None, before: _Left | None) -> _Left:
-    """Give a row what it lacks of the row before it."""
+    """Fill the missing values of a row from the row before it, as far as that row is known."""
     assert old is not None, "a new row lacks a value"
     if before is None:
         return Lacking(values, old)

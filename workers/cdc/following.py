@@ -1,14 +1,15 @@
-"""One epoch of one source, after its pages were read: the log is decoded, folded, and written, in one transaction.
+"""Process the log of one source in one epoch, after its pages: decode, fold and write it in one transaction.
 
-The place up to which the log is read is asked for after the pages: what a page shows is committed before it. So the
-tables are afterwards the external database as it was after the last commit that was read, each up to its positions
-(I1). Where a row had to be asked for, which may be newer than that, a new place is asked for, and the log read on.
+The end of the log is determined after the pages were read, so that every transaction that a page shows ends before it.
+Afterwards each table equals the external table, up to its positions, as of the last commit that was read (I1). A row
+that was requested from the external database may be newer than that commit. Then the epoch determines a new end of the
+log and reads on.
 
-While the state store writes a part of the log, the next one is decoded and folded. Nothing of it is asked for or
-brought to the store before the writing is over.
+While the state store writes one part of the log, the worker decodes and folds the next. It requests no row for the next
+part, and copies none of it to the store, before that write is complete.
 
-Where the whole log up to a place was read, nothing was committed before it that was not read: the offset moves there
-even if nothing was, or the slot would hold the log of idle tables for ever.
+After the log was read up to its determined end, the offset moves to that end, even if there was no transaction.
+Otherwise the slot would retain the log of idle tables for ever.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -34,35 +35,42 @@ from workers.cdc.snapshots import Snapshot
 from workers.state_store.port import SqlStore
 
 _TRIES: Final = 100
-"""A transaction is committed before others see it, for a moment; longer only where it waits for a standby."""
+"""How often a row is read again until it shows all decoded transactions.
+
+A transaction is in the log shortly before it is visible. The delay is longer only where it waits for a standby.
+"""
 WRITING_SECONDS: Final = 150.0
-"""How long one transaction may take: an epoch writes it whole, and all barriers wait for that."""
+"""How long one transaction may take, because one epoch writes all of it, and all barriers wait for that."""
 READING_SECONDS: Final = 20.0
-"""An epoch that has read for so long stops at the next commit."""
+"""After this time an epoch stops at the next commit."""
 ENDING_SECONDS: Final = 200.0
-"""An epoch that has read for so long is undone: a barrier has 300 seconds, with what comes before and after."""
+"""After this time an epoch is undone, because a barrier has 300 seconds in total."""
 TOO_LONG: Final = f"a transaction takes more than {WRITING_SECONDS:.0f} s to be written"
 REBUILD: Final = "DROP and CREATE the table again"
 
 
 @dataclass
 class TableEpoch:
-    """One table in one epoch. `settled` was read before it; `fresh` was read in it, by actor, in `snapshots`."""
+    """One table in one epoch.
+
+    `settled` are the key ranges read in earlier epochs. `fresh` are those read in this epoch, by actor, and `snapshots`
+    the actors' snapshots.
+    """
 
     fragment: FragmentId
     table: ExternalTable
     settled: Sequence[Stretch]
     complete: bool
-    """Whether all of it was read before this epoch: then every key counts, and nobody has to be asked."""
+    """Whether its history was complete before this epoch. Then every key counts, and no key range is looked up."""
     fresh: Mapping[int, Sequence[Stretch]] = field(default_factory=dict[int, Sequence[Stretch]])
     snapshots: Mapping[int, Snapshot] = field(default_factory=dict[int, Snapshot])
     paged: int = 0
-    """Rows that pages brought."""
+    """The number of rows from pages."""
     broken: str | None = None
     partitions: set[str] = field(default_factory=set[str])
-    """Those that came to it since it is followed."""
+    """Partitions that were attached since a job follows the table."""
     patched: dict[Key, Snapshot] = field(default_factory=dict[Key, Snapshot])
-    """Keys whose row was asked for, and in which snapshot it was read."""
+    """Keys whose row was requested from the external database, with the snapshot in which it was read."""
     truncated: bool = False
     changes: int = 0
     made: int = 0
@@ -70,25 +78,25 @@ class TableEpoch:
 
     @property
     def delta(self) -> int:
-        """By how many the number of keys grew."""
+        """The change of the table's number of keys."""
         return self.paged + self.made - self.ended
 
     def breaks(self, reason: str) -> None:
-        """Stop to follow it; what the epoch wrote of it is taken back. The first reason counts."""
+        """Stop following the table. `follow` then undoes this epoch's writes to it. The first reason counts."""
         self.broken = self.broken or f"{reason}: {REBUILD}"
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """Where the source stands now."""
+    """The state of the source after the epoch."""
 
     offset: int
     undecided: tuple[int, ...]
     changes: int
     commit_lag_ms: float | None
-    """How old the last commit was when it was written."""
+    """The age of the last commit in milliseconds after it was written."""
     seen: Seen
-    """Slot and log after that."""
+    """The state of slot and log after that."""
 
 
 def follow(
@@ -102,9 +110,10 @@ def follow(
     barrier: Barrier,
     clock: Callable[[], float],
 ) -> Followed:
-    """Read the log from `offset` to its present end, or about `limit` changes of it, or what can be read in
-    READING_SECONDS; when it returns, all of it is durable. Raises AwayError, LaterError where the next epoch is to try
-    again at once: then nothing of it is written, but tables that broke stay broken. Raises what the state store raises.
+    """Read and write the log from `offset` to its present end, or about `limit` messages, or for READING_SECONDS.
+
+    When it returns, all changes are durable. Raises AwayError, and LaterError where the next epoch shall try again at
+    once. Then nothing is written, but broken tables stay broken. Raises what the state store raises.
     """
     with applying(store) as writing:
         by_id = {table.fragment: table for table in tables}
@@ -114,15 +123,15 @@ def follow(
         except LaterError:
             raise
         except AwayError as error:
-            # Up to Postgres 17 nothing can be decoded of a time without the publication, though it be there again.
+            # Up to Postgres 17, log from a time without the publication cannot be decoded, even if it exists again.
             with suppress(AwayError):
                 _look_at_publication(session, tables)
             if any(table.broken is not None for table in tables):
-                # Without them the next try is another one.
+                # The next try does not include the broken tables, so it may succeed.
                 raise LaterError(str(error)) from error
             raise
         session.control.allow(PART_SECONDS)
-        # Looked at again, now that all was read: what happened to slot and publication meanwhile may have cost changes.
+        # Check again after reading, because a change of slot or publication in the meantime may have lost changes.
         seen = session.look(offset)
         _look_at_publication(session, tables)
         for table in tables:
@@ -133,7 +142,7 @@ def follow(
 
 
 def _look_at_publication(session: Session, tables: Sequence[TableEpoch]) -> None:
-    """Break the tables of which the publication may not have told everything."""
+    """Break the tables for which the publication may not have published every change."""
     external, partitions = [table.table for table in tables], [table.partitions for table in tables]
     missing = unpublished(session.control, session.publication, external, partitions)
     for table, reason in zip(tables, missing, strict=True):
@@ -156,18 +165,18 @@ class _Epoch:
         self.reader = LogReader(self.offset, self.now, self._describe, self._enough)
         self.budget = Budget(self.began)
         self.log: LogStream | None = None
-        """What is being read."""
+        """The answer that is being read."""
         self.second = False
-        """Whether the log was read before in this epoch."""
+        """Whether this epoch has already read the log once."""
         self.stopped = False
         self.asked = False
         self.under_way: Generator[None] | None = None
-        """The writing that the state store is at."""
+        """The write in progress, suspended until the state store has finished."""
         self.charged: FragmentId | None = None
-        """Whose time it is; None: of a transaction that has ended."""
+        """The table to which the write's time is charged. None where its transaction has ended."""
 
     def run(self, limit: int | None) -> int:
-        """Read and write; return the new offset."""
+        """Read and write the log, and return the new offset."""
         try:
             return self._run(limit)
         finally:
@@ -178,12 +187,12 @@ class _Epoch:
             self.asked, self.stopped, before = False, False, self.reader.at
             self.log = log = self.session.asked(before, limit, self.clock())
             if log is None:
-                # Nothing at all was written since: there is no log to be read.
+                # The external database has written nothing since, so there is no log to read.
                 self.session.patience.slow = False
                 return before
             told, limit = self._read(log), log.limit
             if self.stopped and any(table.fresh for table in self.tables.values()):
-                # The log comes first; without pages the next epoch keeps what it has read.
+                # The log takes precedence. The next epoch reads no pages, so it can keep its part of the log.
                 raise LaterError("the log takes long to be read")
             if self.asked:
                 limit = None
@@ -192,12 +201,12 @@ class _Epoch:
             elif limit is None or told < limit:
                 return max(log.upto, self.reader.at)
             else:
-                # All that was told had been read before.
+                # All messages belong to transactions that were read before, so request more.
                 limit *= 4
             self.second = True
 
     def _read(self, log: LogStream) -> int:
-        """Read and write what was asked for; return how many messages there were."""
+        """Read and write one answer, and return its number of messages."""
         told, patience = 0, self.session.patience
         self.budget = Budget(self.clock() - log.waited)
         seconds = patience.allows(second=self.second)
@@ -220,7 +229,10 @@ class _Epoch:
         return told
 
     def _enough(self) -> bool:
-        """Whether to stop at this commit. A row that was asked for is newer: then the log is read on to its moment."""
+        """Return whether to stop at this commit.
+
+        Not after a row was requested: it is newer, so the log must be read up to the time of that row.
+        """
         self.stopped = not (self.second or self.asked) and self.clock() - self.began > READING_SECONDS
         return self.stopped
 
@@ -236,7 +248,7 @@ class _Epoch:
             table.breaks(f"{ROW_TOO_LARGE} at {_keyed(table, key)}" if key else ROW_TOO_LARGE)
         if part.changes:
             self.session.control.allow(PART_SECONDS)
-            # They were decoded together.
+            # The tables were decoded together, so the time is charged to the table with the most changes.
             self._charge(max(part.changes, key=lambda fragment: len(part.changes[fragment])))
         for fragment, changes in part.changes.items():
             self._write(self.tables[fragment], changes)
@@ -253,7 +265,7 @@ class _Epoch:
         self.budget.charge(fragment, self.clock() - self.log.waited)
 
     def _written(self) -> None:
-        """Wait for what is under way. Raises what its writing does."""
+        """Wait for the write in progress. Raises its error."""
         under_way, self.under_way = self.under_way, None
         if under_way is not None:
             next(under_way, None)
@@ -265,7 +277,7 @@ class _Epoch:
         written = self.writing.truncate(table.table.relation, self.curr)
         table.ended += written.ended
         table.changes += 1
-        # Whatever is there from here on came after it, and is told in full.
+        # All rows from here on are newer than the truncation, and the log has all of their changes.
         table.truncated, table.patched = True, {}
 
     def _write(self, table: TableEpoch, changes: Sequence[Change]) -> None:
@@ -286,7 +298,7 @@ class _Epoch:
             self._charge(table.fragment)
 
     def _writing(self, table: TableEpoch, folded: Folded, changes: int) -> Generator[None]:
-        """Bring what was folded to the store, and let it write; what comes of that is seen when it is asked for."""
+        """Start to write folded changes. The second `next` waits for the result and records it."""
         relation = table.table.relation
         try:
             with self.writing.connection.transaction():
@@ -313,7 +325,7 @@ class _Epoch:
             self.asked = True
 
     def _ask(self, table: TableEpoch, keys: Sequence[Key]) -> tuple[dict[Key, Values], Snapshot]:
-        """Return rows as they are now, after all that was read of the log so far."""
+        """Return the current rows, which include every transaction decoded so far. Raises AwayError."""
         hidden: Sequence[int] = ()
         for _ in range(_TRIES):
             rows, snapshot = self.session.rows(table.table, keys)
@@ -324,7 +336,7 @@ class _Epoch:
         raise AwayError(f"transaction {max(hidden)} is committed, but does not become visible")
 
     def _applies(self, table: TableEpoch, changes: Sequence[Change]) -> Applies:
-        """Return which halves of these changes count."""
+        """Return the predicate for the halves of these changes that count."""
         patched = table.patched
         if table.complete and not table.fresh:
             return _unless_patched(patched)

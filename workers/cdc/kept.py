@@ -1,4 +1,4 @@
-"""Messages of the log that came in an epoch which went on without the rest: kept, so that none is asked for twice."""
+"""Keep the messages of an incomplete answer between epochs, so that no message is requested twice."""
 
 import struct
 import tempfile
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import IO, Final
 
 KEPT_BYTES_MAX: Final = 1 << 30
-"""How much is kept of one answer, on disk;"""
+"""How much of one answer is kept, on disk."""
 MEMORY_BYTES_MAX: Final = 16 << 20
-"""and how much of that in memory (I8)."""
+"""How much of that is kept in memory (I8)."""
 _LENGTH: Final = struct.Struct("=I")
 
 
@@ -19,27 +19,27 @@ def _file() -> IO[bytes]:
 
 @dataclass
 class Kept:
-    """The rows that have come of an answer, in their order, until it is full."""
+    """The received rows of an answer, in order, until the limit is reached."""
 
     size: int = 0
     _file: IO[bytes] = field(default_factory=_file)
 
     @property
     def full(self) -> bool:
-        """Whether no more is kept."""
+        """Whether the limit is reached, so that `add` ignores further rows."""
         return self.size > KEPT_BYTES_MAX
 
     def add(self, rows: Sequence[bytes]) -> None:
-        """Keep some more, unless it is full."""
+        """Keep further rows, unless the limit is reached."""
         if not self.full:
             self.size += self._file.write(b"".join(piece for row in rows for piece in (_LENGTH.pack(len(row)), row)))
 
     def rows(self) -> Iterator[bytes]:
-        """Give all that is kept; more can be added only after the last of it was given."""
+        """Yield all kept rows. `add` may be called again only after the last row."""
         self._file.seek(0)
         while length := self._file.read(_LENGTH.size):
             yield self._file.read(*_LENGTH.unpack(length))
 
     def close(self) -> None:
-        """Forget them."""
+        """Delete the kept rows."""
         self._file.close()

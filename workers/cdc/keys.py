@@ -1,8 +1,8 @@
-"""What is asked of an external table, as SQL: where a page ends, the page, which keys were read, single rows. Pure.
+"""Build the SQL queries on an external table: a page's upper key, a page, the regions of keys, single rows. Pure.
 
-The order of keys is the external server's own, that of the index on them, whatever its collation: a page is cut in it,
-and whether a change's key was read is asked there as well. So one rule holds for all types, and nobody has to know
-another server's locale.
+The external server defines the order of keys, by the index on them and its collation. It determines a page's upper key,
+and also whether a change's key was read. So one rule holds for all types, and the worker need not know the other
+server's locale.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,16 +17,16 @@ from service.protocol.vnodes import vnode_postgres
 from workers.backfill.order import Position
 
 BEYOND = 0
-"""The key was not read yet: a page brings it."""
+"""Region of keys that were not read yet. A later page has them."""
 SETTLED = 1
-"""The key was read in an earlier epoch."""
+"""Region of keys that were read in an earlier epoch."""
 FRESH = 2
-"""The key was read in this epoch, by the actor that is this less."""
+"""First region of keys that were read in this epoch: actor n has the region `FRESH + n`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalKey:
-    """A column of the key there. `collation` is quoted and qualified, None for a type that has none."""
+    """A column of the external key. `collation` is quoted and qualified. None for a type without collations."""
 
     name: str
     type: str
@@ -35,8 +35,9 @@ class ExternalKey:
 
 @dataclass(frozen=True, slots=True)
 class ExternalTable:
-    """A table there, and what it becomes here. `partitioned`: its rows are those of its partitions. `oid` is 0 where it
-    was not looked at yet.
+    """An external table, and the relation that follows it.
+
+    `partitioned`: its partitions have the rows. `oid` is 0 until the table was looked up in the external catalog.
     """
 
     relation: Relation
@@ -57,21 +58,22 @@ class ExternalTable:
 
     @property
     def rows(self) -> str:
-        """What to select from: never the rows of tables that merely inherit."""
+        """The FROM item. It excludes the rows of tables that inherit without being partitions."""
         return f"{self.name} t" if self.partitioned else f"only {self.name} t"
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Keys whose split value is in `[left, right)`, up to and with `upto` (None: all of them)."""
+    """A range of keys: those of a split, `[left, right)`, up to and including `upto`. None: the whole split."""
 
     split: Split
     upto: Position | None = None
 
 
 def stretches(splits: Sequence[Split], positions: Mapping[int, VnodePosition]) -> list[Stretch]:
-    """Return what was read. Neighbours that were read out are one stretch, so that they are as few as actors, not as
-    many as splits.
+    """Return the key ranges that were read.
+
+    Adjacent completed splits are merged, so that there are about as many ranges as actors, not as splits.
     """
     found: list[Stretch] = []
     for number, split in enumerate(splits):
@@ -88,9 +90,9 @@ def stretches(splits: Sequence[Split], positions: Mapping[int, VnodePosition]) -
 
 
 def bound_query(table: ExternalTable, split: Split, after: Position | None, rows: int) -> str:
-    """Find the last of the next `rows` keys of a split, as texts. No row where fewer are left."""
+    """Return the query for the last of the next `rows` keys of a split, as texts. It has no row if fewer are left."""
     texts = ", ".join(f"b.{quoted(part.name)}::text" for part in table.key)
-    # Only the last one's texts are made: what is skipped is skipped in the index, and is never more than this page.
+    # Only the last key is converted to texts. The server skips the others in the index, and never more than one page.
     return (
         f"select {texts} from (select {_key(table)} from {table.rows} where {_left(table, split, after)}"
         f" order by {_key(table)} limit 1 offset {rows - 1}) b"
@@ -100,7 +102,7 @@ def bound_query(table: ExternalTable, split: Split, after: Position | None, rows
 def page_query(
     table: ExternalTable, split: Split, after: Position | None, upto: Position | None, *, epoch: Epoch
 ) -> str:
-    """Return the rows of a page as the state store has them: vnode, columns, epoch; in the order of their key."""
+    """Return the query for a page's rows as the state store has them: vnode, columns, epoch. They are in key order."""
     end = "" if upto is None else f" and {_compared(table, '<=', upto)}"
     where = f"{_left(table, split, after)}{end}"
     return (
@@ -110,8 +112,9 @@ def page_query(
 
 
 def rows_query(table: ExternalTable) -> str:
-    """Return the rows of keys: the key's place from 1 on, then the columns as texts. The keys are given as a parameter
-    for each column of the key, an array of texts.
+    """Return the query for the rows of keys: the key's number, from 1 on, and then the columns as texts.
+
+    It has one parameter for each column of the key: an array of texts.
     """
     texts = ", ".join(f"({value})::text" for value in _values(table))
     same = " and ".join(f"t.{quoted(part.name)} = k.{quoted(part.name)}" for part in table.key)
@@ -119,7 +122,10 @@ def rows_query(table: ExternalTable) -> str:
 
 
 def regions_query(table: ExternalTable, settled: Sequence[Stretch], fresh: Mapping[int, Sequence[Stretch]]) -> str:
-    """Say of keys, given as for `rows_query`, by their place from 1 on, where they lie; nothing of those beyond."""
+    """Return the query for the regions of keys, without those in `BEYOND`.
+
+    Parameters and key numbers are those of `rows_query`.
+    """
     cases = [(SETTLED, settled), *((FRESH + actor, read) for actor, read in fresh.items())]
     region = "".join(
         f" when {' or '.join(_within(table, stretch) for stretch in read)} then {number}"
@@ -131,17 +137,17 @@ def regions_query(table: ExternalTable, settled: Sequence[Stretch], fresh: Mappi
 
 
 def keyed(table: ExternalTable, key: Position) -> str:
-    """Name a row for people."""
+    """Return a key as users see it in messages."""
     return f"({', '.join(part.name for part in table.key)})=({', '.join(str(text) for text in key)})"
 
 
 def columns(table: ExternalTable) -> str:
-    """The columns of the relation, as it declares them."""
+    """Return the expressions of the relation's columns, in its order and types."""
     return ", ".join(_values(table))
 
 
 def vnode(table: ExternalTable) -> str:
-    """The vnode of a row, computed there: no row passes through Python."""
+    """Return the expression of a row's vnode. The external server computes it, so that Python handles no row."""
     external = {column.name: column.external for column in table.scan.columns}
     key = [
         (f"t.{quoted(external[part.name])}::{kind}", kind)
@@ -157,13 +163,13 @@ def _values(table: ExternalTable) -> list[str]:
         for column in table.scan.columns
     }
     if table.scan.timestamp is not None:
-        # A row of history has no commit of its own that could be told: it is as old as the reading of it.
+        # The commit time of a history row is unknown, so its timestamp is the time at which it was read.
         values[table.scan.timestamp] = "transaction_timestamp()"
     return [f"({values[column.name]})::{column.type}" for column in table.relation.columns]
 
 
 def _key(table: ExternalTable) -> str:
-    """Qualified: an output column of the same name must not decide the order."""
+    """Return the key's columns, qualified so that ORDER BY cannot mean an output column of the same name."""
     return ", ".join(_named(part) for part in table.key)
 
 
@@ -205,7 +211,7 @@ def _literal(text: str | None, part: ExternalKey) -> str:
 
 
 def _unnested(table: ExternalTable) -> str:
-    """The keys that were given, with the types and the order of the columns they are of."""
+    """Return the query for the keys in the parameters, with the types and collations of the key's columns."""
     places = [f"k{number}" for number in range(len(table.key))]
     arrays = ", ".join(f"${number}::text[]" for number in range(1, len(places) + 1))
     values = ", ".join(

@@ -1,7 +1,8 @@
-"""The log of a source, read transaction by transaction and cut into parts that fit in memory. Pure.
+"""Read the log of a source transaction by transaction, and cut it into parts that fit in memory. Pure.
 
-What ended at or before the offset is dropped: it is part of what is stored. A transaction is known by where its commit
-record begins; offsets lie between records, so that a record ends at or before one exactly where it begins before it.
+A transaction that ended at or before the offset is skipped, because it is stored already. A transaction is identified
+by where its commit record begins. Offsets lie between records, so a record ends at or before an offset exactly if it
+begins before it.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -31,11 +32,11 @@ from workers.cdc.snapshots import Snapshot
 
 PART_CHANGES: Final = 20_000
 PART_BYTES: Final = 8 << 20
-"""Two parts live in memory whole, as does what is left of one (I8)."""
+"""Limits of one part. Two parts are in memory at a time, and the folded changes of one (I8)."""
 ROW_BYTES_MAX: Final = 32 << 20
-"""A row lives in memory whole, more than once, in both databases and here (I8)."""
+"""The largest row, because both databases and the worker have a row in memory as a whole, more than once (I8)."""
 MESSAGE_BYTES_MAX: Final = 256 << 20
-"""A longer one is not read at all, so that nobody knows its key."""
+"""A longer message is not read at all, so the key of its row remains unknown."""
 ROW_TOO_LARGE: Final = f"a row of more than {ROW_BYTES_MAX >> 20} MB"
 _BEGINS, _TRUNCATES = b"BT"
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -43,7 +44,7 @@ _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """Which columns of a row that was sent are the key's, and which the relation's; both in the relation's order."""
+    """How to take the key and the relation's values from a sent row, both in the relation's order."""
 
     fragment: FragmentId
     key: Callable[[Pieces], Key]
@@ -52,7 +53,7 @@ class Picked:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Changes by table, in the order of their commits. `messages` were read for it; `ended`: a commit among them."""
+    """Changes by table, in commit order. `messages` is how many were read. `ended`: one of them was a commit."""
 
     changes: dict[FragmentId, list[Change]]
     messages: int
@@ -61,14 +62,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """These tables were emptied."""
+    """The external tables of these fragments were truncated."""
 
     fragments: tuple[FragmentId, ...]
     messages: int = 1
 
 
 def drift(table: ExternalTable, sent: TableSent, types: Iterable[str]) -> str | None:
-    """Return why a table cannot be followed as it is sent; `types` are the full types of its columns."""
+    """Return why a table can no longer be followed, None where it can. `types` are the types of the sent columns."""
     known = dict(zip((column.name for column in sent.columns), types, strict=True))
     for column in table.scan.columns:
         kind = known.get(column.external)
@@ -84,12 +85,12 @@ def drift(table: ExternalTable, sent: TableSent, types: Iterable[str]) -> str | 
 
 
 def picked(table: ExternalTable, fragment: FragmentId, sent: TableSent) -> Picked:
-    """Return how the rows of a table are picked."""
+    """Return how to take key and values from the rows of a table."""
     places = {column.name: place for place, column in enumerate(sent.columns)}
     mine = {column.name: places[column.external] for column in table.scan.columns}
     stamp = table.scan.timestamp
     if stamp is not None:
-        # The time of the commit comes behind what was sent.
+        # The commit time is appended to the sent columns.
         mine[stamp] = len(sent.columns)
     key = [places[part.name] for part in table.key]
     return Picked(fragment, _getter(key), _getter([mine[column.name] for column in table.relation.columns]))
@@ -97,22 +98,24 @@ def picked(table: ExternalTable, fragment: FragmentId, sent: TableSent) -> Picke
 
 @dataclass
 class LogReader:
-    """Reads from an offset on. `describe` is told of every table that is sent, and says how its rows are picked by each
-    table that follows it. After each commit `enough` says whether to stop there.
+    """Reads the log from an offset on.
+
+    `describe` is called with each table description, and returns a `Picked` for each followed table that needs its
+    rows. `enough` is called after each commit, and returns whether to stop there.
     """
 
     at: int
     """The end of the last commit that was read."""
     now: Snapshot
-    """Any recent one: it says the upper half of the transactions' ids."""
+    """Any recent snapshot. It provides the upper 32 bits of transaction ids."""
     describe: Callable[[TableSent], Sequence[Picked]]
     enough: Callable[[], bool]
     xids: set[int] = field(default_factory=set[int])
     changes: int = 0
     committed_at: int | None = None
-    """Of the last commit, in microseconds since 1970."""
+    """The time of the last commit, in microseconds since 1970."""
     too_large: dict[FragmentId, Key] = field(default_factory=dict[FragmentId, Key])
-    """Rows that are larger than any is taken."""
+    """The keys of rows above a size limit. An empty key is unknown."""
     _tables: dict[int, Sequence[Picked]] = field(default_factory=dict[int, Sequence[Picked]])
     _pending: dict[FragmentId, list[Change]] = field(default_factory=dict[FragmentId, list[Change]])
     _xid: int = 0
@@ -120,8 +123,8 @@ class LogReader:
     _ended: bool = False
 
     def read(self, messages: Iterable[bytes]) -> Iterator[Part | Truncated]:
-        """Read what the slot gives, which may begin before the offset."""
-        # Every look at the log describes its tables anew.
+        """Read the slot's messages, which may begin before the offset."""
+        # Every request for the log describes its tables again.
         self._tables = {}
         skipping, count, size = True, 0, 0
         for message in messages:
@@ -147,11 +150,11 @@ class LogReader:
 
     @property
     def begun(self) -> set[int]:
-        """The transactions that were read, also the one that is not read to its end; a set that does not grow."""
+        """A copy of the ids of all transactions that were read, including one whose end is not read yet."""
         return self.xids | {self._xid}
 
     def drop(self, fragments: Container[FragmentId]) -> None:
-        """Decode the rows of these tables no longer."""
+        """Stop decoding the rows of these tables."""
         self._tables = {
             oid: [one for one in tables if one.fragment not in fragments] for oid, tables in self._tables.items()
         }
@@ -169,7 +172,7 @@ class LogReader:
         return False
 
     def _note(self, event: Event, *, skipping: bool) -> bool:
-        """Return whether a transaction has ended that was read."""
+        """Return whether the event ends a transaction that was read, not skipped."""
         if isinstance(event, TableSent):
             self._tables[event.oid] = self.describe(event)
         if not isinstance(event, Commit) or skipping:
@@ -194,7 +197,7 @@ class LogReader:
             return
         old, new = row(message)
         if new is not None:
-            # Behind what was sent, for those who keep it.
+            # Append the commit time, for tables with a timestamp column.
             new.append(self._stamp)
         for table in tables:
             key = None if new is None else table.key(new)

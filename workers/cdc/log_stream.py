@@ -1,12 +1,11 @@
-"""The log, asked for once and read when it comes.
+"""Request the log once, and read the answer when it comes, in this epoch or a later one.
 
-The server decodes from where the oldest transaction began that still ran when its slot was moved last, and sends
-nothing before it has decoded all that was asked for: where much is written, to whatever tables, that takes it minutes.
-So the question outlives the epoch that asked it. Barriers go on without the source, and a later epoch reads what has
-come (I13).
+The server starts decoding at the oldest transaction that was still running when its slot was last advanced. It sends
+nothing before it has decoded all of the requested log. With many writes, to any tables, this takes minutes. So the
+request outlives its epoch. Barriers continue without the source, and a later epoch reads the answer (I13).
 
-The rest of an answer that has begun is waited for while it comes at a pace. If it does not, barriers go on without it
-as well: what has come is kept, and what comes is added to it in every epoch until all of it is there.
+After an answer has begun, the epoch waits for its rest while that comes fast enough. Otherwise barriers continue
+without it as well. The received messages are kept, and every epoch adds to them until the answer is complete.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,37 +19,39 @@ from workers.cdc.streaming import Streaming
 
 DECODING: Final = "the external database is still decoding its log"
 _MESSAGE_AT: Final = 6
-"""One field: their number, its length, the message."""
+"""Where the message begins in a row: after the number of fields, and the length of the only field."""
 
 
 class LaterError(AwayError):
-    """The log comes later; the session goes on."""
+    """The answer comes later. The session stays open."""
 
 
 @dataclass
 class LogStream:
-    """What was asked: the log up to `upto`, with a limit about so many messages."""
+    """A request for the log up to `upto`; with a limit, for about that many messages."""
 
     rows: Streaming
     upto: int
     limit: int | None
     waited: float = 0.0
-    """How many seconds the external database was waited for."""
+    """How many seconds were spent waiting for the external database."""
     kept: Kept = field(default_factory=Kept)
-    """What has come of it."""
+    """The received messages."""
     collecting: bool = False
-    """Whether an epoch has gone on without the rest: nothing is read before all has come."""
+    """Whether an epoch has continued without the rest. Then no message is read before the answer is complete."""
     came_at: float = 0.0
-    """When the last of it came."""
+    """When the last message came."""
 
     @classmethod
     def begin(cls, connection: Patient, query: str, upto: int, limit: int | None) -> "LogStream":
-        """Ask for the log. Raises AwayError."""
+        """Request the log. Raises AwayError."""
         return cls(Streaming.begin(connection, query), upto, limit)
 
     def messages(self, seconds: float, *, until: float, clock: Callable[[], float]) -> Iterator[bytes]:
-        """Give the messages; the first is waited for so long, and all are read before `until`. Raises AwayError;
-        LaterError where none, or too little, has come yet: then all of them are given again later.
+        """Yield the messages. Wait `seconds` for the first one, and read all before `until`.
+
+        Raises AwayError, and LaterError where no message, or too few, have come yet. A later call then yields all of
+        them again.
         """
         if self.collecting:
             self._collect(clock)
@@ -74,12 +75,12 @@ class LogStream:
                 yield row[_MESSAGE_AT:]
 
     def close(self) -> None:
-        """Have done with it: what is still to come is cancelled."""
+        """Cancel the rest of the answer, and delete the kept messages."""
         self.kept.close()
         self.rows.close()
 
     def _collect(self, clock: Callable[[], float]) -> None:
-        """Keep what has come, until all has or there is no more room. Raises AwayError, LaterError."""
+        """Keep messages until the answer is complete or the limit is reached. Raises AwayError or LaterError."""
         until = clock() + AGAIN_SECONDS
         while not (self.rows.over or self.kept.full):
             rows = self._take(max(until - clock(), 0.0), clock)

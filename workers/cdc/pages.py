@@ -1,12 +1,12 @@
-"""History of one external table: a Spark task for each actor copies pages from the external database into the store.
+"""Copy the history of one external table: a Spark task per actor copies pages from the external database to the store.
 
-A page goes from COPY to COPY, byte for byte: of a row only the vnode is looked at. All pages of one actor and epoch are
-read in one snapshot and written by one COPY: while a page is looked for and read there, the last one is written here.
-They count only if the snapshot shows every transaction that was decoded in earlier epochs: of a change that it hides,
-and that is not decoded again, there would be no trace.
+A page goes from COPY to COPY, byte for byte. Only the vnode of a row is read on the way. All pages of an actor and
+epoch are read in one snapshot and written by one COPY. The store writes a page while the external database finds and
+reads the next one. The pages count only if the snapshot shows every transaction that was decoded in earlier epochs. A
+hidden change would be lost, because it is not decoded again.
 
-The barrier waits for them. So they have one deadline together, which a page that is on its way cannot outlive: past it
-nothing of them counts, and the next page is half as large.
+The barrier waits for the pages, so they have a common deadline, which also interrupts a page. After the deadline none
+of them counts, and the next page is half as large.
 """
 
 import time
@@ -39,25 +39,25 @@ from workers.state_store.port import SqlStore
 from workers.state_store.statements import stored_columns
 
 _WRITE_BYTES: Final = 1 << 18
-"""Some thousand rows: many of each vnode, and few enough that both servers have something to do meanwhile."""
+"""The size of one write: some thousand rows. It has many rows of each vnode, but lets both servers work in parallel."""
 PAGES_SECONDS: Final = 3.0
-"""How long the external database may be waited for beyond the slice, by all pages of one epoch together."""
+"""How long an actor's pages of one epoch may together wait for the external database beyond the time slice."""
 TOO_SLOW: Final = "the external database takes long to send its rows; fewer of them are asked for"
 KEY_SECONDS: Final = 5.0
-"""How long the key of a row is looked for that the table cannot hold. Without it less is said of what broke."""
+"""Time limit for finding the key of a row that the table refuses. Without the key the error is less specific."""
 _VNODE_AT: Final = 6
-"""Where the first column is in a row: behind the number of columns and its own length."""
+"""Where the first column's value begins in a row: after the number of columns and its length."""
 
 
 class PagesTask(FragmentTask):
-    """One table's epoch: what differs from the last one. `undecided` are the transactions that a page has to show."""
+    """The input of one table's pages in one epoch. `undecided` are the transactions that a page must show."""
 
     undecided: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """One table in one generation: what travels in the tasks' closures."""
+    """One table in one generation. The tasks' closures contain it."""
 
     store: SqlStore
     table: ExternalTable
@@ -66,7 +66,10 @@ class Copied:
 
 
 class PagesOutcome(BaseModel):
-    """What one actor did. `snapshot` is set where it read. At most one of the reasons is set: then it read nothing."""
+    """The result of one actor. `snapshot` is set if it read pages. Otherwise one of the reasons is set.
+
+    The reasons are `waiting`, `broken` and `away`.
+    """
 
     actor: int
     positions: tuple[VnodePosition, ...] = ()
@@ -75,12 +78,12 @@ class PagesOutcome(BaseModel):
     snapshot: str | None = None
     reading_seconds: float = 0.0
     overrun_seconds: float = 0.0
-    """How long it waited for the external database beyond its slice."""
+    """How long it waited for the external database beyond its time slice."""
     used_slice: bool = False
     waiting: str | None = None
     """Why this table may not be read now."""
     behind: bool = False
-    """It waits for transactions that are older than the table's place in the publication."""
+    """Whether it waits for transactions that are older than the table's place in the publication."""
     broken: str | None = None
     away: str | None = None
 
@@ -93,7 +96,7 @@ class _Page:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The keys of a split behind the span's position, up to and with `upto` (None: all that are left): about `rows`."""
+    """A page: about `rows` keys of a split after the span's position, up to and including `upto` (None: the rest)."""
 
     span: Span
     upto: Position | None
@@ -101,11 +104,11 @@ class _Asked:
 
 
 class _TooLargeError(Exception):
-    """A row that is larger than any is taken."""
+    """A row is larger than `ROW_BYTES_MAX`, or its answer larger than the session takes."""
 
 
 class _RefusedError(Exception):
-    """One of these pages has a row that the table cannot hold."""
+    """One of these pages has a row that the table refuses."""
 
     def __init__(self, reason: str, pages: Sequence[_Asked]) -> None:
         super().__init__(reason)
@@ -113,8 +116,9 @@ class _RefusedError(Exception):
 
 
 def copy_pages(copied: Copied, task: PagesTask, index: int) -> PagesOutcome:
-    """Copy pages until history ends, the permits are used up, or the slice is over. Raises what the state store
-    raises.
+    """Copy pages until history ends, the permits are used up, or the time slice is over.
+
+    Raises what the state store raises.
     """
     outcome = partial(PagesOutcome, actor=index, page_rows=task.page_rows)
     copying = _Copying(copied, task, index)
@@ -126,7 +130,7 @@ def copy_pages(copied: Copied, task: PagesTask, index: int) -> PagesOutcome:
             key = copying.key_of_refused(error)
             return outcome(broken=f"{error}{'' if key is None else f' at {keyed(copied.table, key)}'}")
     except HeldUpError as error:
-        # What takes too long may not, were it less.
+        # A smaller page may be fast enough.
         rows = max(task.page_rows // 2, 1) if error.slow else task.page_rows
         return PagesOutcome(actor=index, page_rows=rows, waiting=str(error), overrun_seconds=copying.overrun)
     except AwayError as error:
@@ -143,7 +147,7 @@ class _Copying:
     page_rows: int = 0
     asked: list[_Asked] = field(default_factory=list[_Asked])
     overrun: float = 0.0
-    """How many seconds the external database was waited for beyond the slice."""
+    """How many seconds it waited for the external database beyond the time slice."""
     searching: float = field(default_factory=lambda: KEY_SECONDS)
     """How many seconds are left to find the key of a row."""
 
@@ -177,7 +181,7 @@ class _Copying:
 
     @contextmanager
     def _in_time(self, external: Patient) -> Generator[None]:
-        """Wait for pages within their deadline. Raises HeldUpError: the log may still come, and a smaller page."""
+        """Bound the wait for pages. Raises HeldUpError after the deadline: the log and smaller pages may still come."""
         external.left, before = self.task.slice_seconds + PAGES_SECONDS, external.waited
         try:
             yield
@@ -206,7 +210,7 @@ class _Copying:
         positions: Positions,
         more_time: Callable[[], bool],
     ) -> int:
-        """Copy page after page; return how many rows."""
+        """Copy page after page, and return the number of rows."""
         permits, rows = self.task.actors[self.index].permits, 0
         try:
             with self._writing(store) as write:
@@ -218,7 +222,7 @@ class _Copying:
         except psycopg.Error as error:
             if not is_refusal(error):
                 raise
-            # The store is asked only at the end whether it took them all.
+            # The store may report a refused row only at the end of the COPY, so any page may have it.
             raise _RefusedError(reason_of(error), self.asked) from error
         return rows
 
@@ -238,12 +242,12 @@ class _Copying:
         return tuple(map(str, found[0])) if found else None
 
     def _copy(self, external: Patient, write: Callable[[bytes], None], page: _Asked) -> tuple[int, int]:
-        """Copy the rows of a page; return how many they are, and their bytes."""
+        """Copy the rows of a page, and return their number and their size in bytes."""
         table = self.copied.table
         split = table.scan.splits[page.span.vnode]
         query = page_query(table, split, page.span.after, page.upto, epoch=self.task.curr)
         count = size = 0
-        # Closed at once where it is broken off: nothing else can be asked while it streams.
+        # Close the stream at once after an error, because the session accepts no other query while it streams.
         with _not_too_large(), closing(stream(external, query)) as found:
             for rows in by_vnode(found):
                 together = b"".join(rows)
@@ -254,7 +258,7 @@ class _Copying:
 
     @contextmanager
     def _writing(self, store: psycopg.Connection) -> Generator[Callable[[bytes], None]]:
-        """Give what writes rows to the table; what the table cannot hold is found when it ends, if not before."""
+        """Yield the function that writes rows to the table. A refused row raises when the context ends, or earlier."""
         relation = self.copied.table.relation
         names = ", ".join(quoted(name) for name in stored_columns(relation))
         into = f"copy {state_table(relation.id)} ({names}) from stdin (format binary)"
@@ -264,9 +268,7 @@ class _Copying:
             copy.write(COPY_END)
 
     def key_of_refused(self, refused: _RefusedError) -> Position | None:
-        """Return the key of the first row that cannot be written; None where it is not there any more, or the external
-        database takes long to show it.
-        """
+        """Return the key of the first refused row. None where the row has gone, or the time limit is exceeded."""
         try:
             return self._find_refused(refused)
         except AwayError:
@@ -327,8 +329,9 @@ def _not_too_large() -> Generator[None]:
 
 
 def by_vnode(arriving: Iterable[Sequence[bytes]]) -> Iterator[list[bytes]]:
-    """Gather rows that are worth a write, each time in the order of vnodes: the index takes keys that lie together
-    sooner, and whoever reads a vnode finds its rows together.
+    """Gather rows into writes of `_WRITE_BYTES`, each in the order of vnodes.
+
+    The index inserts adjacent keys faster, and a scan of a vnode finds its rows close together.
     """
     gathered: list[bytes] = []
     lengths: list[int] = []
@@ -348,7 +351,7 @@ def by_vnode(arriving: Iterable[Sequence[bytes]]) -> Iterator[list[bytes]]:
 
 
 def _in_order(rows: Sequence[bytes], lengths: Sequence[int]) -> list[bytes]:
-    """Sort rows by their vnodes, all of which are taken at once: one by one, that costs more than all else of a row."""
+    """Sort rows by vnode. All vnodes are extracted at once, because doing so row by row would dominate the cost."""
     every = np.frombuffer(b"".join(rows), dtype=np.uint8)
     sizes = np.array(lengths, dtype=np.int64)
     at = np.cumsum(sizes) - sizes + _VNODE_AT
@@ -365,5 +368,5 @@ def _monotonic() -> float:
 
 
 def _sql(text: str) -> Any:
-    """Psycopg wants literal strings; these are printed from quoted identifiers."""
+    """Return `text` as a type that psycopg accepts: it wants literal strings, but these contain quoted identifiers."""
     return text

@@ -14,18 +14,19 @@ FIRST_SECONDS: Final = 1.0
 AGAIN_SECONDS: Final = 0.1
 """How long it waits for a slow source. It is brief, because all barriers wait for every slow source."""
 QUIET_SECONDS: Final = 2.0
-"""How long it waits for more of an answer that has begun;"""
+"""How long it waits for more of an answer that has begun."""
 BYTES_PER_SECOND: Final = 1 << 20
-"""and how much has to come for each further second that it waits."""
+"""How much must have come for each further second that it waits."""
 GONE_SECONDS: Final = 300.0
-"""When nothing came for so long of an answer that has begun, its rest is not expected any more."""
+"""After this time without any new part of an answer that has begun, its rest is given up."""
 WITHIN_SECONDS: Final = 60.0
 """How long it waits where there is no other way: for a second answer, and for more than is kept of one."""
 
 
 def rest(spent: float, size_bytes: int) -> float:
-    """Return how long an epoch still waits for more of an answer. It has waited `spent` seconds for more, and so much
-    has come.
+    """Return how many seconds an epoch still waits for more of an answer.
+
+    It has waited `spent` seconds after the answer began, and `size_bytes` have come.
     """
     return min(QUIET_SECONDS + size_bytes / BYTES_PER_SECOND - spent, QUIET_SECONDS)
 
@@ -39,8 +40,8 @@ class Patience:
     missing: float | None = None
     """How long the last answer had been missing when an epoch went on without it. None if none did."""
     stalled: bool = False
-    """Whether the rest of an answer was missing when an epoch went on without it. The next answers of a slow source are
-    waited for only briefly until they have come whole.
+    """Whether an epoch has gone on without the rest of an answer. The next answers are then collected first, with brief
+    waits, and read when they are complete, until the source is no longer slow.
     """
     retries: int = 0
     """How many second questions of an epoch were not answered in time."""

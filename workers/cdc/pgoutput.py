@@ -1,11 +1,11 @@
-"""Messages of Postgres's `pgoutput`, protocol version 1, as values. Pure.
+"""Decode the messages of Postgres's `pgoutput`, protocol version 1. Pure.
 
-A column's value stays what it was on the wire, its length and its text in UTF-8, which is also what binary COPY wants:
-so it is looked at only where it is part of a key, and nothing is ever escaped. What is missing says why: `NULL` is a
-value, None is a TOASTed value that did not change and was not sent.
+A column's value keeps its wire form: the length and the text in UTF-8. Binary COPY has the same form, so no value is
+escaped, and only key columns are ever read. `NULL` is a value. None is an unchanged TOASTed value, which Postgres does
+not send.
 
-A transaction comes whole, in the order of commits, between `Begin` and `Commit`. Only their LSNs count; those of its
-changes lie anywhere before.
+A whole transaction comes between `Begin` and `Commit`, and transactions come in commit order. Only the LSNs of these
+two count. The LSNs of its changes are lower, in no particular relation to other transactions.
 """
 
 import struct
@@ -17,32 +17,34 @@ NULL: Final = b"\xff\xff\xff\xff"
 """A NULL on the wire: the length -1."""
 
 Piece = bytes | None
-"""One column: the length and the text, or `NULL`; None is an unchanged TOASTed value."""
+"""One column: the length and the text, or `NULL`. None is an unchanged TOASTed value."""
 Pieces = list[Piece]
 
 Row = tuple[Pieces | None, Pieces | None]
-"""The row that was, of its columns at least the key's, and the row that is; None where there is none. Both are one list
-where nothing was sent of the row that was: then its key is the same. The key changed, or the identity is FULL, where
-they are two.
+"""The old row, with at least its key columns, and the new row. None where there is no such row.
+
+Both are the same list where no old row was sent: then the key is unchanged. They are two lists where the key changed or
+the replica identity is FULL.
 """
 
 ROWS: Final = frozenset(b"IUD")
-"""The kinds of messages that `row` reads; `decode` reads all others."""
+"""The kinds of messages that `row` reads. `decode` reads all others."""
 
 _INSERT, _DELETE = b"ID"
 _TEXT, _NULL, _UNCHANGED = b"tnu"
 _NEW, _OLD = b"NO"
 _POSTGRES_EPOCH_MICROSECONDS: Final = 946_684_800_000_000
-"""2000-01-01 in microseconds since 1970: where Postgres's clock begins."""
+"""2000-01-01 in microseconds since 1970: the epoch of Postgres's timestamps."""
 
 
 class DecodingError(Exception):
-    """The message is not one that protocol version 1 has."""
+    """The message does not belong to protocol version 1."""
 
 
 class Begin(NamedTuple):
-    """A committed transaction follows. `lsn` is where its commit record begins, `xid` has 32 bits, `committed_at` is in
-    microseconds since 1970.
+    """The start of a committed transaction.
+
+    `lsn` is where its commit record begins. `xid` has 32 bits. `committed_at` is in microseconds since 1970.
     """
 
     lsn: int
@@ -51,20 +53,20 @@ class Begin(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """The transaction is over. `end` is where its commit record ends."""
+    """The end of a transaction. `end` is where its commit record ends."""
 
     end: int
     committed_at: int
 
 
 class Truncate(NamedTuple):
-    """Every row of these tables is gone."""
+    """The truncation of tables."""
 
     oids: tuple[int, ...]
 
 
 class ColumnSent(NamedTuple):
-    """A column of a table as it is sent. `key`: it is part of the replica identity."""
+    """A column in a table description. `key`: it is part of the replica identity."""
 
     name: str
     oid: int
@@ -74,7 +76,7 @@ class ColumnSent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableSent:
-    """How a table's rows are sent from here on; comes before its first row, and anew whenever it changed."""
+    """The description of a table's rows from here on. It precedes the first row, and is repeated after a change."""
 
     oid: int
     schema: str
@@ -84,7 +86,7 @@ class TableSent:
 
 
 class Other(NamedTuple):
-    """A message that says nothing of rows: a type, an origin, a logical message."""
+    """A message that does not concern rows: a type, an origin, a logical message."""
 
     kind: str
 
@@ -98,7 +100,7 @@ _word = struct.Struct(">I").unpack_from
 
 
 def decode(message: bytes) -> Event:
-    """Return what a message says. Raises DecodingError."""
+    """Decode a message that is not a row. Raises DecodingError."""
     read = _READERS.get(message[0])
     if read is None:
         raise DecodingError(f"a message of kind {chr(message[0])!r}")
@@ -106,12 +108,12 @@ def decode(message: bytes) -> Event:
 
 
 def oid_of(message: bytes) -> int:
-    """Return the table of a row's message."""
+    """Return the OID of the table of a row message."""
     return _word(message, 1)[0]
 
 
 def row(message: bytes) -> Row:
-    """Return what a row's message says. Raises DecodingError."""
+    """Decode a row message. Raises DecodingError."""
     kind = message[0]
     first, end = _pieces(message, 6)
     if kind == _INSERT:
@@ -123,7 +125,7 @@ def row(message: bytes) -> Row:
         return first, first
     new, _ = _pieces(message, end + 1)
     if None in new:
-        # What an old row brings of a value that did not change: all of them under FULL, else those of the key.
+        # Fill unchanged values from the old row. It has all values under FULL, otherwise those of the key.
         full = sent == _OLD
         new = [
             before if value is None and (full or before != NULL) else value
@@ -139,7 +141,7 @@ def text_of(piece: Piece) -> str | None:
 
 
 def piece_of(text: str | None) -> bytes:
-    """Return a text as it is on the wire."""
+    """Return the wire form of a text, `NULL` for None."""
     if text is None:
         return NULL
     data = text.encode()
@@ -171,7 +173,7 @@ def _other(message: bytes) -> Other:
 
 
 def _pieces(message: bytes, at: int) -> tuple[Pieces, int]:
-    """Read a row from `at` on; return its columns, and where it ends."""
+    """Read a row from `at` on. Return its columns and where it ends."""
     (count,) = _tuple_count(message, at)
     at += 2
     pieces: Pieces = []

@@ -1,8 +1,8 @@
-"""Whether a publication tells every change of the tables that are followed, and has told them all the time.
+"""Check that a publication publishes every change of the followed tables, and always did.
 
-A change is decoded as things were when it was committed: one that was not published then is in no log. So it does not
-suffice that a table is published whole now; its place in the publication has to be the one that it had when it began to
-be followed. What a log has not got is told by nobody: a table in doubt is followed no longer.
+Postgres decodes a change with the catalog as of its commit, so a change that was not published then is missing. It does
+not suffice that a table is fully published now: its entry in the publication must be the one from the start. Missing
+changes cannot be detected in the log, so a table in doubt is no longer followed.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,10 @@ _OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A publication's options: which changes it does not publish, whether it publishes partitions as their root."""
+    """The options of a publication: `lacks` are the kinds of changes that it does not publish.
+
+    `via_root`: it publishes changes of partitions as changes of their root.
+    """
 
     name: str
     lacks: tuple[str, ...]
@@ -33,7 +36,7 @@ class Publication:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A table in a publication. `columns` None are all of them."""
+    """The entry of a table in a publication. `columns` are the published ones. None: all of them."""
 
     now: Published
     filtered: bool
@@ -43,8 +46,9 @@ class Place:
 def unpublished(
     control: psycopg.Connection, publication: str, tables: Sequence[ExternalTable], seen: Sequence[set[str]]
 ) -> list[str | None]:
-    """Return why the publication does not tell of each table what it should, None where it does. `seen` are partitions
-    that came to each later, and is added to. Raises AwayError.
+    """Return for each table why the publication does not publish all of its changes, None where it does.
+
+    `seen` are each table's partitions that were attached later. New ones are added to it. Raises AwayError.
     """
     options = ask(control, _OPTIONS, [publication])
     if not options:
@@ -55,7 +59,7 @@ def unpublished(
     try:
         found = ask(control, published_postgres(control.info.server_version), [publication, *names])
     except HeldUpError as error:
-        # From Postgres 16 on it opens every table of the publication.
+        # From Postgres 16 on, the query opens every table of the publication, so a lock on any of them blocks it.
         raise AwayError(f'of a table that "{publication}" publishes: {error}') from error
     places = {
         (schema, name): Place(
@@ -74,7 +78,7 @@ def unpublished(
 
 
 def why_not(table: ExternalTable, publication: Publication, place: Place | None) -> str | None:
-    """Return why a publication does not tell everything of a table, None where it does. Pure."""
+    """Return why a publication does not publish every change of a table, None where it does. Pure."""
     name = f'the publication "{publication.name}"'
     if place is None:
         return f"it is not in {name} any more"
@@ -103,7 +107,7 @@ def _what_changed(before: Published, now: Published, name: str) -> str | None:
 def _partitions_changed(
     control: psycopg.Connection, table: ExternalTable, now: Sequence[str], seen: set[str]
 ) -> str | None:
-    """Return which rows came or went with a partition, of which the log has nothing; None where there are none."""
+    """Return a reason where a partition was attached or detached with rows whose changes the log lacks, else None."""
     if table.scan.published is None:
         return None
     before = seen.union(table.scan.published.partitions)
@@ -119,7 +123,7 @@ def _partitions_changed(
 
 
 def _brought(partition: str) -> str:
-    """Whether a partition has rows that are older than its place in the table."""
+    """Return the query for whether a partition has rows that are older than its attachment to the table."""
     return (
         f"select exists (select from only {partition} r where age(r.xmin) > (select min(age(i.xmin))"
         " from pg_partition_ancestors($1::oid) a join pg_inherits i on i.inhrelid = a.relid))"

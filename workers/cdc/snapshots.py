@@ -1,7 +1,7 @@
-"""Which transactions a snapshot of the external database shows. Pure.
+"""Determine which transactions a snapshot of the external database shows. Pure.
 
-Commit order is not visibility order: a transaction is in the log before others see it, and how long before, nobody
-says. So what a page shows is never told from an LSN, only from its snapshot.
+Commit order is not visibility order. A transaction is in the log before it is visible, and the delay is unknown. So
+only a page's snapshot, never an LSN, determines what the page shows.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ _WRAP = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`pg_snapshot`: everything before `xmin` is over, nothing from `xmax` on is, and between them `running` is not."""
+    """`pg_snapshot`: transactions before `xmin` are over. Those from `xmax` on, and `running` ones between, are not."""
 
     xmin: int
     xmax: int
@@ -29,15 +29,15 @@ class Snapshot:
         return f"{self.xmin}:{self.xmax}:{','.join(map(str, sorted(self.running)))}"
 
     def shows(self, xid: int) -> bool:
-        """Whether the changes of a committed transaction (64 bits) are in it."""
+        """Return whether the snapshot includes the changes of a committed transaction (64-bit id)."""
         return xid < self.xmin or (xid < self.xmax and xid not in self.running)
 
     def hidden(self, xids: Iterable[int]) -> tuple[int, ...]:
-        """Return those of `xids` that it does not show, ascending."""
+        """Return the transactions of `xids` that the snapshot does not show, ascending."""
         return tuple(sorted({xid for xid in xids if not self.shows(xid)}))
 
     def full(self, xid: int) -> int:
-        """Return the 64-bit id of a transaction of which the log says 32 bits: the nearest to this snapshot's end."""
+        """Return the 64-bit id for the 32 bits in the log: the id nearest to this snapshot's end."""
         xid |= self.xmax & ~(_WRAP - 1)
         if xid > self.xmax + _WRAP // 2:
             return xid - _WRAP

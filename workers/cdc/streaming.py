@@ -1,6 +1,6 @@
-"""Rows that the external database streams, as they come.
+"""Read rows that the external database streams, as they come.
 
-Whether something has come can be asked again and again: nothing is lost of a stream that nobody waits for any longer.
+A wait that times out loses no row, so the caller can wait again later.
 """
 
 from collections.abc import Generator
@@ -19,12 +19,12 @@ from workers.cdc.apply import COPY_END, COPY_HEADER, sending
 from workers.cdc.connecting import AwayError, Patient, asking
 
 _TAKEN_TOGETHER: Final = 256
-"""Rows: what is done once for all of them costs each next to nothing, and a few hundred are no memory."""
+"""How many rows are taken together at most. It spreads the cost per call, and needs little memory."""
 _CANCEL_SECONDS: Final = 2.0
 
 
 def stream(connection: Patient, query: str) -> Generator[list[bytes]]:
-    """Copy rows out, some at a time, as they come. Read to its end it is over; closed before that, it is cancelled."""
+    """Yield the rows of a COPY in batches, as they come. Closing the generator early cancels the COPY."""
     rows = Streaming.begin(connection, query)
     try:
         while not rows.over:
@@ -39,7 +39,7 @@ def stream(connection: Patient, query: str) -> Generator[list[bytes]]:
 
 @dataclass
 class Streaming:
-    """A COPY in binary form, without what comes before the first row and after the last."""
+    """A binary COPY, without its header and its trailer."""
 
     connection: Patient
     over: bool = False
@@ -50,23 +50,23 @@ class Streaming:
 
     @classmethod
     def begin(cls, connection: Patient, query: str) -> "Streaming":
-        """Ask for rows. Raises AwayError."""
+        """Send the query as a COPY. Raises AwayError."""
         with asking():
             connection.wait(sending(connection.pgconn, f"copy ({query}) to stdout (format binary)".encode()))
         return cls(connection)
 
     def take(self, seconds: float) -> list[bytes] | None:
-        """Return some rows; none at the end, None where none has come in time. Raises what `asking` does."""
+        """Return some rows: no row at the end, None where none has come in time. Raises what `asking` does."""
         with asking():
             return self.connection.wait_for(self._take(), seconds)
 
     def close(self) -> None:
-        """Have the session free again: what is still to come is cancelled. What does not end so is cut off."""
+        """Cancel the COPY, so that the session is free again. Close the session if that fails."""
         if self.over or self.connection.closed:
             return
         connection, self.over = self.connection, True
         if connection.left <= 0.0:
-            # A server that was waited for too long is not asked to end it: that would be waited for as well.
+            # No time is left to wait for a cancellation, so close the session at once.
             connection.close()
             return
         with suppress(psycopg.Error):
@@ -85,7 +85,7 @@ class Streaming:
             self._copying = result is not None
         taken: list[bytes] = []
         while not self._sent and len(taken) < _TAKEN_TOGETHER:
-            # Waiting costs more than a row does: it is done only when all that has arrived was taken.
+            # Waiting costs more than a row, so wait only after all received rows are taken.
             size, row = pgconn.get_copy_data(1)
             self._sent = size < 0
             if size > 0:
@@ -121,7 +121,7 @@ def _result(pgconn: PGconn) -> PQGen[PGresult | None]:
 
 
 def _drained(pgconn: PGconn) -> PQGen[bool]:
-    """Read whatever is still to come, and forget it."""
+    """Read and discard all remaining results. Return True."""
     while (result := (yield from _result(pgconn))) is not None:
         while result.status == ExecStatus.COPY_OUT and (size := pgconn.get_copy_data(1)[0]) >= 0:
             if size == 0:
