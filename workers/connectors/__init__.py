@@ -1,1 +1,1 @@
-"""Connectors: how rows come from external systems and leave for them. Next: `workers.connectors.port`."""
+"""Connectors: read rows from external systems, and write rows to them. Next: `workers.connectors.port`."""

@@ -1,4 +1,4 @@
-"""The connector `blackhole`: it counts rows and drops them. It measures what a query costs without any storage."""
+"""The connector `blackhole` counts rows and drops them. It serves to measure a query without the cost of storage."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Blackhole:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "Blackhole":
-        """Return the writer; it has no options."""
+        """Return the writer, which has no options."""
         del options
         return cls()
 

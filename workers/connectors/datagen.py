@@ -1,4 +1,4 @@
-"""The reader of the connector `datagen`; `service.protocol.datagen` says what the rows are."""
+"""The reader of the connector `datagen`. `service.protocol.datagen` defines its rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from workers.connectors.port import Part
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """Makes the rows of one table."""
+    """Generates the rows of one table."""
 
     rules: datagen.Datagen
     keyless: bool
-    """The table has no key of the user's: a row's number is its hidden key."""
+    """Whether the user declared no key. A row's number is then its hidden key."""
 
     @classmethod
     def of(cls, options: Mapping[str, str], relation: Relation) -> "Generator":
@@ -24,7 +24,7 @@ class Generator:
     def due(self, split: int, since_ms: int, upto_ms: int) -> int:
         """See `SplitReader`."""
         splits = self.rules.splits
-        # Shared out evenly between the splits, the first ones get the rest.
+        # The rate is divided evenly between the splits. The first ones get the remainder.
         per_second = self.rules.rows_per_second // splits + (split < self.rules.rows_per_second % splits)
         return per_second * upto_ms // 1000 - per_second * since_ms // 1000
 

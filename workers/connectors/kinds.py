@@ -1,4 +1,4 @@
-"""Map the name of every connector to its reader or writer. A new connector is a new module and one line here."""
+"""Map the name of every connector to its reader or writer. A new connector needs a module and one line here."""
 
 from collections.abc import Mapping
 from typing import Final

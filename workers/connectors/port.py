@@ -1,4 +1,4 @@
-"""The protocols of connectors in a worker: a source reads by splits, a sink takes rows.
+"""Define the protocols of connectors in a worker: a source reads by splits, a sink takes rows.
 
 To add one, write a module with a `SplitReader` or a `SinkWriter`, list it in `workers.connectors.kinds`, and list it
 with the check of its options in `service.domain.connectors`.
@@ -16,22 +16,22 @@ from workers.state_store.port import Written
 
 
 class SinkWriter(Protocol):
-    """Takes the rows of a sink's scan in place of a versioned table. A small value that travels to every task."""
+    """Takes the rows of a sink's scan, in place of a versioned table. A small value, serialized into every task."""
 
     def write(self, relation: Relation, epoch: Epoch, rows: Iterable[pa.RecordBatch]) -> Written:
-        """Deliver what one actor has to say at `epoch`; when this returns, the external system has it.
+        """Deliver the rows of one actor at `epoch`. When this returns, the external system has them.
 
-        The rows are in the form of `VersionedStore.write`: keys that are no more (CLOSE) come first. An epoch that is
-        run again after a recovery is delivered again.
+        The rows have the form of `VersionedStore.write`, and deleted keys (CLOSE) come first. An epoch that runs again
+        after a recovery is delivered again.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some rows of a split, as Postgres texts in the order of the relation's columns, hidden ones included.
+    """Some rows of a split, as Postgres texts in the order of the relation's columns, including hidden ones.
 
-    `position` is where the next part begins. It means something to the connector alone. `over`: no row follows.
+    `position` is where the next part begins. Only the connector interprets it. `over`: no row follows.
     """
 
     rows: Sequence[tuple[str | None, ...]]
@@ -40,14 +40,14 @@ class Part:
 
 
 class SplitReader(Protocol):
-    """Reads the splits of an external system. An epoch that is run again reads from the same positions again."""
+    """Reads the splits of an external system. An epoch that runs again reads from the same positions again."""
 
     def due(self, split: int, since_ms: int, upto_ms: int) -> int:
-        """Return how many rows of a split may be read at most in an epoch of this time; both are Unix times."""
+        """Return how many rows of a split an epoch may read. Its interval is given as Unix times in milliseconds."""
         ...
 
     def read(self, split: int, after: str | None, most: int) -> Part:
-        """Read at most `most` rows of a split from a position on; None is its beginning."""
+        """Read at most `most` rows of a split from the position `after` on. None is the beginning of the split."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""One CDC scan while it runs: its pages as a Spark job, its place in an epoch, and what is reported of it. Next:
+"""Run the CDC scan of one followed table: its pages as a Spark job, its part of an epoch, and its report. Next:
 `workers.runners.source_scan`.
 """
 
@@ -25,7 +25,7 @@ from workers.spark.frames import OUTCOME, outcome, run_frame, task_of
 
 
 class PagesJob:
-    """The Spark job that copies pages of one table, planned once per generation; see `SparkEngine`."""
+    """The Spark job that copies pages of one table. It is planned once and reused; see `SparkEngine`."""
 
     def __init__(self, spark: SparkSession, copied: Copied) -> None:
         self._frame = spark.range(0, copied.actors, 1, copied.actors).mapInArrow(
@@ -33,7 +33,7 @@ class PagesJob:
         )
 
     def run(self, task: PagesTask) -> list[PagesOutcome]:
-        """Run one epoch; what its actors wrote is durable when it returns. Raises Spark's errors."""
+        """Run one epoch. The rows that its actors wrote are durable when it returns. Raises Spark's errors."""
         outcomes = [PagesOutcome.model_validate_json(text) for text in run_frame(self._frame, task)]
         assert sorted(outcome.actor for outcome in outcomes) == list(range(len(task.actors))), outcomes
         return sorted(outcomes, key=lambda outcome: outcome.actor)
@@ -48,47 +48,47 @@ def _copy_actors(copied: Copied, batches: Iterator[pa.RecordBatch]) -> Iterator[
 
 @dataclass(kw_only=True)
 class FollowedTable(HistoryScan):
-    """One CDC scan as it runs."""
+    """One CDC scan while it runs."""
 
     scan: CdcScan
     broken: str | None = None
     waiting: str | None = None
     table: ExternalTable | None = None
-    """As it is in the catalog there; None until it was looked at with the present sessions."""
+    """The table as the external catalog has it. None until the present sessions have looked it up."""
     partitions: set[str] = field(default_factory=set[str])
-    """Those that came to it while it was followed."""
+    """Partitions that were attached while the table was followed."""
     pace: Pace = field(default_factory=Pace)
     planned: PagesJob | None = None
     outcomes: list[PagesOutcome] = field(default_factory=list[PagesOutcome])
-    """What this epoch's pages did, until it is known whether it counts."""
+    """The results of this epoch's pages. They count only after the log was read."""
 
     @property
     def positions(self) -> dict[int, VnodePosition]:
-        """Where each split stands, over all actors."""
+        """The positions of the splits of all actors."""
         return {number: at for actor in self.state.actors for number, at in actor.positions.by_vnode.items()}
 
     def replan(self) -> None:
-        """Forget the job, which has a partition for each actor."""
+        """Discard the Spark job, because it has one partition per actor."""
         self.planned = None
 
     def forget(self) -> None:
-        """Forget what was learnt with sessions that have ended."""
+        """Discard the external table and the Spark job, because their sessions have ended."""
         self.table = self.planned = None
 
     def may_read(self, *, paused: bool) -> bool:
-        """Whether history may be read in an epoch of a graph that is paused or not."""
+        """Return whether history may be read in an epoch. `paused`: whether the graph is paused."""
         return self.broken is None and super().may_read(paused=paused)
 
     def pages_task(self, curr: Epoch, permits: Sequence[int | None], undecided: tuple[int, ...]) -> PagesTask:
-        """Return what its actors may do in an epoch, but for their slice."""
+        """Return the task of its actors for an epoch, without their time slice."""
         return PagesTask(curr=curr, actors=self.actor_tasks(permits), page_rows=self.page_rows, undecided=undecided)
 
     def measured(self, *, slice_seconds: float, job_seconds: float) -> None:
-        """Learn from the job that read `outcomes`."""
+        """Adapt page size and pace to the Spark job that returned `outcomes`."""
         self.pace = self.measure(self.outcomes, self.pace, slice_seconds=slice_seconds, job_seconds=job_seconds)
 
     def epoch(self) -> TableEpoch:
-        """Return the table as the log is to be folded over it, after its pages were read."""
+        """Return the table's epoch for the fold of the log. Call it after the pages were read."""
         assert self.table is not None
         splits, read = self.scan.splits, [outcome for outcome in self.outcomes if outcome.snapshot is not None]
         return TableEpoch(
@@ -104,7 +104,7 @@ class FollowedTable(HistoryScan):
         )
 
     def take(self, done: TableEpoch | None, epoch: RunningEpoch, *, finishing: bool) -> Sequence[ActorReport]:
-        """Take over what an epoch did with the table, unless it was taken back, and report it."""
+        """Record what an epoch did with the table, unless that was undone, and return the actors' reports."""
         counts = done is not None and done.broken is None
         outcomes = {outcome.actor: outcome for outcome in self.outcomes if counts}
         if done is not None and counts:
@@ -112,11 +112,11 @@ class FollowedTable(HistoryScan):
         epoch.timings_ms |= {f"{name}_{self.state.id}": took for name, took in self.timings_ms.items()}
         changes = done.changes if done is not None and counts else 0
         self.advance(list(outcomes.values()))
-        # The log is read once, not by actors: the first one tells of it.
+        # The log is read once, not by the actors, so the first actor reports its changes.
         return self.reports(outcomes, finishing=finishing, forwarded=lambda actor: 0 if actor else changes)
 
     def told(self) -> CdcTableReport | None:
-        """Return why it does not follow, or may not be read now; None where it does and may."""
+        """Return why the table is broken or has to wait. None where neither is the case."""
         if self.broken is None and self.waiting is None:
             return None
         return CdcTableReport(fragment=self.state.id, broken=self.broken, waiting=self.waiting)

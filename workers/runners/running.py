@@ -1,13 +1,13 @@
-"""Run the runners of an epoch in their order, and gather the jobs that fail in it.
+"""Run the runners of an epoch in order, and collect the jobs that fail in it.
 
-What is written before all scans comes first, one runner after the other. Scans run in waves: a scan comes in the wave
-after those that write what it reads. In a wave, those that only forward a few changes run first, and beside each other:
-each is one small task. The others run one by one, because they take as many tasks as the worker has, and share the rest
-of the interval.
+Runners of DML and sources come first, one by one. Scans run in waves: a scan belongs to the wave after all scans that
+write its upstreams. In a wave, scans that only forward a few changes run first, concurrently, because each is one small
+task. The others run one by one. Each of them uses all task slots of the worker, and they share the rest of the
+interval.
 
-A job that fails by its own fault does not end the epoch at once: all others run too, so that the failures of one epoch
-are reported together and cost one recovery (I13). What reads a failed relation is left out, because it would read only
-a part of the epoch's changes.
+A job that fails by its own fault does not end the epoch at once. All other runners still run, so that the failures of
+one epoch are reported together and cost one recovery (I13). A scan that reads a failed relation is left out, because it
+would read only a part of the epoch's changes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,17 +19,17 @@ from workers.runners.port import FragmentReport, FragmentRunner, Phase, Place, R
 
 Reports = Sequence[FragmentReport]
 Beside = Callable[[Callable[[Place], Reports | Exception], Iterable[Place]], Iterable[Reports | Exception]]
-"""Runs a function for several places and yields the results in their order, as `map` does. Some of them at a time if it
-is an executor's.
+"""Runs a function for several places and yields the results in order, like `map`. The `map` of an executor runs several
+calls concurrently.
 """
 
 
 def run_all(
     runners: Mapping[Place, FragmentRunner], epoch: RunningEpoch, beside: Beside | None = None
 ) -> list[FragmentReport]:
-    """Run an epoch. All scans run one by one if `beside` is None.
+    """Run an epoch. `beside` runs the brief scans of a wave concurrently. If it is None, they run one by one.
 
-    Raises JobFailedError with all jobs that failed by their own fault, or at once what any other failure raises.
+    Raises JobFailedError with all jobs that failed by their own fault. Any other error is raised at once.
     """
     running = _Running(runners, epoch)
     for place in sorted(place for place in runners if place[0] is not Phase.SCAN):
@@ -46,10 +46,10 @@ def run_all(
 
 
 def waves(runners: Mapping[Place, FragmentRunner]) -> list[list[Place]]:
-    """Return the places of the scans by the longest chain of scans that each reads from."""
+    """Return the places of the scans in waves. A scan's wave is the length of the longest chain of scans upstream."""
     depth: dict[RelationId, int] = {}
     found: list[list[Place]] = []
-    # A relation has a higher id than those it reads, so what a scan reads is known before it.
+    # A relation has a higher id than its upstreams, so the depth of a scan's upstreams is known before its own.
     for place in sorted(place for place in runners if place[0] is Phase.SCAN):
         own, target = max((depth.get(one, 0) for one in runners[place].reads), default=0), RelationId(place[1])
         depth[target] = max(depth.get(target, 0), own + 1)
@@ -67,18 +67,18 @@ class _Running:
     reports: list[FragmentReport] = field(default_factory=list[FragmentReport])
     failures: list[JobFailedError] = field(default_factory=list[JobFailedError])
     broken: set[RelationId] = field(default_factory=set[RelationId])
-    """The relations that this epoch changed only in part, or not at all."""
+    """The relations that lack some or all of this epoch's changes, because of a failure."""
 
     def readers(self, place: Place) -> int:
         return self.runners[place].readers(paused=self.epoch.paused)
 
     def run(self, places: Sequence[Place], beside: Beside | None = None) -> None:
-        """Run what does not depend on a failure."""
-        # What a runner reads is counted before it runs, because it may come to the end of its history.
+        """Run the places that do not depend on a failure."""
+        # Count readers before the run, because a scan may reach the end of its history in it.
         reading = sum(map(self.readers, places))
         sound = [place for place in places if not self._left_out(place)]
         alone = beside is None or len(sound) < 2
-        # Nothing of this epoch runs any more when it ends, so those beside each other all come to their end.
+        # No runner may still run when the epoch ends, so wait for all concurrent ones before an error is raised.
         results = map(self._one, sound) if beside is None or alone else list(beside(self._one, sound))
         for place, result in zip(sound, results, strict=True):
             match result:
@@ -94,7 +94,7 @@ class _Running:
         self.epoch.readers -= reading
 
     def together(self) -> JobFailedError:
-        """Return the first failure, with those of other jobs."""
+        """Return the first failure, with the first failures of other jobs in `others`."""
         first = self.failures[0]
         first.others = tuple({one.job: one for one in reversed(self.failures) if one.job != first.job}.values())[::-1]
         return first
@@ -106,9 +106,9 @@ class _Running:
             return error
 
     def _ending(self, error: JobFailedError, *, alone: bool) -> JobFailedError:
-        """Return an error that ends the epoch at once, with the jobs that failed by their own fault before."""
+        """Return an error that ends the epoch at once, with the earlier failures of other jobs in `others`."""
         if not alone:
-            # It may be the memory of another one that is missing.
+            # A concurrent scan may have caused the failure, for example by using up the memory.
             error.computing = error.exhausted = False
         if self.failures:
             first = self.together()

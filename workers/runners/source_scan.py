@@ -1,10 +1,14 @@
-"""The CDC scans of a graph, source by source: what of each an epoch reads, and what is reported of it.
+"""Run the CDC scans of a graph, source by source, and report them.
 
-In an epoch, before the scans that read the tables: the slot is advanced to the last offset that is known to be
-committed; pages are read, one Spark job for each table that has history left, one task for each actor; then the log is
-decoded and folded over them (`workers.cdc.following`). A source that does not answer costs the epoch nothing: what was
-written of its tables is taken back, its positions and its offset stay, and it is tried again later. One that answers
-slowly is asked less often: all barriers wait for its answers (`workers.cdc.backoff`).
+In an epoch a source runs before the scans that read its tables:
+
+1. Advance the slot to the newest offset that is known to be committed.
+2. Read pages: one Spark job for each table with history left, one task for each actor.
+3. Decode the log and fold it over the pages (`workers.cdc.following`).
+
+A source that does not answer does not fail the epoch. The writes to its tables are undone, its positions and offset
+stay, and it is tried again later. A source that answers slowly is queried less often, because all barriers wait for its
+answers (`workers.cdc.backoff`).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -32,19 +36,19 @@ from workers.runners.followed_table import FollowedTable, PagesJob
 from workers.runners.port import FragmentReport, FragmentRunner, Phase, Place, RunningEpoch
 
 ADVANCE_BYTES = 1 << 20
-"""What the external database may keep without need: forgetting it costs reading it there once more."""
+"""Advance the slot only after this much log, because the external database reads the log once more to advance it."""
 BEHIND_BYTES = 256 << 20
-"""With more of the log to read, no pages are read until it is read: live first (I5)."""
+"""With more log than this to read, an epoch reads no pages: live changes first (I5)."""
 BEHIND_CHANGES = 500_000
-"""How much of it an epoch reads then."""
+"""About how many messages an epoch reads then."""
 
 
 @dataclass
 class SourceScans:
     """One external database and the tables that follow it: a `FragmentRunner`.
 
-    `offset` is the end of the last commit that was decoded; `committed` is the newest one that a commit is known to
-    hold.
+    `offset` is the end of the last commit that was decoded. `committed` is the newest offset that is known to be
+    committed in the meta store.
     """
 
     id: SourceId
@@ -60,28 +64,28 @@ class SourceScans:
     conninfo: str = field(default="", repr=False)
     backoff: Backoff = field(default_factory=Backoff)
     settled: bool = True
-    """No change log of the database graph, whose tables these are, is replayed in it."""
+    """Its tables belong to the database graph, which replays no change log."""
     seen: Seen | None = None
-    """How slot and log stood at the beginning of this epoch; None where they were not looked at."""
+    """The newest state of slot and log in this epoch. None where it was not read."""
     overrun: float = 0.0
     """How many seconds this epoch waited for pages beyond their slices."""
     turn: int = 0
-    """How many tables come last when pages are read: those up to the one that took long."""
+    """The index of the table whose pages are read first: the one after the table that last took long."""
     _commits: bool = False
-    """Whether the last barrier was one that commits: the next one says that it did."""
+    """Whether the last barrier was a checkpoint. The next barrier shows that it was committed."""
 
     @property
     def place(self) -> Place:
-        """Its tables come one after the other, in the order in which they were created."""
+        """Its place in the epoch: before all scans, sources in the order in which they were created."""
         return Phase.SOURCE, self.id, 0
 
     @property
     def reads(self) -> Collection[RelationId]:
-        """Nothing of the graph."""
+        """It reads no relation of the graph."""
         return ()
 
     def is_brief(self, epoch: RunningEpoch) -> bool:
-        """Return False: it runs before all that read its tables."""
+        """Return False. It runs before all scans that read its tables."""
         del epoch
         return False
 
@@ -95,14 +99,16 @@ class SourceScans:
         fragment: FragmentPlan,
         now: float,
     ) -> "SourceScans":
-        """Return the runner of a table's source, which follows that table as well. `connection_of` asks the service how
-        to reach a source; it raises AwayError where the service does not say.
+        """Return the runner of a table's source, after adding the table to it.
+
+        `connection_of` requests a source's connection settings from the service. It raises AwayError where the service
+        does not provide them.
         """
         assert isinstance(fragment, SourceScanPlan)
         plan = fragment.cdc.source
         offset = lsn_of(plan.offset)
         new = cls(plan.id, plan.slot, plan.publication, offset, offset, plan.undecided, spark, connection_of)
-        # Of a source that is followed already, what was decoded since the plan was made is known here.
+        # An existing runner is used as it is, because its offset may be newer than the plan's.
         source = runners.get(new.place, new)
         assert isinstance(source, cls)
         source.add(job, fragment, now)
@@ -114,28 +120,28 @@ class SourceScans:
             job.id,
             job.relation,
             ScanState.of(fragment, now=now),
-            # It grows with the first pages that come fast.
+            # The page size starts at the minimum, and grows if the first pages are fast.
             min(fragment.cdc.batch_rows, PAGE_ROWS_MIN),
             scan=fragment.cdc,
             broken=fragment.cdc.broken,
         )
 
     def mutate(self, mutation: Mutation, now: float) -> None:
-        """Let a mutation act on its tables."""
+        """Apply a mutation to its tables."""
         for table in self.tables.values():
             table.mutate(mutation, now)
 
     def readers(self, *, paused: bool) -> int:
-        """Return of how many tables history may be read."""
+        """Return the number of tables whose history may be read."""
         return sum(table.may_read(paused=paused) for table in self.tables.values())
 
     def stop(self, jobs: Sequence[JobId]) -> bool:
-        """Forget the tables of jobs."""
+        """Remove the tables of jobs. Return whether no table is left."""
         self.tables = {id_: table for id_, table in self.tables.items() if table.job not in jobs}
         return not self.tables
 
     def end(self) -> None:
-        """End the sessions. What was learnt with them would be learnt anew."""
+        """Close the sessions, and discard what was looked up with them."""
         if self.session is not None:
             self.session.close()
         self.session = None
@@ -144,7 +150,7 @@ class SourceScans:
 
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         """Read pages, then the log. Raises what Spark and the state store raise."""
-        # A barrier comes only when the last one was committed, if it was one that commits.
+        # A barrier comes only after the last checkpoint was committed.
         if self._commits:
             self.committed = self.offset
         self._commits = epoch.barrier.kind is not BarrierKind.BARRIER
@@ -182,14 +188,14 @@ class SourceScans:
         if session.stream is None and (session.moving or self.committed - seen.confirmed >= ADVANCE_BYTES):
             session.advance(self.committed, epoch.clock)
         behind = seen.inserted - self.offset > BEHIND_BYTES
-        # A page counts only with the log up to after it: what was asked for before it is not enough.
+        # A page counts only with log up to a place after it. A request that is already pending ends too early.
         slow = session.patience.slow or session.stream is not None
         for place, table in [*enumerate(tables)][self.turn :] + [*enumerate(tables)][: self.turn]:
             if slow and table.may_read(paused=epoch.paused):
                 table.waiting = "the external database takes long to decode its log, which comes first"
             elif not behind and self.overrun < SLOW_SECONDS:
                 self._read_pages(session, table, epoch)
-                # After one that took long the others wait for another epoch, which begins with them.
+                # After a table that took long the others wait for the next epoch, which begins with them.
                 self.turn = place + 1 if self.overrun >= SLOW_SECONDS else self.turn
         mine = [table.epoch() for table in tables if table.table is not None]
         try:
@@ -204,7 +210,7 @@ class SourceScans:
                 clock=epoch.clock,
             )
         finally:
-            # Also where nothing of this epoch is kept: it would break again in every epoch that tries it.
+            # Keep the failures even if this epoch is undone, because the tables would break again in every epoch.
             for one in mine:
                 self.tables[one.fragment].broken = one.broken
         self.offset, self.undecided, self.seen = followed.offset, followed.undecided, followed.seen
@@ -214,9 +220,9 @@ class SourceScans:
         return self._report(followed)
 
     def _look_at_tables(self, session: Session) -> list[FollowedTable]:
-        """Return the tables that follow, as they are in the catalog there."""
+        """Look up new tables in the external catalog, and return the tables that are not broken. Raises AwayError."""
         unknown = [table for table in self.tables.values() if table.broken is None and table.table is None]
-        # First the server: what another one has, or has not, says nothing of the tables.
+        # Check the server first, because another server's catalog says nothing about the followed tables.
         if unknown:
             _check_server(session, unknown)
         for table in unknown:
@@ -224,8 +230,9 @@ class SourceScans:
         return [table for table in self.tables.values() if table.broken is None]
 
     def _held(self, before: float, now: float) -> None:
-        """Take note of how long barriers were held for answers, and for rows beyond their slice. The log's have a
-        patience of their own.
+        """Record how long answers, and rows beyond their time slice, blocked the barrier.
+
+        The log is not included: `workers.cdc.patience` bounds its waits.
         """
         assert self.session is not None
         self.backoff.waited(self.session.control.waited - before + self.overrun, now)
@@ -257,7 +264,7 @@ class SourceScans:
         _judge(table, session)
 
     def _take_back(self, epoch: RunningEpoch) -> None:
-        """Undo what pages wrote in this epoch: they count only with the log that comes after them."""
+        """Undo the pages of this epoch, because they count only together with the log after them."""
         written = [table for table in self.tables.values() if any(o.snapshot_rows for o in table.outcomes)]
         if written:
             with applying(epoch.stores.by_sql) as writing:
@@ -267,8 +274,9 @@ class SourceScans:
             table.outcomes = []
 
     def _report(self, followed: Followed | None = None, *, waiting: str | None = None) -> SourceReport:
-        """Return where the source stands, or that nothing of it was read: then the log that its slot holds grows, which
-        the leader is to know.
+        """Return the report of the source, also where it was not read.
+
+        The slot then retains a growing log, and the leader must know its size.
         """
         seen = self.seen
         retained = None if seen is None or seen.restart is None else max(seen.inserted - seen.restart, 0)
@@ -286,11 +294,11 @@ class SourceScans:
 
 
 class _StillAwayError(AwayError):
-    """It is not tried yet again."""
+    """The back-off has not ended, so the source is not tried in this epoch."""
 
 
 def _judge(table: FollowedTable, session: Session) -> None:
-    """Sort what kept actors from reading. Raises AwayError."""
+    """Record on the table why actors could not read. Raises AwayError where the external database does not answer."""
     for outcome in table.outcomes:
         if outcome.away is not None:
             raise AwayError(outcome.away)
@@ -305,7 +313,7 @@ def _judge(table: FollowedTable, session: Session) -> None:
 
 
 def _check_server(session: Session, tables: Sequence[FollowedTable]) -> None:
-    """Raise AwayError where the server is not the one, or a copy of the one, on which tables were first followed."""
+    """Raise AwayError where the server is neither the one on which the tables were first followed nor a copy of it."""
     now = session.system()
     for published in (table.scan.published for table in tables):
         before = None if published is None else published.system
@@ -317,7 +325,7 @@ def _check_server(session: Session, tables: Sequence[FollowedTable]) -> None:
 
 
 def _looked_at(session: Session, table: FollowedTable) -> ExternalTable | None:
-    """Return the table as it is in the catalog now; None where it cannot be followed any more."""
+    """Return the table as the external catalog has it now. Mark it as broken and return None where it has changed."""
     external = {column.name: column for column in table.scan.columns}
     key = tuple(ExternalKey(external[part.name].external, external[part.name].type) for part in table.target.key)
     described = ExternalTable(table.target, table.scan, key)

@@ -1,7 +1,7 @@
-"""A scan of an external system by splits: what its connector reads becomes rows of the job's table.
+"""Run a scan of an external system by splits: its connector reads rows, and the scan writes them to the job's table.
 
-The worker's own process reads and writes; one transaction holds an epoch's rows of all splits. A row replaces the one
-at its key. Next: `workers.connectors.port`.
+The worker's own process reads and writes, without Spark. One transaction writes an epoch's rows of all splits. A row
+replaces an older row with the same key. Next: `workers.connectors.port`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,14 +23,14 @@ from workers.runners.history import HistoryScan
 from workers.runners.port import FragmentReport, FragmentRunner, Phase, Place, RunningEpoch
 
 INTERVAL_MAX_MS: Final = 10_000
-"""After a longer pause between two epochs, only the rows of this time are due: the rest would be one huge epoch."""
+"""After a longer gap between two epochs, only the rows of this time are due, because the epoch would be huge."""
 PAGE_ROWS_MAX: Final = 10_000
-"""Rows that one split gives at most before another one has its turn, and the clock is looked at."""
+"""The page size that an outcome reports. A scan reads all due rows of a split at once, whatever their number."""
 
 
 @dataclass
 class SplitOutcome:
-    """What one actor read in an epoch; an `Outcome`."""
+    """The result of one actor in an epoch: an `Outcome`."""
 
     actor: int
     by_split: dict[int, VnodePosition] = field(default_factory=dict[int, VnodePosition])
@@ -41,7 +41,7 @@ class SplitOutcome:
 
     @property
     def positions(self) -> tuple[VnodePosition, ...]:
-        """The positions that moved."""
+        """The positions that changed."""
         return tuple(self.by_split.values())
 
 
@@ -51,7 +51,7 @@ class SplitScan(HistoryScan):
 
     reader: SplitReader
     settled: bool = True
-    """Its table is the database graph's: no change log is replayed there."""
+    """Its table belongs to the database graph, which replays no change log."""
 
     @classmethod
     def join(
@@ -64,21 +64,21 @@ class SplitScan(HistoryScan):
 
     @property
     def place(self) -> Place:
-        """The place of its table among what is written before it is read."""
+        """Its place in the epoch: before all scans, by table."""
         return Phase.SOURCE, self.target.id, self.state.id
 
     @property
     def reads(self) -> Collection[RelationId]:
-        """Nothing of the graph."""
+        """It reads no relation of the graph."""
         return ()
 
     def is_brief(self, epoch: RunningEpoch) -> bool:
-        """Return False: it runs before all that read its table."""
+        """Return False. It runs before all scans that read its table."""
         del epoch
         return False
 
     def replan(self) -> None:
-        """Do nothing: no plan depends on the actors."""
+        """Do nothing, because it has no Spark plan that depends on the actors."""
 
     def readers(self, *, paused: bool) -> int:
         """Return 1 if the scan may read, otherwise 0."""
@@ -89,10 +89,10 @@ class SplitScan(HistoryScan):
         return self.job in jobs
 
     def end(self) -> None:
-        """Do nothing: nothing is held between epochs."""
+        """Do nothing, because it keeps no connection between epochs."""
 
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
-        """Read what is due, write it, and report it."""
+        """Read the due rows, write them, and return the actors' reports. Raises JobFailedError."""
         finished, outcomes = self.state.finished, dict[int, SplitOutcome]()
         permits = self.permits(epoch)
         if any(allowed != 0 for allowed in permits):
@@ -107,7 +107,7 @@ class SplitScan(HistoryScan):
         return self.reports(outcomes, finishing=finished, forwarded=lambda _: 0)
 
     def _read(self, epoch: RunningEpoch, index: int, permits: int | None, rows: dict[Key, Values]) -> SplitOutcome:
-        """Read what is due of an actor's splits, within its permits."""
+        """Read the due rows of an actor's splits into `rows`, within its permits."""
         outcome, positions = SplitOutcome(index), self.state.actors[index].positions
         for split in vnodes_of(positions.runs):
             at = positions.by_vnode.get(split)
@@ -141,7 +141,7 @@ class SplitScan(HistoryScan):
 
 
 def _time_of(epoch: RunningEpoch) -> tuple[int, int]:
-    """Return the time of an epoch as two Unix times in milliseconds."""
+    """Return start and end of an epoch's interval as Unix times in milliseconds, `INTERVAL_MAX_MS` apart at most."""
     upto = epoch.barrier.curr >> 16
     return max(epoch.barrier.prev >> 16, upto - INTERVAL_MAX_MS), upto
 
