@@ -1,8 +1,8 @@
-"""Read the JSON of a body once, on the event loop, in time that everybody can wait for (I13).
+"""Parse the JSON of a body once, on the event loop, in bounded time (I13).
 
-The text of a statement is one long string, which takes a millisecond for each megabyte. Many small members take a
-hundred times as long, in a thread too, because Python's reader lets nobody else run. They are therefore bounded, not
-moved away.
+The text of a statement is one long string, which takes a millisecond per megabyte. Many small members take a hundred
+times as long. A thread would not help, because Python's parser keeps the interpreter lock. So their number and size are
+bounded instead.
 """
 
 import json
@@ -14,23 +14,23 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
 SMALL: Final = 128 << 10
-"""The largest body in bytes that is read whatever it holds."""
+"""The largest body, in characters, whose values are not bounded."""
 MEMBERS_MAX: Final = 100
-"""How many members the object of a body may have. No call takes nearly as many."""
+"""How many members the object of a body may have. No call needs nearly as many."""
 _PARSED: Final = "tidefill.json"
 _BLANKS: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
 
 
 class UnreadableError(Exception):
-    """The body holds too much besides texts. The message says what."""
+    """The body has too many members, or too much besides texts. The message says which."""
 
 
 class ParsedRoute(APIRoute):
-    """A route that takes the JSON which the middleware has read, and reads none again."""
+    """A route that uses the JSON parsed by the middleware, instead of parsing the body again."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler of a request."""
+        """Return the handler of requests."""
         handle = super().get_route_handler()
 
         async def handled(request: Request) -> Response:
@@ -45,8 +45,9 @@ class _Parsed(Request):
 
 
 def read_once(scope: Any, body: bytes) -> None:
-    """Read the JSON of a body and keep it for the route. Raises ValueError or RecursionError where it is none, and
-    UnreadableError.
+    """Parse the JSON of a body and keep it for the route.
+
+    Raises ValueError or RecursionError where the body is not valid JSON, and UnreadableError.
     """
     text = body.decode()
     value = json.loads(text) if len(text) <= SMALL else loads_long(text)
@@ -56,8 +57,10 @@ def read_once(scope: Any, body: bytes) -> None:
 
 
 def loads_long(text: str) -> Any:
-    """Return what `json.loads` does. Raises UnreadableError where more than `SMALL` characters belong to other values
-    than the object itself and its texts.
+    """Return what `json.loads` returns. Raises JSONDecodeError as it does.
+
+    Raises UnreadableError where an object has more than `MEMBERS_MAX` members, or where more than `SMALL` characters
+    belong to values that are not strings.
     """
     at = _after_blanks(text, 0)
     if not text.startswith("{", at):
@@ -84,7 +87,10 @@ def loads_long(text: str) -> Any:
 
 
 def _value(text: str, at: int, left: int) -> tuple[Any, int, int]:
-    """Return the value that begins at a place, the place after it, and how many characters others may still have."""
+    """Return the value that begins at `at`, the place after it, and how many of `left` characters remain for others.
+
+    A string costs none of them.
+    """
     if text.startswith('"', at):
         return *_DECODER.raw_decode(text, at), left
     piece = text[at : at + left + 1]
@@ -111,7 +117,7 @@ def _past(sign: str, text: str, at: int) -> int:
 
 
 def _alone(text: str, at: int, value: Any) -> Any:
-    """Return the value if nothing follows it."""
+    """Return the value if no text follows it, otherwise raise JSONDecodeError."""
     at = _after_blanks(text, at)
     if at != len(text):
         raise json.JSONDecodeError("Extra data", text, at)

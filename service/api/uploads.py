@@ -1,7 +1,8 @@
-"""Bound how many calls of users are sending their bodies (I13).
+"""Bound the number of user calls whose bodies are arriving (I13).
 
-Such a call holds one of the places of `service.api.crowd`, and its connection gives way to none, because it is in use.
-Bodies that trickle would keep all places for as long as a body may take. The slowest therefore gives way to the next.
+Such a call counts in `service.api.crowd`, and its connection is not closed for another one, because it is in use. So
+clients that send slowly could use up all calls for as long as a body may take. Therefore the slowest body is ended when
+a new one begins. A body that has only just begun is never ended, so the bound can be exceeded for a short time.
 """
 
 import asyncio
@@ -15,14 +16,14 @@ from service.domain.uploading import Arrival, slowest
 
 
 class Uploads:
-    """Ends the slowest body that arrives when there are `uploads_max` and another one begins."""
+    """Ends the slowest arriving body when another one begins while `uploads_max` are arriving."""
 
     def __init__(self, app: ASGIApp, *, uploads_max: int, monotonic: Callable[[], float]) -> None:
         self.app, self.uploads_max, self.monotonic = app, uploads_max, monotonic
         self.arriving: dict[Arrival, _Upload] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the request. Its `receive` raises TimedOut when its body gives way."""
+        """Run the request. Its `receive` raises TimedOut after its body was ended."""
         if scope["type"] != "http" or scope["method"] in BODILESS or scope["path"].startswith("/internal/"):
             await self.app(scope, receive, send)
             return
@@ -39,7 +40,7 @@ class Uploads:
 
 
 class _Upload:
-    """One body on its way."""
+    """One arriving body."""
 
     def __init__(self, uploads: Uploads, receive: Receive) -> None:
         self.uploads, self.inner = uploads, receive
@@ -48,7 +49,7 @@ class _Upload:
         self.wait: asyncio.Timeout | None = None
 
     def end(self) -> None:
-        """Let the next or present wait for the body fail."""
+        """Make the present or the next wait for the body fail."""
         self.ended = True
         if self.wait is not None:
             self.wait.reschedule(asyncio.get_running_loop().time())
@@ -56,7 +57,7 @@ class _Upload:
     async def receive(self) -> Message:
         """Return the next message of the client. Raises TimedOut."""
         if self.complete:
-            return await self.inner()  # It can only be that the client leaves.
+            return await self.inner()  # After the body, the only message is that the client has disconnected.
         if self.ended:
             raise self._gave_way()
         arrival, monotonic = self.arrival, self.uploads.monotonic

@@ -1,7 +1,8 @@
-"""The connectors that a table or a sink may name, each with the check of its options.
+"""List the connectors that a table or a sink may name, with the checks of their options.
 
-A check raises ValueError with the reason, and returns the number of splits of a source. The worker's part of a
-connector is in `workers.connectors`. Sources that several tables follow (`postgres-cdc`) are `service.domain.source`.
+A check returns the number of splits (1 for a sink), and raises ValueError with the reason for a refusal. The worker's
+part of a connector is in `workers.connectors`. Sources that several tables follow (`postgres-cdc`) are in
+`service.domain.source`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +33,7 @@ SINKS: Final[Mapping[str, Check]] = {"blackhole": _blackhole}
 
 
 def checked(options: Mapping[str, str], columns: Sequence[Column], known: Mapping[str, Check]) -> tuple[Connector, int]:
-    """Return the connector that options name, and its number of splits. Raises Invalid."""
+    """Return the connector that the options name, and its number of splits. Raises Invalid."""
     name = options.get(CONNECTOR)
     if name is None:
         raise Invalid(f'option "{CONNECTOR}" is missing: it is one of {", ".join(known)}')

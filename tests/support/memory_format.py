@@ -1,10 +1,10 @@
-"""A table format in memory: the second tenant of `workers.state_store.port` and of `service.ports.state_store`.
+"""A table format in memory: the second implementation of `workers.state_store.port` and `service.ports.state_store`.
 
-Its tables live in the test's process. Tasks of other processes, as Spark's are, reach them by a loopback connection.
-The worker side sends all rows of a transaction in one request, which closes, inserts and checks the fence at once. One
-request runs after the other. A test calls the service side while no request runs.
+Its tables are in the test's process. Tasks in other processes, such as Spark's, reach them by a loopback connection.
+The worker side sends all rows of a transaction in one request, which checks the fence, closes and inserts at once.
+Requests run one by one. A test must call the service side only while no request runs.
 
-It takes the columns that `writes_binary` takes, and orders keys of the types that `tests.support.model` knows.
+It stores the columns that `writes_binary` accepts, and orders keys of the types that `tests.support.model` knows.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,7 +38,7 @@ Changes = Sequence[tuple[int, pa.RecordBatch]]
 
 
 class AnyKeyTable(StoredTable):
-    """A table whose key has any order. Its rows hold a value for each column, as it is read."""
+    """A table whose key may have any order. Its rows have one value per column, as a reader gets it."""
 
     def __init__(self, relation: Relation) -> None:
         assert writes_binary(relation), f"{relation.name} has a column that this format does not store"
@@ -53,14 +53,14 @@ class AnyKeyTable(StoredTable):
         return VersionedTable.values(self, position)
 
     def version(self, row: dict[str, Any], epoch: int) -> Version:
-        """Return the version that a written row begins."""
+        """Return the version that begins with a written row."""
         columns = self.relation.columns
         values = {column.name: _stored(row[column.name], column.type) for column in columns}
         key = tuple(values[part.name] for part in self.relation.key)
         return Version(row[VNODE], key, cast("Any", tuple(values.values())), epoch)
 
     def batch(self, relation: Relation, rows: Sequence[Version | Half]) -> tuple[pa.RecordBatch, ...]:
-        """Return rows as a reader of `relation`, with all columns or some, has them; no batch if there are none."""
+        """Return rows with the columns of `relation`, which may be some of the table's. No batch without rows."""
         assert not any(isinstance(column, ComputedColumn) for column in relation.columns), (
             "this format computes nothing"
         )
@@ -85,7 +85,7 @@ def _stored(value: Any, kind: ColumnType) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class MemoryStore(VersionedStore):
-    """The worker side."""
+    """The worker side of the format."""
 
     capabilities: ClassVar[Capabilities] = Capabilities()
     address: Address
@@ -121,7 +121,7 @@ class MemoryStore(VersionedStore):
 
 @dataclass
 class MemoryFormat:
-    """Both sides, and the server between them while the context lasts."""
+    """Both sides of the format. Within its context a server connects them."""
 
     state: StateStore = field(default_factory=lambda: StateStore(table=AnyKeyTable))
 
@@ -147,7 +147,7 @@ class MemoryFormat:
 
     def _serve(self) -> None:
         while True:
-            # A task may be cancelled while it asks.
+            # A task may be cancelled during its request.
             with suppress(EOFError, ConnectionError), self._listener.accept() as connection:
                 asked = connection.recv()
                 if asked is None:
@@ -157,7 +157,7 @@ class MemoryFormat:
     def _answer(self, method: str, arguments: tuple[Any, ...]) -> object:
         try:
             return getattr(self, f"_{method}")(*arguments)
-        except Exception as error:  # noqa: BLE001 - whoever asked has to raise it
+        except Exception as error:  # noqa: BLE001 - the client raises it
             return error
 
     def _table(self, relation: Relation) -> AnyKeyTable:
