@@ -306,7 +306,7 @@ TABLES = (
     "leader_lease",
     "system_parameter",
 )
-"""In an order in which nothing refers to what is dropped."""
+"""In the order of the drops: no remaining table refers to a dropped one."""
 
 
 def upgrade() -> None:

@@ -1,7 +1,7 @@
 """RisingWave's catalogs as views (expand).
 
-They run with their owner's rights, so a login needs nothing but USAGE on `rw_catalog` and SELECT on the views. None
-shows what could hold a secret: no idempotency keys, no statements of DML, no barriers' payloads.
+The views run with their owner's rights, so a login needs only USAGE on `rw_catalog` and SELECT on the views. No view
+shows a column that may contain a secret: no idempotency keys, no DML statements, no payloads of barriers.
 
 Revision ID: 0002
 Revises: 0001

@@ -1,6 +1,6 @@
-"""Claims of idempotency keys: fenced by a number, held for a while, and tied to the statement they accepted (expand).
+"""Claims of idempotency keys: a fencing number, an expiry time, and the accepted statement (expand).
 
-The previous release neither renews a claim nor looks at `held_until`: what it claims lapses at once for this one.
+The previous release neither renews a claim nor reads `held_until`. For this release its claims lapse at once.
 
 Revision ID: 0003
 Revises: 0002

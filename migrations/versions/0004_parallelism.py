@@ -1,6 +1,6 @@
-"""The parallelism that was asked for a job, normally and while it is being created (expand).
+"""The parallelism that a user set for a job, in general and during its creation (expand).
 
-A job without one keeps the actors it has: the previous release stores no more than them.
+A job without a parallelism keeps its actors, because the previous release stores only those.
 
 Revision ID: 0004
 Revises: 0003

@@ -1,7 +1,7 @@
 """A job's backfill order, and the scans that wait for their place in it (expand).
 
-A leader of the previous release creates jobs without an order and releases nothing: what waits under it goes on
-waiting until the next leader.
+A leader of the previous release creates jobs without an order and releases no scan. A waiting scan waits until a leader
+of this release takes over.
 
 Revision ID: 0005
 Revises: 0004

@@ -1,6 +1,6 @@
-"""Snapshot jobs: the graph of their own in which they read one epoch of their upstreams and replay the log (expand).
+"""Snapshot jobs, with the partial graph in which they read one epoch of their upstreams and replay the log (expand).
 
-A leader of the previous release makes barriers of the database graph only: a snapshot job stands still under it.
+A leader of the previous release makes barriers of the database graph only. Under it a snapshot job makes no progress.
 
 Revision ID: 0006
 Revises: 0005

@@ -1,8 +1,8 @@
-"""Limits that are adapted to the load: which scans have one, where each stands and how it came there (expand).
+"""Adaptive limits: the scans that have one, its state and its changes (expand).
 
-A leader of the previous release leaves such limits as they are stored, and takes every command for one that needs a
-barrier at once. It cannot read a Throttle that says which limits are adapted: nobody may ask for `auto` before the last
-of them is gone.
+A leader of the previous release keeps these limits as they are stored, and treats every command as one that needs a
+barrier at once. It cannot read a Throttle with adaptive limits. So users must not set `auto` before the last service of
+the previous release has ended.
 
 Revision ID: 0007
 Revises: 0006

@@ -1,6 +1,6 @@
-"""Logical views: relations of a kind of their own, without a job, and what reads what through them (expand).
+"""Logical views: relations of their own kind, without a job, and the references of their readers (expand).
 
-The previous release reads relations by their jobs, so that it sees none of them; their names are taken for it as well.
+The previous release reads relations by their jobs, so it sees no logical view. But their names are taken for it too.
 
 Revision ID: 0008
 Revises: 0007

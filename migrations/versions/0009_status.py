@@ -1,6 +1,6 @@
-"""Since when a job is in its state, a graph paused, a limit in force; actors, events and recovery as catalogs (expand).
+"""The times of a job's state, a graph's pause and a limit; catalogs of actors, events and recovery (expand).
 
-What the previous release wrote has no such instant: it is shown as unknown, or as that of the state before.
+The previous release does not store these times. For its changes the time is unknown, or that of the state before.
 
 Revision ID: 0009
 Revises: 0008

@@ -1,6 +1,6 @@
-"""Snapshot jobs with a worker of their own: which they are, and how starting it goes (expand).
+"""Serverless jobs: snapshot jobs with a worker of their own, and the failed starts of that worker (expand).
 
-A leader of the previous release hands such a job to the worker that all others share.
+A leader of the previous release runs such a job on the worker of the database graph.
 
 Revision ID: 0010
 Revises: 0009

@@ -1,6 +1,6 @@
-"""Sources, the tables that follow them, and what is left of them outside; `rw_sources`, `rw_cdc_progress` (expand).
+"""Sources, followed tables, pending external clean-ups; `rw_sources` and `rw_cdc_progress` (expand).
 
-A leader of the previous release hands no worker a table that follows a source, and cleans up nothing outside.
+A leader of the previous release gives no worker a followed table, and does not clean up external databases.
 
 Revision ID: 0011
 Revises: 0010
@@ -148,7 +148,7 @@ select
 from tidefill.job j
 where j.state in ('Initial', 'Queued', 'Creating'){following};
 """
-# A table that follows a source can be read before its history is there.
+# A followed table can be read before its history is complete.
 FOLLOWING = """ or (
     j.state = 'Created' and exists (
         select

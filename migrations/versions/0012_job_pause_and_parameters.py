@@ -1,5 +1,4 @@
-"""What the pause of a job holds back, the limits that its scans go on with; and every system parameter in the catalog,
-also those that nobody has set (expand).
+"""The limits to which a paused job's scans return; all system parameters in the catalog, also unset ones (expand).
 
 A service of the previous release resumes such a job without a limit, as it always did.
 
@@ -48,7 +47,7 @@ from tidefill.system_parameter p
 
 
 def upgrade() -> None:
-    # -1 where there was no limit; null where the scan is not paused by its job.
+    # -1: there was no limit. Null: the scan is not paused by its job.
     op.execute("alter table tidefill.fragment add column held_limit bigint")
     op.execute(EVERY_PARAMETER)
 

@@ -1,7 +1,6 @@
-"""How large a waiting statement is, which table it changes and how often an epoch carried it in vain; the system
-parameters that bound the time of statements (expand).
+"""The size, table and failed tries of a waiting statement; the parameters that bound statements' times (expand).
 
-A service of the previous release stores statements without a size: they count as empty.
+A service of the previous release stores statements without a size, so they count as empty.
 
 Revision ID: 0013
 Revises: 0012

@@ -1,4 +1,4 @@
-"""The system parameters that bound what a session may ask for, in the catalog (expand).
+"""The system parameters that bound the settings of sessions, in the catalog (expand).
 
 Revision ID: 0014
 Revises: 0013

@@ -1,4 +1,4 @@
-"""Why a created relation cannot be shown, such as a name that somebody took in schema public (expand).
+"""The reason why a created relation cannot be shown, such as its name being taken in schema public (expand).
 
 A service of the previous release does not read the column.
 

@@ -1,4 +1,4 @@
-"""The progress of a fragment has two decimals at least, `3.00% (30/1000)`: readers look for them (expand).
+"""The progress of a fragment has at least two decimals, `3.00% (30/1000)`, because readers parse them (expand).
 
 Revision ID: 0016
 Revises: 0015

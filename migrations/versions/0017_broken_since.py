@@ -1,6 +1,6 @@
-"""Since when a table follows no more (expand).
+"""The time at which a followed table broke (expand).
 
-A service of the previous release does not read the column, and leaves it null for what breaks meanwhile.
+A service of the previous release does not read the column, and leaves it null for the tables that break under it.
 
 Revision ID: 0017
 Revises: 0016

@@ -1,6 +1,6 @@
-"""The catalogs that RisingWave's scripts read of parallelism, internal tables and databases (expand).
+"""The catalogs of parallelism, internal tables and databases that RisingWave's scripts read (expand).
 
-`id` and `job_id` are the relation's, which is a job's id in RisingWave, so that the joins of its scripts hold.
+`id` and `job_id` are the relation's id, which is the job's id in RisingWave. So the joins of its scripts work.
 
 Revision ID: 0018
 Revises: 0017
@@ -42,7 +42,7 @@ from rw_catalog.rw_fragments f join tidefill.relation r on r.id = f.table_id
 where r.kind in ('table', 'materialized view') and not r.dropped
 order by r.id, f.fragment_id;
 """,
-    # A scan keeps its positions under its own id: `state_table_ids` of rw_fragments has it too.
+    # A scan stores its positions under its own id. `state_table_ids` of rw_fragments has that id too.
     "rw_internal_table_info": """
 create view rw_catalog.rw_internal_table_info as
 select

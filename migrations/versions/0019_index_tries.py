@@ -1,6 +1,6 @@
-"""Why the index of a snapshot job's table could not be built, how often, and when it is tried again (expand).
+"""The failures to build the index of a snapshot job's table: number, error and time of the next try (expand).
 
-A service of the previous release does not read the columns, and tries for ever.
+A service of the previous release does not read the columns, and retries for ever.
 
 Revision ID: 0019
 Revises: 0018

@@ -1,6 +1,6 @@
-"""How many workers took a question, and after how long another one shares it (expand).
+"""How many workers claimed a request, and after what time another worker may claim it too (expand).
 
-A service of the previous release hands out only what is new or was a given-up worker's, and counts no try.
+A service of the previous release hands out only new requests and those of given-up workers, and counts no tries.
 
 Revision ID: 0020
 Revises: 0019

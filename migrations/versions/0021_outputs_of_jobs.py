@@ -1,8 +1,8 @@
-"""A job has outputs: none (a sink), one, or several of which some are hidden (expand).
+"""A job has outputs: none (a sink), one, or several, some of which are hidden (expand).
 
-A hidden relation has an owner: the object in the catalog that its job is named after. A scan may write a hidden one
-(`output`), send its rows to an external system or read from one, by a `connector`. A service of the previous release
-reads neither column; it must not run while there is a sink, an internal table or a source scan.
+A hidden relation has an owner: the catalog object after which its job is named. A scan may write a hidden relation
+(`output`), or use a `connector` to send rows to an external system or to read rows from it. A service of the previous
+release reads neither column. It must not run while there is a sink, an internal table or a source scan.
 
 Revision ID: 0021
 Revises: 0020
@@ -37,7 +37,7 @@ alter table tidefill.fragment
         connector is not null or kind <> 'SOURCE_SCAN'
     );
 """
-# The options may hold what only operators should see: the catalog names the connector alone.
+# The catalog shows only the connector's name, because only operators may see some of its options.
 SINKS = """
 create view rw_catalog.rw_sinks as
 select
