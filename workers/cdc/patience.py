@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 FIRST_SECONDS: Final = 1.0
-"""How long an epoch waits for the answer to its question."""
+"""How long an epoch waits for the answer to its request."""
 AGAIN_SECONDS: Final = 0.1
 """How long it waits for a slow source. It is brief, because all barriers wait for every slow source."""
 QUIET_SECONDS: Final = 2.0
@@ -33,7 +33,7 @@ def rest(spent: float, size_bytes: int) -> float:
 
 @dataclass
 class Patience:
-    """The time that a source takes to answer one kind of question, as far as epochs have seen it."""
+    """The time that a source takes to answer one kind of request, as far as epochs have seen it."""
 
     slow: bool = False
     asked_at: float = 0.0
@@ -44,15 +44,17 @@ class Patience:
     waits, and read when they are complete, until the source is no longer slow.
     """
     retries: int = 0
-    """How many second questions of an epoch were not answered in time."""
+    """How many second requests of an epoch were not answered in time."""
 
     def asked(self, now: float) -> None:
-        """Record when a question was asked."""
+        """Record when a request was sent."""
         self.asked_at, self.missing = now, None
 
     def allows(self, *, second: bool = False) -> float:
-        """Return how long an epoch waits. Without the answer to its second question the whole epoch is undone, and the
-        next one asks the same. Each such try waits twice as long as the one before.
+        """Return how many seconds an epoch waits for the answer.
+
+        Without the answer to its second request the whole epoch is undone, and the next epoch sends the same request.
+        Each such try waits twice as long as the one before.
         """
         if second:
             return min(FIRST_SECONDS * 2**self.retries, WITHIN_SECONDS)

@@ -1,4 +1,4 @@
-"""The catalog: relations that jobs create, as long as they have their names."""
+"""Read and remove relations that jobs create. A removed relation has freed its name and is not in the catalog."""
 
 from collections.abc import Collection, Sequence
 from typing import Any, Final
