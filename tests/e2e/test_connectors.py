@@ -1,10 +1,12 @@
 """Connectors, with real processes: datagen fills a table, blackhole takes the rows of a sink."""
 
+from contextlib import suppress
+
 import pytest
 
 from service.protocol import datagen
 from service.protocol.columns import Column, ColumnType
-from tests.support.service import Service
+from tests.support.service import ProblemError, Service
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -59,6 +61,18 @@ def test_a_generated_table_is_its_rules_over_a_kill_and_a_pause(service: Service
     assert service.value("SELECT name FROM made WHERE id = 0") == "mine"
     service.run("DROP TABLE made CASCADE")
     assert service.sql("SHOW TABLES") == []
+
+
+def test_a_generated_key_that_no_index_takes_fails_its_own_table(service: Service) -> None:
+    """I13: it was tried again for ever, and nobody else's rows were published."""
+    generation = service.graph()["generation"]
+    with suppress(ProblemError):  # it may have failed before the answer
+        service.run("CREATE TABLE long (id text PRIMARY KEY) WITH (connector = 'datagen', fields.id.length = '10000')")
+    service.until_recovered(generation)
+    service.run("CREATE TABLE sound (id int PRIMARY KEY)")
+    service.run("INSERT INTO sound VALUES (1)")
+    assert "index row requires" in service.graph()["last_error"]
+    assert service.graph()["generation"] == generation + 1
 
 
 def test_a_sink_takes_history_and_changes_and_stores_nothing(service: Service) -> None:

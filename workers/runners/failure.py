@@ -33,8 +33,10 @@ _KILLS: Final = MemoryKills()
 EXHAUSTED: Final = (
     "the worker had no memory left while it computed this: its values may take more memory than a worker has"
 )
-_OF_VALUES: Final = ("22", "23514")
-"""Data exceptions, and violated checks (finite dates, for example)."""
+_OF_VALUES: Final = ("22", "23502", "23514", "54")
+"""Data exceptions, NULL in a key, violated checks (finite dates, for example), and values that are too long for a key's
+index.
+"""
 KEY_SECONDS: Final = 10.0
 """How long the keys of failing rows are searched for, for all jobs that failed in an epoch together."""
 KEY_SECONDS_ALONE: Final = 30.0
@@ -98,7 +100,7 @@ def explain(error: BaseException) -> tuple[bool, str]:
     arithmetic = _ARITHMETIC.search(text)
     if arithmetic is not None:
         return True, f"a value is out of range: {arithmetic['said']}"[:500]
-    for refused, state in _refusals(text):
+    for refused, state in _refusals(error, text):
         if state.startswith(_OF_VALUES):
             return True, f"the state store refused a value: {refused}"[:500]
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
@@ -112,8 +114,11 @@ def _exhausted(text: str, kills: MemoryKills) -> bool:
     return _EXHAUSTED.search(text) is not None or (_PYTHON_ENDED in text and kills.grew())
 
 
-def _refusals(text: str) -> Iterator[tuple[str, str]]:
+def _refusals(error: BaseException, text: str) -> Iterator[tuple[str, str]]:
     """Yield each message of Postgres with its SQLSTATE."""
+    if isinstance(error, errors.Error):
+        # The worker's own process was refused, and no executor that could only send words.
+        yield next(iter(text.splitlines()), ""), error.sqlstate or ""
     for found in _REFUSED.finditer(text):
         yield found["said"], str(getattr(getattr(errors, found["name"], None), "sqlstate", None) or "")
     for found in _REFUSED_BINARY.finditer(text):

@@ -1,36 +1,44 @@
-"""Run a scan of an external system by splits: its connector reads rows, and the scan writes them to the job's table.
+"""A scan of an external system by splits: what its connector reads becomes rows of the job's table.
 
-The worker's own process reads and writes, without Spark. One transaction writes an epoch's rows of all splits. A row
-replaces an older row with the same key. Next: `workers.connectors.port`.
+The worker's own process reads and writes; one transaction holds an epoch's rows of all splits. A row replaces the one
+at its key. Next: `workers.connectors.port`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from service.protocol.ids import JobId, RelationId
+from service.protocol.ids import JobId, RelationId, Vnode
 from service.protocol.plan import FragmentPlan, JobPlan, PositionState, SplitScanPlan, VnodePosition
 from service.protocol.relation import Relation
 from service.protocol.vnodes import vnodes_of
+from workers.backfill.pace import Pace
 from workers.backfill.scan import ScanState
 from workers.cdc.apply import applying
 from workers.cdc.fold import Folded, Key, Values
 from workers.cdc.pgoutput import piece_of
 from workers.connectors.kinds import SOURCES
-from workers.connectors.port import SplitReader
+from workers.connectors.port import Part, SplitReader
 from workers.runners.failure import JobFailedError
 from workers.runners.history import HistoryScan
 from workers.runners.port import FragmentReport, FragmentRunner, Phase, Place, RunningEpoch
 
+Rows = dict[Key, Values]
 INTERVAL_MAX_MS: Final = 10_000
-"""After a longer gap between two epochs, only the rows of this time are due, because the epoch would be huge."""
+"""After a longer pause between two epochs, only the rows of this time are due: the rest would be one huge epoch."""
 PAGE_ROWS_MAX: Final = 10_000
-"""The page size that an outcome reports. A scan reads all due rows of a split at once, whatever their number."""
+"""Rows that are read at most before the clock is looked at."""
+TEXT_MAX: Final = 16 * 2**20
+"""Size of the rows of one table and epoch, about which reading ends: the process holds all of them (I8)."""
+VALUE_SIZE: Final = 64
+"""What a value takes beside its text."""
+SLICE_MIN_SECONDS: Final = 0.001
+"""Enough for some hundred rows. What a table is given at least adds up over many tables in one epoch."""
 
 
 @dataclass
 class SplitOutcome:
-    """The result of one actor in an epoch: an `Outcome`."""
+    """What one actor read in an epoch; an `Outcome`."""
 
     actor: int
     by_split: dict[int, VnodePosition] = field(default_factory=dict[int, VnodePosition])
@@ -41,8 +49,38 @@ class SplitOutcome:
 
     @property
     def positions(self) -> tuple[VnodePosition, ...]:
-        """The positions that changed."""
+        """The positions that moved."""
         return tuple(self.by_split.values())
+
+
+@dataclass
+class Turn:
+    """What an epoch has left for reading: until `ends` on the clock, and so much text. All else waits meanwhile (I13).
+
+    The first page is one row, and each one is as large as all before it together: it overshoots twofold at most.
+    """
+
+    clock: Callable[[], float]
+    ends: float
+    size: int = TEXT_MAX
+    page: int = 1
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to be read."""
+        return self.size <= 0 or self.clock() >= self.ends
+
+    def read(self, reader: SplitReader, split: int, after: str | None, most: int) -> Part:
+        """Read at most `most` rows, and fewer when the turn ends."""
+        rows = list[tuple[str | None, ...]]()
+        while True:
+            part = reader.read(split, after, min(self.page, most - len(rows)))
+            rows += part.rows
+            after = part.position
+            self.size -= sum(len(value or "") + VALUE_SIZE for row in part.rows for value in row)
+            if part.over or not part.rows or len(rows) >= most or self.over:
+                return Part(rows, after, part.over)
+            self.page = min(self.page * 2, PAGE_ROWS_MAX)
 
 
 @dataclass(kw_only=True)
@@ -50,8 +88,11 @@ class SplitScan(HistoryScan):
     """One scan while it runs: a `FragmentRunner`."""
 
     reader: SplitReader
+    pace: Pace = field(default_factory=Pace)
+    first: int = 0
+    """The split that is read first: the epoch before had no time left for it."""
     settled: bool = True
-    """Its table belongs to the database graph, which replays no change log."""
+    """Its table is the database graph's: no change log is replayed there."""
 
     @classmethod
     def join(
@@ -64,21 +105,21 @@ class SplitScan(HistoryScan):
 
     @property
     def place(self) -> Place:
-        """Its place in the epoch: before all scans, by table."""
+        """The place of its table among what is written before it is read."""
         return Phase.SOURCE, self.target.id, self.state.id
 
     @property
     def reads(self) -> Collection[RelationId]:
-        """It reads no relation of the graph."""
+        """Nothing of the graph."""
         return ()
 
     def is_brief(self, epoch: RunningEpoch) -> bool:
-        """Return False. It runs before all scans that read its table."""
+        """Return False: it runs before all that read its table."""
         del epoch
         return False
 
     def replan(self) -> None:
-        """Do nothing, because it has no Spark plan that depends on the actors."""
+        """Do nothing: no plan depends on the actors."""
 
     def readers(self, *, paused: bool) -> int:
         """Return 1 if the scan may read, otherwise 0."""
@@ -89,45 +130,58 @@ class SplitScan(HistoryScan):
         return self.job in jobs
 
     def end(self) -> None:
-        """Do nothing, because it keeps no connection between epochs."""
+        """Do nothing: nothing is held between epochs."""
 
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
-        """Read the due rows, write them, and return the actors' reports. Raises JobFailedError."""
+        """Read what is due as far as the time goes, write it, and report it."""
         finished, outcomes = self.state.finished, dict[int, SplitOutcome]()
         permits = self.permits(epoch)
         if any(allowed != 0 for allowed in permits):
-            rows: dict[Key, Values] = {}
-            for index, allowed in enumerate(permits):
-                outcome = self._read(epoch, index, allowed, rows)
-                if outcome.by_split:
-                    outcomes[index] = outcome
+            began, share = epoch.clock(), epoch.share_seconds()
+            seconds = max(min(self.pace.slice_seconds(share), share), SLICE_MIN_SECONDS)
+            turn, rows = Turn(epoch.clock, began + seconds), dict[Key, Values]()
+            for index, split in self._splits():
+                if turn.over:
+                    self.first = split
+                    break
+                outcome = outcomes.setdefault(index, SplitOutcome(index))
+                self._read(epoch, split, outcome, permits[index], turn, rows)
+            outcomes = {index: outcome for index, outcome in outcomes.items() if outcome.by_split}
+            cut, reading = turn.over, epoch.clock() - began
             if rows:
                 self._write(epoch, rows)
+            if cut:
+                self.pace = self.pace.measured(job_seconds=epoch.clock() - began, slice_seconds=reading)
             self.advance(list(outcomes.values()))
         return self.reports(outcomes, finishing=finished, forwarded=lambda _: 0)
 
-    def _read(self, epoch: RunningEpoch, index: int, permits: int | None, rows: dict[Key, Values]) -> SplitOutcome:
-        """Read the due rows of an actor's splits into `rows`, within its permits."""
-        outcome, positions = SplitOutcome(index), self.state.actors[index].positions
-        for split in vnodes_of(positions.runs):
-            at = positions.by_vnode.get(split)
-            if at is not None and at.state is PositionState.COMPLETED:
-                continue
-            due = self.reader.due(split, *_time_of(epoch))
-            left = due if permits is None else min(due, permits - outcome.snapshot_rows)
-            part = self.reader.read(split, None if at is None or at.key is None else at.key[0], max(left, 0))
-            for row in part.rows:
-                rows[_key(self.target, row)] = tuple(map(piece_of, row))
-            outcome.snapshot_rows += len(part.rows)
-            read = len(part.rows) + (0 if at is None else at.rows)
-            if part.over and left > 0:
-                at = VnodePosition(vnode=split, state=PositionState.COMPLETED, rows=read)
-            elif part.rows:
-                at = VnodePosition(vnode=split, state=PositionState.IN_PROGRESS, key=(part.position,), rows=read)
-            else:
-                continue
-            outcome.by_split[split] = at
-        return outcome
+    def _splits(self) -> Sequence[tuple[int, Vnode]]:
+        """Return every split after its actor's place, beginning with the one whose turn it is."""
+        splits = [
+            (index, split) for index, actor in enumerate(self.state.actors) for split in vnodes_of(actor.positions.runs)
+        ]
+        return sorted(splits, key=lambda one: (one[1] < self.first, one[1]))
+
+    def _read(
+        self, epoch: RunningEpoch, split: Vnode, outcome: SplitOutcome, permits: int | None, turn: Turn, rows: Rows
+    ) -> None:
+        """Read what is due of a split, within its actor's permits."""
+        at = self.state.actors[outcome.actor].positions.by_vnode.get(split)
+        if at is not None and at.state is PositionState.COMPLETED:
+            return
+        due = self.reader.due(split, *_time_of(epoch))
+        left = due if permits is None else min(due, permits - outcome.snapshot_rows)
+        part = turn.read(self.reader, split, None if at is None or at.key is None else at.key[0], max(left, 0))
+        for row in part.rows:
+            rows[_key(self.target, row)] = tuple(map(piece_of, row))
+        outcome.snapshot_rows += len(part.rows)
+        read = len(part.rows) + (0 if at is None else at.rows)
+        if part.over and left > 0:
+            outcome.by_split[split] = VnodePosition(vnode=split, state=PositionState.COMPLETED, rows=read)
+        elif part.rows:
+            outcome.by_split[split] = VnodePosition(
+                vnode=split, state=PositionState.IN_PROGRESS, key=(part.position,), rows=read
+            )
 
     def _write(self, epoch: RunningEpoch, rows: Mapping[Key, Values]) -> None:
         try:
@@ -141,7 +195,7 @@ class SplitScan(HistoryScan):
 
 
 def _time_of(epoch: RunningEpoch) -> tuple[int, int]:
-    """Return start and end of an epoch's interval as Unix times in milliseconds, `INTERVAL_MAX_MS` apart at most."""
+    """Return the time of an epoch as two Unix times in milliseconds."""
     upto = epoch.barrier.curr >> 16
     return max(epoch.barrier.prev >> 16, upto - INTERVAL_MAX_MS), upto
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from psycopg import errors
 
 from service.protocol.ids import JobId
 from tests.support.state_store import relation
@@ -54,6 +55,11 @@ BINARY = (
             "a value is out of range: Division impossible",
         ),
         (
+            "Traceback\npsycopg.errors.ProgramLimitExceeded: index row size 2712 exceeds btree version 4 maximum 2704",
+            True,
+            "the state store refused a value: index row size 2712 exceeds btree version 4 maximum 2704",
+        ),
+        (
             "Traceback\npsycopg.errors.UndefinedTable: gone",
             False,
             "ValueError: Traceback",
@@ -65,6 +71,25 @@ def test_a_failure_names_the_relation_the_job_and_the_upstream(text: str, determ
     error = JobFailedError(JobId(7), ValueError(text), target=relation(2, "m"), upstream=relation(1, "orders"))
     assert error.deterministic is deterministic
     assert error.reason == f'table "m" (job 7), reading "orders": {said}'
+
+
+@pytest.mark.parametrize(
+    ("error", "deterministic"),
+    [
+        (errors.ProgramLimitExceeded("no such key\nHINT: a shorter one"), True),
+        (errors.NumericValueOutOfRange("no such key"), True),
+        (errors.NotNullViolation("no such key"), True),
+        (errors.UniqueViolation("no such key"), False),
+        (errors.QueryCanceled("no such key"), False),
+        (errors.OperationalError("no such key"), False),
+    ],
+)
+def test_a_value_that_the_store_refuses_the_worker_itself_fails_its_job(
+    error: errors.Error, deterministic: bool
+) -> None:
+    failed = JobFailedError(JobId(7), error, target=relation(2, "m"), upstream=relation(2, "m"), computing=False)
+    assert failed.deterministic is deterministic
+    assert ("the state store refused a value: no such key" in failed.reason) is deterministic
 
 
 @pytest.mark.parametrize(

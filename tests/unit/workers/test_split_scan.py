@@ -1,0 +1,93 @@
+"""How much a scan of an external system reads in one epoch, whatever is due (I8, I13)."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from typing_extensions import override
+
+from service.protocol.barrier import Barrier, BarrierKind
+from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, FragmentId, Generation, JobId
+from service.protocol.plan import ActorPlan, Connector, SplitScanPlan
+from service.protocol.report import ActorReport
+from tests.support.state_store import relation
+from workers.backfill.scan import ScanState
+from workers.cdc.fold import Key, Values
+from workers.connectors.port import Part
+from workers.runners.port import RunningEpoch
+from workers.runners.split_scan import TEXT_MAX, SplitScan
+
+SPLITS = 4
+SECOND = 1000 << 16
+"""In epochs."""
+nothing = cast("Any", None)
+
+
+@dataclass
+class Huge:
+    """A system that has a million rows a second for each split; every row takes its time."""
+
+    columns: int
+    seconds_per_row: float = 0.0
+    text: str = "x"
+    now: float = 0.0
+
+    def due(self, split: int, since_ms: int, upto_ms: int) -> int:
+        del split
+        return (upto_ms - since_ms) * 1000
+
+    def read(self, split: int, after: str | None, most: int) -> Part:
+        self.now += most * self.seconds_per_row
+        first = int(after or 0)
+        rows = [(f"{split}:{place}", *(self.text,) * (self.columns - 1)) for place in range(first, first + most)]
+        return Part(rows, str(first + most), over=False)
+
+
+@dataclass(kw_only=True)
+class Watched(SplitScan):
+    """A scan whose rows are written nowhere."""
+
+    written: list[Mapping[Key, Values]] = field(default_factory=list[Mapping[Key, Values]])
+
+    @override
+    def _write(self, epoch: RunningEpoch, rows: Mapping[Key, Values]) -> None:
+        self.written.append(rows)
+
+
+def scan_of(reader: Huge) -> Watched:
+    actors = (ActorPlan(id=ActorId(1), vnodes=((0, SPLITS - 1),)),)
+    plan = SplitScanPlan(id=FragmentId(1), actors=actors, connector=Connector(name="huge", options={}))
+    return Watched(JobId(1), relation(1, "t"), ScanState.of(plan, now=0.0), reader=reader)
+
+
+def splits_read(scan: Watched, reader: Huge, number: int) -> Sequence[int]:
+    """Run epoch `number`, each of a second; return whose rows it read."""
+    prev, curr = Epoch(number * SECOND), Epoch((number + 1) * SECOND)
+    barrier = Barrier(graph=DATABASE_GRAPH, generation=Generation(1), prev=prev, curr=curr, kind=BarrierKind.CHECKPOINT)
+    epoch = RunningEpoch(barrier, nothing, False, reader.now, lambda: reader.now, nullcontext, 1.0, readers=1)
+    (report,) = scan.run(epoch)
+    assert isinstance(report, ActorReport)
+    return [position.vnode for position in report.positions]
+
+
+@pytest.mark.parametrize("seconds_per_row", [0.0001, 0.01, 10.0])
+def test_reading_ends_with_its_share_of_the_interval_and_every_split_has_its_turn(seconds_per_row: float) -> None:
+    reader = Huge(columns=len(relation(1, "t").columns), seconds_per_row=seconds_per_row)
+    scan, seen = scan_of(reader), set[int]()
+    for number in range(1, SPLITS + 1):
+        began = reader.now
+        seen.update(splits_read(scan, reader, number))
+        # A page takes at most as long as those before it, or is a single row.
+        assert reader.now - began <= max(2.0, seconds_per_row)
+    assert seen == set(range(SPLITS))
+    assert len(scan.written) == SPLITS
+
+
+def test_an_epoch_holds_only_so_much_text_even_if_it_comes_at_once() -> None:
+    reader = Huge(columns=len(relation(1, "t").columns), text="x" * 10_000)
+    scan = scan_of(reader)
+    splits_read(scan, reader, 1)
+    (rows,) = scan.written
+    assert 0 < sum(len(piece or b"") for row in rows.values() for piece in row) <= 2 * TEXT_MAX
