@@ -27,16 +27,17 @@ nothing = cast("Any", None)
 
 @dataclass
 class Huge:
-    """A system that has a million rows a second for each split; every row takes its time."""
+    """A system that has many rows a millisecond for each split; every row takes its time."""
 
     columns: int
     seconds_per_row: float = 0.0
     text: str = "x"
+    due_per_ms: int = 1000
     now: float = 0.0
 
     def due(self, split: int, since_ms: int, upto_ms: int) -> int:
         del split
-        return (upto_ms - since_ms) * 1000
+        return (upto_ms - since_ms) * self.due_per_ms
 
     def read(self, split: int, after: str | None, most: int) -> Part:
         self.now += most * self.seconds_per_row
@@ -86,7 +87,7 @@ def test_reading_ends_with_its_share_of_the_interval_and_every_split_has_its_tur
 
 
 def test_an_epoch_holds_only_so_much_text_even_if_it_comes_at_once() -> None:
-    reader = Huge(columns=len(relation(1, "t").columns), text="x" * 10_000)
+    reader = Huge(columns=len(relation(1, "t").columns), text="x" * 10_000, due_per_ms=5)
     scan = scan_of(reader)
     splits_read(scan, reader, 1)
     (rows,) = scan.written
