@@ -86,8 +86,8 @@ class Settings(BaseSettings):
     queries_waiting_max: int = Field(default=100, ge=0)
     """How many more may wait, up to 10 s, until one of them ends."""
     loads_max: int = Field(default=4, gt=0, le=100)
-    """How many bulk loads and INSERT .. SELECT may be received at the same time; each has a connection to the state
-    store. One more waits up to 10 s for its turn.
+    """How many bulk loads and INSERT .. SELECT may be staged at the same time; each has a connection to the state
+    store. A load is staged once its whole body is here. One more waits up to 10 s for its turn.
     """
     load_idle_seconds: float = Field(default=30.0, gt=0)
     """How long the body of a bulk load may bring nothing."""
@@ -96,9 +96,8 @@ class Settings(BaseSettings):
     bring nothing; bytes that come faster give it back.
     """
     load_files_bytes_max: int = Field(default=16 << 30, gt=0)
-    """How many bytes of bodies may be in files in TMPDIR at the same time: those of Arrow, Parquet and NDJSON, and of
-    loads with an `Idempotency-Key`. One that has more by itself is refused with 422, one that does not fit in beside
-    others with 503.
+    """How many bytes of bodies of bulk loads may be in files in TMPDIR at the same time. One that has more by itself is
+    refused with 422, one that does not fit in beside others with 503.
     """
     load_memory_max: int = Field(default=512 << 20, ge=256 << 20)
     """How many bytes of memory the process that reads a body of Arrow, Parquet or NDJSON may take; there are two."""

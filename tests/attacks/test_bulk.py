@@ -68,8 +68,9 @@ def test_c3_a_key_that_no_index_takes_is_refused_and_nothing_is_loaded(
     assert service.value("SELECT count(*) FROM keyed") == 0
 
 
-def test_c6_loads_that_bring_nothing_keep_nobody_from_publishing(service: Service, bystander: Bystander) -> None:
-    service.run("CREATE TABLE loaded (id int PRIMARY KEY, s text)")
+def test_c6_loads_that_bring_nothing_keep_nobody_from_publishing_or_loading(
+    service: Service, rows: httpx.Client, bystander: Bystander
+) -> None:
     token = "".join(f"{name}: {value}\r\n" for name, value in service.headers.items())
     head = (
         f"POST /v1/relations/loaded/rows HTTP/1.1\r\nHost: 127.0.0.1:{service.port}\r\n{token}"
@@ -83,6 +84,8 @@ def test_c6_loads_that_bring_nothing_keep_nobody_from_publishing(service: Servic
             service.run("CREATE TABLE mine (id int)")
             for _ in range(8):
                 service.run("INSERT INTO mine VALUES (1)")
+            answer = load(rows, b"id,s\n1,one\n", "text/csv")
+            assert (answer.status_code, answer.json()) == (200, {"rows": 1})
         assert service.value("SELECT count(*) FROM mine") == 8
     finally:
         for one in stalled:

@@ -77,7 +77,7 @@ async def load_rows(
     # Checked first, so that no rows are received for a table that does not exist.
     await bulk.table_called(call.world, name)
     stream = bulk.paced(call.world, request.stream())
-    async with aclosing(stream), bulk.received(call.world.spool, stream, form, keep=call.key is not None) as body:
+    async with aclosing(stream), bulk.received(call.world.spool, stream, form) as body:
 
         async def act(claim: Claim | None) -> Loaded:
             return Loaded(rows=await bulk.load(call.world, name, names, body, claim=claim))

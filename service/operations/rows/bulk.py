@@ -1,7 +1,7 @@
 """Bulk load: rows in four forms, matched to a table's columns by name, staged as CSV, validated whole, then applied.
 
-Memory is bounded by a slice of rows whatever the body's size (I8): CSV is checked as it comes, all else is received
-into a file first and read by another process.
+A body is received into a file first: a load takes one of few turns to stage its rows, and a sender must not hold it
+(I13). Memory is bounded by a slice of rows whatever the body's size (I8), as another process reads all but CSV.
 """
 
 import asyncio
@@ -48,27 +48,22 @@ _FILES: Final[Mapping[Form, FileForm]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Rows on their way in. `path` is set once they are in a file, and `digest` is the SHA-256 of it then."""
+    """Rows in a file, and the SHA-256 of it."""
 
     form: Form
-    stream: AsyncIterator[bytes]
-    path: Path | None = None
-    digest: bytes = b""
+    path: Path
+    digest: bytes
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the bytes in order, once."""
-        if self.path is None:
-            async for chunk in self.stream:
-                yield chunk
-            return
+        """Yield the bytes in order."""
         with self.path.open("rb") as file:
             while chunk := await asyncio.to_thread(file.read, _READ_BYTES):
                 yield chunk
 
 
 async def paced(world: World, stream: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-    """Yield the chunks of a body. A load holds a connection for as long as they come: raises TimedOut when nothing
-    comes for `World.load_idle`, they come more slowly than `World.load_rate_min`, or take longer than
+    """Yield the chunks of a body. A load holds a place and a file for as long as they come: raises TimedOut when
+    nothing comes for `World.load_idle`, they come more slowly than `World.load_rate_min`, or take longer than
     `World.load_within`.
     """
     iterator = aiter(stream)
@@ -97,13 +92,8 @@ def _too_slow(world: World) -> TimedOut:
 
 
 @asynccontextmanager
-async def received(spool: Spool, stream: AsyncIterator[bytes], form: Form, *, keep: bool) -> AsyncGenerator[Body]:
-    """Have the rows ready to be read; `keep` asks for their digest, hence for all of them, beforehand. Raises what
-    `Spool.take` raises.
-    """
-    if not keep and form is Form.CSV:
-        yield Body(form, stream)
-        return
+async def received(spool: Spool, stream: AsyncIterator[bytes], form: Form) -> AsyncGenerator[Body]:
+    """Have the whole body in a file, for as long as the block runs. Raises what `Spool.take` raises."""
     held = 0
     try:
         with tempfile.NamedTemporaryFile(prefix="tidefill-load-") as file:
@@ -117,7 +107,7 @@ async def received(spool: Spool, stream: AsyncIterator[bytes], form: Form, *, ke
                 await asyncio.to_thread(file.flush)
             except OSError as error:
                 raise Unavailable(f"the rows cannot be received: {error.strerror}") from error
-            yield Body(form, stream, Path(file.name), digest.digest())
+            yield Body(form, Path(file.name), digest.digest())
     finally:
         spool.give_back(held)
 
@@ -142,7 +132,6 @@ async def opened(
             names, rest = await csv_text.opened(body.chunks())
             yield matched(wanted, names), _closable(rest)
         case Form.NDJSON | Form.ARROW | Form.PARQUET:
-            assert body.path is not None
             async with columnar.opened(body.path, _FILES[body.form]) as rows:
                 columns = wanted if body.form is Form.NDJSON else matched(wanted, rows.names)
                 yield columns, rows.csv_of(columns)

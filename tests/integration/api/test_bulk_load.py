@@ -25,7 +25,7 @@ from service.protocol.dml import StatementResult, staging_table
 from service.protocol.ids import DATABASE_GRAPH, Epoch, StatementId
 from service.serving.connections import open_pool
 from service.serving.staging import PostgresStaging
-from tests.support.http import StillClock, refused, world_of
+from tests.support.http import StillClock, doors, refused, world_of
 from tests.support.meta_store import NOW, add_created, barrier, inject, new_table, new_view, relation
 from tests.support.state_store import Store, filled, prepared_store
 
@@ -217,7 +217,7 @@ async def staged(
             yield body[start : start + 10]
 
     async with (
-        bulk.received(Spool(), stream(), form, keep=False) as received,
+        bulk.received(Spool(), stream(), form) as received,
         bulk.opened(ColumnarProcesses(), received, columns) as (given, chunks),
     ):
         assert await filled(staging.from_csv(number, given, chunks)) == 2
@@ -277,6 +277,30 @@ async def test_c6_a_load_waits_for_a_place_of_its_own_and_takes_nobody_elses(
         assert await first == 1
 
 
+async def test_s5_a_sender_holds_no_place_while_its_rows_arrive(
+    database_url: str, stores: PostgresStores, staging: PostgresStaging
+) -> None:
+    """I13: four senders that trickled kept all other loads waiting for an hour."""
+    del staging  # the store is prepared
+    begun = asyncio.Event()
+
+    async def rows() -> AsyncIterator[bytes]:
+        yield HEAD
+        yield b"1,a"
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with open_pool(database_url, name="loads", size=1) as loads, open_pool(database_url, name="owner") as owner:
+        loads.timeout = 0.2
+        async with doors(stores, staging=PostgresStaging(loads, owner, owner)) as loading:
+            slow = asyncio.ensure_future(loading.post("/v1/relations/t/rows", content=rows(), headers=CSV))
+            await begun.wait()
+            response = await loading.post("/v1/relations/t/rows", content=HEAD, headers=CSV)
+            slow.cancel()
+            await asyncio.gather(slow, return_exceptions=True)
+    assert (response.status_code, response.json()) == (200, {"rows": 0})
+
+
 async def test_s5_a_body_that_brings_nothing_is_given_up(stores: PostgresStores) -> None:
     world = replace(world_of(stores), load_idle=timedelta(milliseconds=50))
 
@@ -327,16 +351,14 @@ async def test_s9_files_of_bodies_are_bounded_together() -> None:
             yield b"x"
 
     with pytest.raises(Invalid, match="TIDEFILL_LOAD_FILES_BYTES_MAX"):
-        async with bulk.received(spool, rows(101), Form.PARQUET, keep=False):
+        async with bulk.received(spool, rows(101), Form.PARQUET):
             pass
     assert spool.held == 0
-    async with bulk.received(spool, rows(60), Form.ARROW, keep=False):
+    async with bulk.received(spool, rows(60), Form.ARROW):
         with pytest.raises(Unavailable, match="TIDEFILL_LOAD_FILES_BYTES_MAX"):
-            async with bulk.received(spool, rows(60), Form.CSV, keep=True):
+            async with bulk.received(spool, rows(60), Form.CSV):
                 pass
-        async with bulk.received(spool, rows(1_000), Form.CSV, keep=False) as streamed:
-            assert streamed.path is None
         assert spool.held == 60
-    async with bulk.received(spool, rows(100), Form.PARQUET, keep=False):
+    async with bulk.received(spool, rows(100), Form.PARQUET):
         assert spool.held == 100
     assert spool.held == 0
