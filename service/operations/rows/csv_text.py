@@ -17,6 +17,10 @@ ROW_BYTES_MAX: Final = 16 << 20
 follows.
 """
 _BOM: Final = b"\xef\xbb\xbf"
+_TO_ROW_END: Final = re.compile(rb'[^"\r\n]*+(?:"[^"]*+"[^"\r\n]*+)*+[\r\n]')
+"""A line break after what is outside quotes and whole quotes. Nothing is tried twice, and nothing is made of the pieces:
+a chunk of nothing but quotes would hold up the event loop for a tenth of a second.
+"""
 
 
 async def opened(chunks: AsyncIterator[bytes]) -> tuple[list[str], AsyncIterator[bytes]]:
@@ -75,10 +79,10 @@ async def _bounded(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Pass on what follows the header. Raises Invalid where a row has more than `ROW_BYTES_MAX` bytes."""
     size, quoted = 0, False
     async for chunk in chunks:
-        pieces = chunk.split(b'"')
-        bare = pieces[quoted::2]
-        size = 0 if any(b"\n" in piece or b"\r" in piece for piece in bare) else size + len(chunk)
-        quoted ^= len(pieces) % 2 == 0
+        start = chunk.find(b'"') + 1 if quoted else 0
+        ends = (start > 0 or not quoted) and _TO_ROW_END.match(chunk, start) is not None
+        size = 0 if ends else size + len(chunk)
+        quoted ^= chunk.count(b'"') % 2 == 1
         if size > ROW_BYTES_MAX:
             raise Invalid(f"a row is longer than {ROW_BYTES_MAX} bytes, or a quote is not closed")
         yield chunk

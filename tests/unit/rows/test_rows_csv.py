@@ -1,8 +1,11 @@
 """CSV bodies: the header is read by name, everything after it is Postgres's to read."""
 
+import tracemalloc
 from collections.abc import AsyncIterator
 
 import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies
 
 from service.domain.errors import Invalid
 from service.operations.rows import bulk, csv_text
@@ -102,3 +105,48 @@ async def test_s3_every_byte_of_a_header_is_looked_at_once() -> None:
     """A quote and 100,000 line breaks: every line break was compared with all that stood before it, for minutes."""
     with pytest.raises(Invalid, match="the header row cannot be read"):
         await opened(in_pieces(b'"' + b"\n" * 100_000, 65_536))
+
+
+@drawn(
+    body=strategies.text('"\n\rx', max_size=40).map(str.encode),
+    size=strategies.integers(1, 9),
+    most=strategies.integers(0, 20),
+)
+async def test_rows_are_as_long_as_the_chunks_in_which_none_ends(body: bytes, size: int, most: int) -> None:
+    """Counted byte by byte: a line break outside quotes ends a row."""
+    held, quoted, too_long = 0, False, False
+    async for chunk in in_pieces(body, size):
+        ends = False
+        for byte in chunk:
+            quoted ^= byte == ord('"')
+            ends |= byte in b"\r\n" and not quoted
+        held = 0 if ends else held + len(chunk)
+        too_long |= held > most
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(csv_text, "ROW_BYTES_MAX", most)
+        _, following = await opened(_first(b"a\n", in_pieces(body, size)))
+        if too_long:
+            with pytest.raises(Invalid, match="a row is longer"):
+                _ = [chunk async for chunk in following]
+        else:
+            assert b"".join([chunk async for chunk in following]) == body
+
+
+async def _first(head: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield head
+    async for chunk in chunks:
+        yield chunk
+
+
+@pytest.mark.parametrize("piece", [b'"', b'"x",', b'""\n', b"\n", b'"\n'])
+async def test_a_chunk_of_quotes_is_not_taken_apart(piece: bytes) -> None:
+    """I13: a quarter of a megabyte of quotes became as many objects, and held up the event loop for 0.1 s each time."""
+    chunk = piece * ((1 << 18) // len(piece))
+    _, following = await opened(_first(b"a\n", in_pieces(chunk, len(chunk))))
+    tracemalloc.start()
+    try:
+        assert [len(one) async for one in following] == [len(chunk)]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * len(chunk)
