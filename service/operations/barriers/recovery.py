@@ -6,6 +6,7 @@ back. Every step is repeatable: a leader that dies between two of them leaves a 
 continues.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from service.domain.barrier import STOPPED, Abandon, GraphStatus, GraphView
@@ -23,6 +24,7 @@ from service.protocol.dml import StatementResult
 from service.protocol.epoch import NEVER
 from service.protocol.ids import RelationId, Term
 from service.protocol.mutation import Stop
+from service.protocol.report import JobFailure
 from service.telemetry.log import logger
 
 log = logger("recovery")
@@ -43,14 +45,25 @@ async def abandon(world: World, tx: Transaction, view: GraphView, effect: Abando
         if effect.failure.deterministic or again:
             # It would fail in the same way every time, and everybody else would recover with it.
             await fail(tx, blamed, effect.reason, now=now)
-    for other in () if effect.failure is None else effect.failure.others:
-        # Each would cost a recovery of its own otherwise, one after the other.
-        await fail(tx, other.job, other.error, now=now)
+    await _fail_others(tx, view, () if effect.failure is None else effect.failure.others, now=now)
     await tx.graphs.ask_recovery(view.graph, None)
     facts = {"graph": view.graph, "generation": generation, "reason": effect.reason, "job": blamed}
     await tx.events.append("graph.recovering", facts, now=now)
     # The end of a job that a user cancels is no fault.
     (log.info if effect.reason == STOPPED else log.warning)("graph.recovering", **facts)
+
+
+async def _fail_others(tx: Transaction, view: GraphView, others: Sequence[JobFailure], *, now: datetime) -> None:
+    """Fail further jobs of the graph. Each would cost a recovery of its own otherwise, one after the other.
+
+    A worker's list may be long and name any job: only those that run in the graph are looked up, each once (I13).
+    """
+    if not others:
+        return
+    running = {job.id for job in await tx.jobs.where({JobState.CREATING, JobState.CREATED}, graph=view.graph)}
+    errors = {other.job: other.error for other in others if other.job in running}
+    for job, error in errors.items():
+        await fail(tx, job, error, now=now)
 
 
 async def _blame_statements(tx: Transaction, view: GraphView, effect: Abandon, *, now: datetime) -> None:

@@ -18,7 +18,7 @@ follows.
 """
 _BOM: Final = b"\xef\xbb\xbf"
 _TO_ROW_END: Final = re.compile(rb'[^"\r\n]*+(?:"[^"]*+"[^"\r\n]*+)*+[\r\n]')
-"""A line break after what is outside quotes and whole quotes. Nothing is tried twice, and nothing is made of the pieces:
+"""A line break after what is outside quotes and whole quotes. Nothing is tried twice, and no object is made of a piece:
 a chunk of nothing but quotes would hold up the event loop for a tenth of a second.
 """
 

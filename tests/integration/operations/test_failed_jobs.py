@@ -1,6 +1,7 @@
 """A created view that has failed stays as it was, and goes no sooner than what reads it; what is gone is removed."""
 
 from collections.abc import AsyncGenerator
+from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
@@ -83,6 +84,15 @@ async def test_no_generation_starts_it_again(leader: Leader) -> None:
     assert failed not in added
 
 
+async def fails(leader: Leader, **how: Any) -> None:
+    """Answer the barrier in flight with a failure."""
+    async with leader.stores.begin() as tx:
+        barrier = await tx.barriers.for_worker(WORKER)
+        assert barrier is not None
+        of = {"worker": WORKER, "graph": DATABASE_GRAPH, "generation": barrier.generation, "epoch": barrier.curr}
+        assert await tx.barriers.answer(Failed(**of, **how), now=NOW)
+
+
 async def test_jobs_that_fail_in_one_epoch_cost_one_recovery(leader: Leader) -> None:
     """I13."""
     async with leader.stores.begin() as tx:
@@ -93,20 +103,8 @@ async def test_jobs_that_fail_in_one_epoch_cost_one_recovery(leader: Leader) -> 
     started = await leader.barrier()
     await leader.queue(None)
     assert isinstance(await leader.look(), Inject)
-    async with leader.stores.begin() as tx:
-        barrier = await tx.barriers.for_worker(WORKER)
-        assert barrier is not None
-        failed = Failed(
-            worker=WORKER,
-            graph=DATABASE_GRAPH,
-            generation=barrier.generation,
-            epoch=barrier.curr,
-            error="no 0",
-            job=created[0],
-            deterministic=True,
-            others=tuple(JobFailure(job=job, error=f"no {n}") for n, job in enumerate(created[1:], 1)),
-        )
-        assert await tx.barriers.answer(failed, now=NOW)
+    others = tuple(JobFailure(job=job, error=f"no {n}") for n, job in enumerate(created[1:], 1))
+    await fails(leader, error="no 0", job=created[0], deterministic=True, others=others)
     looks = [type(await leader.look()) for _ in range(3)]
     assert looks == [Abandon, RollBack, Inject]
     again = await leader.answered()
@@ -115,6 +113,26 @@ async def test_jobs_that_fail_in_one_epoch_cost_one_recovery(leader: Leader) -> 
         ended = [await tx.jobs.get(job) for job in created]
         assert [(job.state, job.error) for job in ended if job] == [(JobState.FAILED, f"no {n}") for n in range(3)]
     assert await leader.state_of(sound) == JobState.CREATED
+
+
+async def test_a_long_list_of_failed_jobs_costs_what_the_jobs_of_the_graph_cost(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I13: a hundred thousand jobs that are none were looked up one by one, by the transaction that all waited for."""
+    async with leader.stores.begin() as tx:
+        table = await add_created(tx, new_table("t"))
+        view = (await add_created(tx, new_view("v", table.relation))).id
+    await leader.queue(None)
+    await leader.barrier()
+    await leader.queue(None)
+    assert isinstance(await leader.look(), Inject)
+    listed = [JobId(1_000_000 + n) for n in range(100)] + [view] * 100
+    await fails(leader, error="bad rows", others=tuple(JobFailure(job=job, error="a bad row") for job in listed))
+    fail = AsyncMock(wraps=recovery.fail)
+    monkeypatch.setattr(recovery, "fail", fail)
+    assert isinstance(await leader.look(), Abandon)
+    assert [call.args[1] for call in fail.await_args_list] == [view]
+    assert await leader.state_of(view) == JobState.FAILED
 
 
 async def test_what_was_dropped_is_removed_while_a_barrier_is_in_flight(leader: Leader) -> None:
