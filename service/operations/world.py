@@ -41,6 +41,11 @@ def verification_turns() -> Turns:
     return Turns("verifications", running=VERIFICATIONS_MAX, waiting=VERIFICATIONS_WAITING_MAX)
 
 
+def page_turns() -> Turns:
+    """Return the turns of the readers of barriers: a large page takes the event loop for tens of milliseconds."""
+    return Turns("readers of barriers", running=1, waiting=100)
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """The ports, and how long things may take."""
@@ -118,6 +123,8 @@ class World:
 
     verifications: Turns = field(default_factory=verification_turns)
     """Comparisons of this process: each takes Spark's slots, a pin, and one of the connections to the state store."""
+    barrier_pages: Turns = field(default_factory=page_turns)
+    """Large pages of barriers, one at a time: other calls are answered between two of them."""
     suspects: Suspects = field(default_factory=Suspects)
     """Jobs that workers ended with, as this process saw it while it leads."""
 

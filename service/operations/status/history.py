@@ -14,9 +14,10 @@ from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch
 
 async def barriers(world: World, *, limit: int, before: Epoch | None) -> BarrierPage:
     """Return the newest barriers before `before`, newest first."""
-    async with world.stores.begin() as tx:
-        found = await tx.barriers.history(DATABASE_GRAPH, limit=limit + 1, before=before)
-    views = tuple(_barrier(record) for record in found[:limit])
+    async with world.barrier_pages.turn():
+        async with world.stores.begin() as tx:
+            found = await tx.barriers.history(DATABASE_GRAPH, limit=limit + 1, before=before)
+        views = tuple(_barrier(record) for record in found[:limit])
     return BarrierPage(views, views[-1].epoch if len(found) > limit else None)
 
 

@@ -1,5 +1,6 @@
 """What a barrier costs that nobody has asked anything of: an idle service makes one a second."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -9,6 +10,7 @@ from sqlalchemy import event
 
 from service.domain.barrier import Commit, Inject, Publish, Wait
 from service.operations.barriers.advance import proceed
+from service.operations.status import history
 from service.protocol.ids import DATABASE_GRAPH, Epoch
 from service.protocol.mutation import Pause
 from tests.support.http import StillClock
@@ -100,3 +102,14 @@ async def test_what_was_committed_and_not_published_is_published_by_the_next_loo
         with pytest.raises(ConnectionError):
             await idle.look()
     assert await idle.look() == [Publish(epoch)]
+
+
+async def test_pages_of_barriers_are_read_one_at_a_time(idle: Idle) -> None:
+    """I13: forty readers of a thousand barriers each kept the event loop for ten seconds."""
+    world = idle.leader.world
+    async with world.barrier_pages.turn():
+        pages = {asyncio.create_task(history.barriers(world, limit=1000, before=None)) for _ in range(3)}
+        _, waiting = await asyncio.wait(pages, timeout=0.3)
+        assert waiting == pages
+    done, _ = await asyncio.wait(pages)
+    assert {len(page.result().items) for page in done} == {1}
