@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, Strict, TypeAdapter
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, Strict, TypeAdapter
 from starlette.convertors import StringConvertor, register_url_convertor
 
 from service.api.calling import Calling, Here
@@ -20,6 +20,7 @@ from service.protocol.first_fault import first_fault
 from service.protocol.ids import BIGINT_MAX
 from service.protocol.relation import RelationKind
 from service.sql.statements.sources import CreateSource, source_statement
+from service.sql.text.cursor import NAME_BYTES_MAX
 
 
 class _SourceConvertor(StringConvertor):
@@ -33,6 +34,16 @@ router = APIRouter(prefix="/v1", tags=["sources"], route_class=ParsedRoute)
 
 _TABLES_MAX = 200
 Name = Annotated[str, Path(min_length=1, max_length=200)]
+
+
+def _short(name: str) -> str:
+    """Return a name that a statement can spell. Raises ValueError."""
+    if len(name.encode()) > NAME_BYTES_MAX:
+        raise ValueError(f"a name has at most {NAME_BYTES_MAX} bytes")
+    return name
+
+
+NewName = Annotated[str, Field(min_length=1, max_length=NAME_BYTES_MAX), AfterValidator(_short)]
 CleanupPath = Annotated[int, Path(ge=0, le=BIGINT_MAX)]
 OptionName = Annotated[str, Field(max_length=200)]
 OptionValue = (
@@ -50,13 +61,13 @@ class Reached(BaseModel):
         max_length=50, examples=[{"connector": "postgres-cdc", "hostname": "db", "database.name": "shop"}]
     )
     password: SecretStr | None = None
-    secret: str | None = Field(default=None, min_length=1, max_length=63)
+    secret: NewName | None = None
 
 
 class SourceBody(Reached):
     """A source to create."""
 
-    name: str = Field(min_length=1, max_length=63)
+    name: NewName
     if_not_exists: bool = False
 
 
@@ -71,7 +82,7 @@ class SecretBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str = Field(min_length=1, max_length=63)
+    name: NewName
     value: SecretStr = Field(min_length=1, max_length=10_000)
 
 

@@ -38,6 +38,8 @@ async def http(stores: PostgresStores, external: External) -> AsyncGenerator[htt
 
 
 async def test_a_source_is_made_shown_and_dropped(http: httpx.AsyncClient, external: External) -> None:
+    # No statement could spell a longer name: nothing would drop it.
+    refused(await http.post("/v1/secrets", json={"name": "é" * 32, "value": PASSWORD}), 422, "invalid")
     kept = await http.post("/v1/secrets", json={"name": "key", "value": PASSWORD})
     assert (kept.status_code, kept.json()) == (200, {"name": "key"})
     body = {"name": "pg", "options": {**external.options, "port": int(external.options["port"])}, "secret": "key"}
