@@ -1,10 +1,9 @@
-"""Idempotency keys: a repeated mutating call gets the first call's response; another body under the same key is
-refused.
+"""Answer a repeated mutating call with the response of the first one. The same key with another body is refused.
 
-A call claims its key first and stores its response last; in between its process holds the claim and renews it. When the
-process dies the claim lapses, and the next repetition takes it over. What a call accepts durably, a statement, is tied
-to the key in the very transaction that accepts it, and only while the claim is the call's own: the repetition waits
-for that statement instead of accepting another. Every other call may be made twice: it finds done what it asks for.
+A call claims its key first and stores its response last. In between its process owns the claim and renews it. If the
+process dies, the claim expires and the next repetition takes it over. A statement that a call accepts is linked to the
+key in the transaction that accepts it, and only while the call owns the claim. The repetition waits for that
+statement instead of accepting another one. All other calls are idempotent by themselves.
 """
 
 import hashlib
@@ -19,13 +18,16 @@ Response = Mapping[str, Any]
 
 HOLD: Final = timedelta(seconds=10)
 RENEW_EVERY: Final = timedelta(seconds=3)
-"""Three renewals fit, so that a slow or lost one does not cost a living call its claim."""
+"""`HOLD` covers three renewals, so a running call keeps its claim if one of them is slow or lost."""
 
 
 async def once(
     world: World, key: str | None, body: bytes, call: Callable[[Claim | None], Awaitable[Response]]
 ) -> Response:
-    """Run `call` at most once for `key` (None: run it). A call that failed without changing anything frees the key."""
+    """Run `call` at most once for `key`, or without a limit if `key` is None.
+
+    A call that fails without an effect releases the key.
+    """
     if key is None:
         return await call(None)
     fingerprint = hashlib.sha256(body).hexdigest()
@@ -49,7 +51,7 @@ async def once(
 
 
 async def renew(world: World) -> None:
-    """Hold on to the claims of the calls that this process is carrying out."""
+    """Renew the claims of the calls that this process is running."""
     if world.claims:
         async with world.stores.begin() as tx:
             await tx.keys.renew(tuple(world.claims), now=world.clock.now(), hold=HOLD)

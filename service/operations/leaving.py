@@ -1,4 +1,4 @@
-"""Callers that go away: what runs for them alone ends with them."""
+"""End the work of a caller that disconnects."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -8,11 +8,14 @@ from service.domain.errors import Unavailable
 
 T = TypeVar("T")
 Gone = Callable[[], Awaitable[None]]
-"""Returns when the caller has left."""
+"""A function that returns when the caller has disconnected."""
 
 
 async def unless(gone: Gone | None, work: Coroutine[Any, Any, T]) -> T:
-    """Return what `work` gives; cancel it when the caller leaves first. Raises Unavailable then, which nobody reads."""
+    """Return the result of `work`.
+
+    If the caller disconnects first, cancel `work` and raise Unavailable. No client receives that error.
+    """
     if gone is None:
         return await work
     working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(gone())

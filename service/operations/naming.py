@@ -1,4 +1,4 @@
-"""What has a name: a relation with a job; or a logical view or a source, which have none."""
+"""Look up named objects: relations, which have a job, and logical views and sources, which have none."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -18,13 +18,15 @@ from service.protocol.relation import RelationKind
 T = TypeVar("T")
 
 MADE_WAIT: Final = timedelta(seconds=30)
-"""How long IF NOT EXISTS waits for a source or a view that another call is making."""
+"""The longest time that IF NOT EXISTS waits for a source or a view that another call is creating."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Whatever has a name. `readable` says that a SELECT can see it; `entry` is None for a logical view and for a
-    source, of which it says instead that it was made.
+    """A named object.
+
+    `readable` is true once a SELECT can read it. For a source it is true once the source is created. `entry` is None
+    for a logical view and for a source.
     """
 
     id: RelationId
@@ -36,14 +38,14 @@ class Named:
 
     @property
     def taken(self) -> Conflict:
-        """The refusal of another one of its name, in the reference's words."""
+        """The error for a CREATE of the same name, in RisingWave's words."""
         if self.readable or (self.entry is not None and self.entry.state is JobState.CREATED):
             return Conflict(f'{self.kind} with name "{self.name}" exists')
         return Conflict(f"{self.kind} named {self.name} already exists and is still being created")
 
     @property
     def unreadable(self) -> Conflict:
-        """The refusal of who wants to read it too early."""
+        """The error for a statement that reads an object without readable rows."""
         if self.kind is RelationKind.SOURCE:
             return Conflict(f'source "{self.name}" cannot be read: CREATE TABLE ... FROM {self.name} can')
         if self.kind is RelationKind.SINK:
@@ -52,13 +54,13 @@ class Named:
 
 
 async def named(tx: Transaction, name: str) -> Named | None:
-    """Return what has the name, None where it is free."""
+    """Return the object with this name, or None if the name is free."""
     found = await tx.catalog.named(name) or await tx.views.named(name) or await tx.sources.named(name)
     return None if found is None else as_named(found)
 
 
 async def existing(world: World, name: str, kind: RelationKind) -> Named:
-    """Return what has the name. Raises NotFound, and Invalid in Postgres's words where it is of another kind."""
+    """Return the object with this name. Raises NotFound, or Invalid in Postgres's words if its kind differs."""
     async with world.stores.begin() as tx:
         found = await named(tx, name)
     if found is None:
@@ -69,8 +71,9 @@ async def existing(world: World, name: str, kind: RelationKind) -> Named:
 
 
 async def or_there(make: Awaitable[T], there: Callable[[], Awaitable[T | None]]) -> T:
-    """Return what `make` gives, or what `there` finds after a Conflict, because another call may have taken the name
-    meanwhile. The Conflict stands where that is None.
+    """Return the result of `make`. After a Conflict return the result of `there` instead.
+
+    Another call may have taken the name meanwhile, which `there` checks. If it returns None, the Conflict is raised.
     """
     try:
         return await make
@@ -82,8 +85,9 @@ async def or_there(make: Awaitable[T], there: Callable[[], Awaitable[T | None]])
 
 
 async def skipped(world: World, name: str, kind: RelationKind) -> tuple[str, ...] | None:
-    """Return the notice of IF NOT EXISTS once the source or view of this name can be read; None where the name is free.
-    Raises Conflict where another kind of relation has it, or where nobody makes it in time.
+    """Return the notice of IF NOT EXISTS once the source or view is created, or None if the name is free.
+
+    Raises Conflict if a relation of another kind has the name, or if the object is not created within `MADE_WAIT`.
     """
     taken: Named | None = None
 
@@ -104,7 +108,7 @@ async def skipped(world: World, name: str, kind: RelationKind) -> tuple[str, ...
 
 
 async def relation_names(world: World, kind: RelationKind) -> list[str]:
-    """Return the names of all relations of a kind, oldest first."""
+    """Return the names of all objects of a kind, oldest first."""
     async with world.stores.begin() as tx:
         match kind:
             case RelationKind.VIEW:
@@ -119,7 +123,7 @@ async def relation_names(world: World, kind: RelationKind) -> list[str]:
 
 
 async def internal_tables(tx: Transaction) -> list[str]:
-    """Return the names of the tables in which scans keep their positions, as rw_internal_table_info has them."""
+    """Return the names of the internal tables of scans, as `rw_internal_table_info` shows them."""
     jobs = {entry.job: entry.relation.name for entry in await tx.catalog.all()}
     scans = await tx.fragments.scans(list(jobs))
     found = sorted((scan.fragment, jobs[job], scan.external) for job, of_job in scans.items() for scan in of_job)
@@ -127,7 +131,7 @@ async def internal_tables(tx: Transaction) -> list[str]:
 
 
 def as_named(found: CatalogEntry | LogicalView | Source) -> Named:
-    """Return any of them in the same shape."""
+    """Convert a catalog entry, a logical view or a source to a named object."""
     if isinstance(found, Source):
         return Named(RelationId(found.id), found.name, RelationKind.SOURCE, found.definition, found.shown)
     if isinstance(found, LogicalView):

@@ -1,4 +1,4 @@
-"""Parse and bind statements that may be expensive in another process, so that they do not block the event loop."""
+"""Parse and bind expensive statements in another process, so that they do not block the event loop."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -17,14 +17,17 @@ T = TypeVar("T")
 
 
 async def beside(parsers: Parsers, text: str, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return what reading a text gives; `read` is pure. Raises what it does."""
+    """Run a pure parser or binder and return its result: inline if the text is light, otherwise in another process.
+
+    Raises the errors of `read`.
+    """
     if is_light(text):
         return read(*args, **kwargs)
     return await parsers.run(len(text), read, *args, **kwargs)
 
 
 async def parsed(parsers: Parsers, text: str) -> Statement:
-    """Return the one statement that a text holds. Raises Invalid with its place."""
+    """Parse a text with one statement. Raises Invalid with the position of the fault."""
     constants = await _linear(text, parse_constants, text)
     return await beside(parsers, text, parse, text) if constants is None else constants
 
@@ -32,13 +35,16 @@ async def parsed(parsers: Parsers, text: str) -> Statement:
 async def bound_insert(
     parsers: Parsers, text: str, statement: Insert, relations: Mapping[str, Relation]
 ) -> BoundInsert:
-    """Return what an INSERT means. Raises Invalid and NotFound."""
+    """Bind an INSERT. Raises Invalid, NotFound."""
     bound = await _linear(text, bind_constants, statement, relations)
     return await beside(parsers, text, bind_insert, statement, relations) if bound is None else bound
 
 
 async def _linear(text: str, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Plain constants take time that is linear in their length: a thread is enough, and needs no turn."""
+    """Parse plain constants, in a thread if the text is long.
+
+    The time is linear in the length, so neither another process nor a limit on concurrent callers is needed.
+    """
     if len(text) <= SHORT:
         return read(*args, **kwargs)
     return await asyncio.to_thread(read, *args, **kwargs)

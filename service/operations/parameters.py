@@ -1,6 +1,7 @@
-"""System parameters: read them all, set some, all or none.
+"""Read all system parameters, and set several of them atomically.
 
-What is secret in one (a password in a probe's URL) is kept apart from what is shown: nothing but the probe reads it.
+A secret part of a parameter (a password in a probe's URL) is stored separately from the visible text. Only the probe
+reads it.
 """
 
 from collections.abc import Mapping
@@ -20,13 +21,16 @@ Value = int | bool | str
 
 
 async def known(world: World) -> SystemParameters:
-    """Return every parameter, as it may be shown."""
+    """Return every parameter without secrets."""
     async with world.stores.begin() as tx:
         return SystemParameters.of(await tx.parameters.all())
 
 
 async def alter(world: World, texts: Mapping[str, str], *, asked_by: str) -> SystemParameters:
-    """Set parameters given as texts, `default` for the built-in value; return all of them. Raises NotFound, Invalid."""
+    """Set parameters from texts and return all parameters. The text `default` sets the built-in value.
+
+    Raises NotFound, Invalid.
+    """
     defaults = asdict(SystemParameters())
     wanted = {
         name: defaults[name]
@@ -55,7 +59,7 @@ async def alter(world: World, texts: Mapping[str, str], *, asked_by: str) -> Sys
 
 
 async def _checked(world: World, name: str, value: Value) -> Value:
-    """Raise Invalid where a probe is none. What is wrong with a URL does not quote it."""
+    """Return the value to store. Raises Invalid for a probe that cannot work. The error does not quote the URL."""
     if name == HTTP_PROBE and value:
         return parse_probe_url(str(value), pointer=name).text
     if name == SQL_PROBE and value:

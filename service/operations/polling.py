@@ -1,4 +1,4 @@
-"""Wait until the meta store is in a wanted state: read it at every signal, and at intervals without one."""
+"""Wait until the meta store is in a wanted state: read it at every signal, and at intervals without signals."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -10,7 +10,7 @@ from service.ports.signals import Signals
 T = TypeVar("T")
 
 REREAD: Final = timedelta(milliseconds=500)
-"""Another service process may have changed what this one waits for; its signal does not reach us."""
+"""The longest time between two reads. Signals of other processes, which may make the change, do not arrive here."""
 
 
 async def until(
@@ -21,8 +21,10 @@ async def until(
     signals: Signals | None = None,
     reread: timedelta = REREAD,
 ) -> T | None:
-    """Return what `look` gives once it is not None, or None when `limit` has passed. `signals` say when to look; None:
-    those of every change. `reread` is the longest time between two looks.
+    """Return the first result of `look` that is not None, or None after `limit`.
+
+    `signals` trigger the calls of `look`. None means the signals of every change. `reread` is the longest time between
+    two calls.
     """
     signals = signals or world.signals
     deadline = None if limit is None else world.clock.monotonic() + limit.total_seconds()

@@ -1,7 +1,7 @@
 """Share reads between callers that wait for the same kind of state.
 
-Each call of `get` joins the next read, which begins when the one before has ended. There is one transaction at a time,
-however many callers wait.
+Each call of `get` joins the next read, which starts when the current one ends. At most one transaction is open, however
+many callers wait.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ Read = Callable[[Collection[K]], Awaitable[Mapping[K, V]]]
 
 
 class Together(Generic[K, V]):
-    """Reads of one kind of thing by key."""
+    """Shared reads of one kind of object by key."""
 
     def __init__(self) -> None:
         self._next: dict[K, asyncio.Future[V | None]] = {}
         self._reading: asyncio.Task[None] | None = None
 
     async def get(self, key: K, read: Read[K, V]) -> V | None:
-        """Return what a read that begins after this call finds for a key. Raises what the read raises."""
+        """Return the value of a key from a read that starts after this call. Raises the errors of that read."""
         found = self._next.get(key)
         if found is None:
             found = self._next[key] = asyncio.get_running_loop().create_future()
@@ -37,7 +37,7 @@ class Together(Generic[K, V]):
             except Exception as error:  # noqa: BLE001 - each caller raises it
                 for future in asked.values():
                     future.set_exception(error)
-                    future.exception()  # a caller that has left does not look
+                    future.exception()  # avoids a warning if every caller has left
             else:
                 for key, future in asked.items():
                     future.set_result(found.get(key))

@@ -1,4 +1,4 @@
-"""Turns: a bound on how many callers do something expensive at the same time, and on how many wait for it (I13)."""
+"""Bound how many callers do expensive work concurrently, and how many wait for it (I13)."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -9,7 +9,7 @@ from service.operations.leaving import Gone, unless
 
 
 class Turns:
-    """Let at most `running` callers run and at most `waiting` more wait. `what` names the work in refusals."""
+    """Let at most `running` callers run and at most `waiting` more wait. `what` names the work in error messages."""
 
     def __init__(self, what: str, *, running: int, waiting: int) -> None:
         self._what, self._waiting_max = what, waiting
@@ -18,7 +18,7 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, gone: Gone | None = None) -> AsyncGenerator[None]:
-        """Wait for a turn and hold it. Raises Unavailable where too many wait, and where the caller leaves first."""
+        """Wait for a turn and keep it. Raises Unavailable if too many callers wait or if the caller leaves first."""
         if self._free.locked() and self._waiting >= self._waiting_max:
             raise Unavailable(f"{self._waiting} {self._what} wait for their turn: try again later")
         self._waiting += 1

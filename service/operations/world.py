@@ -1,4 +1,7 @@
-"""What operations act on, handed in by bootstrap: ports and the pace. No operation reaches for anything else."""
+"""Define the context of operations: ports, time limits and process-wide state. Bootstrap creates it.
+
+Operations use no other globals.
+"""
 
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
@@ -37,7 +40,7 @@ VERIFICATIONS_MAX, VERIFICATIONS_WAITING_MAX = 2, 20
 
 
 def verification_turns() -> Turns:
-    """Return the turns of a process's verifications."""
+    """Return the bound on the verifications of one process."""
     return Turns("verifications", running=VERIFICATIONS_MAX, waiting=VERIFICATIONS_WAITING_MAX)
 
 
@@ -48,7 +51,7 @@ def page_turns() -> Turns:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The ports, and how long things may take."""
+    """The ports, the time limits, and the state that calls of one process share."""
 
     stores: Stores
     tables: VersionedTables
@@ -66,78 +69,80 @@ class World:
     columnar: ColumnarBodies
     clock: Clock
     signals: Signals
-    """Something changed in the meta store."""
+    """Signals of any change in the meta store."""
     barrier_signals: Signals
-    """A barrier was injected: what workers wait for. They need not look at every change; so with the next."""
+    """Signals of injected barriers. Workers wait for these, so that other changes do not wake them."""
     request_signals: Signals
-    """A worker was asked something."""
+    """Signals of new requests to workers."""
     dml_url: str = field(repr=False)
-    """Where workers run users' DML; handed to them when they register."""
+    """The database URL with which workers run users' DML. They receive it when they register."""
     table_format: Capabilities = POSTGRES
-    """What the format of the state store's tables can do."""
+    """The capabilities of the state store's table format."""
     hosts: HostRules = ANY
-    """Which hosts sources may be at."""
+    """The hosts to which sources may connect."""
     load_idle: timedelta = timedelta(seconds=30)
-    """How long the body of a bulk load may bring nothing."""
+    """The longest time without a byte of a bulk load's body."""
     load_rate_min: int = 1 << 10
-    """How many bytes a second it must bring."""
+    """The minimum rate of a bulk load's body in bytes per second."""
     load_within: timedelta = timedelta(hours=1)
-    """How long it may take as a whole."""
+    """The longest total time of a bulk load's body."""
     own_workers: bool = False
-    """Whether a worker can be started for one job alone."""
+    """Whether the service can start a worker for one job."""
     worker_lease: timedelta = timedelta(seconds=10)
-    """A worker that is silent for this long is given up. Its calls come at least every `poll_wait`."""
+    """A worker that makes no call for this long is evicted. It calls at least every `poll_wait`."""
     poll_wait: timedelta = timedelta(seconds=3)
-    """How long a worker's long poll is held open."""
+    """The duration of a worker's long poll."""
     barrier_deadline: timedelta = Pace().deadline
     request_deadline: timedelta = timedelta(minutes=2)
-    """How long a question to a worker may take before the caller is told that none answered."""
+    """The longest time that a caller waits for the answer to a request to a worker."""
     claims: set[Claim] = field(default_factory=set[Claim], repr=False)
-    """Idempotency keys whose calls this process is carrying out."""
+    """The claimed idempotency keys of the calls that this process is running."""
     starting: set[RelationId] = field(default_factory=set[RelationId], repr=False)
-    """Relations whose tables this process is creating: a clean-up that came first would leave the table."""
+    """Relations whose tables this process is creating. They are not cleaned up yet, because the table may appear after
+    its clean-up.
+    """
     metrics: Metrics = field(default_factory=Metrics)
-    """Counts what this process commits and publishes while it leads."""
+    """Metrics of the epochs that this process commits and publishes while it leads."""
     epochs: Epochs = field(default_factory=Epochs)
-    """Given to the barriers that this process makes while it leads."""
+    """The epoch numbers of the barriers that this process makes while it leads."""
     overhead: Overhead = field(default_factory=Overhead)
-    """What barriers take outside the worker, as this process sees it while it leads."""
+    """The time that barriers spend outside the worker, measured by this process while it leads."""
     answers: Together[StatementId, StatementResult] = field(default_factory=Together[StatementId, StatementResult])
-    """What callers wait for whose statements were accepted."""
+    """Shared reads of the results of accepted statements."""
     arrivals: Together[tuple[int, int], Sequence[Event]] = field(
         default_factory=Together[tuple[int, int], Sequence[Event]]
     )
-    """Events after one, at most so many: what streams wait for."""
+    """Shared reads of new events for event streams. The key is (last event read, maximum number)."""
     awaited: Together[JobId, Awaited] = field(default_factory=Together[JobId, Awaited])
-    """Jobs that callers wait for."""
+    """Shared reads of the jobs that callers wait for."""
     unfinished: Together[None, Collection[JobId]] = field(default_factory=Together[None, Collection[JobId]])
-    """The jobs that a WAIT for all of them waits for."""
+    """Shared reads of the jobs for which a WAIT without a name waits."""
     attention: Attention = field(default_factory=Attention)
-    """When this process could not have noticed a worker's sign of life."""
+    """The times in which this process could not notice calls of workers."""
     backlog: Backlog = field(default_factory=Backlog)
-    """Statements that wait for an epoch, as this process counts them."""
+    """The statements that wait for an epoch, as this process last counted them."""
     spool: Spool = field(default_factory=Spool)
-    """Files of bodies that this process receives."""
+    """The files of the request bodies that this process receives."""
     singles: SinglesTurn = field(default_factory=SinglesTurn)
-    """When a barrier may carry a statement alone, as this process counts while it leads."""
+    """Decides when a barrier carries a single statement, for the barriers that this process makes while it leads."""
 
     verifications: Turns = field(default_factory=verification_turns)
     """Comparisons of this process: each takes Spark's slots, a pin, and one of the connections to the state store."""
     barrier_pages: Turns = field(default_factory=page_turns)
     """Large pages of barriers, one at a time: other calls are answered between two of them."""
     suspects: Suspects = field(default_factory=Suspects)
-    """Jobs that workers ended with, as this process saw it while it leads."""
+    """Jobs that were running when workers died, as seen by this process while it leads."""
 
     setbacks: Setbacks = field(default_factory=Setbacks)
-    """Workers that failed graphs lately, as this process saw it while it leads."""
+    """Workers that recently failed graphs, as seen by this process while it leads."""
 
     def patience(self) -> timedelta:
-        """Return how long a worker may have been silent before this process gives it up."""
+        """Return how long a worker may be silent before this process evicts it."""
         return self.attention.patience(self.worker_lease, now=self.clock.monotonic())
 
     @contextmanager
     def timed(self, stage: Stage) -> Generator[None]:
-        """Count how long a barrier's transaction takes that is opened and committed inside."""
+        """Measure a barrier transaction that is opened and committed inside the block."""
         began = self.clock.monotonic()
         yield
         self.metrics.transacted(stage, self.clock.monotonic() - began)

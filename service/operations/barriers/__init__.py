@@ -1,1 +1,1 @@
-"""Barriers: inject, collect, commit, publish, recover; and the calls of the workers that run them."""
+"""Inject, collect, commit and publish barriers, recover graphs, and serve the calls of workers."""

@@ -1,7 +1,7 @@
-"""One look at one graph: read, decide, record, and act on the state store where the effect lies there.
+"""Run one tick of one graph: read, decide, record, and change the state store if the effect lies there.
 
-The transaction that records `Commit` is the commit point of an epoch; everything before it is forgotten by a recovery,
-everything after it (publishing, cleaning up) is repeatable and done first by whoever leads next.
+The transaction that records `Commit` is the commit point of an epoch. A recovery discards everything before it.
+Everything after it (publishing, cleaning up) is repeatable, and the next leader does it first.
 Next: `service.meta_store.barriers.barriers`, then `workers.agent`.
 """
 
@@ -51,8 +51,8 @@ from service.telemetry.log import logger
 from service.telemetry.metrics import Consuming, Metrics, Stage
 
 ADDED_TOGETHER = 8
-"""How many waiting Adds share a barrier. Each new scan costs the epoch a Spark job of some 100 ms, so that more would
-not make many views come sooner, and would hold everybody's barrier up.
+"""The maximum number of waiting Adds in one barrier. Each new scan adds a Spark job of about 100 ms to the epoch. A
+larger number would create many views hardly sooner and would delay the barrier for all jobs.
 """
 _STAGES: Final[Mapping[type[Effect], Stage]] = {
     Inject: "inject",
@@ -66,7 +66,7 @@ log = logger("barriers")
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What one look at a graph came to."""
+    """The result of one tick."""
 
     view: GraphView
     pace: Pace
@@ -75,13 +75,14 @@ class _Look:
 
 
 async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
-    """Look at the graph once and do the one next thing. Raises Deposed if a newer term exists, Unavailable."""
+    """Run one tick: perform the graph's next effect and return it. Raises Deposed for a newer term, Unavailable."""
     return (await _advance(world, graph, term=term)).effect
 
 
 async def proceed(world: World, graph: GraphId, *, term: Term) -> Sequence[Effect]:
-    """Advance, and publish at once what was committed: the next look would do so. Where nothing but time makes the next
-    barrier due, the last effect is the wait for it. Raises Deposed, Unavailable.
+    """Run one tick, and publish a committed epoch without waiting for the next tick. Return the effects.
+
+    If only time makes the next barrier due, the last effect is the wait for it. Raises Deposed, Unavailable.
     """
     look = await _advance(world, graph, term=term)
     committed, recorded = look.effect, look.recorded
@@ -99,7 +100,7 @@ async def proceed(world: World, graph: GraphId, *, term: Term) -> Sequence[Effec
 async def _advance(world: World, graph: GraphId, *, term: Term) -> _Look:
     now, began = world.clock.now(), world.clock.monotonic()
     async with world.stores.begin(term) as tx:
-        # A worker is lost that was silent while this process could have heard it.
+        # Only silence during which this process could receive calls counts against a worker.
         world.attention.missed(began, world.clock.monotonic())
         view = await tx.graphs.view(graph, now=now, lease=world.patience())
         view = replace(view, setbacks=world.setbacks.of(graph, now=now))
@@ -109,7 +110,7 @@ async def _advance(world: World, graph: GraphId, *, term: Term) -> _Look:
         recorded = await _record(world, tx, view, effect, parameters, now=now)
     if graph == DATABASE_GRAPH and (due := chores(view, pace)):
         world.signals.notify(*due)
-    # Counted only once the commit is certain.
+    # Metrics are counted only after the transaction has committed.
     _count(world, view, effect, recorded.answers, seconds=world.clock.monotonic() - began)
     await _carry_out(world, view, effect, recorded, term=term)
     _notify(world, effect, merging=recorded.merging)
@@ -117,7 +118,7 @@ async def _advance(world: World, graph: GraphId, *, term: Term) -> _Look:
 
 
 async def _carry_out(world: World, view: GraphView, effect: Effect, recorded: Recorded, *, term: Term) -> None:
-    """Do what lies outside the meta store."""
+    """Perform the part of an effect that lies outside the meta store."""
     match effect:
         case Publish(epoch):
             await _publish(world, view.graph, epoch, recorded.created, term=term)
@@ -132,8 +133,10 @@ async def _carry_out(world: World, view: GraphView, effect: Effect, recorded: Re
 
 
 def _notify(world: World, effect: Effect, *, merging: bool = False) -> None:
-    """Wake who waits for what this has changed. What every barrier does wakes no graph's loop: this one's looks again
-    by itself, and the others' have nothing to do with it, unless its job goes on in the database graph.
+    """Signal the change to those that wait for it.
+
+    The effects of every barrier wake no graph's loop: the own loop ticks again by itself, and other graphs are not
+    affected. A merging job is the exception: it wakes the loop of the database graph.
     """
     match effect:
         case Wait():
@@ -172,7 +175,7 @@ def _count_committed(
 async def _record(
     world: World, tx: Transaction, view: GraphView, effect: Effect, parameters: SystemParameters, *, now: datetime
 ) -> Recorded:
-    """Record the effect."""
+    """Record the effect in the meta store."""
     match effect:
         case Inject():
             await _inject(world, tx, view, effect, parameters, now=now)
@@ -194,7 +197,7 @@ async def _record(
 async def _inject(
     world: World, tx: Transaction, view: GraphView, effect: Inject, parameters: SystemParameters, *, now: datetime
 ) -> None:
-    # What came after the view was read waits for the next look, which it has asked for.
+    # Commands and statements that arrived after the view was read wait for the next tick, which they have signalled.
     starting = effect.kind is BarrierKind.INITIAL
     waiting = await tx.commands.waiting(view.graph) if view.commands_open or starting else ()
     kind = effect.kind
@@ -207,9 +210,9 @@ async def _inject(
     else:
         mutation, carried = await _mutation(tx, waiting)
         if any(command.hurried and command.id in carried for command in waiting):
-            # Decided by what is carried: a command may have come after the view was read.
+            # Decided by the carried commands, because one may have arrived after the view was read.
             kind = BarrierKind.CHECKPOINT
-        # DML belongs to the database graph: every table does.
+        # Only the database graph has DML, because it contains every table.
         statements = await _statements(tx, singly=singly) if view.statements_queued else ()
     barrier = Barrier(
         graph=view.graph,
@@ -236,8 +239,9 @@ async def _inject(
 async def _initial(
     tx: Transaction, view: GraphView, waiting: Sequence[Command], parameters: SystemParameters, *, now: datetime
 ) -> tuple[Add, list[CommandId]]:
-    """Rebuild every job of the graph. Waiting Adds are answered by it; other commands follow on barriers of their
-    own.
+    """Return the Add that rebuilds every job of the graph, and the waiting Adds that it fulfils.
+
+    Later barriers carry the other commands.
     """
     jobs = await tx.jobs.where(IN_GRAPH, graph=view.graph)
     plans = await tx.jobs.plans([job.id for job in jobs if not job.failed])
@@ -252,29 +256,31 @@ async def _initial(
 
 
 async def _mutation(tx: Transaction, waiting: Sequence[Command]) -> tuple[Mutation | None, list[CommandId]]:
-    """Take the oldest mutation with the Adds that may share its barrier, and every flush: a flush needs no barrier of
-    its own. Of a mutation the barrier says what it has to say to this graph.
+    """Return the mutation of the next barrier and the commands that it carries.
+
+    They are the oldest mutation, the Adds that may share its barrier, and every flush. The mutation is reduced to the
+    sub-command of this graph.
     """
     taken = _together([command for command in waiting if command.mutation is not None])
     carried = [command.id for command in waiting if command.mutation is None or command in taken]
     added = [plan.id for command in taken if isinstance(command.mutation, Add) for plan in command.mutation.jobs]
     if not added:
         return (await share_of(tx, taken[0]) if taken else None), carried
-    # The stored plan may be older than an ALTER that was answered since.
+    # The plan in the command may be older than a later ALTER.
     return Add(jobs=tuple(await tx.jobs.plans(added))), carried
 
 
 def _together(asked: Sequence[Command]) -> Sequence[Command]:
-    """Return the oldest of these mutations and, if it is an Add, the Adds right behind it: none overtakes another
-    mutation.
-    """
+    """Return the oldest mutation and, if it is an Add, the Adds directly after it. None overtakes another mutation."""
     adds = list(takewhile(lambda command: isinstance(command.mutation, Add), asked[:ADDED_TOGETHER]))
     return adds or asked[:1]
 
 
 async def _statements(tx: Transaction, *, singly: bool) -> tuple[Statement, ...]:
-    """Take a statement that is to have an epoch to itself, if its turn has come (`singly`), else all others that there
-    is room for.
+    """Return the statements of the next barrier.
+
+    With `singly` it is one statement that needs its own epoch, if such a statement waits. Otherwise these are all other
+    statements that fit.
     """
     waiting = await tx.statements.waiting(limit=1, singly=True) if singly else ()
     if not waiting:
@@ -284,7 +290,7 @@ async def _statements(tx: Transaction, *, singly: bool) -> tuple[Statement, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Passed:
-    """When the newest barrier of a publication was injected, and how long its epoch took."""
+    """The injection time of the newest barrier of a publication, and the timings of its epoch."""
 
     injected_at: datetime
     timings_ms: Mapping[str, float]
@@ -317,10 +323,10 @@ async def _publish(
 
 
 def pace_of(world: World, graph: GraphId, parameters: SystemParameters) -> Pace:
-    """Return how often a graph's barriers are made and how long one may take."""
+    """Return the barrier interval, checkpoint frequency and deadline of a graph."""
     return Pace(
         interval=timedelta(milliseconds=parameters.barrier_interval_ms),
-        # Of a graph that publishes nothing every barrier may as well be kept.
+        # A partial graph publishes nothing, so each of its barriers is a checkpoint at no cost.
         checkpoint_frequency=parameters.checkpoint_frequency if graph == DATABASE_GRAPH else 1,
         deadline=world.barrier_deadline,
         permits=parameters.max_concurrent_creating_streaming_jobs,

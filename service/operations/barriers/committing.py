@@ -1,7 +1,7 @@
-"""The commit of an epoch: what it recorded takes effect in one transaction, the commit point.
+"""Commit an epoch: apply its commands and its answers in one transaction, the commit point.
 
-The commit of an idle epoch is recorded and nothing else: the view, which was read in the same transaction, and the
-worker's answers say that nothing follows from it.
+For an idle epoch only the commit is recorded. The view, which is read in the same transaction, and the worker's answers
+show that the epoch changes nothing else.
 """
 
 from collections.abc import Sequence
@@ -35,21 +35,21 @@ log = logger("barriers")
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What the transaction of an effect has settled."""
+    """The results of the transaction that recorded an effect."""
 
     answers: Sequence[Collected] = ()
     merging: bool = False
-    """The graph's job goes on in the database graph, which was asked to add it."""
+    """The graph's job merges: an Add for it is queued in the database graph."""
     created: Sequence[Relation] = ()
     """Relations that the next publication shows; stored ones get their public views with it."""
     idle: bool = False
-    """Nothing follows from the committed epoch."""
+    """The committed epoch changes nothing else."""
 
 
 async def commit(
     tx: Transaction, view: GraphView, epoch: Epoch, parameters: SystemParameters, *, lease: timedelta, now: datetime
 ) -> Recorded:
-    """Record that the epoch is committed, and everything that follows from its answers."""
+    """Record that the epoch is committed, and apply its commands and answers."""
     graph = view.graph
     collected = await tx.barriers.collected(graph, epoch)
     answers = [answer for _, answer in collected]
@@ -63,7 +63,7 @@ async def commit(
     await hasten_finish(tx, graph, collected, now=now)
     await tx.barriers.commit(graph, epoch, now=now)
     if view.decoupled is not None:
-        # Nobody reads it before it is created: what is committed is all there is to show.
+        # No user reads the relation before it is created, so the committed epoch counts as published.
         await tx.graphs.set_published(graph, epoch, now=now, created=False)
         merging = await snapshots.follow(tx, graph, answers, lag_max=snapshots.lag_max(parameters), now=now)
         recorded = Recorded(answers, merging)
@@ -76,21 +76,21 @@ async def commit(
 
 
 def _is_idle(view: GraphView) -> bool:
-    """Whether a commit changes nothing in the graph besides what its answers report."""
+    """Whether nothing is pending in the graph, so that a commit only stores its answers."""
     return view.decoupled is None and not (view.commands_open or view.unsettled or view.line.held)
 
 
 def _did_something(barrier: Barrier, answer: Collected) -> bool:
-    """Whether an epoch was asked for something, or reports something."""
+    """Whether a barrier carried a mutation or statements, or its answer reports anything."""
     asked = barrier.kind is BarrierKind.INITIAL or barrier.mutation is not None or barrier.statements
     return bool(asked or answer.actors or answer.relations or answer.statements or answer.sources)
 
 
 async def _store(tx: Transaction, collected: Answered, *, now: datetime) -> None:
-    """Store what the answers report."""
+    """Store the reports in the answers."""
     answers = [answer for _, answer in collected]
     for barrier, _ in collected:
-        # First, for what they report is of the actors that an Update brought.
+        # First, because the reports come from the actors of the Update.
         if isinstance(barrier.mutation, Update):
             await tx.actors.replace(barrier.mutation.fragments)
     await tx.fragments.record(answers, now=now)
@@ -101,7 +101,7 @@ async def _store(tx: Transaction, collected: Answered, *, now: datetime) -> None
 
 
 async def _settle(tx: Transaction, collected: Answered, epoch: Epoch, *, lease: timedelta, now: datetime) -> None:
-    """Finish jobs of the database graph, and give its scans as many actors as they shall have."""
+    """Finish jobs of the database graph, and enqueue the resizing of its scans."""
     await finish_jobs(tx, collected, now=now)
     if any(barrier.kind is BarrierKind.INITIAL for barrier, _ in collected):
         await tx.actors.all_due(DATABASE_GRAPH)

@@ -1,4 +1,4 @@
-"""What a committed epoch changes in the meta store: commands take effect, jobs finish, progress is written down."""
+"""Apply a committed epoch to the meta store: apply commands, finish jobs, store progress."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import fields
@@ -21,7 +21,7 @@ from service.protocol.report import Collected
 async def apply_commands(
     tx: Transaction, graph: GraphId, commands: Sequence[Command], *, epoch: Epoch, now: datetime
 ) -> None:
-    """Record what each command that the epoch carried has changed, and answer it with the epoch (I4)."""
+    """Apply each command that the epoch carried, and finish it with the epoch (I4)."""
     await _hold_jobs(tx, commands)
     done: list[CommandId] = []
     for command in commands:
@@ -44,8 +44,10 @@ async def apply_commands(
 
 
 async def _hold_jobs(tx: Transaction, commands: Sequence[Command]) -> None:
-    """Lock the jobs of the scans that commands name, in order and before the scans: users do so as well, and this
-    transaction may go on to finish, merge or stop the jobs.
+    """Lock the jobs of the scans that the commands name, in the order of their ids and before the scans.
+
+    Users' calls lock in the same order. This transaction may later finish, merge or stop the jobs, which would deadlock
+    in another order.
     """
     named: set[FragmentId] = set()
     for command in commands:
@@ -76,22 +78,22 @@ async def _take_effect(
 
 
 async def stop_jobs(tx: Transaction, jobs: Collection[JobId], *, epoch: Epoch, now: datetime) -> None:
-    """The jobs' actors run no more: free their names and queue the removal of what they stored (I9)."""
+    """End jobs whose actors have stopped: free their names and queue the clean-up of their tables (I9)."""
     for job in jobs:
         try:
             stopped = await tx.jobs.move(job, JobEvent.STOPPED, now=now)
         except (IllegalTransition, NotFound):
-            continue  # another Stop has ended it: doing it twice is doing it once
+            continue  # another Stop has already ended the job
         await tx.catalog.remove(stopped.relation)
         facts = {"job": job, "name": stopped.name, "epoch": str(epoch)}
         await tx.events.append(f"job.{stopped.state.lower()}", facts, now=now)
 
 
 async def release_scans(tx: Transaction, graph: GraphId, *, now: datetime) -> None:
-    """Ask for the start of every scan whose place in its job's backfill order has come.
+    """Enqueue the start of every scan whose predecessors in the backfill order are finished.
 
-    What is due follows from what is stored, at every commit anew: a release that was lost, or given to a generation
-    that ended, is found again.
+    Every commit recomputes the due scans from the stored state. A start that was lost, or that an abandoned generation
+    carried, is therefore enqueued again.
     """
     held = await tx.fragments.held(graph)
     if not held:
@@ -111,14 +113,14 @@ async def release_scans(tx: Transaction, graph: GraphId, *, now: datetime) -> No
 
 
 async def finish_jobs(tx: Transaction, collected: Sequence[tuple[Barrier, Collected]], *, now: datetime) -> None:
-    """A creating job is Created once every scan actor reported its finish in a committed checkpoint (I6)."""
+    """Move a creating job to Created once every scan actor has reported its finish in a committed checkpoint (I6)."""
     touched = await _finishing(tx, collected)
     if not touched:
         return
     creating = [job for job in await tx.jobs.where({JobState.CREATING}, graph=DATABASE_GRAPH) if job.id in touched]
     scans = await tx.fragments.scans([job.id for job in creating])
     for job in creating:
-        # A table that follows another one can be read before its history is there.
+        # A followed table is readable before its history is complete.
         if all(scan.finished or scan.external for scan in scans.get(job.id, ())):
             await tx.jobs.move(job.id, JobEvent.FINISHED, now=now)
             facts = {"job": job.id, "name": job.name, "epoch": str(collected[-1][0].curr)}
@@ -128,8 +130,9 @@ async def finish_jobs(tx: Transaction, collected: Sequence[tuple[Barrier, Collec
 async def hasten_finish(
     tx: Transaction, graph: GraphId, collected: Sequence[tuple[Barrier, Collected]], *, now: datetime
 ) -> None:
-    """A fragment whose history has ended is finished by the next barrier: ask for it now, not an interval later. A
-    snapshot job that has read its snapshot catches up as fast as it can.
+    """Enqueue a flush if a scan has read its whole history, because the next barrier finishes it.
+
+    A Snapshot job that has read its snapshot also gets a flush, so that it catches up as fast as it can.
     """
     actors = [actor for _, answer in collected for actor in answer.actors]
     if any(actor.completed or (actor.finished and graph != DATABASE_GRAPH) for actor in actors):
@@ -137,7 +140,7 @@ async def hasten_finish(
 
 
 async def _finishing(tx: Transaction, collected: Sequence[tuple[Barrier, Collected]]) -> set[JobId]:
-    """Return jobs that may have finished: those with a finished actor, and those that were added and scan nothing."""
+    """Return the jobs that may have finished: those with a finished actor, and added jobs without a table scan."""
     finished: set[FragmentId] = set()
     jobs: set[JobId] = set()
     for barrier, answer in collected:
@@ -150,7 +153,7 @@ async def _finishing(tx: Transaction, collected: Sequence[tuple[Barrier, Collect
 
 
 async def store_sources(tx: Transaction, answers: Sequence[Collected], *, now: datetime) -> None:
-    """Store where sources stand, with the positions of the same epochs, and say what is new about them."""
+    """Store the offsets of sources in the transaction of their positions, and record events for changed sources."""
     if not any(answer.sources for answer in answers):
         return
     for told in await tx.following.record(answers, now=now):
@@ -163,8 +166,9 @@ async def store_sources(tx: Transaction, answers: Sequence[Collected], *, now: d
 
 
 async def store_progress(tx: Transaction, graph: GraphId) -> None:
-    """Write down what `rw_ddl_progress` shows of every job that runs. Of one that waits for its start it shows nothing
-    that an epoch could change.
+    """Store the values of `rw_ddl_progress` for every running job.
+
+    An epoch does not change the values of a job that has not started.
     """
     jobs = [*await tx.jobs.where(HOLDS_PERMIT, graph=graph)]
     if graph == DATABASE_GRAPH:

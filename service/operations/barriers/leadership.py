@@ -1,12 +1,13 @@
-"""Gaining and renewing the leader lease."""
+"""Gain, renew and release the leader lease."""
 
 from service.domain.leadership import LEASE, Leadership
 from service.operations.world import World
 
 
 async def lead(world: World, holder: str, *, leading: Leadership | None) -> Leadership | None:
-    """Try once to win or renew. Returns what to believe from now on; a new term has taken the state store over first
-    (I7).
+    """Try once to gain or renew the lease. Return the new leadership, or None for a follower.
+
+    A new term claims the state store before this returns (I7).
     """
     started = world.clock.monotonic()
     async with world.stores.begin() as tx:
@@ -21,6 +22,6 @@ async def lead(world: World, holder: str, *, leading: Leadership | None) -> Lead
 
 
 async def resign(world: World, holder: str) -> None:
-    """Let others take over at once."""
+    """Release the lease, so that another process can take over at once."""
     async with world.stores.begin() as tx:
         await tx.leases.release(holder)

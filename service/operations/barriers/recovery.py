@@ -1,9 +1,9 @@
-"""Ending a generation and starting the next one: abandon, fence, roll back (I3, I7).
+"""End a generation and start the next one: abandon, fence, roll back (I3, I7).
 
-The order matters: the meta store's generation grows first, in `abandon`, so that no answer of the old one counts;
-then the state store is fenced, so that no transaction of the old one can commit; only then are the tables rolled
-back. Every step is repeatable: a leader that dies between two of them leaves a status from which the next leader
-continues.
+The order matters. First `abandon` increments the generation in the meta store, so that answers of the old one are
+refused. Then the state store is fenced, so that no transaction of the old generation can commit. Only then are the
+tables rolled back. Every step is repeatable. If the leader dies between two steps, the next leader continues from the
+stored status.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ log = logger("recovery")
 
 
 async def abandon(world: World, tx: Transaction, view: GraphView, effect: Abandon, *, now: datetime) -> None:
-    """End the generation, and give up the jobs that keep failing, or the worker that is gone."""
+    """End the generation. Fail the jobs that keep failing, and evict a worker that is dead or hangs."""
     blamed = None if effect.failure is None else effect.failure.job
     await tx.jobs.blame(blamed, graph=view.graph)
     await _blame_statements(tx, view, effect, now=now)
@@ -43,13 +43,13 @@ async def abandon(world: World, tx: Transaction, view: GraphView, effect: Abando
     if blamed is not None and effect.failure is not None:
         again = effect.failure.exhausted and world.suspects.suspect(view.graph, blamed, now=now)
         if effect.failure.deterministic or again:
-            # It would fail in the same way every time, and everybody else would recover with it.
+            # The job would fail in the same way again, and every time the whole graph would recover.
             await fail(tx, blamed, effect.reason, now=now)
     await _fail_others(tx, view, () if effect.failure is None else effect.failure.others, now=now)
     await tx.graphs.ask_recovery(view.graph, None)
     facts = {"graph": view.graph, "generation": generation, "reason": effect.reason, "job": blamed}
     await tx.events.append("graph.recovering", facts, now=now)
-    # The end of a job that a user cancels is no fault.
+    # The stop of a partial graph whose job a user cancels is not a fault.
     (log.info if effect.reason == STOPPED else log.warning)("graph.recovering", **facts)
 
 
@@ -67,8 +67,9 @@ async def _fail_others(tx: Transaction, view: GraphView, others: Sequence[JobFai
 
 
 async def _blame_statements(tx: Transaction, view: GraphView, effect: Abandon, *, now: datetime) -> None:
-    """Count the epoch against the statements that it carried, unless its end had another cause, and fail those that
-    would break the next one.
+    """Count the abandoned epoch against its statements, and fail those that would break the next epoch.
+
+    Do nothing if a job's failure, a dead worker or an operator ended the epoch.
     """
     broke = effect.failure is not None and effect.failure.job is None
     hung = _hung(view, effect) and view.worker in view.alive
@@ -82,16 +83,16 @@ async def _blame_statements(tx: Transaction, view: GraphView, effect: Abandon, *
 
 
 def _hung(view: GraphView, effect: Abandon) -> bool:
-    """Whether the worker holds a barrier without an answer although nobody asked for the end of the generation."""
+    """Whether the generation ends because a barrier is unanswered, not for a failure, a recovery request or a stop."""
     unanswered = view.in_flight is not None and not view.in_flight.collected and effect.failure is None
     return unanswered and view.recover_asked is None and effect.reason != STOPPED
 
 
 def _alone(view: GraphView) -> bool:
-    """Whether nobody is disturbed when the graph's worker is replaced who is not held up by it anyhow.
+    """Whether evicting the graph's worker disturbs only graphs that the hang blocks anyway.
 
-    One that hangs in the epoch of a snapshot job that shares it runs those of the database graph well (I10): it stays,
-    and lets go of the epoch itself when the next generation's barrier comes (`workers.agent`).
+    A worker may hang in the epoch of a Snapshot job that shares it and still run the database graph (I10). That worker
+    stays, and drops the epoch when it receives a barrier of the next generation (`workers.agent`).
     """
     return view.decoupled is None or view.decoupled.own_worker is not None
 
@@ -100,11 +101,11 @@ async def roll_back(world: World, view: GraphView, *, term: Term) -> None:
     """Fence the state store against older generations and roll it back to the committed epoch."""
     await world.tables.fence(view.graph, view.generation, term=term)
     async with world.stores.begin(term) as tx:
-        # A view that failed after it was created is still read: what its last epoch wrote must go as well.
+        # A view that failed after its creation is still readable, so its uncommitted rows are rolled back as well.
         jobs = await tx.jobs.where(IN_GRAPH | {JobState.FAILED}, graph=view.graph)
         outputs = await tx.jobs.outputs([job.id for job in jobs])
         settled = await tx.snapshots.settled()
-    # What a job's own graph committed before it merged is not the database graph's to take back.
+    # The database graph must not roll back the epochs that a job's partial graph committed before the merge.
     reached = {
         output: max(view.committed, settled.get(job, NEVER)) for job, written in outputs.items() for output in written
     }
@@ -112,23 +113,23 @@ async def roll_back(world: World, view: GraphView, *, term: Term) -> None:
         await world.tables.roll_back([one for one, upto in reached.items() if upto == epoch], epoch, term=term)
     async with world.stores.begin(term) as tx:
         await tx.graphs.set_status(view.graph, GraphStatus.WAITING, now=world.clock.now())
-    # The graph of a snapshot job starts here as well, with nothing to roll back.
+    # A new partial graph also starts here, with nothing to roll back.
     (log.debug if view.committed == NEVER else log.info)(
         "graph.rolled_back", graph=view.graph, generation=view.generation, epoch=view.committed
     )
 
 
 async def apply_stops(tx: Transaction, view: GraphView, *, now: datetime) -> None:
-    """Carry out drops and cancels while no actor runs: the next initial barrier leaves the jobs out."""
+    """Apply waiting Stops while no actor runs. The next initial barrier omits the jobs."""
     stops = [command for command in await tx.commands.waiting(view.graph) if isinstance(command.mutation, Stop)]
     await apply_commands(tx, view.graph, stops, epoch=view.committed, now=now)
 
 
 async def clean_up(world: World, *, term: Term, aside: SetAside[RelationId] | None = None) -> bool:
-    """Remove from the state store what was dropped, cancelled or failed (I9); return whether nothing is left.
+    """Remove the tables of dropped, cancelled and failed relations from the state store (I9).
 
-    A relation that cannot be removed, because somebody still reads it or for any other reason, is set aside for another
-    try; it holds up nothing else (I13).
+    Return whether nothing is left. A relation that cannot be removed, because a reader still uses it or for another
+    reason, is set aside and retried later. It delays no other relation (I13).
     """
     aside = SetAside() if aside is None else aside
     async with world.stores.begin(term) as tx:
@@ -141,7 +142,7 @@ async def clean_up(world: World, *, term: Term, aside: SetAside[RelationId] | No
             await world.tables.drop(relation, cleanup.name, term=term)
         except Deposed:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is of this item alone
+        except Exception as error:  # noqa: BLE001 - any error concerns this relation alone
             await _not_removed(world, cleanup, str(error), aside, term=term)
             continue
         async with world.stores.begin(term) as tx:

@@ -1,5 +1,6 @@
-"""The worker's calls: register, take the next barrier, answer it, take and answer questions. Every call is a
-heartbeat.
+"""Serve the calls of workers: register, take and answer barriers, take and answer requests.
+
+Every call is a heartbeat.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,11 +21,14 @@ from service.protocol.request import Analyzed, Rejected, Request, Verified
 T = TypeVar("T")
 
 _REREAD: Final = timedelta(milliseconds=1500)
-"""What another service process has for a worker that polls here comes so late at most."""
+"""The interval of reads during a long poll. It bounds the delay of work from another service process."""
 
 
 async def register(world: World, registration: Registration) -> Registered:
-    """A warm worker presents itself. Raises Conflict for another protocol version, Stale where nobody waits for it."""
+    """Register a started worker.
+
+    Raises Conflict for another protocol version, and Stale if the worker was evicted or its graph is gone.
+    """
     if registration.version != VERSION:
         raise Conflict(f"worker speaks protocol version {registration.version}, this service {VERSION}")
     async with world.stores.begin() as tx:
@@ -40,16 +44,15 @@ async def register(world: World, registration: Registration) -> Registered:
 
 
 async def next_barrier(world: World, worker: WorkerId, taken: Mapping[GraphId, Epoch]) -> Barrier | None:
-    """Return a barrier that `worker` has yet to answer, besides those it has taken, once there is one; None after the
-    wait. Raises Stale.
-    """
+    """Wait for a barrier that `worker` has neither taken nor answered. Return None after the wait. Raises Stale."""
     return await _poll(world, worker, lambda tx: tx.barriers.for_worker(worker, taken), world.barrier_signals)
 
 
 async def answer(world: World, answer: Collected | Failed) -> None:
-    """Store an answer; a repetition is confirmed. Raises Stale when worker, generation or epoch is of the past (I7).
+    """Store the answer to a barrier. A repeated answer is accepted. Raises Stale for an old worker, generation or epoch
+    (I7).
 
-    An answer that takes back rows is stored as the failure that it is: it cannot be committed (I6).
+    An answer whose row counts go back cannot be committed (I6), so it is stored as a failure.
     """
     with world.timed("collect"):
         async with world.stores.begin() as tx:
@@ -74,7 +77,7 @@ async def _checked(tx: Transaction, answer: Collected | Failed) -> Collected | F
 
 
 async def next_request(world: World, worker: WorkerId, graph: GraphId) -> Request | None:
-    """Return the oldest question nobody works on, once there is one; None after the wait. Raises Stale."""
+    """Wait for the oldest request that no live worker has claimed. Return None after the wait. Raises Stale."""
 
     def claim(tx: Transaction) -> Awaitable[Request | None]:
         return tx.requests.claim(graph, worker, now=world.clock.now(), lease=world.patience())
@@ -83,7 +86,7 @@ async def next_request(world: World, worker: WorkerId, graph: GraphId) -> Reques
 
 
 async def respond(world: World, worker: WorkerId, response: Analyzed | Verified | Rejected) -> None:
-    """Store the response to a question. Raises Stale."""
+    """Store a worker's response to a request. Raises Stale."""
     async with world.stores.begin() as tx:
         await tx.workers.seen(worker, now=world.clock.now())
         await tx.requests.answer(response)
@@ -93,9 +96,7 @@ async def respond(world: World, worker: WorkerId, response: Analyzed | Verified 
 async def _poll(
     world: World, worker: WorkerId, find: Callable[[Transaction], Awaitable[T | None]], signals: Signals
 ) -> T | None:
-    """Return what there is for a worker, once there is something; None after the wait. The first look is its
-    heartbeat.
-    """
+    """Wait until `find` returns something for the worker. Return None after the wait. The first read is a heartbeat."""
     seen = False
 
     async def look() -> T | None:

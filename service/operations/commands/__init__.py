@@ -1,1 +1,1 @@
-"""Commands: what users ask of barriers, stored, sent to the graphs concerned, and carried by the next barrier."""
+"""Enqueue commands: store them, split them by graph, and wait until a barrier has carried them."""

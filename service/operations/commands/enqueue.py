@@ -1,4 +1,4 @@
-"""Storing what somebody asks of the next barriers, and who it was."""
+"""Enqueue the command of a user and record who requested it."""
 
 from datetime import datetime
 
@@ -9,7 +9,10 @@ from service.protocol.mutation import Mutation, Throttle
 
 
 async def ask(tx: Transaction, mutation: Mutation | None, *, asked_by: str, now: datetime) -> CommandId:
-    """Queue a mutation, or (None) a flush, and say so in the event log; `mutation.applied` will tell the epoch."""
+    """Enqueue a mutation, or a flush for None, and record an event for a mutation.
+
+    The later event `mutation.applied` contains the epoch.
+    """
     command = await queue(tx, mutation, asked_by=asked_by, now=now)
     if isinstance(mutation, Throttle):
         await tx.limits.unpause(mutation.fragments)

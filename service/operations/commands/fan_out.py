@@ -1,4 +1,4 @@
-"""Which graphs a mutation concerns: jobs are created in the database graph or in one of their own (I4)."""
+"""Split a mutation by graph, because a job is created in the database graph or in a partial graph (I4)."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -18,7 +18,7 @@ T = TypeVar("T")
 async def queue(
     tx: Transaction, mutation: Mutation | None, *, asked_by: str, now: datetime, hurried: bool = True
 ) -> CommandId:
-    """Queue a command for every graph that it concerns; the first one stands for all of them."""
+    """Enqueue a command for every affected graph. Return the first one, of which the others are parts."""
     whole: CommandId | None = None
     async for graph, part in _by_graph(tx, mutation):
         added = await tx.commands.add(graph, part, asked_by=asked_by, now=now, part_of=whole, hurried=hurried)
@@ -28,8 +28,9 @@ async def queue(
 
 
 async def follow(tx: Transaction, plan: JobPlan, graph: GraphId, *, now: datetime) -> None:
-    """Ask the graph of its own in which a job starts for what the database graph was asked of the job's scans and has
-    yet to apply: the worker of that graph would never hear of it.
+    """Copy the unfinished commands for a job's scans from the database graph to the partial graph in which it starts.
+
+    The worker of that graph would not receive them otherwise.
     """
     scans = {fragment.id for fragment in plan.fragments}
     for command in await unfinished_in(tx, DATABASE_GRAPH):
@@ -39,8 +40,10 @@ async def follow(tx: Transaction, plan: JobPlan, graph: GraphId, *, now: datetim
 
 
 async def share_of(tx: Transaction, command: Command) -> Mutation | None:
-    """Return what a command says to its own graph, None where that is nothing. Of scans that a part of it has followed
-    into another graph it says nothing: that part has, and what was asked for since is newer.
+    """Return the sub-command of a command's own graph, or None if it is empty.
+
+    It omits the scans that a part of the command names in another graph. That part applies there, and a later command
+    for these scans must not be overwritten.
     """
     match command.mutation:
         case Throttle(fragments=named) | StartFragmentBackfill(fragments=named):
@@ -51,9 +54,7 @@ async def share_of(tx: Transaction, command: Command) -> Mutation | None:
 
 
 async def unfinished(tx: Transaction) -> Sequence[Command]:
-    """Return the commands of all graphs that have not been committed, each with what it says to its own graph, in the
-    order in which they were asked for.
-    """
+    """Return the uncommitted commands of all graphs in the order of their ids, each as the sub-command of its graph."""
     graphs = (DATABASE_GRAPH, *await tx.snapshots.unmerged())
     found = [command for graph in graphs for command in await unfinished_in(tx, graph)]
     shares = [replace(command, mutation=await share_of(tx, command)) for command in found]
@@ -61,7 +62,7 @@ async def unfinished(tx: Transaction) -> Sequence[Command]:
 
 
 async def unfinished_in(tx: Transaction, graph: GraphId) -> Sequence[Command]:
-    """Return the commands of a graph that have not been committed: first those that barriers carry."""
+    """Return the uncommitted commands of a graph: first those that barriers carry, then the waiting ones."""
     return [*await tx.commands.carried(graph, Epoch(BIGINT_MAX)), *await tx.commands.waiting(graph)]
 
 
@@ -69,7 +70,7 @@ async def _by_graph(tx: Transaction, mutation: Mutation | None) -> AsyncIterator
     match mutation:
         case Throttle(fragments=named) | StartFragmentBackfill(fragments=named):
             shares = await _graphs(tx, named)
-            # Of scans that are all gone it says nothing to anyone, and is answered as any other.
+            # If all scans are gone, the command has no effect but is finished like any other.
             parts = {graph: _of_scans(mutation, share) or mutation for graph, share in shares.items()}
         case Stop(jobs=jobs):
             stopping = _grouped(await tx.snapshots.graphs_of(jobs))
@@ -79,7 +80,7 @@ async def _by_graph(tx: Transaction, mutation: Mutation | None) -> AsyncIterator
     for graph, part in parts.items():
         yield graph, part
     if isinstance(mutation, Pause | Resume):
-        # Read after the database graph's was queued: a job that starts from then on is paused as that one will be.
+        # Read after the command of the database graph was enqueued, so that a job that starts later is paused with it.
         for graph in await tx.snapshots.unmerged():
             yield graph, mutation
 

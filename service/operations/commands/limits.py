@@ -1,7 +1,7 @@
-"""Asking for limits: a number, none, or one that is adapted to the load.
+"""Enqueue rate limits: a number, none, or a limit that is adapted to the load.
 
-Whoever asks holds the scans' rows from looking at what they are until the command is stored, so that of two commands
-for one scan the later one has seen the earlier: an adaptation never takes back what a user asked for.
+A call locks the rows of its scans from the read of the current limits to the commit of the command. Concurrent changes
+of one limit are therefore serialised, and an adaptation never reverts a limit that a user has set.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,7 +22,7 @@ from service.protocol.plan import SCANS
 
 
 async def throttle_job(world: World, job: JobId, asked: Asked, *, asked_by: str) -> CommandId:
-    """Set the limit of every scan of a job. Raises NotFound; Invalid where it has no scan."""
+    """Set the limit of every scan of a job. Raises NotFound, Conflict if the job is over, Invalid if it has no scan."""
     async with world.stores.begin() as tx:
         limits: dict[FragmentId, Asked] = dict.fromkeys(await scans_of(tx, job), asked)
         command = await _ask(world, tx, limits, asked_by=asked_by)
@@ -31,7 +31,7 @@ async def throttle_job(world: World, job: JobId, asked: Asked, *, asked_by: str)
 
 
 async def throttle_fragment(world: World, fragment: FragmentId, asked: Asked, *, asked_by: str) -> CommandId:
-    """Set the limit of one scan. Raises NotFound; Invalid where it is none."""
+    """Set the limit of one scan. Raises NotFound, and Invalid if the fragment is not a scan."""
     async with world.stores.begin() as tx:
         await check_scans(tx, [fragment])
         command = await _ask(world, tx, {fragment: asked}, asked_by=asked_by)
@@ -40,8 +40,9 @@ async def throttle_fragment(world: World, fragment: FragmentId, asked: Asked, *,
 
 
 async def pause_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
-    """Let no scan of a job read, until it is resumed or somebody asks for another limit; what is adapted stays so.
-    Raises NotFound; Invalid where it has no scan.
+    """Pause every scan of a job until it is resumed or another limit is set. An adaptive limit stays adaptive.
+
+    Raises NotFound, Conflict if the job is over, Invalid if it has no scan.
     """
     async with world.stores.begin() as tx:
         held = await _asked_so_far(tx, await scans_of(tx, job))
@@ -55,9 +56,10 @@ async def pause_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
 
 
 async def resume_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
-    """Let every scan of a job read: from where its adaptation stood, or with the limit of before its pause. One that
-    was not paused keeps its limit, but for 0, so that a repeated call changes nothing. Raises NotFound; Invalid where
-    it has no scan.
+    """Resume every scan of a job with the last value of its adaptive limit, or with its limit before the pause.
+
+    A scan that was not paused keeps its limit, except that 0 becomes no limit. A repeated call therefore changes
+    nothing. Raises NotFound, Conflict if the job is over, Invalid if it has no scan.
     """
     async with world.stores.begin() as tx:
         held = await _asked_so_far(tx, await scans_of(tx, job))
@@ -74,7 +76,7 @@ def _resumed(limit: Held) -> Asked:
 
 
 def asked_limit(limit: Asked, session: Mapping[str, str], *, given: bool) -> Asked:
-    """Return the limit that a statement asks for. Its own option, where one is `given`, wins over the session's."""
+    """Return the limit that a statement requests. Its own option, if `given`, overrides the session variable."""
     if given:
         return limit
     asked = session.get("backfill_rate_limit", "default")
@@ -84,13 +86,13 @@ def asked_limit(limit: Asked, session: Mapping[str, str], *, given: bool) -> Ask
 
 
 async def first_limit(tx: Transaction) -> int:
-    """Return where the limit of a scan begins that is adapted from its first row on."""
+    """Return the initial value of an adaptive limit."""
     parameters = SystemParameters.of(await tx.parameters.all())
     return round(started(parameters.auto_bounds).present)
 
 
 async def throttled(tx: Transaction) -> set[FragmentId]:
-    """Return the scans whose limit somebody has asked for and that has not been committed."""
+    """Return the scans with an uncommitted Throttle."""
     return {
         fragment
         for command in await unfinished(tx)
@@ -100,8 +102,8 @@ async def throttled(tx: Transaction) -> set[FragmentId]:
 
 
 async def scans_of(tx: Transaction, job: JobId) -> tuple[FragmentId, ...]:
-    """Return the scans of a job, which is held. Raises NotFound; Conflict where it is over; Invalid without a scan."""
-    # A drop holds the job before it removes its fragments: whoever holds both does so in this order.
+    """Lock a job and return its scans. Raises NotFound, Conflict if the job is over, Invalid if it has no scan."""
+    # A drop locks the job before it removes its fragments. Every transaction locks the two in this order.
     await tx.snapshots.graphs_of([job])
     found = await tx.jobs.get(job)
     if found is None:
@@ -115,7 +117,7 @@ async def scans_of(tx: Transaction, job: JobId) -> tuple[FragmentId, ...]:
 
 
 async def check_scans(tx: Transaction, fragments: Collection[FragmentId]) -> None:
-    """Raise NotFound for a fragment that does not exist and Invalid for one that is no scan."""
+    """Lock the jobs of fragments. Raise NotFound for an unknown fragment and Invalid for one that is not a scan."""
     known = await tx.fragments.job_of(fragments)
     await tx.snapshots.graphs_of({job for job, _ in known.values()})
     for fragment in fragments:
@@ -133,7 +135,7 @@ async def _ask(world: World, tx: Transaction, limits: Mapping[FragmentId, Asked]
     for one, asked in limits.items():
         if asked == AUTO:
             if held[one].auto and held[one].rate_limit:
-                continue  # it is already, and goes on from where it stands
+                continue  # already adaptive, and keeps its present value
             auto.append(one)
             present = held[one].present if held[one].auto else None
             numbers[one] = first if present is None else round(present)
@@ -144,7 +146,7 @@ async def _ask(world: World, tx: Transaction, limits: Mapping[FragmentId, Asked]
 
 
 async def _asked_so_far(tx: Transaction, fragments: Collection[FragmentId]) -> dict[FragmentId, Held]:
-    """Return what the limits will be once every command that is stored has taken effect; the rows are held."""
+    """Lock the scans' rows and return their limits as they will be after all queued commands."""
     held = dict(await tx.limits.hold(fragments))
     for command in await unfinished(tx):
         if isinstance(command.mutation, Throttle):

@@ -1,4 +1,4 @@
-"""Mutations and flushes: queued durably, carried by a barrier, answered with its epoch (I4)."""
+"""Enqueue mutations and flushes durably, and wait for the epoch of the barrier that carries them (I4)."""
 
 from collections.abc import Collection
 from datetime import timedelta
@@ -17,21 +17,25 @@ from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, Generation, J
 from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle, Update
 
 APPLIED_WAIT: timedelta = timedelta(minutes=2)
-"""How long a caller is kept before it is told that no barrier has carried its command yet. The command stays queued."""
+"""The longest wait for a command. After it the caller gets an error, and the command stays queued."""
 RECOVERED_WAIT: timedelta = timedelta(seconds=30)
-"""A worker that has to be started anew is there by then; what keeps failing is told sooner than a command is."""
+"""The longest wait for a recovery. A worker restarts within this time. It is shorter than `APPLIED_WAIT`, so that
+callers learn earlier of a recovery that keeps failing.
+"""
 LOOKED_THROUGH = 20
-"""Behind a generation's first epoch, which is always published, come the barriers that wait for a checkpoint."""
+"""The number of recent barriers that are searched for a published one. The newest may wait for a checkpoint."""
 
 
 async def flush(world: World, *, asked_by: str) -> Epoch:
-    """Force a checkpoint and wait until it is published; return its epoch."""
+    """Force a checkpoint, wait until it is published, and return its epoch."""
     return await applied(world, await inject(world, None, asked_by=asked_by))
 
 
 async def inject(world: World, mutation: Mutation | None, *, asked_by: str) -> CommandId:
-    """Queue a mutation for the next free barrier. Raises NotFound for unknown jobs and fragments, Invalid for Add
-    and Update.
+    """Enqueue a mutation, or a flush for None.
+
+    Raises NotFound for unknown jobs and fragments, and Invalid for Add, Update and an empty mutation. Raises Conflict
+    for a Stop of a job that is not being cancelled or dropped, or whose Stop is already queued.
     """
     async with world.stores.begin() as tx:
         if mutation is not None:
@@ -42,7 +46,10 @@ async def inject(world: World, mutation: Mutation | None, *, asked_by: str) -> C
 
 
 async def applied(world: World, command: CommandId, *, limit: timedelta = APPLIED_WAIT) -> Epoch:
-    """Wait until every actor has applied the command and its epoch is published; return the epoch."""
+    """Wait until every actor has applied the command and its epoch is published, and return the epoch.
+
+    Raises Conflict if the command was refused, and Unavailable or UnderRecovery after `limit`.
+    """
 
     async def look() -> Command | None:
         async with world.stores.begin() as tx:
@@ -63,20 +70,21 @@ async def applied(world: World, command: CommandId, *, limit: timedelta = APPLIE
 
 
 async def start_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
-    """Let every scan of a job read, whatever its backfill order says. Raises NotFound; Invalid where it has no scan."""
+    """Start every scan of a job, regardless of its backfill order. Raises NotFound, Conflict, Invalid."""
     async with world.stores.begin() as tx:
         scans = await scans_of(tx, job)
     return await inject(world, StartFragmentBackfill(fragments=scans), asked_by=asked_by)
 
 
 async def recover(world: World, reason: str = "adhoc recovery", *, asked_by: str) -> Generation:
-    """Ask for the end of the present generation, which is returned; the next one starts from the last committed
-    epoch.
+    """Request a recovery of all graphs and return the present generation of the database graph.
+
+    The next generation starts from the last committed epoch.
     """
     async with world.stores.begin() as tx:
         ended = await generation_of(tx)
-        # In the order in which a merge locks them, and without holding the snapshots. A graph whose job has merged
-        # makes no barrier any more, and passes it over.
+        # Graphs are locked in the order in which a merge locks them, and the snapshots are not locked. A merged graph
+        # makes no more barriers and ignores the request.
         for graph in (*await tx.snapshots.graphs(), DATABASE_GRAPH):
             await tx.graphs.ask_recovery(graph, reason)
         facts = {"graph": DATABASE_GRAPH, "reason": reason, "asked_by": asked_by}
@@ -86,8 +94,10 @@ async def recover(world: World, reason: str = "adhoc recovery", *, asked_by: str
 
 
 async def recovered(world: World, ended: Generation) -> bool:
-    """Wait until a generation after `ended` has published an epoch, so that the recovery ends nothing that is asked for
-    from now on; return whether one has. While no worker lives none will, and nobody is kept waiting for it.
+    """Wait until a generation after `ended` has published an epoch. Return whether one has.
+
+    Later commands are then not affected by the recovery. If no worker is alive, no epoch will be published, so this
+    returns False at once.
     """
 
     async def look() -> bool | None:

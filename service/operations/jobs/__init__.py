@@ -1,1 +1,1 @@
-"""Jobs from CREATE to DROP: their queue, their graphs, their actors, and how far they are."""
+"""Manage jobs from CREATE to DROP: their queue, graphs, actors and progress."""

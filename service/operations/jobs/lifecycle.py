@@ -1,4 +1,4 @@
-"""Jobs as their users ask for them: create, await, cancel, drop."""
+"""Create, await, cancel and drop jobs for users."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,20 +22,22 @@ from service.protocol.relation import Relation, RelationKind
 from service.protocol.vnodes import Runs
 
 EARLY: timedelta = timedelta(seconds=30)
-"""A recovery within this time of a foreground CREATE cancels it and tells the client; later ones it survives."""
+"""A recovery within this time after a foreground CREATE cancels the job and fails the statement. The job survives later
+recoveries.
+"""
 GONE_WAIT: timedelta = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A CREATE that was recorded, or (`existed`) met a relation of that name with IF NOT EXISTS."""
+    """The job of a CREATE. With `existed`, IF NOT EXISTS found a relation with the name, and this is its job."""
 
     job: JobId
     existed: bool = False
 
 
 async def create(world: World, new: NewJob, *, if_not_exists: bool, asked_by: str) -> Asked:
-    """Record a job; the leader starts it. Raises Conflict when the name is taken."""
+    """Record a job. The leader starts it. Raises Conflict if the name is taken."""
 
     async def there() -> Asked | None:
         async with world.stores.begin() as tx:
@@ -50,7 +52,7 @@ async def create(world: World, new: NewJob, *, if_not_exists: bool, asked_by: st
 async def _create(world: World, new: NewJob, *, asked_by: str) -> Asked:
     async with world.stores.begin() as tx:
         job = await tx.jobs.add(new, now=world.clock.now())
-        # What it reads is held by now.
+        # The insert has locked the jobs of the upstreams, so no ALTER changes their actors after this check.
         await rescaling.check_beside(tx, new)
         facts = {"job": job.id, "name": job.name, "statement": new.statement, "asked_by": asked_by}
         await tx.events.append("job.asked", facts, now=world.clock.now())
@@ -59,17 +61,16 @@ async def _create(world: World, new: NewJob, *, asked_by: str) -> Asked:
 
 
 def table_job(relation: Relation, statement: str) -> NewJob:
-    """A table: one fragment that runs its DML, with one actor that owns every vnode."""
+    """Return the job of a table: one DML fragment, with one actor that owns every vnode."""
     whole: Runs = ((0, relation.vnode_count - 1),)
     return NewJob(relation, statement, background=False, fragments=(NewDml((whole,)),))
 
 
 async def created(world: World, job: JobId, *, gone: Gone | None = None) -> Job:
-    """Wait, as the foreground CREATE that asked for it does, until the job is Created and readable, or its caller is
-    `gone`, as with all waits here: the job goes on without it.
+    """Wait until the job is Created and readable, as its own foreground CREATE does.
 
-    Raises Conflict when it was cancelled or failed, and UnderRecovery when a recovery within the first 30 s cancelled
-    it.
+    All waits of this module end when the caller is `gone`. The job continues. Raises Conflict if the job was cancelled
+    or failed, UnderRecovery if a recovery within the first 30 s cancelled it, and Unavailable if the caller is gone.
     """
     began = world.clock.monotonic()
     before: Recovered | None = None
@@ -83,7 +84,7 @@ async def created(world: World, job: JobId, *, gone: Gone | None = None) -> Job:
         if early and before is not None and last.generation != before.generation and not last.blamed:
             await cancel(world, [job], asked_by="recovery")
             raise UnderRecovery(last.reason)
-        # One that a job is to blame for is that job's affair, which ends with the reason if it goes on so.
+        # A recovery that a job caused does not cancel this one. That job fails with the reason if it causes more.
         before = last
         return None
 
@@ -91,8 +92,9 @@ async def created(world: World, job: JobId, *, gone: Gone | None = None) -> Job:
 
 
 async def finished(world: World, job: JobId, *, gone: Gone | None = None) -> Job:
-    """Wait, over any recovery, until a job that somebody else asked for is Created and readable: it is not ours to
-    cancel. Raises Conflict when it was cancelled or failed.
+    """Wait until a job that another call created is Created and readable. A recovery does not cancel it.
+
+    Raises Conflict if the job was cancelled or failed.
     """
 
     async def look() -> Job | None:
@@ -103,8 +105,9 @@ async def finished(world: World, job: JobId, *, gone: Gone | None = None) -> Job
 
 
 async def first_barrier(world: World, job: JobId, *, gone: Gone | None = None) -> Job:
-    """Wait, as a background CREATE does, until the job's first barrier was collected, or it waits in the queue or for a
-    worker of its own.
+    """Wait until the job's first barrier is collected, as a background CREATE does.
+
+    The wait also ends when the job is queued or waits for its own worker.
     """
 
     async def look() -> Job | None:
@@ -115,8 +118,10 @@ async def first_barrier(world: World, job: JobId, *, gone: Gone | None = None) -
 
 
 async def over(world: World, job: JobId | None, *, limit: timedelta, gone: Gone | None = None) -> None:
-    """Wait, as WAIT does, until a job is created, readable and has read its history; None: until that holds for every
-    job, but for those that cannot be shown or read. Raises Conflict for one that cannot; Unavailable after `limit`.
+    """Wait until a job is created and readable and has read its history, as WAIT does.
+
+    None waits for every job, except for jobs that cannot finish their history or become visible. Raises Conflict if the
+    single job cannot, and Unavailable after `limit`.
     """
 
     async def look() -> bool | None:
@@ -129,7 +134,7 @@ async def over(world: World, job: JobId | None, *, limit: timedelta, gone: Gone 
 
 
 async def seen(world: World, job: JobId) -> Awaited:
-    """Return a job as callers that wait for it see it; they share their reads. Raises NotFound."""
+    """Return the state of a job for a waiting call. Concurrent callers share the read. Raises NotFound."""
     found = await world.awaited.get(job, partial(_seen, world))
     if found is None:
         raise NotFound(f"job {job} not found", kind="job")
@@ -147,7 +152,7 @@ async def _seen(world: World, wanted: Collection[JobId]) -> Mapping[JobId, Await
 
 
 async def _unfinished(world: World, _: Collection[None]) -> Mapping[None, Collection[JobId]]:
-    """Return the jobs that a WAIT for all of them waits for."""
+    """Return the jobs for which a WAIT without a name waits."""
     async with world.stores.begin() as tx:
         creating = await tx.jobs.where(CREATING)
         backfilling = await tx.jobs.backfilling()
@@ -166,9 +171,7 @@ async def _waited(world: World, look: Callable[[], Awaitable[Job | None]], gone:
 
 
 async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: str) -> list[JobId]:
-    """Cancel creating jobs and wait until nothing of them is left; return those that were cancelled (others are
-    absent).
-    """
+    """Cancel creating jobs and wait until they are cleaned up. Return the cancelled jobs. Others are ignored."""
     cancelled: list[JobId] = []
     stopping: list[JobId] = []
     relations: list[RelationId] = []
@@ -192,13 +195,15 @@ async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: str) -> list[
 
 
 async def drop(world: World, name: str, kind: RelationKind, *, cascade: bool, asked_by: str) -> Collection[SourceId]:
-    """Drop a relation, created or still being created, and with CASCADE what reads it. Return the sources that this
-    concerns: those that were dropped, and those that dropped tables followed. Raises NotFound, Conflict.
+    """Drop a relation in any state, and with CASCADE the relations that read it.
+
+    Return the affected sources: dropped ones, and those of followed tables that were dropped. Raises NotFound,
+    Conflict.
     """
     async with world.stores.begin() as tx:
         doomed = await _doomed(tx, name, kind, cascade=cascade)
         concerned = await _concerned(tx, doomed)
-        # Asked before anything is held: the state store may take its time.
+        # The state store may be slow, so this query runs before the transaction locks any row.
         shown = [victim.name for victim in doomed if victim.kind.stored or victim.kind is RelationKind.VIEW]
         if shown and (foreign := await world.tables.foreign_readers(shown)):
             raise Conflict(
@@ -221,7 +226,7 @@ async def _concerned(tx: Transaction, doomed: Sequence[Named]) -> Collection[Sou
 
 
 async def _doomed(tx: Transaction, name: str, kind: RelationKind, *, cascade: bool) -> list[Named]:
-    """Return what a DROP removes, the named relation first. Raises NotFound, Conflict."""
+    """Return the objects that a DROP removes, the named one first. Raises NotFound, Conflict."""
     first = await named(tx, name)
     if first is None:
         raise NotFound(f'{kind} "{name}" does not exist', kind="relation")
@@ -235,8 +240,10 @@ async def _doomed(tx: Transaction, name: str, kind: RelationKind, *, cascade: bo
 
 
 async def _stop(world: World, tx: Transaction, jobs: Collection[JobId], *, asked_by: str) -> Collection[GraphId]:
-    """Queue the stop of jobs in the transaction that moves them to a state that waits for it: one that died in between
-    would leave them there for ever (I9). Returns the graphs that are theirs alone.
+    """Queue the stop of jobs, and return their partial graphs.
+
+    This runs in the transaction that moves the jobs to a state that waits for the stop. With two transactions, a crash
+    in between would leave the jobs in that state for ever (I9).
     """
     if jobs:
         await ask(tx, Stop(jobs=tuple(sorted(jobs))), asked_by=asked_by, now=world.clock.now())
@@ -244,7 +251,7 @@ async def _stop(world: World, tx: Transaction, jobs: Collection[JobId], *, asked
 
 
 async def _doom(world: World, tx: Transaction, victim: Named, asked_by: str) -> JobId | None:
-    """Move a job towards its end; return it where actors have to be stopped by a barrier."""
+    """Remove a source or a logical view, or end a job. Return the job if a barrier has to stop its actors."""
     entry = victim.entry
     if victim.kind is RelationKind.SOURCE:
         await tx.sources.remove(SourceId(victim.id), now=world.clock.now())
@@ -260,7 +267,7 @@ async def _doom(world: World, tx: Transaction, victim: Named, asked_by: str) -> 
         if moved is not None:
             break
     else:
-        return None  # somebody else's stop is on its way
+        return None  # another call has already queued the stop
     await _told(world, tx, moved, event, asked_by)
     if moved.state in {JobState.CANCELLED, JobState.DROPPED}:
         await tx.catalog.remove(entry.relation.id)
@@ -272,8 +279,8 @@ async def _doom(world: World, tx: Transaction, victim: Named, asked_by: str) -> 
 
 
 async def _ended(world: World, tx: Transaction, job: JobId, event: JobEvent) -> Job | None:
-    """Move a job towards its end; None where it is in no state for that any more, or there is no such job."""
-    # Only its row, once it is locked, says which state it is in.
+    """Apply an event that ends a job. Return None if the job's state does not allow it or the job does not exist."""
+    # The state is known only after the job's row is locked, so an illegal transition is not checked beforehand.
     try:
         return await tx.jobs.move(job, event, now=world.clock.now())
     except (IllegalTransition, NotFound):
@@ -286,7 +293,7 @@ async def _told(world: World, tx: Transaction, job: Job, event: str, asked_by: s
 
 
 async def _readers(tx: Transaction, relation: RelationId) -> list[Named]:
-    """Return everything that reads the relation, directly or through others, each once."""
+    """Return every object that reads the relation, directly or through others, each once."""
     found: dict[RelationId, Named] = {}
     frontier = [relation]
     while frontier:
@@ -299,8 +306,9 @@ async def _readers(tx: Transaction, relation: RelationId) -> list[Named]:
 
 
 async def _gone(world: World, relations: Collection[RelationId], graphs: Collection[GraphId]) -> None:
-    """Wait until the names are free, the state store holds nothing of them, and no graph of their own is left, nor a
-    worker of it. Late is not lost: the stop stays queued.
+    """Wait until the relations are removed from catalog and state store, and their partial graphs and workers are gone.
+
+    Give up silently after `GONE_WAIT`: the stop stays queued.
     """
     wanted = set(relations)
 
@@ -309,7 +317,7 @@ async def _gone(world: World, relations: Collection[RelationId], graphs: Collect
             for relation in wanted:
                 if await tx.catalog.get(relation) is not None:
                     return None
-            # Read after the catalog: the transaction that frees a name leaves its clean-up, and may commit in between.
+            # Read after the catalog: a transaction that frees a name and queues its clean-up may commit in between.
             left = {cleanup.relation for cleanup in await tx.catalog.cleanups()} & wanted
             left_graphs = graphs and set(graphs).intersection(await tx.snapshots.graphs())
             known = await tx.workers.all(now=world.clock.now(), lease=world.worker_lease) if graphs else ()

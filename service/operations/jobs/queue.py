@@ -1,4 +1,4 @@
-"""Starting jobs: the oldest first, while permits last. A table needs no permit: it has no history to read."""
+"""Start jobs, the oldest first, while permits are free. The job of a table needs no permit."""
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -19,8 +19,10 @@ log = logger("queue")
 
 
 async def start_jobs(world: World, *, term: Term, aside: SetAside[JobId] | None = None) -> int:
-    """Start every waiting job that may start; return how many did. A job that cannot be started now is set aside while
-    the others go on; one that the state store refuses fails. Raises Deposed, Unavailable.
+    """Start every waiting job that may start, and return how many were attempted.
+
+    A job that cannot be started now is set aside, and the others continue. A job whose tables the state store refuses
+    fails. Raises Deposed, Unavailable.
     """
     aside = SetAside() if aside is None else aside
     async with world.stores.begin(term) as tx:
@@ -28,7 +30,7 @@ async def start_jobs(world: World, *, term: Term, aside: SetAside[JobId] | None 
         line = await tx.jobs.line()
         full = 0 < limit <= line.held
         waiting = await tx.jobs.where({JobState.INITIAL} if full else {JobState.INITIAL, JobState.QUEUED})
-        # The views of a dropped relation go before its name is taken over.
+        # The views of a dropped relation are removed before another relation takes its name.
         taken = {cleanup.name for cleanup in await tx.catalog.cleanups()}
         aside.keep({job.id for job in waiting})
         due = aside.due([job.id for job in waiting], now=world.clock.now())
@@ -36,7 +38,7 @@ async def start_jobs(world: World, *, term: Term, aside: SetAside[JobId] | None 
         starting = _choose(free, held=line.held, limit=limit)
         for job in free:
             if job.state is JobState.INITIAL and job not in starting:
-                # A cancel may have come in between, and must not keep the others from the queue.
+                # A concurrent cancel must not keep the other jobs out of the queue.
                 with suppress(IllegalTransition):
                     await tx.jobs.move(job.id, JobEvent.QUEUED, now=world.clock.now())
         outputs = await tx.jobs.outputs([job.id for job in starting])
@@ -62,7 +64,7 @@ async def _try(world: World, job: Job, outputs: Collection[RelationId], aside: S
 
 
 def _choose(waiting: Sequence[Job], *, held: int, limit: int) -> list[Job]:
-    """Return the jobs to start, in queue order; a limit of 0 is none."""
+    """Return the jobs to start, in queue order. A limit of 0 means no limit."""
     chosen: list[Job] = []
     for job in waiting:
         if not _takes_permit(job):
@@ -78,11 +80,11 @@ def _takes_permit(job: Job) -> bool:
 
 
 async def _start(world: World, job: Job, *, term: Term) -> None:
-    """Create the state tables, then ask for the barrier that adds the job. Repeatable until the second step commits."""
+    """Create the job's tables, then queue the Add, or begin the snapshot. Repeatable until the second step commits."""
     async with world.stores.begin(term) as tx:
         plans = await tx.jobs.plans([job.id])
         if not plans:
-            return  # cancelled meanwhile, before there was anything to clean up
+            return  # cancelled meanwhile, before any table existed
         (plan,) = plans
         loading = is_snapshot(plan) and await many_rows(tx, plan)
     try:
@@ -94,7 +96,7 @@ async def _start(world: World, job: Job, *, term: Term) -> None:
     async with world.stores.begin(term) as tx:
         current = await tx.jobs.get(job.id)
         if current is None or current.state not in {JobState.INITIAL, JobState.QUEUED}:
-            return  # cancelled meanwhile: its removal queued the clean-up of the table
+            return  # cancelled meanwhile, and its removal queued the clean-up of the table
         await tx.jobs.move(job.id, JobEvent.STARTED, now=world.clock.now())
         begun = None
         if is_snapshot(plan):

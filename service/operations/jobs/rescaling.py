@@ -1,9 +1,10 @@
-"""Giving scans as many actors as their job's parallelism asks for (I11).
+"""Give scans the number of actors that their job's parallelism requests (I11).
 
-What is asked for is compared with what is there, in the commit of every epoch, for the jobs marked as due: those that
-were altered, created or started, and all of them once a generation begins, for its worker may have other slots. A job
-is marked in the transaction that gives the reason, and unmarked by the look that finds nothing to change; so nothing
-is lost with a leader that dies in between. Jobs with a graph of their own get theirs when a generation begins (`fit`).
+The commit of every epoch compares the requested and the current parallelism of the jobs that are marked as due. A job
+is due after it was altered, created or started. All jobs are due when a generation begins, because its worker may have
+another number of slots. The transaction with the cause marks a job, and the comparison that finds nothing to change
+unmarks it. A leader that dies in between therefore loses no change. Jobs in partial graphs are resized only when a
+generation begins (`fit`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,19 +29,20 @@ from service.protocol.relation import Relation, RelationKind
 from service.protocol.vnodes import Runs, vnodes_of
 
 Layouts = Mapping[FragmentId, Sequence[Runs]]
-"""What the actors of each scan own."""
+"""The vnodes of each actor, by scan."""
 
 
 async def slots(tx: Transaction, *, now: datetime, lease: timedelta) -> int | None:
-    """Return how many tasks a worker of the database graph runs at once, None while none is alive."""
+    """Return the number of slots of the database graph's worker, or None if no worker is alive."""
     known = await tx.workers.all(now=now, lease=lease)
     serving = (record.parallelism for record in known if record.alive and record.graph == DATABASE_GRAPH)
     return max(serving, default=None)
 
 
 async def alter(world: World, wanted: JobId, changes: Mapping[str, Parallelism | None], *, asked_by: str) -> CommandId:
-    """Store what `parallelism` or `backfill_parallelism` shall be from now on, and ask for the barrier from which on it
-    is. Raises NotFound, Conflict where the job has ended, Invalid.
+    """Store a new `parallelism` or `backfill_parallelism`, and enqueue the command that applies it.
+
+    Raises NotFound, Invalid, and Conflict if the job has ended or its actors cannot change alone.
     """
     now = world.clock.now()
     async with world.stores.begin() as tx:
@@ -52,7 +54,7 @@ async def alter(world: World, wanted: JobId, changes: Mapping[str, Parallelism |
         layouts = (await tx.actors.layouts([wanted]))[wanted]
         if not layouts:
             raise Invalid("stream scan node or source node not found")
-        # What reads one epoch of its upstreams in a graph of its own has its actors until it merges.
+        # A job in a partial graph keeps its actors until it merges.
         decoupled = [held] if held.graph != DATABASE_GRAPH else []
         _check_untied(wanted, [*decoupled, *(await _tied(tx, [held]))[wanted]])
         for name, parallelism in changes.items():
@@ -65,10 +67,10 @@ async def alter(world: World, wanted: JobId, changes: Mapping[str, Parallelism |
         resized = _resized(altered, present, await slots(tx, now=now, lease=world.worker_lease))
         update = await _update(tx, resized)
         if update is not None and held.state not in {JobState.CREATING, JobState.CREATED}:
-            # No barrier has carried it yet: it starts with the new actors.
+            # No barrier has carried the job yet, so it starts with the new actors.
             await tx.actors.replace(update.fragments)
             update = None
-        # Where nothing changes now, a flush says from when on the answer holds.
+        # If nothing changes now, the command is a flush, and the caller waits for it.
         command = await tx.commands.add(DATABASE_GRAPH, update, asked_by=asked_by, now=now)
         facts = {
             "job": wanted,
@@ -83,18 +85,18 @@ async def alter(world: World, wanted: JobId, changes: Mapping[str, Parallelism |
 
 
 async def actors_beside(tx: Transaction, upstream: Relation) -> int:
-    """Return how many actors a NoShuffle scan of a relation has: as many as write it, once what was asked for runs."""
+    """Return the number of actors of a NoShuffle scan: that of its upstream after all queued Updates."""
     entry = await tx.catalog.get(upstream.id)
     if entry is None:
-        return tied_actors((), upstream.vnode_count)  # it was dropped, which whoever adds the scan will be told
-    # The actors of a table that follows another one read its history, and write none of its changes.
+        return tied_actors((), upstream.vnode_count)  # it was dropped, and adding the scan reports that
+    # The actors of a followed table read only its history. They write none of its changes.
     layouts = {} if entry.follows else (await tx.actors.layouts([entry.job]))[entry.job]
     asked = await _asked(tx, DATABASE_GRAPH)
     return tied_actors([len(asked.get(one, layout)) for one, layout in layouts.items()], upstream.vnode_count)
 
 
 async def check_beside(tx: Transaction, new: NewJob) -> None:
-    """Raise Conflict where the upstream of a NoShuffle scan has other actors by now than when the job was planned."""
+    """Raise Conflict if the upstream of a NoShuffle scan has another number of actors than when the job was planned."""
     for scan in new.table_scans:
         if scan.scan_type is not ScanType.BACKFILL:
             continue
@@ -104,13 +106,13 @@ async def check_beside(tx: Transaction, new: NewJob) -> None:
 
 
 async def recovering(world: World) -> bool:
-    """Whether no barrier can carry a change just now."""
+    """Whether the database graph is not running, so that no barrier carries a change now."""
     async with world.stores.begin() as tx:
         return (await tx.graphs.state(DATABASE_GRAPH)).status != GraphStatus.RUNNING
 
 
 async def settle(tx: Transaction, graph: GraphId, *, now: datetime, lease: timedelta) -> None:
-    """Ask for an Update of every scan that has another number of actors than its job asks for."""
+    """Enqueue an Update of every scan of a due job that has another number of actors than the job requests."""
     due = await tx.actors.due(graph)
     if not due:
         return
@@ -121,9 +123,9 @@ async def settle(tx: Transaction, graph: GraphId, *, now: datetime, lease: timed
     settled: list[JobId] = []
     for job in due:
         if tied[job.id]:
-            continue  # to be looked at again when nobody's actors are beside its own any more
+            continue  # stays due until no NoShuffle backfill ties its actors
         if not asked.keys().isdisjoint(layouts[job.id]):
-            continue  # to be looked at again when its Update has committed
+            continue  # stays due until its Update has committed
         changed = _resized(job, layouts[job.id], available)
         resized.update(changed)
         if not changed:
@@ -136,9 +138,10 @@ async def settle(tx: Transaction, graph: GraphId, *, now: datetime, lease: timed
 
 
 async def fit(tx: Transaction, graph: GraphId, worker: WorkerId, *, now: datetime, lease: timedelta) -> None:
-    """Give the scans of a graph that begins a generation as many actors as suit the worker that runs it. None runs yet,
-    so that nothing has to be asked of a barrier: a job with a graph of its own has no other time for it. Those of the
-    database graph are asked about afterwards (`settle`), with what is tied to them.
+    """Resize the scans of a partial graph for its worker when a generation begins.
+
+    No actor runs yet, so no barrier is needed. A partial graph is resized at no other time. The scans of the database
+    graph are resized by `settle`, which considers tied actors.
     """
     if graph == DATABASE_GRAPH:
         return
@@ -155,7 +158,7 @@ async def fit(tx: Transaction, graph: GraphId, worker: WorkerId, *, now: datetim
 
 
 async def _asked(tx: Transaction, graph: GraphId) -> dict[FragmentId, Sequence[Runs]]:
-    """Return the layouts that Updates have been asked for and not committed: the last one of a scan counts."""
+    """Return the layouts of Updates that are queued or in flight. The last one of a scan counts."""
     return {
         fragment: [actor.vnodes for actor in actors]
         for command in await unfinished_in(tx, graph)
@@ -165,14 +168,17 @@ async def _asked(tx: Transaction, graph: GraphId) -> dict[FragmentId, Sequence[R
 
 
 async def _tied(tx: Transaction, jobs: Sequence[Job]) -> Mapping[JobId, Sequence[Job]]:
-    """Return whose actors are tied to those of each of these jobs. A table's are to nobody's: they write no change."""
+    """Return for each job the jobs whose actors are tied to its actors by NoShuffle.
+
+    No job is tied to the actors of a table, because they write no changes.
+    """
     tables = [job.id for job in jobs if job.kind is RelationKind.TABLE]
     others = await tx.actors.tied([job.id for job in jobs if job.kind is not RelationKind.TABLE])
     return {**others, **dict.fromkeys(tables, ())}
 
 
 def _check_untied(job: JobId, tied: Sequence[Job]) -> None:
-    """Raise Conflict, in the reference's words where it has them, where actors cannot change alone."""
+    """Raise Conflict if the actors of a job are tied to others. RisingWave's message is used where it has one."""
     if any(one.state in CREATING for one in tied):
         raise Conflict(f"Cannot alter the job {job} because it is blocked by creating unreschedulable backfill jobs")
     if tied:
@@ -181,7 +187,7 @@ def _check_untied(job: JobId, tied: Sequence[Job]) -> None:
 
 
 def _resized(job: Job, layouts: Layouts, available: int | None) -> Layouts:
-    """Return the new layouts of those scans whose number of actors is not what the job asks for."""
+    """Return new layouts for the scans that have another number of actors than the job requests."""
     asked = job.present_parallelism
     if asked is None or (available is None and not isinstance(asked, Fixed)):
         return {}
@@ -191,7 +197,7 @@ def _resized(job: Job, layouts: Layouts, available: int | None) -> Layouts:
 
 
 def _vnodes(layout: Sequence[Runs]) -> int:
-    """The actors of a scan own all vnodes of its upstream."""
+    """Return the vnode count. The actors of a scan own all vnodes of its upstream."""
     return sum(len(vnodes_of(runs)) for runs in layout)
 
 

@@ -1,9 +1,9 @@
-"""Snapshot jobs between their start and their place in the database graph: index, replay, merge, retire.
+"""Advance Snapshot jobs until they are in the database graph: build the index, follow the replay, merge, retire.
 
-A job's own graph commits how far the log was replayed. When little is left the job *merges*, in the transaction of such
-a commit: an Add in the database graph carries it with the epoch that it has consumed, the first epoch there reads the
-changes since then, and with that epoch the job is created. Nothing of its graph is in flight at that instant, so no
-one else writes its table. Next: `workers.backfill.reading`.
+Each commit of the partial graph records how far the change log was replayed. When little is left, the transaction of
+such a commit *merges* the job. It enqueues an Add in the database graph with the epoch that the job has consumed. The
+first epoch there reads the changes since then, and the job is created with that epoch. No epoch of the partial graph is
+in flight at the merge, so the job's table has no other writer. Next: `workers.backfill.reading`.
 """
 
 from collections.abc import Sequence
@@ -26,35 +26,35 @@ from service.protocol.report import Collected
 from service.telemetry.log import logger
 
 LAG_MAX: Final = timedelta(seconds=3)
-"""With less than this left to replay (or three barriers) a job merges: the database graph's epoch reads the rest."""
+"""A job merges if at most this, or three barrier intervals, is left to replay. The database graph reads the rest."""
 INDEX_LATER_ROWS: Final = 100_000
-"""Building the index of storage order after so many rows were loaded is faster than keeping it while they are."""
+"""Above this number of rows, building the storage-order index after the load is faster than maintaining it."""
 INDEX_TRIES: Final = 3
-"""So many times the state store may lack space, memory or time for an index before its job fails."""
+"""The job fails after this many attempts for which the state store lacked space, memory or time."""
 INDEX_PAUSE: Final = timedelta(seconds=30)
-"""How long it has then to get some: other jobs may end meanwhile, or an operator help."""
+"""The pause before the next attempt. Meanwhile other jobs may end, or an operator may free resources."""
 
 log = logger("snapshots")
 
 
 def is_snapshot(plan: JobPlan) -> bool:
-    """Whether a job is created in a graph of its own."""
+    """Whether a job is created in a partial graph."""
     return any(scan.scan_type is ScanType.SNAPSHOT_BACKFILL for scan in plan.table_scans)
 
 
 def lag_max(parameters: SystemParameters) -> timedelta:
-    """Return how much may be left to replay when a job merges."""
+    """Return the largest remaining replay with which a job merges."""
     return max(LAG_MAX, 3 * timedelta(milliseconds=parameters.barrier_interval_ms))
 
 
 async def many_rows(tx: Transaction, plan: JobPlan) -> bool:
-    """Whether a job loads so much that its index is better built afterwards."""
+    """Whether a job loads so many rows that its index is built after the load."""
     entries = [await tx.catalog.get(scan.upstream.id) for scan in plan.table_scans]
     return sum(entry.key_count for entry in entries if entry is not None) > INDEX_LATER_ROWS
 
 
 async def replay_upto(tx: Transaction, graph: GraphId) -> Epoch | None:
-    """Return the epoch up to which the log may be replayed: none while the table lacks the index that it needs."""
+    """Return the epoch up to which the change log may be replayed, or None before the job's index is built."""
     snapshot = await tx.snapshots.of_graph(graph)
     return await _committed(tx) if snapshot is not None and snapshot.indexed else None
 
@@ -62,8 +62,9 @@ async def replay_upto(tx: Transaction, graph: GraphId) -> Epoch | None:
 async def follow(
     tx: Transaction, graph: GraphId, answers: Sequence[Collected], *, lag_max: timedelta, now: datetime
 ) -> bool:
-    """Record how far the log was replayed by what has just been committed, and merge once little is left; return
-    whether the job merges.
+    """Record how far the committed epoch has replayed the change log. Merge the job if little is left.
+
+    Return whether the job merges.
     """
     consumed = max((answer.consumed for answer in answers if answer.consumed is not None), default=None)
     return consumed is not None and await _replayed(tx, graph, consumed, lag_max=lag_max, now=now)
@@ -87,13 +88,16 @@ async def _replayed(tx: Transaction, graph: GraphId, consumed: Epoch, *, lag_max
 
 
 async def pause_all(tx: Transaction, *, now: datetime) -> None:
-    """Ask every snapshot job's graph for a pause."""
+    """Enqueue a Pause in every partial graph that has not merged."""
     for graph in await tx.snapshots.unmerged():
         await tx.commands.add(graph, Pause(), asked_by="pause_on_next_bootstrap", now=now)
 
 
 async def build_index(world: World, view: GraphView, *, term: Term) -> None:
-    """Build the indexes of the job's tables; nothing writes it meanwhile. Repeatable. Then the snapshot is consumed."""
+    """Build the indexes of the job's tables, then record that the snapshot is consumed.
+
+    No task writes the tables meanwhile. Repeatable.
+    """
     graph = view.graph
     async with world.stores.begin(term) as tx:
         snapshot = await tx.snapshots.of_graph(graph)
@@ -113,8 +117,10 @@ async def build_index(world: World, view: GraphView, *, term: Term) -> None:
 
 
 async def _index_failed(world: World, view: GraphView, job: JobId, error: MetaError, *, term: Term) -> None:
-    """Have it tried again after a pause, or fail the job, which holds a permit (I13): at once where the state store
-    refuses, after some tries where it lacks space, memory or time. A store that is away is waited for.
+    """Schedule another attempt, or fail the job, because it occupies a permit (I13).
+
+    The job fails at once if the state store refuses the index, and after `INDEX_TRIES` if it lacks space, memory or
+    time. If the store is unreachable, the attempts continue.
     """
     failed = None if view.decoupled is None else view.decoupled.index_failed
     failures = (0 if failed is None else failed.failures) + isinstance(error, Exhausted)
@@ -124,13 +130,13 @@ async def _index_failed(world: World, view: GraphView, job: JobId, error: MetaEr
         now = world.clock.now()
         if over:
             await fail(tx, job, f"the index of its table could not be built: {error}", now=now)
-        # Also of one that is being stopped, which does not fail.
+        # Also for a job that is being stopped, which `fail` leaves unchanged.
         due = now + (INDEX_PAUSE if isinstance(error, Exhausted) else BACKOFF_MAX)
         await tx.snapshots.index_failed(view.graph, FailedIndex(failures, str(error), due))
 
 
 async def retire(world: World, view: GraphView, *, term: Term) -> None:
-    """Forget a graph whose job needs it no more. The state store comes first: it refuses its writers from then on."""
+    """Remove an unused partial graph, first from the state store, so that the store refuses late writers."""
     await world.tables.retire(view.graph, Generation(view.generation + 1), term=term)
     async with world.stores.begin(term) as tx:
         await tx.snapshots.retire(view.graph)

@@ -1,4 +1,4 @@
-"""How far jobs are, read in the transaction that shows it or writes it down: once each, however many jobs there are.
+"""Compute the progress of jobs. The queries run in the caller's transaction, and their number does not grow with jobs.
 
 Next: `service.operations.status.wait_reasons`.
 """
@@ -20,21 +20,19 @@ from service.protocol.vnodes import Runs
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is told of some jobs follows from this: their scans, the graphs that they and all jobs depend on, and the
-    places of those that are queued.
-    """
+    """The status snapshot of some jobs: their scans, their graphs and the database graph, and their queue positions."""
 
     scans: Mapping[JobId, Sequence[ScanProgress]]
     graphs: Mapping[GraphId, GraphState]
     places: Mapping[JobId, int]
 
     def graph_of(self, job: Job) -> GraphId:
-        """Return a job's graph. One that was retired since has left its job to the database graph."""
+        """Return a job's graph. If it was retired meanwhile, the job is in the database graph."""
         return job.graph if job.graph in self.graphs else DATABASE_GRAPH
 
 
 async def standing_of(tx: Transaction, jobs: Sequence[Job]) -> Standing:
-    """Read where these jobs stand as of the committed epoch."""
+    """Read the status snapshot of these jobs as of the committed epoch."""
     queued = any(job.state is JobState.QUEUED for job in jobs)
     return Standing(
         scans=await tx.fragments.scans([job.id for job in jobs]),

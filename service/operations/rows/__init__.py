@@ -1,1 +1,1 @@
-"""DML and bulk loads: accepted, staged, run inside an epoch, answered when it is published."""
+"""Accept DML and bulk loads, stage their rows, and answer when the epoch that ran them is published."""

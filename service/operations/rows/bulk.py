@@ -1,4 +1,4 @@
-"""Bulk load: rows in four forms, matched to a table's columns by name, staged as CSV, validated whole, then applied.
+"""Bulk load rows in four formats: match columns by name, stage the rows as CSV, validate all of them, then apply them.
 
 A body is received into a file first: a load takes one of few turns to stage its rows, and a sender must not hold it
 (I13). Memory is bounded by a slice of rows whatever the body's size (I8), as another process reads all but CSV.
@@ -27,13 +27,13 @@ from service.protocol.relation import Relation, RelationKind
 
 _READ_BYTES: Final = 1 << 18
 _NAMED_MAX: Final = 20
-"""How many columns a refusal names."""
+"""The maximum number of columns that an error names."""
 COLUMNS_MAX: Final = 1_600
-"""Postgres's own limit. A header or an Arrow schema may have a hundred thousand, and is matched on the event loop."""
+"""Postgres's own limit. Without it, a header or an Arrow schema with very many columns would block the event loop."""
 
 
 class Form(StrEnum):
-    """The media types in which rows may come."""
+    """The media types of a bulk load."""
 
     ARROW = "application/vnd.apache.arrow.stream"
     PARQUET = "application/vnd.apache.parquet"
@@ -113,9 +113,10 @@ async def received(spool: Spool, stream: AsyncIterator[bytes], form: Form) -> As
 
 
 async def load(world: World, name: str, names: Sequence[str] | None, body: Body, *, claim: Claim | None = None) -> int:
-    """Load all rows or none; return how many. `names` are the columns they give, None for all.
+    """Load rows and return their number. All rows are validated before the first is applied.
 
-    Raises NotFound, Conflict where `name` is no table that can take rows, Invalid naming the row and column.
+    `names` are the columns of the rows, None for all. Raises NotFound, Conflict if `name` does not take rows, and
+    Invalid with row and column.
     """
     relation = await table_called(world, name)
     async with opened(world.columnar, body, chosen(relation, names)) as (columns, chunks), aclosing(chunks) as closing:
@@ -126,7 +127,7 @@ async def load(world: World, name: str, names: Sequence[str] | None, body: Body,
 async def opened(
     columnar: ColumnarBodies, body: Body, wanted: Sequence[Column]
 ) -> AsyncGenerator[tuple[Sequence[Column], AsyncGenerator[bytes]]]:
-    """Yield the columns in the order in which the rows give them, and the rows as CSV. Raises Invalid."""
+    """Yield the columns in the order of the rows' fields, and the rows as CSV. Raises Invalid."""
     match body.form:
         case Form.CSV:
             names, rest = await csv_text.opened(body.chunks())
@@ -138,7 +139,7 @@ async def opened(
 
 
 def chosen(relation: Relation, names: Sequence[str] | None) -> tuple[Column, ...]:
-    """Return the columns that a load gives. Raises Invalid naming what is unknown, double or missing."""
+    """Return the columns of a load. Raises Invalid with the names of unknown, duplicate or missing columns."""
     if names is None:
         return relation.visible
     _refuse("given twice", (name for name, count in Counter(names).items() if count > 1))
@@ -149,7 +150,7 @@ def chosen(relation: Relation, names: Sequence[str] | None) -> tuple[Column, ...
 
 
 def matched(wanted: Sequence[Column], given: Sequence[str]) -> tuple[Column, ...]:
-    """Return the wanted columns in the order in which they are given. Raises Invalid naming what does not match."""
+    """Return the wanted columns in the given order. Raises Invalid with the names of columns that do not match."""
     if len(given) > COLUMNS_MAX:
         raise Invalid(f"the rows have {len(given)} columns; a table has at most {COLUMNS_MAX}", pointer="columns")
     by_name = {column.name: column for column in wanted}
@@ -168,7 +169,7 @@ def _refuse(why: str, names: Iterable[str]) -> None:
 
 
 async def table_called(world: World, name: str) -> Relation:
-    """Return a table that takes rows. Raises NotFound; Conflict where it takes none."""
+    """Return a table that takes rows. Raises NotFound, and Conflict if the relation takes none."""
     async with world.stores.begin() as tx:
         entry = await tx.catalog.named(name)
     if entry is None:

@@ -1,6 +1,6 @@
-"""Rows as Postgres CSV text: the form in which every bulk load is staged. An empty field is NULL unless quoted.
+"""Read CSV bodies. Every bulk load is staged as Postgres CSV text, in which an empty field is NULL unless quoted.
 
-CSV bodies pass through untouched but for their header row: Postgres itself reads the rest.
+Only the header row is parsed here. The rest passes unchanged, and Postgres parses it.
 """
 
 import csv
@@ -11,11 +11,9 @@ from typing import Final
 from service.domain.errors import Invalid
 
 HEADER_BYTES_MAX: Final = 128 << 10
-"""A header with Postgres's 1,600 columns of 63 bytes has 102,400. It is read on the event loop."""
+"""A header with Postgres's maximum of 1,600 columns of 63 bytes has 102,400 bytes. It is parsed on the event loop."""
 ROW_BYTES_MAX: Final = 16 << 20
-"""Postgres takes some times as much memory as a row has bytes, and a quote that nobody closes makes a row of all that
-follows.
-"""
+"""Postgres needs several times the size of a row in memory. With an unclosed quote, the rest of the body is one row."""
 _BOM: Final = b"\xef\xbb\xbf"
 _TO_ROW_END: Final = re.compile(rb'[^"\r\n]*+(?:"[^"]*+"[^"\r\n]*+)*+[\r\n]')
 """A line break after what is outside quotes and whole quotes. Nothing is tried twice, and no object is made of a piece:
@@ -24,7 +22,7 @@ a chunk of nothing but quotes would hold up the event loop for a tenth of a seco
 
 
 async def opened(chunks: AsyncIterator[bytes]) -> tuple[list[str], AsyncIterator[bytes]]:
-    """Read the header row; return its names and what follows it. Raises Invalid."""
+    """Read the header row. Return its names and an iterator over the rest. Raises Invalid."""
     head = bytearray()
     end, quoted = -1, False
     async for chunk in chunks:
@@ -46,8 +44,9 @@ _STOPS: Final = re.compile(rb'["\n]')
 
 
 def _line_end(chunk: bytes, *, quoted: bool) -> tuple[int, bool]:
-    """Return where the first line ends, -1 if it goes on, and whether it goes on within quotes: a line break there
-    does not end it. Every byte is looked at once.
+    """Return the index of the first line's end, or -1 without an end, and whether the chunk ends within quotes.
+
+    A line break within quotes does not end the line. Every byte is scanned once.
     """
     for stop in _STOPS.finditer(chunk):
         if stop[0] == b'"':
@@ -76,7 +75,7 @@ async def _following(rest: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator
 
 
 async def _bounded(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Pass on what follows the header. Raises Invalid where a row has more than `ROW_BYTES_MAX` bytes."""
+    """Yield the body after the header. Raises Invalid if a row has more than `ROW_BYTES_MAX` bytes."""
     size, quoted = 0, False
     async for chunk in chunks:
         start = chunk.find(b'"') + 1 if quoted else 0

@@ -1,4 +1,4 @@
-"""DML: accepted durably, run by the worker inside an epoch, answered after that epoch is published."""
+"""Accept DML durably. The worker runs it inside an epoch, and the caller is answered after that epoch is published."""
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -17,15 +17,16 @@ from service.protocol.relation import Relation
 
 STAGING_TIMEOUT_MS = 600_000
 ANSWER_WAIT: timedelta = timedelta(minutes=30)
-"""A statement stays queued through any recovery; its client is kept this long before it is told to look again."""
+"""The longest wait for a statement. After it the client gets an error. The statement stays queued, even in recovery."""
 
 GONE: Final = "the statement is no longer known"
 NO_DML: Final = "its table format takes no rows from users"
 
 
 async def readable(world: World, names: Collection[str], target: str, *, position: int) -> dict[str, Relation]:
-    """Return those of `names` that a statement that changes `target` may read; `target` is one of them. Raises Invalid
-    where that follows a table of a source, or where the table format takes no DML.
+    """Return the readable relations among `names` for a statement that changes `target`, one of `names`.
+
+    Raises Invalid if `target` is a followed table, or if the table format has no DML.
     """
     if not world.table_format.dml:
         raise Invalid(f'cannot change table "{target}": {NO_DML}', position=position)
@@ -38,16 +39,17 @@ async def readable(world: World, names: Collection[str], target: str, *, positio
 
 
 async def reserve(world: World) -> StatementId:
-    """Return the id of a statement that is about to be built."""
+    """Reserve the id of a new statement."""
     async with world.stores.begin() as tx:
         return await tx.statements.reserve()
 
 
 async def run(world: World, statement: Statement, *, claim: Claim | None = None) -> int:
-    """Accept a statement, wait until its epoch is published and return how many rows it changed.
+    """Accept a statement, wait until its epoch is published, and return the number of changed rows.
 
-    Where an earlier call with the same idempotency key was accepted, that one is waited for. Raises Invalid with the
-    state store's words when the statement failed; it has changed nothing then.
+    If an earlier call with the same idempotency key was accepted, wait for its statement instead. Raises Invalid with
+    the state store's message if the statement failed without an effect, and Unavailable if it was not accepted or not
+    run in time.
     """
     if claim is not None and claim.statement is not None:
         return await _outcome(world, claim.statement)
@@ -80,7 +82,7 @@ async def _outcome(world: World, statement: StatementId) -> int:
 async def insert_query(
     world: World, relation: Relation, columns: Sequence[Column], query: str, *, claim: Claim | None = None
 ) -> int:
-    """INSERT .. SELECT: stage what the query gives at the published epoch, then move it in slices."""
+    """Run INSERT .. SELECT: stage the query's result at the published epoch, then apply it in slices."""
     if claim is not None and claim.statement is not None:
         return await _outcome(world, claim.statement)
     statement = await reserve(world)
@@ -96,7 +98,7 @@ async def bulk_load(
     *,
     claim: Claim | None = None,
 ) -> int:
-    """Load rows given as Postgres CSV text: validated whole before the first one is applied."""
+    """Load Postgres CSV text. All rows are validated before the first one is applied."""
     if claim is not None and claim.statement is not None:
         return await _outcome(world, claim.statement)
     statement = await reserve(world)
@@ -139,7 +141,7 @@ async def _answered(world: World, statement: StatementId) -> StatementResult:
 
 
 async def _answers(world: World, wanted: Collection[StatementId]) -> Mapping[StatementId, StatementResult]:
-    """Return the results of those of `wanted` whose epochs are published."""
+    """Return the results of the statements whose epochs are published, and an error for unknown statements."""
     async with world.stores.begin() as tx:
         outcomes = await tx.statements.outcomes(wanted)
         published = (await tx.graphs.state(DATABASE_GRAPH)).published

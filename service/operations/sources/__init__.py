@@ -1,1 +1,1 @@
-"""Sources and the tables that follow them: created, checked, shown, kept in order outside."""
+"""Create, check and show sources and their followed tables, and clean up their external databases."""

@@ -1,4 +1,4 @@
-"""`POST /v1/sources/check`: what following a database needs, item by item, and the SQL that mends what is missing."""
+"""Run `POST /v1/sources/check`: check every requirement of CDC, and return SQL that provides what is missing."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from service.ports.sources import Address, ServerFacts
 from service.sql.statements.follow import external_name
 
 LONGEST: Final = timedelta(seconds=60)
-"""How long a check may take altogether."""
+"""The longest total time of a check."""
 _PUBLISHED: Final = "insert, update, delete, truncate"
 _LABELS: Final = {
     "version": "Postgres version",
@@ -29,9 +29,9 @@ _LABELS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CheckItem:
-    """One thing that following a database needs, and whether it is there. `item` is stable and for programs, `label`
-    for people; `sql` is what an administrator runs in the external database to provide it, null where nothing is to be
-    done or SQL cannot do it. An item may be ok and have SQL: what it gives is not needed.
+    """One requirement of CDC and whether it is met. `item` is a stable name for programs, `label` a text for people.
+    `sql` meets the requirement when an administrator runs it in the external database. It is null if nothing is to be
+    done or if SQL cannot do it. An optional item is ok and may still have SQL.
     """
 
     item: str
@@ -44,9 +44,7 @@ class CheckItem:
 async def check(
     world: World, options: Mapping[str, str], password: str, tables: Sequence[str]
 ) -> tuple[CheckItem, ...]:
-    """Look at everything that following these tables needs; nothing is made. Raises Invalid for options that are not
-    understood.
-    """
+    """Check all requirements for CDC of these tables, without creating anything. Raises Invalid for invalid options."""
     parsed = source_options(options)
     at = Address("", parsed.place, conninfo(parsed, password), world.hosts)
     try:
@@ -90,7 +88,7 @@ class _Check:
         return [CheckItem("slot.name", "Replication slot", found is None, detail)]
 
     async def _table(self, publication: Publication | None, name: str) -> CheckItem:
-        """Say whether a table could be followed with all its columns, as `CREATE TABLE t (*)` does."""
+        """Check whether a followed table with all columns could be created, as `CREATE TABLE t (*)` does."""
         item, label, options = f"table {name}", f"Table {name}", self.options
         schema, table_name = external_name(name)
         table = await self.world.external.table(self.at, schema or options.schema, table_name)
@@ -144,7 +142,7 @@ def _server(options: SourceOptions, facts: ServerFacts, *, makes_publication: bo
 
 
 def _monitoring(facts: ServerFacts, login: str) -> CheckItem:
-    """Following needs no sight of others."""
+    """Check whether the login sees other sessions. CDC does not need this."""
     label = "Activity of other sessions (optional)"
     detail = "backfill_rate_limit = 'auto' can slow down when other queries run there"
     if facts.monitors:
@@ -176,7 +174,7 @@ def _selectable(options: SourceOptions, table: ExternalTable) -> str:
 
 
 def _published(publication: Publication, table: ExternalTable) -> str:
-    """Return what has a publication publish the changes of a table, all of them."""
+    """Return the SQL that makes a publication publish all changes of a table."""
     name, of = _quoted(publication.name), f"{_quoted(table.schema)}.{_quoted(table.name)}"
     if publication.lacks:
         return f"ALTER PUBLICATION {name} SET (publish = '{_PUBLISHED}');"
@@ -193,7 +191,7 @@ def _left_out(table: ExternalTable) -> str:
 
 
 def _cost(facts: ServerFacts) -> CheckItem:
-    """What decoding will cost cannot be wrong: it is there to be known beforehand."""
+    """Describe the cost of decoding. This item is always ok and informs the user beforehand."""
     detail = (
         "every epoch decodes the log in the external database: a transaction is held there whole until it is decoded, "
         "in memory up to logical_decoding_work_mem and on disk beyond; the slot keeps the log until then"

@@ -1,7 +1,8 @@
-"""CREATE TABLE .. FROM: a table that follows one of a source.
+"""Run CREATE TABLE .. FROM: create a followed table for an external table.
 
-The table is published before anybody says from which transaction on its pages can be read, and that is asked for in a
-transaction of its own: only then has every transaction that the log may lack an earlier id. Splits are planned once.
+The external table is first added to the publication. A separate transaction then reads the transaction id from which
+pages can be read. Only in this order does every transaction whose changes the log may lack have an earlier id. The
+splits are planned once.
 """
 
 from collections.abc import Mapping
@@ -38,14 +39,14 @@ _WHOLE_NUMBERS: Final = (TypeName.SMALLINT, TypeName.INTEGER, TypeName.BIGINT)
 
 @dataclass(frozen=True, slots=True)
 class _Outside:
-    """What was found outside for a statement."""
+    """The results of the checks in the external database."""
 
     at: Address
     source: Source
     table: ExternalTable
     shape: Follower
     expected: bool
-    """The table is published for it, hence to be taken back with it."""
+    """The external table is published for this statement, so it leaves the publication with the followed table."""
 
 
 async def create_table(
@@ -57,8 +58,9 @@ async def create_table(
     asked_by: str,
     gone: Gone | None = None,
 ) -> tuple[str, ...]:
-    """Create a table that follows one of a source, and wait until it can be read; return notices. Raises Invalid with
-    its place, NotFound, Conflict, Unavailable.
+    """Create a followed table, wait until it is readable, and return notices.
+
+    Raises Invalid with a position, NotFound, Conflict, Unavailable.
     """
     job = await _taken(world, statement)
     if job is None:
@@ -73,7 +75,10 @@ async def create_table(
 
 
 async def _taken(world: World, statement: CreateTableFrom) -> JobId | None:
-    """Return the table that IF NOT EXISTS found. A taken name is refused here, before anything is done outside."""
+    """Return the job of the table that IF NOT EXISTS finds, or None if the name is free.
+
+    Raises Conflict if the name is taken otherwise. This check comes before any change in the external database.
+    """
     async with world.stores.begin() as tx:
         found = await named(tx, statement.name)
     if found is None:
@@ -105,7 +110,7 @@ async def _looked(world: World, statement: CreateTableFrom) -> _Outside:
         raise Invalid(error.message, position=statement.table_position) from None
     async with world.stores.begin() as tx:
         beside = [one for one in await tx.following.tables(source.id) if one.external == (schema, table.name)]
-    # What was published before it was asked for is the publication's own, unless it was asked for by a table of ours.
+    # A table that was already published belongs to the publication's owner, unless another followed table has added it.
     theirs = (schema, table.name) in publication.tables and not any(one.added for one in beside)
     return _Outside(at, source, table, shape, expected=source.owns_publication or not theirs)
 
@@ -119,7 +124,7 @@ async def _asked(
     *,
     asked_by: str,
 ) -> lifecycle.Asked:
-    """Have the table published, and record the job; what comes to nothing is taken back."""
+    """Publish the external table and record the job. If either fails, the publication is reverted."""
     splits, column = await _splits(world, statement, outside)
     await _expect(world, outside, ABANDONED)
     try:
@@ -135,7 +140,7 @@ async def _asked(
 
 
 async def _splits(world: World, statement: CreateTableFrom, outside: _Outside) -> tuple[tuple[Split, ...], str]:
-    """Return the splits of a table and the external column that they are ranges of."""
+    """Return the splits of a table and the external column of their ranges."""
     key, table, index = outside.shape.key, outside.table, statement.split_key_index
     if index >= len(key):
         message = f"backfill.split_pk_column_index is {index}: the key has {len(key)} columns, the first of them is 0"
@@ -146,7 +151,7 @@ async def _splits(world: World, statement: CreateTableFrom, outside: _Outside) -
         return WHOLE, column
     wanted = wanted_splits(table.rows, rows_per_split=statement.rows_per_split, parallelism=statement.parallelism)
     kind = next(one.type for one in outside.shape.columns if one.name == name)
-    # Only of the first column an index tells the extent.
+    # An index gives the extent only of the first column of the key.
     if statement.even_splits and index == 0 and kind.name in _WHOLE_NUMBERS:
         extent = await world.external.extent(outside.at, table, column)
         return (WHOLE if extent is None else even_splits(*extent, wanted)), column
@@ -154,7 +159,7 @@ async def _splits(world: World, statement: CreateTableFrom, outside: _Outside) -
 
 
 async def _expect(world: World, outside: _Outside, within: timedelta) -> None:
-    """Have the table's publication taken back after some time, unless something follows it by then."""
+    """Schedule the removal of the external table from the publication. It is skipped if it is followed by then."""
     if not outside.expected:
         return
     now, table = world.clock.now(), outside.table
@@ -170,7 +175,7 @@ async def _published(
         outside.at, source.publication, table.schema, table.name
     )
     return CdcScan(
-        # Where the source stands is read anew whenever a plan is.
+        # The offset is only initial: every read of the plan replaces it with the source's present offset.
         source=CdcSource(
             id=source.id,
             name=source.name,

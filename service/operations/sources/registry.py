@@ -1,7 +1,7 @@
-"""Sources: created, named, reached. A source's password is read where a connection is made, and nowhere else.
+"""Create sources, find them by name and return their addresses. A password is read only to open a connection.
 
-What is to be made in the external database is written down first, as something to be cleaned up should nobody come
-back for it: a service that dies in between leaves nothing there (I9). Next: `service.operations.sources.create_table`.
+Before an object is created in the external database, its clean-up is stored with a later due time. If the service dies
+in between, the clean-up removes the object (I9). Next: `service.operations.sources.create_table`.
 """
 
 from collections.abc import AsyncGenerator, Collection
@@ -25,13 +25,15 @@ from service.protocol.relation import RelationKind
 from service.sql.statements.sources import CreateSource
 
 ABANDONED: Final = timedelta(minutes=5)
-"""How long a service may take to make what it has written down: longer than all its calls together."""
+"""The longest time between the stored clean-up and the creation of its object. It exceeds the limits of all calls
+together.
+"""
 CLEANED_WAIT: Final = timedelta(seconds=5)
-"""How long a DROP is kept for what it leaves outside. It is removed later where that takes longer."""
+"""The longest wait of a DROP for the clean-up of the external database. After it the clean-up continues."""
 
 
 async def create(world: World, statement: CreateSource, *, asked_by: str) -> tuple[str, ...]:
-    """Create a source; return notices. Raises Invalid with its place, NotFound, Conflict, Unavailable."""
+    """Create a source and return notices. Raises Invalid with a position, NotFound, Conflict, Unavailable."""
     options = source_options(statement.options)
     password = await password_of(world, statement)
     there = partial(_there, world, statement)
@@ -39,7 +41,7 @@ async def create(world: World, statement: CreateSource, *, asked_by: str) -> tup
 
 
 async def _there(world: World, statement: CreateSource) -> tuple[str, ...] | None:
-    """Return the notice of IF NOT EXISTS, None where the name is free. Raises Conflict where it is taken."""
+    """Return the notice of IF NOT EXISTS, or None if the name is free. Raises Conflict if it is taken."""
     if statement.if_not_exists:
         return await skipped(world, statement.name, RelationKind.SOURCE)
     async with world.stores.begin() as tx:
@@ -64,7 +66,7 @@ async def _created(
 
 @asynccontextmanager
 async def evenly(world: World) -> AsyncGenerator[None]:
-    """Let every failure to reach a host take the same time: how soon a port refuses tells what it is."""
+    """Delay every failure to reach a host to the same duration, because the duration reveals the state of a port."""
     began = world.clock.monotonic()
     try:
         yield
@@ -75,24 +77,24 @@ async def evenly(world: World) -> AsyncGenerator[None]:
 
 
 async def _never() -> None:
-    """Nothing is waited for but the time."""
+    """Return None, so that `until` waits for its full limit."""
 
 
 async def address(world: World, tx: Transaction, source: Source) -> Address:
-    """Return how a source is reached, with its password as it is now."""
+    """Return the address of a source with its present password."""
     options = source_options(source.options)
     password = await tx.sources.password(source.id)
     return Address(source.name, options.place, conninfo(options, password), world.hosts)
 
 
 async def reached(world: World, source: Source) -> Address:
-    """Return how a source is reached, for who has no transaction."""
+    """Return the address of a source in a new transaction."""
     async with world.stores.begin() as tx:
         return await address(world, tx, source)
 
 
 async def connection(world: World, wanted: SourceId) -> SourceConnection:
-    """Return how a worker reaches a source. Raises NotFound."""
+    """Return the connection string with which a worker connects to a source. Raises NotFound."""
     async with world.stores.begin() as tx:
         source = await tx.sources.get(wanted)
         if source is None or source.dropped:
@@ -102,8 +104,10 @@ async def connection(world: World, wanted: SourceId) -> SourceConnection:
 
 
 async def existing(world: World, name: str, position: int | None = None) -> Source:
-    """Return the source called `name`. Raises NotFound; Invalid where that is something else, Conflict where it is not
-    made yet.
+    """Return the source called `name`.
+
+    Raises NotFound, Invalid if the name belongs to another kind of object, and Conflict if the source is not created
+    yet.
     """
     async with world.stores.begin() as tx:
         source = await tx.sources.named(name)
@@ -118,8 +122,9 @@ async def existing(world: World, name: str, position: int | None = None) -> Sour
 
 
 async def left_behind(world: World, concerned: Collection[SourceId]) -> tuple[str, ...]:
-    """Wait a little until what a DROP leaves at these sources is removed; return a notice for everything that is not.
-    Other sources are not waited for: their servers may be away.
+    """Wait a short time for the clean-up of these sources, and return a notice for each object that is left.
+
+    Other sources do not matter, because their servers may be unavailable.
     """
     if not concerned:
         return ()
@@ -141,7 +146,7 @@ async def left_behind(world: World, concerned: Collection[SourceId]) -> tuple[st
 
 
 def refusals(facts: ServerFacts, *, makes_publication: bool) -> tuple[tuple[str, str], ...]:
-    """Return what a server has to have and has not, each as the item and what is wrong with it."""
+    """Return the requirements that a server does not meet, each as (item, fault)."""
     wrong: list[tuple[str, str]] = []
     if facts.version_number < VERSION_MIN:
         wrong.append(("version", f"it is Postgres {facts.version}: 14 is the oldest that can be followed"))
@@ -163,7 +168,7 @@ def _what(one: SourceCleanup) -> str:
 
 
 async def password_of(world: World, statement: CreateSource) -> str:
-    """Return the password that a statement gives, or names. Raises NotFound."""
+    """Return the password in a statement, or the value of the secret that it names. Raises NotFound."""
     if statement.secret is None:
         assert statement.password is not None
         return statement.password
@@ -176,7 +181,7 @@ async def password_of(world: World, statement: CreateSource) -> str:
 
 
 async def _publication(world: World, at: Address, options: SourceOptions) -> Publication | None:
-    """Return the publication that there is, None where one is to be made. Raises Invalid where it will not do."""
+    """Return the existing publication, or None if one must be created. Raises Invalid for an unsuitable publication."""
     found = None if options.publication is None else await world.external.publication(at, options.publication)
     if found is None and not options.create_publication:
         named_one = "publication.name" if options.publication is None else f'publication "{options.publication}"'
@@ -217,7 +222,7 @@ async def _add(
 
 
 async def _make(world: World, at: Address, source: Source) -> None:
-    """Make the publication, then the slot: what is decoded has to know the publication."""
+    """Create the publication, then the slot, because the slot must only decode changes after the publication."""
     making = Leftover.PUBLICATION
     try:
         if source.owns_publication:
@@ -225,7 +230,7 @@ async def _make(world: World, at: Address, source: Source) -> None:
         making = Leftover.SLOT
         offset = await world.replication.create_slot(at, source.slot)
     except MetaError as error:
-        # What is somebody else's is not ours to remove, and what was not begun is not there.
+        # After a Conflict the object belongs to another owner. A slot whose creation has not begun does not exist.
         theirs = {making} if isinstance(error, Conflict) else set[Leftover]()
         unmade = {Leftover.SLOT} if making is Leftover.PUBLICATION else set[Leftover]()
         async with world.stores.begin() as tx:

@@ -1,4 +1,4 @@
-"""Users' secrets: kept by name, and never shown again."""
+"""Store users' secrets by name. Their values are never shown."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from service.operations.world import World
 
 
 async def create(world: World, name: str, value: str, *, if_not_exists: bool = False, asked_by: str) -> tuple[str, ...]:
-    """Keep a secret; return notices. Raises Conflict where there is one of this name."""
+    """Store a secret and return notices. Raises Conflict if the name is taken."""
 
     async def there() -> tuple[str, ...] | None:
         exists = if_not_exists and name in await names(world)
@@ -25,14 +25,14 @@ async def _add(world: World, name: str, value: str, *, asked_by: str) -> tuple[s
 
 
 async def change(world: World, name: str, value: str, *, asked_by: str) -> None:
-    """Keep another value under a name. Raises NotFound."""
+    """Replace the value of a secret. Raises NotFound."""
     async with world.stores.begin() as tx:
         await tx.secrets.change(name, value)
         await tx.events.append("secret.altered", {"name": name, "asked_by": asked_by}, now=world.clock.now())
 
 
 async def drop(world: World, name: str, *, if_exists: bool = False, asked_by: str) -> tuple[str, ...]:
-    """Forget a secret; return notices. Raises NotFound, and Conflict while a source has it for a password."""
+    """Remove a secret and return notices. Raises NotFound, and Conflict while a source uses it as its password."""
     async with world.stores.begin() as tx:
         if not await tx.secrets.remove(name):
             if if_exists:

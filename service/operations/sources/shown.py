@@ -1,4 +1,4 @@
-"""Sources as the API shows them. Next: `service.operations.sources.checks`."""
+"""Read sources for the API. Next: `service.operations.sources.checks`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from service.protocol.ids import JobId, SourceId
 
 @dataclass(frozen=True, slots=True)
 class SourceTableView:
-    """A table that follows a source. `state` is `backfilling`, `following`, `waiting` or `broken`: for good, and
-    `reason` says what to do.
+    """A followed table. `state` is `backfilling`, `following`, `waiting` or `broken`. `broken` is permanent. `reason`
+    then says what to do.
     """
 
     name: str
@@ -28,10 +28,12 @@ class SourceTableView:
 
 @dataclass(frozen=True, slots=True)
 class SourceView:
-    """A source. `offset` is the end of the last commit that was decoded and committed; `lag_bytes` is how much log was
-    left to decode, `retained_bytes` how much the slot makes the external database keep; null where neither was asked.
-    `undecided` counts transactions that were decoded and that no snapshot has shown yet. `waiting` says why nothing is
-    read just now. `secret` is what its password is called, null where it was given with the source.
+    """A source.
+
+    `offset` is the end of the last commit that was decoded and committed. `lag_bytes` is the log left to decode,
+    `retained_bytes` the log that the external database keeps for the slot. Both are null before a measurement.
+    `undecided` counts decoded transactions that no snapshot has shown yet. `waiting` is the reason why nothing is read
+    now. `secret` is the name of the password's secret, null for a password in the source's options.
     """
 
     id: SourceId
@@ -56,7 +58,7 @@ class SourceView:
 
 @dataclass(frozen=True, slots=True)
 class CleanupView:
-    """What is still to be removed from an external database, and why it has not been."""
+    """A pending clean-up in an external database, and the error of its last attempt."""
 
     id: int
     source: str
@@ -87,7 +89,7 @@ async def source(world: World, name: str) -> SourceView:
 
 
 async def cleanups(world: World) -> list[CleanupView]:
-    """Return what is still to be removed outside, oldest first."""
+    """Return the pending clean-ups in external databases, oldest first."""
     async with world.stores.begin() as tx:
         found = await tx.source_cleanups.all()
         names = {one.source: await tx.sources.get(one.source) for one in found}
@@ -95,7 +97,7 @@ async def cleanups(world: World) -> list[CleanupView]:
 
 
 async def give_up(world: World, cleanup: int, *, asked_by: str) -> None:
-    """Forget something that was to be removed outside: its server will never be there again. Raises NotFound."""
+    """Delete a pending clean-up whose server will never return. Raises NotFound."""
     async with world.stores.begin() as tx:
         found = next((one for one in await tx.source_cleanups.all() if one.id == cleanup), None)
         if found is None:

@@ -1,8 +1,11 @@
-"""The leader's chores outside: what is left of dropped sources and tables is removed, however long their server is away
-(I9); the slot of a source that nothing follows is kept from holding the log; what slots hold is measured.
+"""Run the leader's chores in external databases.
 
-What decides and what is done outside are one transaction of the meta store, in which the thing is held: nobody follows
-a table, or a source, while it is being given up.
+- Remove what is left of dropped sources and tables, however long their server is unavailable (I9).
+- Advance the slots of sources without followed tables, so that the external database does not retain the log for them.
+- Measure how much log slots retain.
+
+The decision and the external change happen in one transaction of the meta store, which locks the clean-up or the
+source. Therefore no followed table can begin to use the object meanwhile.
 """
 
 import asyncio
@@ -29,19 +32,22 @@ _REBUILD: Final = (
 RETRY_FIRST: Final = timedelta(seconds=1)
 RETRY_MOST: Final = timedelta(minutes=1)
 SOURCES_AT_ONCE: Final = 4
-"""Each takes a connection of the meta store for as long as its server takes to answer, or to be given up."""
+"""The number of concurrent clean-ups. Each occupies a meta-store connection until its server answers or the call times
+out.
+"""
 MEASURED_EVERY: Final = timedelta(seconds=5)
 
 
 async def there_are_some(world: World) -> bool:
-    """Whether there is a source, or something left of one."""
+    """Whether there is a source or a pending clean-up."""
     async with world.stores.begin() as tx:
         return bool(await tx.sources.all() or await tx.source_cleanups.all())
 
 
 async def clean_up(world: World, *, term: Term) -> int:
-    """Remove what is due outside, at a few sources at a time; return how much was removed. Raises Deposed, Unavailable
-    of the meta store.
+    """Run the due clean-ups, at `SOURCES_AT_ONCE` sources concurrently, and return how many succeeded.
+
+    Raises Deposed, and Unavailable if the meta store is unavailable.
     """
     async with world.stores.begin(term) as tx:
         due = await tx.source_cleanups.due(world.clock.now())
@@ -63,7 +69,7 @@ async def clean_up(world: World, *, term: Term) -> int:
 
 
 async def _cleaned_at(world: World, due: Sequence[SourceCleanup], *, term: Term) -> int:
-    """Remove what is due at one source. Once its server did not answer, the rest fails for the same reason untried."""
+    """Run the due clean-ups of one source. Once its server does not answer, the others fail without an attempt."""
     done, away = 0, None
     for one in due:
         removed = await _cleaned(world, one, away, term=term)
@@ -75,8 +81,9 @@ async def _cleaned_at(world: World, due: Sequence[SourceCleanup], *, term: Term)
 
 
 async def watch(world: World, *, term: Term) -> None:
-    """Look at the sources that no worker reports on: skip what nothing follows, and measure what the slot holds. Then
-    see to those whose slots hold more than they may.
+    """Measure the slots of sources without recent reports, and advance those without followed tables.
+
+    Then apply the retention policy to slots that retain too much log.
     """
     async with world.stores.begin(term) as tx:
         sources = [one for one in await tx.sources.all() if one.shown]
@@ -89,21 +96,24 @@ async def watch(world: World, *, term: Term) -> None:
         if not gone and (reported is None or world.clock.now() - reported >= MEASURED_EVERY):
             await (_measured if source.id in followed else skip_idle)(world, source, term=term)
     async with world.stores.begin(term) as tx:
-        # As it is by now: the worker's reports are of the last epoch.
+        # Read again, because the measurements above and the workers' reports may have changed it.
         due = [(one, now) for one in await tx.sources.all() if (now := _retention(one)) != one.standing.retention]
     for source, now in due:
         await _retained(world, source, now, term=term)
 
 
 async def _cleaned(world: World, wanted: SourceCleanup, away: Unavailable | None, *, term: Term) -> bool | Unavailable:
-    """Return whether it was removed; or why its server does not answer, of which `away` is known before."""
+    """Run a clean-up. Return whether it succeeded, or the error if the server does not answer.
+
+    `away` is such an error from an earlier clean-up of the source.
+    """
     async with world.stores.begin(term) as tx:
         cleanup = await tx.source_cleanups.hold(wanted.id, world.clock.now())
         source = None if cleanup is None else await tx.sources.get(cleanup.source)
         if cleanup is None or source is None:
             return False
         if not (source.shown or source.dropped):
-            # Whoever was making it never came back.
+            # The service that created the source died before it finished.
             await tx.sources.remove(source.id, now=world.clock.now())
         followed = await _is_followed(tx, cleanup)
         at = await address(world, tx, source)
@@ -150,8 +160,9 @@ async def _failed(world: World, tx: Transaction, source: Source, cleanup: Source
 
 
 async def skip_idle(world: World, source: Source, *, term: Term) -> None:
-    """Have a slot forget the log up to now, if nothing needs it, as much as can be read in a short time. The source is
-    held, so that nothing begins to need it meanwhile.
+    """Advance the slot of a source without followed tables as far as a short time allows, and measure it.
+
+    The source is locked, so that no followed table is created for it meanwhile.
     """
     async with world.stores.begin(term) as tx:
         if not await tx.following.idle(source.id):
@@ -192,8 +203,9 @@ def _retention(source: Source) -> Retention | None:
 
 
 async def _retained(world: World, source: Source, now: Retention | None, *, term: Term) -> None:
-    """Do what the user chose for a slot that holds too much, and say so. A slot that is taken again just then, or whose
-    server is away, is dropped at a later look.
+    """Store a slot's retention state and record an event. Drop the slot if the user's policy requests it.
+
+    If the slot is in use or its server is unavailable, a later tick drops it.
     """
     facts: dict[str, Any] = {"source": source.name, "retained_bytes": source.standing.retained_bytes, "retention": now}
     async with world.stores.begin(term) as tx:

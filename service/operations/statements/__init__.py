@@ -1,1 +1,1 @@
-"""SQL statements: from a text to the operation that it names."""
+"""Parse SQL statements, bind them and call the matching operation."""

@@ -1,6 +1,6 @@
-"""One call of a statement, and what runs each class of statements.
+"""Define the call of a statement and the registry of handlers, one per statement class.
 
-A family is a module of this package, as it is one of `service.sql.statements`. `dispatch` imports the families.
+The families of statements are modules of this package and of `service.sql.statements`. `dispatch` imports them.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,8 +19,10 @@ S = TypeVar("S", bound=Statement)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call: the statement's text, and its caller. A change is tied to `claim`; a query, or the wait for a job, ends
-    when the caller is `gone`.
+    """The text of a statement and its caller.
+
+    DML is linked to the idempotency key of `claim`. A query or the wait for a job ends when `gone` reports that the
+    caller has disconnected.
     """
 
     world: World
@@ -31,31 +33,33 @@ class Call:
     gone: Gone | None = None
 
     def limit(self, name: str, known: SystemParameters) -> int:
-        """Return the session's value of a variable that a parameter bounds."""
+        """Return the session's value of a variable that has a system parameter as its upper bound."""
         return bounded(name, self.session.get(name, SESSION_DEFAULTS[name]), known)
 
     def gone_from(self, *, if_not_exists: bool) -> Gone | None:
-        """Return what ends the wait of a CREATE. One with a key waits on, because a repetition gets its answer; unless
-        the repetition finds the relation and waits for it again.
+        """Return the `gone` of a CREATE, or None if the CREATE waits on after its caller has disconnected.
+
+        A CREATE with an idempotency key waits on, because a repetition gets its response. With IF NOT EXISTS it need
+        not, because the repetition finds the relation and waits for it.
         """
         return self.gone if self.claim is None or if_not_exists else None
 
     async def made(self, tag: str, name: str, notices: tuple[str, ...]) -> Outcome:
-        """Return what a CREATE gives: the job of the relation, and whether it goes on in the background."""
+        """Return the outcome of a CREATE: the relation's job, and whether it continues in the background."""
         async with self.world.stores.begin() as tx:
             entry = await tx.catalog.named(name)
         if entry is None:
-            return Outcome(tag, notices=notices)  # somebody dropped it just now
+            return Outcome(tag, notices=notices)  # the relation has just been dropped
         return Outcome(tag, notices=notices, job=entry.job, background=not entry.shown)
 
 
 Handler = Callable[[Call, S], Awaitable[Outcome]]
 HANDLERS: Final[dict[type[Statement], Handler[Statement]]] = {}
-"""What runs each class of statements."""
+"""The handler of each statement class."""
 
 
 def handles(kind: type[S]) -> Callable[[Handler[S]], Handler[S]]:
-    """Name the function below as what runs the statements of a class."""
+    """Register the decorated function as the handler of a statement class."""
 
     def named(run: Handler[S]) -> Handler[S]:
         assert kind not in HANDLERS, kind

@@ -1,6 +1,6 @@
-"""One SQL statement: parsed, and run by the handler of its class.
+"""Parse a SQL statement and run the handler of its class.
 
-The service keeps no session: SET answers with the new map of variables, and the client sends it back next time.
+The service keeps no sessions. SET returns the new session variables, and the client sends them with its next call.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from service.operations.world import World
 from service.ports.records import Claim
 
 FAMILIES: Final = (dml, jobs, logical_views, relations, select, settings, sinks, sources, tables, views)
-"""The modules whose handlers there are."""
+"""The modules that register handlers. Importing them fills the registry."""
 
 
 async def run(
@@ -40,8 +40,10 @@ async def run(
     claim: Claim | None = None,
     gone: Gone | None = None,
 ) -> Outcome:
-    """Run one statement; a change is tied to `claim`. A query, or the wait for a job, ends when its caller is `gone`.
-    Raises domain errors with the position of the fault in `text`, where it has one.
+    """Run one statement.
+
+    DML is linked to `claim`. A query or the wait for a job ends when its caller is `gone`. Raises domain errors, with
+    the position of the fault in `text` if it has one.
     """
     checked = {name: parse_session_variable(name, value) for name, value in session.items()}
     statement = await parsed(world.parsers, text)

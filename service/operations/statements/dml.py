@@ -1,4 +1,4 @@
-"""INSERT, UPDATE and DELETE: bound, and handed to `service.operations.rows.dml`."""
+"""Bind INSERT, UPDATE and DELETE and pass them to `service.operations.rows.dml`."""
 
 from service.domain.dml import sliced
 from service.domain.errors import Invalid

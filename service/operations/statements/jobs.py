@@ -1,4 +1,4 @@
-"""ALTER, CANCEL JOBS, SHOW JOBS, WAIT, FLUSH and RECOVER."""
+"""Run ALTER, CANCEL JOBS, SHOW JOBS, WAIT, FLUSH and RECOVER."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -1,8 +1,8 @@
-"""Logical views: created, and put in the place of their names in the queries of materialized ones.
+"""Create logical views, and return their queries so that they can be substituted in materialized views.
 
-The name is taken first, together with what the query reads; then the state store makes the view, while its row is held
-so that nobody drops it meanwhile; then it is shown. A service that dies in between leaves a view that is not shown:
-the same CREATE takes it up where it was left, and a DROP removes it.
+A CREATE takes three steps. It first records the name and the relations that the query reads. It then locks the view's
+row, so that no call can drop the view, and creates the view in the state store. Finally it makes the view visible. If
+the service dies in between, an invisible view is left. The same CREATE continues with it, and a DROP removes it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -25,7 +25,7 @@ from service.sql.text.tree import Tree
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A logical view and what its query says."""
+    """The id and the query of a logical view."""
 
     id: RelationId
     query: Tree
@@ -51,8 +51,9 @@ async def _create(call: Call, statement: CreateView) -> Outcome:
 
 
 async def queries(world: World, names: Collection[str]) -> Mapping[str, Query]:
-    """Return those of `names` that are logical views, and what these are made of, by name. What cannot be read yet is
-    absent.
+    """Return the logical views among `names` and all logical views that they read, by name.
+
+    Views that are not created yet are absent.
     """
     found: dict[str, Query] = {}
     frontier = set(names)
@@ -60,7 +61,7 @@ async def queries(world: World, names: Collection[str]) -> Mapping[str, Query]:
         async with world.stores.begin() as tx:
             views = [view for name in sorted(frontier) if (view := await tx.views.named(name)) is not None]
         frontier = set()
-        # Parsed outside the transaction: a long text would hold its connection.
+        # Parsed outside the transaction, because a long text would occupy its connection.
         for view in views:
             if view.shown and view.name not in found:
                 statement = await parsed(world.parsers, view.definition)
@@ -71,7 +72,10 @@ async def queries(world: World, names: Collection[str]) -> Mapping[str, Query]:
 
 
 async def _taken(tx: Transaction, statement: CreateView) -> Named | None:
-    """Return the view that IF NOT EXISTS found, or that the same statement began to create. Raises Conflict."""
+    """Return the view that IF NOT EXISTS finds or that an identical statement has begun to create, or None.
+
+    Raises Conflict if the name is taken otherwise.
+    """
     found = await named(tx, statement.name)
     if found is None:
         return None
@@ -82,7 +86,7 @@ async def _taken(tx: Transaction, statement: CreateView) -> Named | None:
 
 
 async def _reads(tx: Transaction, statement: CreateView) -> Sequence[RelationId]:
-    """Return what the query reads. Raises NotFound at its place, and Conflict for what cannot be read yet."""
+    """Return the relations that the query reads. Raises NotFound with a position, and Conflict for unreadable ones."""
     found: list[RelationId] = []
     for name, place in statement.reads.items():
         read = await named(tx, name)
@@ -111,7 +115,10 @@ async def _add(world: World, statement: CreateView, reads: Sequence[RelationId],
 
 
 async def _columns(world: World, statement: CreateView, timeout_ms: int) -> tuple[tuple[str, str], ...]:
-    """Have the reader's login look at the query: what it may not read is refused here. Raises Invalid."""
+    """Describe the query under the reader's login and return its columns.
+
+    Raises Invalid if the reader may not run the query, or for columns without a name or with the same name.
+    """
     offset = statement.query.start
     try:
         columns = await world.reader.describe(statement.sql, timeout_ms=timeout_ms)
@@ -131,7 +138,7 @@ async def _make(world: World, view: RelationId, statement: CreateView) -> None:
     try:
         await _shown(world, view, statement)
     except (Invalid, Conflict):
-        # The state store will not have it, whoever asks.
+        # The state store would refuse every repetition as well, so the name is freed.
         async with world.stores.begin() as tx:
             await tx.catalog.remove(view)
         world.signals.notify()

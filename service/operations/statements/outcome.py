@@ -1,4 +1,4 @@
-"""What a SQL statement gives back."""
+"""Define the outcome of a SQL statement."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,8 +13,9 @@ Rows = tuple[tuple[Any, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a statement gives: a command tag, rows with (name, Postgres type) columns, notices, the session from now
-    on.
+    """The outcome of a statement: a command tag, rows, notices and the new session variables.
+
+    A column is a pair (name, Postgres type).
     """
 
     tag: str
@@ -24,15 +25,15 @@ class Outcome:
     session: Mapping[str, str] = field(default_factory=dict[str, str])
     truncated: bool = False
     job: JobId | None = None
-    """The job that a CREATE made; `background` says that it goes on after the answer."""
+    """The job of a CREATE. `background` says that it continues after the response."""
     background: bool = False
 
 
 def tag(verb: str, kind: RelationKind) -> str:
-    """Return the command tag of a statement about a kind of relation."""
+    """Return the command tag for a verb and a kind of relation."""
     return f"{verb}_{kind.upper().replace(' ', '_')}"
 
 
 def listed(names: Iterable[str]) -> Outcome:
-    """Return what a SHOW of names gives."""
+    """Return the outcome of a SHOW that lists names."""
     return Outcome("SHOW", (("Name", "text"),), tuple((name,) for name in names))

@@ -1,4 +1,4 @@
-"""DROP, SHOW CREATE, DESCRIBE, and lists of relations."""
+"""Run DROP, SHOW CREATE, DESCRIBE, and SHOW of relations."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ async def _drop(call: Call, statement: Drop) -> Outcome:
     try:
         concerned = await lifecycle.drop(world, name, kind, cascade=cascade, asked_by=call.asked_by)
     except NotFound:
-        # Known only here: of two drops at once one finds the name taken when it looks, and free when it removes.
+        # IF EXISTS is decided only here: a concurrent DROP may free the name after this one has found it taken.
         if not statement.if_exists or not await _free(call, name):
             raise
         return Outcome(tag("DROP", kind), notices=(f'{kind} "{name}" does not exist, skipping',))

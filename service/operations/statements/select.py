@@ -1,4 +1,4 @@
-"""SELECT: run by Postgres as it is written, under the reader's login."""
+"""Run a SELECT in Postgres, unchanged, under the reader's login."""
 
 from service.domain.errors import Invalid
 from service.domain.parameters import SystemParameters
@@ -18,7 +18,7 @@ async def _select(call: Call, statement: Select) -> Outcome:
             found = await named(tx, name)
             if found is not None and not found.readable:
                 raise found.unreadable
-            # A name without a schema is a user's relation, and else one of the catalog.
+            # A name without a schema is a user's relation if one exists, and otherwise a catalog relation.
             catalog = catalog or (found is None and name.startswith(CATALOG_PREFIX))
         known = SystemParameters.of(await tx.parameters.all())
         notices = await notices_of(tx, statement.relations)

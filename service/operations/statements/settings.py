@@ -1,4 +1,4 @@
-"""Session variables (`SET`, `SHOW`) and system parameters (`ALTER SYSTEM`, `SHOW PARAMETERS`)."""
+"""Read and set session variables (`SET`, `SHOW`) and system parameters (`ALTER SYSTEM`, `SHOW PARAMETERS`)."""
 
 from service.domain.compatibility import WITHOUT_EFFECT, notice
 from service.domain.errors import NotFound

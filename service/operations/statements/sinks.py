@@ -1,4 +1,4 @@
-"""CREATE SINK: the job of a view whose rows go to a connector and are stored nowhere."""
+"""Run CREATE SINK: plan a view's job, but send its rows to a connector instead of storing them."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""CREATE SOURCE; CREATE, ALTER, DROP and SHOW of secrets."""
+"""Run CREATE SOURCE, and CREATE, ALTER, DROP and SHOW of secrets."""
 
 from service.operations.sources import registry, secrets
 from service.operations.statements.call import Call, handles

@@ -1,4 +1,4 @@
-"""CREATE TABLE and CREATE TABLE .. FROM: recorded, and waited for until they can be read."""
+"""Run CREATE TABLE and CREATE TABLE .. FROM: record the job and wait until the table is readable."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ async def _create(call: Call, statement: CreateTable) -> Outcome:
 
 
 def _filled(relation: Relation, connector: Connector, splits: int, text: str) -> NewJob:
-    """Return the job of a table that a connector fills. One actor reads all splits."""
+    """Return the job of a table that reads from a connector. One actor reads all splits."""
     scan = NewSplitScan(actors=(((0, splits - 1),),), connector=connector)
     return NewJob(relation, text, background=False, fragments=(scan,))
 

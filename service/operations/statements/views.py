@@ -1,4 +1,4 @@
-"""CREATE MATERIALIZED VIEW and EXPLAIN: from a query to a job, and the wait that the session asks for."""
+"""Run CREATE MATERIALIZED VIEW and EXPLAIN: plan a job from a query, and wait as the session variables request."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ SLOW_DDL_SECONDS: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A materialized view as it would be created."""
+    """The plan of a materialized view."""
 
     new: NewJob
     bound: BoundView
@@ -47,7 +47,7 @@ class _Planned:
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """A view's bound query, the relations that there are by name, and the logical views that it reads itself."""
+    """A view's bound query, the readable relations by name, and the logical views that it reads directly."""
 
     view: BoundView
     relations: Mapping[str, Relation]
@@ -62,9 +62,10 @@ async def _create(call: Call, statement: CreateMaterializedView) -> Outcome:
 async def create_from_query(
     call: Call, statement: CreateMaterializedView, kind: RelationKind, adapted: Callable[[NewJob], NewJob]
 ) -> Outcome:
-    """Create an object of a kind that is planned as a view is; `adapted` makes its job of the view's.
+    """Create an object that is planned like a view. `adapted` converts the view's job into the object's job.
 
-    Wait until it is made, and with `background_ddl` only until its first barrier. Raises Invalid, NotFound, Conflict.
+    Wait until the object is created, or with `background_ddl` only until its first barrier is collected. Raises
+    Invalid, NotFound, Conflict.
     """
     world, background = call.world, call.session.get("background_ddl") == "true"
     gone = call.gone_from(if_not_exists=statement.if_not_exists)
@@ -77,7 +78,7 @@ async def create_from_query(
     if not asked.existed:
         notices = await (_started if background else _finished)(world, asked.job, gone)
     else:
-        # A background caller, or one that finds the view finished, has nothing to wait for.
+        # A background CREATE does not wait for a job that another call has started.
         if not background:
             await lifecycle.finished(world, asked.job, gone=gone)
         notices = _existing(kind, statement.name)
@@ -108,7 +109,10 @@ def _plan_of(lines: Iterable[str]) -> Outcome:
 
 
 async def _readable(world: World, names: Collection[str], *, read: Collection[str] = ()) -> dict[str, Relation]:
-    """Return those of `names` that a statement may read. Raises Conflict where one of `read` is not created yet."""
+    """Return the stored relations among `names` that a statement may read.
+
+    Raises Conflict if one of `read` is not readable.
+    """
     async with world.stores.begin() as tx:
         found = {entry.relation.name: as_named(entry) for entry in await tx.catalog.called(names)}
     readable = {name: one for name, one in found.items() if one.readable and one.kind.stored}
@@ -127,7 +131,7 @@ async def _bound(world: World, statement: CreateMaterializedView) -> _Bound:
     relations = await _readable(world, named_in, read=reads)
     read = {name: view.query for name, view in views.items()}
     if views:
-        # Views of views that read each twice grow with every level, however short each text is.
+        # The text grows exponentially with the depth of the views if each reads the previous one twice.
         length = sum(len(query.text) for query in queries)
         bound = await world.parsers.run(length, bind_view, statement, relations, read)
     else:
@@ -137,7 +141,7 @@ async def _bound(world: World, statement: CreateMaterializedView) -> _Bound:
 
 async def _plan(call: Call, statement: CreateMaterializedView, *, background: bool) -> _Planned:
     world, session = call.world, call.session
-    # What can be refused without a worker is refused before one is asked.
+    # All checks that need no worker come before the request to the worker.
     strategy = chosen(session)
     serverless = statement.serverless
     if serverless is None:
@@ -171,7 +175,7 @@ async def _plan(call: Call, statement: CreateMaterializedView, *, background: bo
         for scan, tied_to in zip(bound.scans, beside, strict=True)
     )
     order = tuple((relations[before].id, relations[after].id) for before, after in bound.order)
-    # What is tied keeps the actors it has: nothing is asked for.
+    # A NoShuffle scan always has the actors of its upstream, so the job records no requested parallelism.
     asked = (None, None) if tied else (parallelism, backfill)
     new = NewJob(relation, statement.text, background, scans, *asked, order, found.views, serverless)
     return _Planned(new, bound, strategy)
@@ -180,7 +184,10 @@ async def _plan(call: Call, statement: CreateMaterializedView, *, background: bo
 def _actors(
     upstream: Relation, parallelism: Parallelism, backfill: Parallelism | None, *, slots: int, beside: int | None
 ) -> int:
-    """Return how many actors a scan begins with: those of its upstream, if it is tied to them. Raises Invalid."""
+    """Return the initial number of actors of a scan. A NoShuffle scan has that of its upstream (`beside`).
+
+    Raises Invalid.
+    """
     vnode_count = upstream.vnode_count
     check_vnodes(parallelism, vnode_count)
     check_vnodes(backfill, vnode_count, backfill=True)
@@ -192,7 +199,10 @@ def _actors(
 
 
 async def _taken(world: World, statement: CreateMaterializedView, kind: RelationKind) -> CatalogEntry | None:
-    """Return what IF NOT EXISTS found. A taken name is refused here, before anything is asked of a worker."""
+    """Return the relation that IF NOT EXISTS finds, or None if the name is free.
+
+    Raises Conflict if the name is taken otherwise. This check comes before any request to a worker.
+    """
     async with world.stores.begin() as tx:
         found = await named(tx, statement.name)
     if found is None:

@@ -1,1 +1,1 @@
-"""The read model: how jobs, relations, graphs and the service stand. Nothing here decides or changes anything."""
+"""Provide the read model of jobs, relations, graphs and the service. Nothing here decides or changes anything."""

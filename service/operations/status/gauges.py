@@ -1,4 +1,4 @@
-"""What a scrape of `/metrics` reads from the meta store. The counted figures are in `service.telemetry.metrics`."""
+"""Read the gauges of `/metrics` from the meta store. The counters are in `service.telemetry.metrics`."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ async def scrape(world: World) -> bytes:
 
 
 async def measure(world: World) -> Measures:
-    """Read the measured figures in one transaction."""
+    """Read the gauges in one transaction."""
     now = world.clock.now()
     async with world.stores.begin() as tx:
         state = await tx.graphs.state(DATABASE_GRAPH)
@@ -120,7 +120,7 @@ def _fragments(
             (
                 str(job.id),
                 str(scan.fragment),
-                # Positions live in the meta store: there is no state table of their own.
+                # Positions are stored in the meta store, so there is no state table to name.
                 "",
                 str(job.relation),
                 job.name,

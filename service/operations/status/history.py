@@ -1,4 +1,4 @@
-"""What has happened: barriers, commands, events; and where graphs and workers stand. Nothing here changes anything."""
+"""Read the history of barriers, commands and events, and the state of graphs and workers. Nothing here changes it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -22,7 +22,7 @@ async def barriers(world: World, *, limit: int, before: Epoch | None) -> Barrier
 
 
 async def command(world: World, wanted: CommandId) -> CommandView:
-    """Return what became of a command. Raises NotFound."""
+    """Return a command with its state. Raises NotFound."""
     async with world.stores.begin() as tx:
         found = await tx.commands.get(wanted)
         if found is None:
@@ -32,7 +32,7 @@ async def command(world: World, wanted: CommandId) -> CommandView:
 
 
 async def graphs(world: World) -> list[GraphDetail]:
-    """Return every graph."""
+    """Return the database graph, as a list with one element."""
     async with world.stores.begin() as tx:
         state = await tx.graphs.state(DATABASE_GRAPH)
     return [
@@ -50,7 +50,7 @@ async def graphs(world: World) -> list[GraphDetail]:
 
 
 async def workers(world: World) -> Sequence[WorkerRecord]:
-    """Return the workers that registered."""
+    """Return the registered workers."""
     async with world.stores.begin() as tx:
         return await tx.workers.all(now=world.clock.now(), lease=world.worker_lease)
 
@@ -62,13 +62,13 @@ async def events(world: World, *, after: int, limit: int) -> Sequence[Event]:
 
 
 async def newest_event(world: World) -> int:
-    """Return the id of the newest event, 0 where there is none."""
+    """Return the id of the newest event, or 0 if there is none."""
     async with world.stores.begin() as tx:
         return await tx.events.newest()
 
 
 async def next_events(world: World, *, after: int, limit: int, patience: timedelta) -> Sequence[Event]:
-    """Return the oldest events after `after`, once there are any; none when `patience` is over."""
+    """Wait for events after `after` and return the oldest ones. Return no events after `patience`."""
 
     async def look() -> Sequence[Event] | None:
         return await world.arrivals.get((after, limit), partial(_arrivals, world)) or None
@@ -77,7 +77,7 @@ async def next_events(world: World, *, after: int, limit: int, patience: timedel
 
 
 async def _arrivals(world: World, wanted: Collection[tuple[int, int]]) -> Mapping[tuple[int, int], Sequence[Event]]:
-    """Return the events after each (event, limit). Streams that are up to date all ask for the same."""
+    """Return the events after each (event, limit). All streams that are up to date share one key."""
     async with world.stores.begin() as tx:
         return {(after, limit): await tx.events.since(after, limit=limit) for after, limit in wanted}
 

@@ -1,7 +1,7 @@
-"""Where jobs, fragments and relations stand, read in one transaction each.
+"""Read the state of jobs, fragments and relations, each list in one transaction.
 
-Nothing here decides or changes anything. Progress is that of the committed epoch (I6). A list reads its jobs once and
-their progress once, however many there are. Next: `service.operations.status.models`.
+Nothing here decides or changes anything. Progress is that of the committed epoch (I6). The number of queries of a list
+does not grow with its length. Next: `service.operations.status.models`.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -59,16 +59,16 @@ from service.protocol.plan import (
 from service.protocol.vnodes import vnodes_of
 
 LISTED = CREATING | {JobState.CANCELLING}
-"""Jobs that the progress lists show."""
+"""States of the jobs in the progress lists."""
 
 
 async def listed(tx: Transaction) -> Sequence[Job]:
-    """Return the jobs that the progress lists show: those, and tables whose history is still read from a source."""
+    """Return the jobs of the progress lists: those in `LISTED`, and followed tables whose history is not complete."""
     return sorted([*await tx.jobs.where(LISTED), *await tx.jobs.backfilling()], key=lambda job: job.id)
 
 
 async def jobs(world: World, states: Collection[JobState] | None, *, after: int, limit: int) -> JobPage:
-    """Return jobs whose id is above `after`, at most `limit`."""
+    """Return at most `limit` jobs with ids above `after`."""
     async with world.stores.begin() as tx:
         found = await tx.jobs.page(states, after=after, limit=limit + 1)
         chosen = [job.shown for job in found[:limit]]
@@ -96,7 +96,7 @@ async def job(world: World, wanted: JobId) -> JobDetail:
 
 
 async def job_called(world: World, name: str) -> JobId:
-    """Return the job of this id, or of the relation of this name. Raises Invalid for no possible id, NotFound."""
+    """Return the job with this id or with a relation of this name. Raises Invalid for an impossible id, NotFound."""
     if name.isascii() and name.isdigit():
         if len(name) > len(str(BIGINT_MAX)) or int(name) > BIGINT_MAX:
             raise Invalid(f"job: {name[:30]} is no id of a job", pointer="job")
@@ -123,8 +123,9 @@ async def fragment(world: World, wanted: FragmentId) -> FragmentView:
 
 
 async def vnodes(world: World, wanted: FragmentId, *, after: int, limit: int) -> VnodePage:
-    """Return how far the vnodes of a scan are, from the number `after` on, at most `limit`. Raises NotFound; Invalid
-    where the fragment is no scan.
+    """Return the positions of at most `limit` vnodes of a scan, from vnode `after` on.
+
+    Raises NotFound, and Invalid if the fragment is not a scan.
     """
     async with world.stores.begin() as tx:
         await check_scans(tx, [wanted])
@@ -138,7 +139,7 @@ async def vnodes(world: World, wanted: FragmentId, *, after: int, limit: int) ->
 
 
 async def limit_history(world: World, wanted: JobId, *, limit: int, before: int | None) -> LimitPage:
-    """Return changes of the limits of a job's scans, newest first. Raises NotFound."""
+    """Return the changes of the limits of a job's scans, newest first. Raises NotFound."""
     async with world.stores.begin() as tx:
         await _existing(tx, wanted)
         found = await tx.limits.history(wanted, limit=limit + 1, before=before)
@@ -150,7 +151,7 @@ async def limit_history(world: World, wanted: JobId, *, limit: int, before: int 
 
 
 async def ddl_progress(world: World) -> list[DdlProgress]:
-    """Return what `rw_ddl_progress` shows, with numbers beside the strings."""
+    """Return the rows of `rw_ddl_progress`, with numbers in addition to the strings."""
     async with world.stores.begin() as tx:
         found = await listed(tx)
         standing = await standing_of(tx, found)
@@ -161,7 +162,7 @@ async def ddl_progress(world: World) -> list[DdlProgress]:
 
 
 async def fragment_progress(world: World) -> list[FragmentProgress]:
-    """Return what `rw_fragment_backfill_progress` shows: the scans of unfinished jobs."""
+    """Return the rows of `rw_fragment_backfill_progress`: the scans of unfinished jobs."""
     async with world.stores.begin() as tx:
         found = await listed(tx)
         scans = await tx.fragments.scans([job.id for job in found])
@@ -169,7 +170,7 @@ async def fragment_progress(world: World) -> list[FragmentProgress]:
 
 
 async def relations(world: World, *, after: int, limit: int) -> RelationPage:
-    """Return relations whose id is above `after`, at most `limit`."""
+    """Return at most `limit` relations with ids above `after`."""
     async with world.stores.begin() as tx:
         entries = sorted(await tx.catalog.all(), key=lambda entry: entry.relation.id)
     names = {entry.relation.id: entry.relation.name for entry in entries}
@@ -189,11 +190,11 @@ async def relation(world: World, name: str) -> RelationView:
 
 
 async def settled(world: World, wanted: JobId, *, limit: timedelta, gone: Gone | None = None) -> JobView:
-    """Wait until the job is created and readable. Raises NotFound; Conflict when it ended otherwise; Unavailable when
-    `limit` has passed, or the caller is `gone`.
+    """Wait until the job is created and readable.
 
-    A job whose public view cannot be made is waited for, because its owner may be mending the cause. Raises Conflict
-    with the cause when `limit` has passed.
+    The wait includes a job whose public view cannot be created, because its owner may remove the cause. After `limit`
+    it raises Conflict with that cause. Otherwise it raises NotFound, Conflict if the job ended without being created,
+    and Unavailable after `limit` or if the caller is `gone`.
     """
 
     async def look() -> Job | None:
@@ -218,7 +219,7 @@ async def _existing(tx: Transaction, wanted: JobId) -> Job:
 
 
 async def _fragments(tx: Transaction, owner: Job, scans: Sequence[ScanProgress]) -> tuple[FragmentView, ...]:
-    """Return the fragments of a job; none once its relation is gone."""
+    """Return the fragments of a job, or none if its relation is gone."""
     plans: Sequence[JobPlan] = await tx.jobs.plans([owner.id])
     scan_of = {scan.fragment: scan for scan in scans}
     auto = await tx.limits.shown([owner.id])
@@ -327,7 +328,7 @@ def _ddl(
     limits: Mapping[FragmentId, AutoLimit],
 ) -> DdlProgress:
     last_error, scans = standing.graphs[standing.graph_of(found)].last_error, standing.scans[found.id]
-    # The graph's last error is this job's business only where it has lived through it.
+    # The graph's last error concerns the job only if the job existed at that recovery.
     error = found.error or (None if last_error is None or not found.recoveries else str(last_error))
     return DdlProgress(
         ddl_id=found.id,

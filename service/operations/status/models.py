@@ -1,8 +1,8 @@
-"""The shapes in which the doors show what is stored: plain values, rendered as they are.
+"""Define the response models of API and CLI: plain values, rendered as they are.
 
-Every instant is UTC, every epoch travels as text, every rate is in rows per second, every `*_ms` in milliseconds.
-Filled by `service.operations.status.listing` and `service.operations.status.history`. The items of lists are not
-frozen, because making a thousand of them would take twice as long.
+Every instant is UTC, every epoch is a text, every rate is in rows per second, every `*_ms` is in milliseconds.
+`service.operations.status.listing` and `service.operations.status.history` create them. The items of lists are not
+frozen, because creating a thousand frozen ones would take twice as long.
 """
 
 from collections.abc import Mapping
@@ -32,8 +32,8 @@ from service.protocol.vnodes import Runs
 
 @dataclass(slots=True)
 class ProgressView:
-    """How far a job is. `text` is the string of `rw_ddl_progress`; `total`, `percent`, `eta_seconds` are null where
-    unknown; `waiting_for` says why no history moves now, or null while it moves.
+    """The progress of a job. `text` is the string of `rw_ddl_progress`. `total`, `percent` and `eta_seconds` are null
+    if unknown. `waiting_for` is the reason why no history is read now, null while it is read.
     """
 
     text: str
@@ -48,9 +48,9 @@ class ProgressView:
 
 @dataclass(slots=True)
 class Broken:
-    """Why a relation is not kept current: it follows no more (`broken`), its job `failed`, or it is `stale`, because
-    its source is waited for or, where `because_of` names one, because of another relation that it reads. `since` is
-    null where it is not known.
+    """Why a relation is not kept current. A `broken` table no longer follows its external table. The job of a
+    `failed` relation has failed. A `stale` relation waits for its source, or reads the relation `because_of`, which is
+    not kept current. `since` is null if unknown.
     """
 
     state: Literal["broken", "failed", "stale"]
@@ -61,7 +61,7 @@ class Broken:
 
 @dataclass(slots=True)
 class JobView:
-    """A job and how far it is."""
+    """A job and its progress."""
 
     id: JobId
     relation: RelationId
@@ -75,22 +75,22 @@ class JobView:
     finished_at: datetime | None
     error: str | None
     parallelism: str | None
-    """What was asked for once it is created, null for a table."""
+    """The requested parallelism after the job is created, null for a table."""
     backfill_parallelism: str | None
-    """What was asked for until then, null where it is the same."""
+    """The requested parallelism until then, null if it is the same."""
     failures: int
     recoveries: int
     state_since: datetime | None
     waiting: Waiting | None
-    """Why it does not go on, null while it does."""
+    """Why the job waits, null while it makes progress."""
     broken: Broken | None
-    """Why its relation is not kept current, null while it is."""
+    """Why the job's relation is not kept current, null while it is."""
     progress: ProgressView
 
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """Some jobs, oldest first. `next` is the cursor of the following page, null on the last one."""
+    """A page of jobs, oldest first. `next` is the cursor of the following page, null on the last one."""
 
     items: tuple[JobView, ...]
     next: str | None
@@ -98,7 +98,7 @@ class JobPage:
 
 @dataclass(frozen=True, slots=True)
 class PositionCounts:
-    """How many vnodes are in each state, and the rows they have read."""
+    """The number of vnodes in each state, and the rows read from them."""
 
     not_started: int
     in_progress: int
@@ -108,7 +108,7 @@ class PositionCounts:
 
 @dataclass(frozen=True, slots=True)
 class ActorView:
-    """One parallel instance of a fragment; `vnodes` are runs of neighbours, both ends inclusive."""
+    """A parallel instance of a fragment. `vnodes` are runs of consecutive vnodes, both ends inclusive."""
 
     id: ActorId
     vnodes: Runs
@@ -117,9 +117,9 @@ class ActorView:
 
 @dataclass(frozen=True, slots=True)
 class FragmentView:
-    """One stage of a job. `rate_limit` is in rows per second and actor: null is unlimited, 0 is paused. `auto` says how
-    it is adapted to the load, null where it is not. `waiting` says that the fragment waits for its place in the
-    backfill order, and `waits_for` names the relations before it that are not finished.
+    """A fragment of a job. `rate_limit` is in rows per second and actor: null is unlimited, 0 is paused. `auto` is the
+    state of an adaptive limit, null otherwise. `waiting` is true while the backfill order delays the fragment.
+    `waits_for` names the unfinished relations before it.
     """
 
     id: FragmentId
@@ -141,8 +141,8 @@ class FragmentView:
 
 @dataclass(frozen=True, slots=True)
 class JobDetail:
-    """A job with its fragments, as long as it has any, and the order in which their histories are read: each pair names
-    what is read before and what after it.
+    """A job with its fragments and its backfill order. The fragments are empty once the relation is gone. Each pair of
+    the order is (relation read first, relation read after it).
     """
 
     job: JobView
@@ -152,8 +152,8 @@ class JobDetail:
 
 @dataclass(frozen=True, slots=True)
 class VnodeView:
-    """How far one vnode of a scan is. `key` is the last key that was read, as texts, null before the first and once the
-    vnode is completed.
+    """The position of one vnode of a scan. `key` is the last key read, as texts. It is null before the first key and
+    after the vnode is completed.
     """
 
     vnode: Vnode
@@ -165,7 +165,7 @@ class VnodeView:
 
 @dataclass(frozen=True, slots=True)
 class VnodePage:
-    """Some vnodes, in order. `next` is the cursor of the following page, null on the last one."""
+    """A page of vnodes, in order. `next` is the cursor of the following page, null on the last one."""
 
     items: tuple[VnodeView, ...]
     next: str | None
@@ -173,7 +173,7 @@ class VnodePage:
 
 @dataclass(frozen=True, slots=True)
 class ScanWait:
-    """A scan that waits for its place in the backfill order; without names it waits for the barrier that starts it."""
+    """A scan that the backfill order delays. With empty `waits_for` it waits only for the barrier that starts it."""
 
     fragment: FragmentId
     upstream: str
@@ -182,7 +182,7 @@ class ScanWait:
 
 @dataclass(frozen=True, slots=True)
 class ScanAuto:
-    """The limit of a scan that is adapted to the load, and what decided it last."""
+    """The adaptive limit of a scan and its state."""
 
     fragment: FragmentId
     upstream: str
@@ -192,8 +192,8 @@ class ScanAuto:
 
 @dataclass(frozen=True, slots=True)
 class LimitChangeView:
-    """One change of an adapted limit: `epoch` is when it took effect, null while it is asked for or where another one
-    came first. `signal` is what spoke against more, null where nothing did.
+    """A change of an adaptive limit. It took effect at `epoch`, null while it is queued or if another change came
+    first. `signal` is the load signal against a higher limit, null if there was none.
     """
 
     id: int
@@ -208,7 +208,7 @@ class LimitChangeView:
 
 @dataclass(frozen=True, slots=True)
 class LimitPage:
-    """Some changes, newest first. `next` is what to give as `before` for the following page, null on the last one."""
+    """A page of changes, newest first. `next` is the `before` of the following page, null on the last one."""
 
     items: tuple[LimitChangeView, ...]
     next: str | None
@@ -216,8 +216,8 @@ class LimitPage:
 
 @dataclass(slots=True)
 class DdlProgress:
-    """The columns of `rw_ddl_progress`, and beside them numbers. `queue_place` counts from 1; `auto` are the scans
-    whose limit is adapted, `waits` those that wait for others, and `waiting` says why the job does not go on.
+    """The columns of `rw_ddl_progress`, with additional numbers. `queue_place` counts from 1. `auto` are the scans with
+    an adaptive limit. `waits` are the scans that the backfill order delays. `waiting` is the reason why the job waits.
     """
 
     ddl_id: JobId
@@ -246,7 +246,7 @@ class DdlProgress:
 
 @dataclass(slots=True)
 class FragmentProgress:
-    """The columns of `rw_fragment_backfill_progress`, and beside them numbers; `waiting` and `waits_for` as in the
+    """The columns of `rw_fragment_backfill_progress`, with additional numbers. `waiting` and `waits_for` are as in the
     fragment.
     """
 
@@ -266,7 +266,7 @@ class FragmentProgress:
 
 @dataclass(frozen=True, slots=True)
 class ColumnView:
-    """A column as its user sees it; `type` is Postgres's spelling."""
+    """A visible column. `type` is in Postgres's spelling."""
 
     name: str
     type: str
@@ -275,8 +275,8 @@ class ColumnView:
 
 @dataclass(frozen=True, slots=True)
 class RelationView:
-    """A relation. `key` names the columns of its primary key (empty: none was declared), `readable` says that a
-    SELECT can see it, `key_count` counts its rows at the committed epoch.
+    """A relation. `key` names the columns of its primary key and is empty if none was declared. `readable` is true once
+    a SELECT can read it. `key_count` is the number of its rows at the committed epoch.
     """
 
     id: RelationId
@@ -294,7 +294,7 @@ class RelationView:
 
 @dataclass(frozen=True, slots=True)
 class RelationPage:
-    """Some relations, oldest first. `next` is the cursor of the following page, null on the last one."""
+    """A page of relations, oldest first. `next` is the cursor of the following page, null on the last one."""
 
     items: tuple[RelationView, ...]
     next: str | None
@@ -302,7 +302,7 @@ class RelationPage:
 
 @dataclass(frozen=True, slots=True)
 class BarrierView:
-    """One barrier. Durations are milliseconds; `latency_ms` is injected to published, null while it is not."""
+    """A barrier. Durations are in milliseconds. `latency_ms` is the time from injection to publication, null before."""
 
     epoch: EpochField
     prev: EpochField
@@ -323,9 +323,7 @@ class BarrierView:
 
 @dataclass(frozen=True, slots=True)
 class BarrierPage:
-    """Some barriers, newest first. `next` is the epoch to give as `before` for the following page, null on the last
-    one.
-    """
+    """A page of barriers, newest first. `next` is the `before` of the following page, null on the last one."""
 
     items: tuple[BarrierView, ...]
     next: EpochField | None
@@ -333,7 +331,7 @@ class BarrierPage:
 
 @dataclass(frozen=True, slots=True)
 class CommandView:
-    """A mutation or flush that was asked for: `queued`, `applied` with the epoch at which it took effect, or
+    """A requested mutation or flush. `state` is `queued`, `applied` with the epoch at which it took effect, or
     `refused`.
     """
 
@@ -347,7 +345,7 @@ class CommandView:
 
 @dataclass(frozen=True, slots=True)
 class GraphDetail:
-    """A graph: where it stands and what last went wrong."""
+    """The state of a graph and the reason of its last recovery."""
 
     graph: GraphId
     status: str

@@ -1,7 +1,7 @@
-"""What `/readyz` says: every check by name, `ok` or what is wrong.
+"""Compute the answer of `/readyz`: for every check `ok` or the fault.
 
-Probes have connections of their own, because readers that use all of theirs do not keep the service from serving
-writes and control.
+The probe has its own connections. If all connections of readers are in use, the service still serves writes and
+control, and is therefore ready.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _PROBE_MS: Final = 2_000
 
 @dataclass
 class Readiness:
-    """Looks once for all callers that ask at the same time: the route needs no token."""
+    """Run the checks once for all concurrent callers, because the route needs no token."""
 
     world: World
     probe: Reader
@@ -30,14 +30,14 @@ class Readiness:
     looking: "asyncio.Task[Mapping[str, str]] | None" = None
 
     async def __call__(self) -> Mapping[str, str]:
-        """Return what is wrong with everything that a request needs."""
+        """Return the result of every check."""
         if self.looking is None or self.looking.done():
             self.looking = asyncio.create_task(readiness(self.world, self.probe, leading=self.leads()))
         return await asyncio.shield(self.looking)
 
 
 async def readiness(world: World, probe: Reader, *, leading: bool) -> Mapping[str, str]:
-    """Say `ok`, or what is wrong, of everything a request needs."""
+    """Return `ok` or the fault for everything that a request needs."""
     found: dict[str, str] = dict.fromkeys(("meta_store", "state_store", "leader", "worker", "graph", "barriers"), "ok")
     try:
         async with world.stores.begin() as tx:

@@ -1,7 +1,8 @@
-"""Which relations are not kept current, and why: what broke itself, and all that reads it, however far away.
+"""Find the relations that are not kept current: those with a fault, and all that read them directly or through others.
 
-A table that follows no more, one whose source is waited for, and a view that failed after it was created stay readable
-with the rows that they have: whoever looks at them or at what is built on them is told so.
+Three kinds have a fault: a table that no longer follows its external table, a table whose source is unavailable,
+and a view that failed after its creation. All of them stay readable with their last rows. Queries of them and of
+relations built on them get a notice.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,7 +25,7 @@ async def broken_of(tx: Transaction) -> Mapping[RelationId, Broken]:
     names = {entry.relation.id: entry.relation.name for entry in entries}
     found = {relation: one for relation, one in own.items() if relation in names}
     frontier = list(found)
-    # Breadth first: what is nearest is named.
+    # Breadth first, so that the nearest cause is named.
     for read in frontier:
         cause = found[read]
         inherited = cause
@@ -41,7 +42,7 @@ async def broken_of(tx: Transaction) -> Mapping[RelationId, Broken]:
 
 
 async def notices_of(tx: Transaction, names: Collection[str]) -> tuple[str, ...]:
-    """Return what to tell a reader of these relations."""
+    """Return the notices for a query that reads these relations."""
     found = await broken_of(tx) if names else {}
     if not found:
         return ()
@@ -55,13 +56,16 @@ async def notices_of(tx: Transaction, names: Collection[str]) -> tuple[str, ...]
 
 
 def notice(name: str, one: Broken) -> str:
-    """Return how a reader of a relation is told."""
+    """Return the notice for a relation that is not kept current."""
     since = "" if one.since is None else f" since {one.since:%Y-%m-%d %H:%M:%S}Z"
     return f'"{name}" is {one.state}{since}: {one.reason}; its rows are as of then'
 
 
 async def degraded_of(world: World) -> dict[str, str]:
-    """Return how tables and materialized views are that are not kept current, by name; none where nobody can say."""
+    """Return the state of the tables and materialized views that are not kept current, by name.
+
+    The result is empty if the meta store cannot be read.
+    """
     try:
         async with world.stores.begin() as tx:
             found = await broken_of(tx)
@@ -80,7 +84,7 @@ async def _own(tx: Transaction) -> Mapping[RelationId, Broken]:
             found[table.relation] = Broken("broken", table.broken, table.broken_since, None)
         elif held := table.waiting or waiting.get(table.source):
             found[table.relation] = Broken("stale", held, None, None)
-    # A job that failed before it was created has freed its name, and keeps that state for ever.
+    # `kept` excludes jobs that failed before they were created: their names are free, and they stay failed for ever.
     for job in await tx.jobs.where({JobState.FAILED}, kept=True):
         found[job.relation] = Broken("failed", job.error or "it failed", job.state_since, None)
     return found

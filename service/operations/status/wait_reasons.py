@@ -1,4 +1,4 @@
-"""Why jobs wait, read in the transaction that shows them."""
+"""Find the reasons why jobs wait, in the transaction of the caller."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ UNDER_WAY = CREATING | {JobState.CANCELLING, JobState.DROPPING}
 
 
 async def waits_of(world: World, tx: Transaction, jobs: Sequence[Job], standing: Standing) -> Mapping[JobId, Waiting]:
-    """Return why those of these jobs wait that do."""
+    """Return the reason for each of these jobs that waits."""
     under_way = [job for job in jobs if _waits(job, standing)]
     if not under_way:
         return {}
@@ -31,7 +31,7 @@ async def waits_of(world: World, tx: Transaction, jobs: Sequence[Job], standing:
         if waiting is not None:
             found[job.id] = waiting
     late = [job for job, waiting in found.items() if waiting.reason is Reason.BARRIER]
-    # A worker answers for all of a job's actors at once.
+    # The worker answers once for all actors, so every unfinished actor of the job is named.
     for job, actors in (await tx.actors.unfinished(late) if late else {}).items():
         text = f"{found[job].text}: actors {', '.join(str(actor) for actor in actors)}"
         found[job] = replace(found[job], text=text)

@@ -1,1 +1,1 @@
-"""The leader's chores beside the barriers: workers, limits that adapt, what can be tidied up."""
+"""Run the chores of services and leader that are independent of barriers: workers, adaptive limits, clean-up."""

@@ -1,9 +1,9 @@
-"""Adapting limits to the load: measure, decide, ask for an ordinary Throttle.
+"""Adapt limits to the load: measure, decide, enqueue an ordinary Throttle.
 
-A look follows the publication of a barrier. A change rides on the next ordinary barrier, as a command like a user's:
-durable, acknowledged with its epoch, stored with the fragment when that commits (I4). The next change waits until a
-barrier after it has been published. Nothing is remembered outside the meta store, so another leader, or the next
-generation, goes on from the limit that was last committed.
+Each tick follows the publication of a barrier. The next ordinary barrier carries a change as a command like a user's:
+durable, acknowledged with its epoch, stored with the fragment at the commit (I4). The next change waits until a barrier
+after it is published. All state is in the meta store, so another leader or the next generation continues from the last
+committed limit.
 """
 
 import asyncio
@@ -38,26 +38,27 @@ from service.protocol.mutation import Throttle
 from service.telemetry.log import logger
 
 LOOKED_AT: Final = 8
-"""How many of the newest barriers are read: two that count, and those among them that do not."""
+"""The number of recent barriers that are read. They usually include two usable ones, see `_passed`."""
 
 log = logger("adaptive")
 
 
 async def graphs(world: World) -> Sequence[GraphId]:
-    """Return the graphs in which a limit is adapted. Raises Unavailable."""
+    """Return the graphs with adaptive limits. Raises Unavailable."""
     async with world.stores.begin() as tx:
         return await tx.limits.graphs()
 
 
 async def adapt(world: World, graph: GraphId, *, term: Term) -> int:
-    """Look once at every scan whose limit is adapted; return how many changes were asked for. Raises Deposed,
-    Unavailable.
+    """Run one tick for every scan with an adaptive limit, and return the number of enqueued changes.
+
+    Raises Deposed, Unavailable.
     """
     async with world.stores.begin() as tx:
         scans = await tx.limits.adapted(graph)
         if not scans:
             return 0
-        # What backfills in whatever graph must not delay is the database graph.
+        # A backfill in any graph must not delay the database graph, so its barriers are measured.
         passed = _passed(await tx.barriers.history(DATABASE_GRAPH, limit=LOOKED_AT))
         if not any(_due(scan, passed) for scan in scans):
             return 0
@@ -85,8 +86,9 @@ async def adapt(world: World, graph: GraphId, *, term: Term) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Circumstances:
-    """What was seen and measured. `passed` is newest first; `readings` are the same for all scans, those `outside` of
-    the external database that a scan reads.
+    """The measurements of one tick.
+
+    `passed` is newest first. `readings` apply to all scans. `outside` has the readings of a scan's external database.
     """
 
     passed: Sequence[Passed]
@@ -96,7 +98,7 @@ class _Circumstances:
     target: timedelta
 
     def look(self, scan: AdaptedScan, scale: float | None) -> Look:
-        """Return what a look at the scan comes to."""
+        """Decide the limit of a scan."""
         latency = of_latency(self.passed, since=scan.since, target=self.target)
         readings = [*self.readings, *self.outside.get(scan.fragment, ())]
         if latency is not None:
@@ -115,7 +117,7 @@ class _Circumstances:
 
 
 async def _places(world: World, tx: Transaction, scans: Collection[FragmentId]) -> Mapping[FragmentId, Address]:
-    """Return how the sources are reached of those scans that read external tables."""
+    """Return the source addresses of the scans that read external tables."""
     following = {one.fragment: one.source for one in await tx.following.tables() if one.fragment in scans}
     sources = [await tx.sources.get(one) for one in set(following.values())]
     places = {source.id: await address(world, tx, source) for source in sources if source is not None}
@@ -125,7 +127,7 @@ async def _places(world: World, tx: Transaction, scans: Collection[FragmentId]) 
 async def _measured_outside(
     world: World, parameters: SystemParameters, places: Mapping[FragmentId, Address]
 ) -> Mapping[FragmentId, Sequence[Reading]]:
-    """Ask each source once, all at the same time."""
+    """Measure each source once, all concurrently."""
     asked = list(set(places.values()))
     found = await asyncio.gather(*(measured_outside(world, parameters, at) for at in asked))
     said = dict(zip(asked, found, strict=True))
@@ -133,7 +135,10 @@ async def _measured_outside(
 
 
 async def _looks(tx: Transaction, graph: GraphId, circumstances: _Circumstances) -> Sequence[Look]:
-    """Look at what is held and not being changed: whoever asks for another limit meanwhile comes before or after."""
+    """Lock the scans and decide their limits, except for scans with an uncommitted Throttle.
+
+    The locks serialise this with concurrent changes of the limits.
+    """
     scans = await tx.limits.adapted(graph, hold=True)
     changing = await throttled(tx)
     scale = scale_of([_adaptation(scan) for scan in scans])
@@ -168,8 +173,10 @@ def _facts(look: Look) -> Mapping[str, object]:
 
 
 def _passed(records: Sequence[BarrierRecord]) -> Sequence[Passed]:
-    """An initial barrier starts actors, and what is no checkpoint is published with a later one: neither tells how long
-    a barrier takes.
+    """Return the published checkpoints, newest first.
+
+    Other barriers do not show the usual latency. An initial barrier starts actors, and a barrier that is not a
+    checkpoint is published with a later one.
     """
     return [
         Passed(one.barrier.curr, one.published_at - one.injected_at, _history(one))
@@ -179,7 +186,7 @@ def _passed(records: Sequence[BarrierRecord]) -> Sequence[Passed]:
 
 
 def _history(record: BarrierRecord) -> timedelta | None:
-    """Return how long the worker read history in this epoch, None where it says nothing of it."""
+    """Return the time that the worker read history in this epoch, or None if it reported none."""
     reading = [took for name, took in record.timings_ms.items() if name.startswith("reading_")]
     return timedelta(milliseconds=sum(reading)) if reading else None
 
@@ -197,7 +204,7 @@ def _adaptation(scan: AdaptedScan) -> Adaptation:
 
 
 def _used(scan: AdaptedScan) -> float | None:
-    """Return how fast the busiest actor has read since the last look."""
+    """Return the rows per second of the busiest actor since the last tick, or None if unknown."""
     if scan.rows_at is None or scan.read_at is None or scan.read_at <= scan.rows_at:
         return None
     seconds = (scan.read_at - scan.rows_at).total_seconds()

@@ -1,8 +1,8 @@
-"""Which graphs have a worker running, as far as a launcher keeps them.
+"""Start and stop workers through the launcher.
 
-Every service keeps a worker of the database graph. The leader starts one for each serverless job, once the job holds
-its permit and has a graph, and only where none of that graph is alive: that of a leader before it may well be. Whoever
-started a worker keeps it until its job has merged or ended. Next: `service.launchers.subprocess`.
+Every service keeps a worker of the database graph running. The leader starts a worker for each serverless job once the
+job has its permit and its graph, unless a worker of that graph is alive, for example one of the previous leader. The
+service that started a worker keeps it until the job has merged or ended. Next: `service.launchers.subprocess`.
 """
 
 from service.domain.barrier import OwnWorker
@@ -12,10 +12,13 @@ from service.protocol.ids import DATABASE_GRAPH
 
 
 async def supervise(world: World, launcher: Launcher, *, leading: bool) -> None:
-    """Have the launcher look once, and record what became of its workers. Raises Unavailable: then nothing is ended."""
+    """Run one tick of the launcher and record the workers that ended.
+
+    Raises Unavailable if the meta store is unavailable. Then no worker is ended.
+    """
     began, now = world.clock.monotonic(), world.clock.now()
     async with world.stores.begin() as tx:
-        # A meta store that was away kept signs of life from being stored. `now` is from before the wait for it.
+        # While the meta store was unavailable, no heartbeat could be stored. `now` was read before the wait for it.
         world.attention.missed(began, world.clock.monotonic())
         known = await tx.workers.all(now=now, lease=world.patience())
         wanted = await tx.workers.wanted()
@@ -27,7 +30,7 @@ async def supervise(world: World, launcher: Launcher, *, leading: bool) -> None:
 
 
 async def gone(world: World, ended: Ended) -> None:
-    """The launcher saw the worker's process end: do not wait for its lease."""
+    """Evict a worker whose process the launcher saw end, without waiting for its lease."""
     now = world.clock.now()
     facts: dict[str, object] = {"worker": ended.worker, "graph": ended.graph, "reason": ended.reason}
     async with world.stores.begin() as tx:

@@ -1,4 +1,4 @@
-"""Measuring the health signals that adaptive limits look at, all at once and each within its own time."""
+"""Measure the load signals of adaptive limits concurrently, each with its own timeout."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -14,14 +14,14 @@ from service.ports.health import ProbeFailed
 from service.ports.sources import Address
 
 _SQL_GRACE_SECONDS: Final = 3.0
-"""Beyond the query's own time: for getting a connection and for the way back."""
+"""The time in addition to the query's timeout: for the connection and the network."""
 _SOURCE_SECONDS: Final = 3.0
-"""An external database that needs longer to say how it is has enough to do."""
+"""The timeout of an external database. A slower one counts as overloaded."""
 _WORDS_MAX: Final = 200
 
 
 async def measured(world: World, parameters: SystemParameters, *, url: str) -> Sequence[Reading]:
-    """Return what the signals say that are looked at. `url` is that of the HTTP probe, empty where there is none."""
+    """Return the readings of the enabled signals. `url` is the HTTP probe, empty if there is none."""
     looks: list[Coroutine[Any, Any, Sequence[Reading]]] = []
     if parameters.backfill_auto_replication_lag_mb or parameters.backfill_auto_connections_percent:
         looks.append(_store(world, parameters))
@@ -33,7 +33,7 @@ async def measured(world: World, parameters: SystemParameters, *, url: str) -> S
 
 
 async def measured_outside(world: World, parameters: SystemParameters, at: Address) -> Sequence[Reading]:
-    """Return what the signals of an external database say that are looked at."""
+    """Return the readings of the enabled signals of an external database."""
     lag_mb = parameters.backfill_auto_source_replication_lag_mb
     most = parameters.backfill_auto_source_active_queries
     if not (lag_mb or most):

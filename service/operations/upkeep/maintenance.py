@@ -1,5 +1,6 @@
-"""Chores of the leader that no epoch waits for: vacuum old versions, drop staging tables that are done with, forget
-questions whose service was killed, and workers that ended long ago.
+"""Run the leader's chores that no epoch waits for.
+
+They vacuum old row versions, drop unused staging tables, and delete requests of dead services and old workers.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ log = logger("maintenance")
 
 
 async def tidy(world: World, *, term: Term) -> None:
-    """Do every chore, whatever becomes of the others (I13). Raises the first failure at the end; Deposed at once."""
+    """Run every chore, even if another one fails (I13). Raises Deposed at once and the first other error at the end."""
     failed: list[Exception] = []
     for chore in (vacuum, unstage, forget_past):
         try:
@@ -30,12 +31,12 @@ async def tidy(world: World, *, term: Term) -> None:
 
 
 async def vacuum(world: World, *, term: Term) -> int:
-    """Delete row versions that no reader can need any more; return how many."""
+    """Delete row versions that no reader can see any more, and return their number."""
     async with world.stores.begin(term) as tx:
         jobs = await tx.jobs.where(IN_GRAPH, graph=DATABASE_GRAPH)
         outputs = await tx.jobs.outputs([job.id for job in jobs])
         published = (await tx.graphs.state(DATABASE_GRAPH)).published
-        # Read after what is published: a job that starts in between pins a later epoch.
+        # Read after the published epoch, because a job that starts in between pins a later epoch.
         pinned = await tx.snapshots.pinned()
     epoch = published if pinned is None else min(published, pinned)
     written = [output for of_job in outputs.values() for output in of_job]
@@ -43,8 +44,9 @@ async def vacuum(world: World, *, term: Term) -> int:
 
 
 async def unstage(world: World, *, term: Term) -> int:
-    """Drop the staging tables of answered statements, and those that were filled and never accepted because their
-    service died in between; return how many.
+    """Drop unused staging tables and return their number.
+
+    They belong to answered statements, or to statements that were never accepted because their service died.
     """
     async with world.stores.begin(term) as tx:
         done = await tx.statements.staged()
@@ -52,7 +54,7 @@ async def unstage(world: World, *, term: Term) -> int:
     async with world.stores.begin(term) as tx:
         for statement in dropped:
             await tx.statements.unstaged(statement)
-    # Looked at before the statements are: what is accepted later is held until then.
+    # Read before the statements: a table whose statement is accepted later is locked until then, hence not listed.
     unheld = await world.staging.unheld()
     orphans: list[StatementId] = []
     async with world.stores.begin(term) as tx:
@@ -61,12 +63,12 @@ async def unstage(world: World, *, term: Term) -> int:
 
 
 async def _drop_staged(world: World, statements: Sequence[StatementId]) -> Sequence[StatementId]:
-    """Drop staging tables, each by itself: one that is read, by a dump for instance, stays for another try (I13)."""
+    """Drop staging tables one by one. A table that a reader such as a dump uses is retried later (I13)."""
     dropped: list[StatementId] = []
     for statement in statements:
         try:
             await world.staging.drop(statement)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is of this item alone
+        except Exception as error:  # noqa: BLE001 - any error concerns this table alone
             log.warning("statement.not_unstaged", statement=statement, error=str(error))
         else:
             dropped.append(statement)
@@ -74,7 +76,7 @@ async def _drop_staged(world: World, statements: Sequence[StatementId]) -> Seque
 
 
 async def forget_past(world: World, *, term: Term) -> None:
-    """Forget the questions that nobody can wait for any more, and the workers that ended long ago."""
+    """Delete the requests to workers that no caller can wait for any more, and the workers that ended long ago."""
     async with world.stores.begin(term) as tx:
         await tx.requests.forget_older(world.clock.now() - VERIFY_WAIT)
         await tx.workers.forget(now=world.clock.now())

@@ -1,1 +1,1 @@
-"""Comparing a relation with what its text, or its external table, answers."""
+"""Verify a relation: compare it with the result of its query or with its external table."""

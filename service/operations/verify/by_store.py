@@ -1,4 +1,4 @@
-"""Is a view equal to what the store answers to its text? Both are read in one statement, so at one published epoch."""
+"""Compare a view with the state store's result of its query. One statement reads both, hence at one published epoch."""
 
 from datetime import timedelta
 from typing import Final
@@ -14,11 +14,11 @@ from service.protocol.request import Engine, Verified
 from service.sql.statements.views import CreateMaterializedView
 
 WAIT: Final = timedelta(minutes=10)
-"""It has one of the readers' connections as long as it runs."""
+"""The statement's timeout. It occupies one of the readers' connections."""
 DIFFERING_MAX: Final = 20
 _MODULUS: Final = 1 << 64
 
-# The text comes first, where no name of the rest hides a relation of the user. Rows are compared as they are printed.
+# The query comes first, where no other name of this statement hides a user's relation. Rows are compared as texts.
 _COMPARED: Final = """
 with wanted as materialized (select tidefill_row::text as line from (
 {query}
@@ -39,12 +39,14 @@ union all
 
 
 async def compare(world: World, job: Job) -> Verified:
-    """Compare a materialized view with the store's answer. Raises Conflict for what has none yet, and Invalid or
-    Unavailable as a SELECT does.
+    """Compare a materialized view with the state store's result of its query.
+
+    Raises Conflict for another kind of relation or a view that is not readable, and Invalid and Unavailable as a SELECT
+    does.
     """
     async with world.stores.begin() as tx:
         found = await named(tx, job.name)
-        # The statement reads what is published when it runs: this epoch, or one that follows it.
+        # The statement reads this published epoch or a later one.
         epoch = (await tx.graphs.state(DATABASE_GRAPH)).published
         asked = await tx.statements.reserve()
     if job.kind is not RelationKind.MATERIALIZED_VIEW:

@@ -1,8 +1,8 @@
-"""Is a table that follows an external one equal to it? Compared part by part while both go on changing.
+"""Compare a followed table with its external table, part by part, while both change.
 
-Each part is read there in one short statement, and here once the log was applied up to where it then ended, at a pinned
-epoch. What differs is read again key by key, as `service.domain.comparing` says. A server that is away for a while is
-waited for, and the comparison goes on at the part where it was.
+One short statement reads a part of the external table and the end of its log. The part of the followed table is read at
+a pinned epoch, once the log is applied up to that end. Differing keys are read again, see `service.domain.comparing`.
+If the server is unavailable for a while, the comparison waits and continues with the same part.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from service.protocol.relation import Relation
 from service.protocol.request import Verified, VnodeDifference
 
 ROUNDS_MAX: Final = 20
-"""How often keys that go on changing are read again; they are counted as equal if they never differed twice alike."""
+"""How often keys that keep changing are read again. They count as equal if no difference appeared twice unchanged."""
 DIFFERING_MAX: Final = 20
 APPLIED_WAIT: Final = timedelta(minutes=10)
 AWAY_WAIT: Final = timedelta(minutes=10)
@@ -52,18 +52,21 @@ class _Found:
     wanted: Digest = field(default_factory=Digest)
     held: Digest = field(default_factory=Digest)
     differing: dict[Key, Pair] = field(default_factory=dict[Key, Pair])
-    """At most `KEPT_MAX` of the keys that differ; `count` is of all."""
+    """At most `KEPT_MAX` of the differing keys. `count` counts all of them."""
     count: int = 0
 
     def add(self, wanted: Digest, held: Digest, differing: Mapping[Key, Pair]) -> None:
-        """Add what was found of a part."""
+        """Add the result of a part."""
         self.wanted, self.held = self.wanted + wanted, self.held + held
         self.count += len(differing)
         self.differing.update(islice(differing.items(), KEPT_MAX - len(self.differing)))
 
 
 def followed(plan: JobPlan) -> CdcScan:
-    """Return what a table follows. Raises Conflict where it follows nothing, not any more, or not yet as a whole."""
+    """Return the CDC scan of a table.
+
+    Raises Conflict if it is not a followed table, is broken, or has not read its whole history.
+    """
     name, fragment = plan.relation.name, plan.source_scan
     if fragment is None:
         raise Conflict(f'table "{name}" follows nothing: only what is built from an upstream can be verified')
@@ -76,8 +79,9 @@ def followed(plan: JobPlan) -> CdcScan:
 
 
 async def compare(world: World, plan: JobPlan) -> Verified:
-    """Compare a table with the one that it follows. Raises Conflict as `followed` does; Unavailable where the external
-    database is away for long.
+    """Compare a followed table with its external table.
+
+    Raises Conflict as `followed` does, and Unavailable if the external database is unavailable for `AWAY_WAIT`.
     """
     scan, relation = followed(plan), plan.relation
     async with world.stores.begin() as tx:
@@ -115,11 +119,11 @@ class _Comparison:
     scan: CdcScan
     relation: Relation
     rows: int
-    """About how many there are: the larger of what both sides were last known to have."""
+    """The approximate number of rows: the larger of the last known counts of both sides."""
     holder: str
 
     async def parts(self) -> AsyncGenerator[Part]:
-        """Yield the parts of the external table, one after the other."""
+        """Yield the parts of the external table in order."""
         there = self.world.external_rows
         if not await self._patiently(lambda: there.ordered_alike(self.at, self.scan, self.relation)):
             for part in cut(Part(), self.relation.vnode_count, self.rows):
@@ -134,7 +138,7 @@ class _Comparison:
             after = end
 
     async def look(self, part: Part, found: _Found) -> Epoch:
-        """Compare one part; return the epoch at which it was found to be as it is said to be."""
+        """Compare one part and return the epoch at which it was read."""
         there, here = self.world.external_rows, self.world.followed_rows
         wanted, lsn = await self._patiently(lambda: there.digest(self.at, self.scan, self.relation, part))
         async with self._applied(lsn) as epoch:
@@ -156,7 +160,7 @@ class _Comparison:
         return await self._look_closer(part, rows, found)
 
     async def _look_closer(self, part: Part, rows: int, found: _Found) -> Epoch:
-        """Compare the pieces of a part that has too many rows to be read at once. Raises Conflict for one vnode."""
+        """Compare the pieces of a part with too many rows. Raises Conflict if a single vnode has too many."""
         pieces = cut(part, self.relation.vnode_count, rows)
         if len(pieces) == 1:
             raise Conflict(
@@ -174,7 +178,7 @@ class _Comparison:
         found.add(whole, _with(whole, differing), differing)
 
     async def _settle(self, pending: Mapping[Key, Pair]) -> dict[Key, Pair]:
-        """Read keys again until nothing of them is open."""
+        """Read keys again until each is decided, at most `ROUNDS_MAX` times. Return those that differ."""
         differing: dict[Key, Pair] = {}
         for _ in range(ROUNDS_MAX):
             if not pending:
@@ -193,7 +197,7 @@ class _Comparison:
 
     @asynccontextmanager
     async def _applied(self, lsn: Lsn) -> AsyncGenerator[Epoch]:
-        """Hold an epoch in which all that was committed there before a place in the log is applied."""
+        """Pin an epoch in which all external commits before an LSN are applied."""
         wanted = lsn_of(lsn)
 
         async def look() -> Epoch | None:
@@ -230,14 +234,14 @@ class _Comparison:
 
 
 def _with(whole: Digest, differing: Mapping[Key, Pair]) -> Digest:
-    """Return the digest of a part here, from that of the part there."""
+    """Compute the digest of a followed table's part from the digest of the external part and the differing keys."""
     rows = sum((pair.held is not None) - (pair.wanted is not None) for pair in differing.values())
     total = sum((pair.held or 0) - (pair.wanted or 0) for pair in differing.values())
     return Digest(whole.rows + rows, whole.total + total)
 
 
 def _differences(differing: Mapping[Key, Pair], vnodes: Mapping[Key, int]) -> tuple[VnodeDifference, ...]:
-    """Name keys that differ, by the vnode that they belong to; at most `DIFFERING_MAX` in all."""
+    """Return at most `DIFFERING_MAX` differing keys, grouped by vnode."""
     named = sorted(differing, key=lambda key: (vnodes[key], key))[:DIFFERING_MAX]
     return tuple(
         VnodeDifference(

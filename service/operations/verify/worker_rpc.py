@@ -1,4 +1,4 @@
-"""Questions to a worker: what does a query give, is a view equal to its query."""
+"""Send requests to workers: analyze a query, and verify a view against its query."""
 
 from datetime import timedelta
 from typing import Final, TypeVar
@@ -21,23 +21,28 @@ from service.protocol.request import Analyze, Analyzed, Engine, Rejected, Reques
 NO_WORKER: Final = "no worker is alive"
 VERIFY_WAIT: timedelta = timedelta(minutes=30)
 _UNASSIGNED = RequestId(0)
-"""The store assigns the real one."""
+"""A placeholder. The meta store assigns the id."""
 
 Answer = TypeVar("Answer", Analyzed, Verified)
 
 
 async def analyze(world: World, upstream: Relation, query: Stateless, names: tuple[str, ...]) -> tuple[Column, ...]:
-    """Have Spark type a query. Raises Invalid with Spark's words, Unavailable when no worker answers in time."""
+    """Return the columns of a query as Spark types them.
+
+    Raises Invalid with Spark's message, and Unavailable if no worker answers in time.
+    """
     request = Analyze(id=_UNASSIGNED, upstream=upstream, query=query, names=names)
     return (await _ask(world, request, Analyzed, limit=world.request_deadline)).columns
 
 
 async def verify(world: World, job: JobId, engine: Engine = Engine.SPARK, *, gone: Gone | None = None) -> Verified:
-    """Compare a view with its query over its upstreams at a committed epoch, or with the store's answer; or a table
-    with the one that it follows. Raises NotFound, Conflict, Invalid, Unavailable.
+    """Verify a view or a followed table.
 
-    A caller that is `gone` waits for no turn. A verification that has begun runs to its end, because the worker does
-    not stop it, and holds its turn for as long.
+    Spark compares a view with its query over its upstreams at a committed epoch. With the store engine the state store
+    computes the query. A followed table is compared with its external table.
+
+    If the caller is `gone`, it stops waiting for its turn. A running verification continues to its end and keeps its
+    turn, because the worker does not stop it. Raises NotFound, Conflict, Invalid, Unavailable.
     """
     async with world.stores.begin() as tx:
         await _verifiable(tx, job)
@@ -60,13 +65,13 @@ async def _verified(world: World, job: JobId, engine: Engine) -> Verified:
             found, seen = await _verifiable(tx, job), epochs
             epochs = await _epochs(tx, found)
             if epochs == seen:
-                break  # Else an epoch was committed meanwhile: the positions may be its own or those before it.
+                break  # Otherwise an epoch was committed in between, and the positions may not match the epochs.
         epoch, relation_epoch = epochs
         whole = found.state is JobState.CREATED
         scans = tuple(_scan(scan, whole=whole) for scan in plan.table_scans)
         if not scans:
             raise Conflict(f"job {job} is a {found.kind}: only what is built from an upstream can be verified")
-        # A pin's holder is one reader, so each verification gets a name of its own.
+        # The holder of a pin must be unique, so each verification reserves a number.
         asked = await tx.statements.reserve()
     async with world.pins.pin(DATABASE_GRAPH, epoch, holder=f"verify {asked}"):
         request = Verify(
@@ -82,7 +87,7 @@ async def _verified(world: World, job: JobId, engine: Engine) -> Verified:
 
 
 async def _said_stale(world: World, job: Job, answer: Verified) -> Verified:
-    """What is equal to an upstream that is not kept current is not current either."""
+    """Add a notice to the answer if the relation is not kept current, for example because its upstream is not."""
     async with world.stores.begin() as tx:
         broken = (await broken_of(tx)).get(job.relation)
     return answer if broken is None else answer.model_copy(update={"stale": notice(job.name, broken)})
@@ -98,8 +103,9 @@ async def _verifiable(tx: Transaction, job: JobId) -> Job:
 
 
 async def _epochs(tx: Transaction, job: Job) -> tuple[Epoch, Epoch]:
-    """Return the epochs at which a job's upstreams and its view belong together: those that are committed, as positions
-    are. What is published may be one behind.
+    """Return the epochs at which the upstreams and the view of a job match: (upstreams, view).
+
+    Both are committed epochs, like the positions. The published epoch may be older.
     """
     snapshot = None if job.state is JobState.CREATED else (await tx.snapshots.of_jobs([job.id])).get(job.id)
     if snapshot is None:
