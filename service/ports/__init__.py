@@ -1,3 +1,3 @@
-"""What operations need of the world, as small protocols: plain values both ways, each with one examination for every
-adapter.
+"""Define the ports of operations as small protocols over plain values. One conformance suite tests all adapters of
+each.
 """

@@ -1,4 +1,4 @@
-"""How many actors the scans of jobs have, and shall have; part of `service.ports.meta_store`."""
+"""Store the actors of scans and the requested parallelism of jobs. Part of `service.ports.meta_store`."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
@@ -11,48 +11,51 @@ from service.protocol.vnodes import Runs
 
 
 class Actors(Protocol):
-    """The actors of scans, and the parallelism that their jobs ask for."""
+    """The actors of scans, and the parallelism that their jobs request."""
 
     async def hold(self, job: JobId) -> Job | None:
-        """Return the job, whose row is locked until the transaction ends."""
+        """Lock the job's row until the transaction ends, and return the job."""
         ...
 
     async def set_parallelism(self, job: JobId, parallelism: Parallelism | None, backfill: Parallelism | None) -> None:
-        """Store what is asked for; the job is due."""
+        """Store the requested parallelism and mark the job as due."""
         ...
 
     async def due(self, graph: GraphId) -> Sequence[Job]:
-        """Return running jobs whose scans may have another number of actors than is asked for, locked."""
+        """Lock and return the running jobs whose scans may have another number of actors than requested."""
         ...
 
     async def settled(self, jobs: Collection[JobId]) -> None:
-        """The scans of these jobs have as many actors as is asked for: they are due no more."""
+        """Unmark jobs as due, because their scans have the requested number of actors."""
         ...
 
     async def all_due(self, graph: GraphId) -> None:
-        """The worker's slots may have changed, and with them the number of actors of every job of the graph."""
+        """Mark all jobs of the graph as due, because the worker's slots may have changed."""
         ...
 
     async def layouts(self, jobs: Collection[JobId]) -> Mapping[JobId, Mapping[FragmentId, Sequence[Runs]]]:
-        """Return what the actors of each scan own. Every job asked for is in the answer."""
+        """Return the vnodes of each actor of each scan. Every given job is in the result."""
         ...
 
     async def tied(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[Job]]:
-        """Return the NoShuffle jobs, created or being created, whose actors are beside those of each of these jobs: the
-        job itself where it is one, and those that read what it creates. Every job asked for is in the answer.
+        """Return for each job the created or creating NoShuffle jobs whose actors are tied to its actors.
+
+        They are the job itself, if it is a NoShuffle job, and the NoShuffle jobs that read its relation. Every given
+        job is in the result.
         """
         ...
 
     async def unfinished(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ActorId]]:
-        """Return the actors of each job that have not finished. Every job asked for is in the answer."""
+        """Return the unfinished actors of each job. Every given job is in the result."""
         ...
 
     async def reserve(self, number: int) -> Sequence[ActorId]:
-        """Return ids that no actor has or will have."""
+        """Return new actor ids. They are never given out again."""
         ...
 
     async def replace(self, fragments: Mapping[FragmentId, Sequence[ActorPlan]]) -> None:
-        """Replace the actors of scans; each new one has the rows of the positions of its vnodes (I11). A fragment that
-        is gone is passed over.
+        """Replace the actors of scans. The row count of a new actor is the sum over its vnodes' positions (I11).
+
+        A fragment that is gone is ignored.
         """
         ...

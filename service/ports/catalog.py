@@ -1,4 +1,4 @@
-"""Relations whose names are taken, with jobs and without; part of `service.ports.meta_store`."""
+"""Store relations with jobs, and logical views, which have none. Part of `service.ports.meta_store`."""
 
 from collections.abc import Collection, Sequence
 from typing import Protocol
@@ -9,7 +9,7 @@ from service.protocol.relation import Relation
 
 
 class Catalog(Protocol):
-    """Relations whose names are taken."""
+    """The relations with jobs."""
 
     async def named(self, name: str) -> CatalogEntry | None: ...
 
@@ -18,23 +18,23 @@ class Catalog(Protocol):
     async def all(self) -> Sequence[CatalogEntry]: ...
 
     async def called(self, names: Collection[str]) -> Sequence[CatalogEntry]:
-        """Return the relations with these names, oldest first; names that nothing has are passed over."""
+        """Return the relations with these names, oldest first. Unknown names are ignored."""
         ...
 
     async def dependents(self, relation: RelationId) -> Sequence[CatalogEntry]:
-        """Return the relations with jobs that read `relation` directly, or name it where it is a logical view."""
+        """Return the relations that read `relation` directly, or whose query names it if it is a logical view."""
         ...
 
     async def remove(self, relation: RelationId) -> None:
-        """Free the name, forget the columns, fragments, actors and positions, and queue a cleanup."""
+        """Free the name, delete the columns, fragments, actors and positions, and queue a clean-up."""
         ...
 
     async def unshown(self) -> Sequence[Relation]:
-        """Return created relations whose public view the state store has yet to make."""
+        """Return the created relations whose public view does not exist yet in the state store."""
         ...
 
     async def hold_back(self, relation: RelationId, reason: str) -> None:
-        """Store why a created relation cannot be shown yet; showing it takes the reason back."""
+        """Store why the public view of a created relation cannot be created. Creating it clears the reason."""
         ...
 
     async def cleanups(self) -> Sequence[Cleanup]: ...
@@ -43,11 +43,12 @@ class Catalog(Protocol):
 
 
 class LogicalViews(Protocol):
-    """The logical views of the catalog. `Catalog.remove` frees their names as it does those of other relations."""
+    """The logical views of the catalog. `Catalog.remove` also frees their names."""
 
     async def add(self, new: NewLogicalView) -> RelationId:
-        """Store a view that is not shown yet. Raises Conflict when the name is taken or what it reads is on its way
-        out; that is held until the transaction ends.
+        """Store a view that is not visible yet, and lock the relations that it reads until the transaction ends.
+
+        Raises Conflict if the name is taken or if one of these relations is being dropped.
         """
         ...
 
@@ -56,13 +57,13 @@ class LogicalViews(Protocol):
     async def all(self) -> Sequence[LogicalView]: ...
 
     async def hold(self, view: RelationId) -> LogicalView | None:
-        """Return the view, whose row is locked until the transaction ends: until then nobody drops it."""
+        """Lock the view's row until the transaction ends, so that no other call drops it, and return the view."""
         ...
 
     async def show(self, view: RelationId) -> None:
-        """The state store has it: it can be read from now on."""
+        """Record that the view exists in the state store and is readable."""
         ...
 
     async def reading(self, relation: RelationId) -> Sequence[LogicalView]:
-        """Return the views that read a relation directly. Call `Catalog.dependents` first, which holds it."""
+        """Return the views that read a relation directly. Call `Catalog.dependents` first, which locks the relation."""
         ...

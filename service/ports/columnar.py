@@ -1,4 +1,4 @@
-"""Reading Arrow, Parquet and NDJSON bodies where it can be given up."""
+"""Read Arrow, Parquet and NDJSON bodies in a process that can be ended."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -15,23 +15,27 @@ class ColumnarRows(Protocol):
 
     @property
     def names(self) -> Sequence[str]:
-        """The columns as the body has them; none of NDJSON, whose rows name theirs."""
+        """The columns of the body, in its order. Empty for NDJSON, whose rows name their columns."""
         ...
 
     def csv_of(self, columns: Sequence[Column]) -> AsyncGenerator[bytes]:
-        """Yield the rows as CSV in the order of `columns`, which are all of the body's, once. Raises Invalid naming the
-        row and column of a value that its column cannot keep exactly. What is behind the body ends with its last row.
+        """Yield the rows as CSV, once. `columns` are all columns of the body, in the order of the CSV.
+
+        The process that reads the body ends after the last row. Raises Invalid with row and column for a value that its
+        column cannot keep exactly.
         """
         ...
 
 
 class ColumnarBodies(Protocol):
-    """Opens bodies that clients sent. What one of them unfolds to takes no memory of the service's, and what is behind
-    it ends with the context at the latest.
+    """Opens clients' bodies. They are decompressed outside the service's memory, in a process that ends at the latest
+    with the context.
     """
 
     def opened(self, path: Path, form: FileForm) -> AbstractAsyncContextManager[ColumnarRows]:
-        """Open a file of that form; Arrow is the IPC stream. Raises Invalid where it is none, and where it takes
-        too much memory or time to be read; Unavailable where too many others are being read.
+        """Open a file of this format. Arrow means an IPC stream.
+
+        Raises Invalid if the file has another format or needs too much memory or time, and Unavailable if too many
+        files are being read.
         """
         ...

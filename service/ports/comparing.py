@@ -1,6 +1,6 @@
-"""Rows and digests of a table that follows, and of the one that it follows.
+"""Read rows and digests of a followed table and of its external table.
 
-Reading raises Unavailable where a server does not answer.
+Every method raises Unavailable if a server does not answer.
 """
 
 from collections.abc import Collection
@@ -14,14 +14,16 @@ from service.protocol.relation import Relation
 
 
 class ExternalRows(Protocol):
-    """The external table. With what was read comes where the log ended afterwards: all of it is before that place."""
+    """The external table. Reads also return the end of the log after the read, which is after all changes that were
+    read.
+    """
 
     async def ordered_alike(self, at: Address, scan: CdcScan, relation: Relation) -> bool:
         """Whether the server orders the keys as tidefill does."""
         ...
 
     async def end(self, at: Address, scan: CdcScan, relation: Relation, after: Key | None, rows: int) -> Key | None:
-        """Return the last of the next `rows` keys; None where fewer are left."""
+        """Return the last of the next `rows` keys after `after`, or None if fewer are left."""
         ...
 
     async def digest(self, at: Address, scan: CdcScan, relation: Relation, part: Part) -> tuple[Digest, Lsn]: ...
@@ -36,7 +38,7 @@ class ExternalRows(Protocol):
 
 
 class FollowedRows(Protocol):
-    """What follows it, at an epoch that is pinned."""
+    """The followed table at a pinned epoch."""
 
     async def digest(self, scan: CdcScan, relation: Relation, part: Part, *, at: Epoch) -> Digest: ...
 

@@ -1,6 +1,6 @@
-"""How the world around a backfill is, measured: the state store's server, and what a user's probe says.
+"""Measure load signals for adaptive limits: the state store's server and a user's HTTP probe.
 
-Every call answers or raises within a bounded time, and what it raises names no secret.
+Every call returns or raises within a bounded time, and its errors contain no secret.
 """
 
 from dataclasses import dataclass
@@ -10,12 +10,14 @@ from service.domain.probes import ProbeUrl
 
 
 class ProbeFailed(Exception):
-    """A probe got no answer. The message is for people."""
+    """A probe got no response. The message is for users."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreHealth:
-    """The state store's server. `lag_bytes` is how much log the slowest replica has yet to replay, None without one."""
+    """The load of the state store's server. `lag_bytes` is the log that the slowest replica has not replayed, None
+    without a replica.
+    """
 
     connections: int
     connections_max: int
@@ -31,8 +33,8 @@ class StoreGauge(Protocol):
 
 
 class HttpProbe(Protocol):
-    """Sends a GET to a user's health check."""
+    """Sends GET requests to a user's health check."""
 
     async def status(self, url: ProbeUrl, *, timeout_ms: int) -> int:
-        """Return the status of the answer; a redirect is one. Raises ProbeFailed."""
+        """Return the status code of the response, without following redirects. Raises ProbeFailed."""
         ...

@@ -1,4 +1,4 @@
-"""Jobs and their fragments in the meta store. Next: `service.ports.meta_store`."""
+"""Store jobs and their fragments in the meta store. Next: `service.ports.meta_store`."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -14,10 +14,10 @@ from service.protocol.report import ActorReport, Collected
 
 
 class Jobs(Protocol):
-    """Jobs, with the fragments and actors that carry them out."""
+    """Jobs, with their fragments and actors."""
 
     async def add(self, new: NewJob, *, now: datetime) -> Job:
-        """Store relation, job (INITIAL), fragments and actors. Raises Conflict when the name is taken."""
+        """Store relation, job (INITIAL), fragments and actors. Raises Conflict if the name is taken."""
         ...
 
     async def get(self, job: JobId) -> Job | None: ...
@@ -30,48 +30,50 @@ class Jobs(Protocol):
         ids: Collection[JobId] | None = None,
         kept: bool = False,
     ) -> Sequence[Job]:
-        """Return jobs in these states (None: all, finished ones included), in this graph (None: in any) and with these
-        ids (None: with any), oldest first: the order of the queue. With `kept` only those whose relation is in the
-        catalog.
+        """Return the jobs that match all given filters, oldest first, which is the order of the queue.
+
+        None means any state (including terminal ones), any graph or any id. With `kept` the job's relation must be in
+        the catalog.
         """
         ...
 
     async def page(self, states: Collection[JobState] | None, *, after: int, limit: int) -> Sequence[Job]:
-        """Return the oldest jobs in these states (None: all) whose id is above `after`."""
+        """Return the oldest jobs in these states (None: all) with ids above `after`."""
         ...
 
     async def backfilling(self) -> Sequence[Job]:
-        """Return created jobs whose history is still read, those of tables that follow a source, oldest first."""
+        """Return the created jobs with unfinished history, oldest first. They belong to followed tables."""
         ...
 
     async def queue(self) -> Sequence[JobId]:
-        """Return the jobs that are queued, oldest first."""
+        """Return the queued jobs, oldest first."""
         ...
 
     async def line(self) -> Line:
-        """Return what decides, before anything else, whether a job may start."""
+        """Return the queue summary: whether jobs wait for a start, and how many permits are in use."""
         ...
 
     async def move(self, job: JobId, event: JobEvent, *, now: datetime, error: str | None = None) -> Job:
-        """Apply `service.domain.job.after` to the row, locked. Raises IllegalTransition, NotFound."""
+        """Lock the row and apply `service.domain.job.after`. Raises IllegalTransition, NotFound."""
         ...
 
     async def outputs(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[RelationId]]:
-        """Return the stored relations that each job writes, hidden ones included."""
+        """Return the stored relations that each job writes, including hidden ones."""
         ...
 
     async def plans(self, jobs: Collection[JobId]) -> Sequence[JobPlan]:
-        """Return plans with the stored rate limits and positions, in order of job id (upstream before downstream)."""
+        """Return plans with the stored limits and positions, in order of job id, hence upstreams first."""
         ...
 
     async def blame(self, job: JobId | None, *, graph: GraphId) -> int:
-        """Count a failure against `job` and reset every other job's count; return the job's consecutive failures (0 for
-        None). Also counts a recovery on every creating job of the graph.
+        """Count a failure of `job` and return its consecutive failures, 0 for None.
+
+        Also reset the count of every other job of the graph, and count a recovery for its creating jobs.
         """
         ...
 
     async def blamed(self, graph: GraphId) -> bool:
-        """Whether a job of the graph is to blame for its last recovery."""
+        """Whether a job of the graph caused its last recovery."""
         ...
 
 
@@ -83,33 +85,33 @@ class Fragments(Protocol):
         ...
 
     async def positions(self, fragment: FragmentId) -> Mapping[Vnode, VnodePosition]:
-        """Return the positions of a scan, also of a finished one. A vnode without one has not started."""
+        """Return the positions of a scan, even a finished one. A vnode without a position has not started."""
         ...
 
     async def release(self, fragments: Collection[FragmentId]) -> None:
-        """These wait no longer for their place in the backfill order; those that are gone are ignored."""
+        """Record that the backfill order no longer delays these fragments. Fragments that are gone are ignored."""
         ...
 
     async def held(self, graph: GraphId) -> Sequence[JobId]:
-        """Return the creating jobs of which some scan waits for its place in the backfill order."""
+        """Return the creating jobs with a scan that the backfill order delays."""
         ...
 
     async def receded(self, reports: Sequence[ActorReport]) -> Receded | None:
-        """Return the first of these reports whose rows are fewer than those that its actor has committed (I6)."""
+        """Return the first report with fewer rows than its actor has committed (I6)."""
         ...
 
     async def record(self, answers: Iterable[Collected], *, now: datetime) -> None:
-        """Store positions, key counts and progress (with `service.domain.progress.advanced`) of these answers, oldest
-        first.
+        """Store positions, key counts and progress of these answers, oldest first. Progress is computed by
+        `service.domain.progress.advanced`.
         """
         ...
 
     async def scans(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ScanProgress]]: ...
 
     async def order(self, job: JobId) -> Sequence[tuple[str, str]]:
-        """Return the backfill order of a job by the relations' names, each edge as (before, after)."""
+        """Return the backfill order of a job as edges (before, after) of relation names."""
         ...
 
     async def store_texts(self, texts: Mapping[JobId, Json]) -> None:
-        """Store what `rw_ddl_progress` shows: per job `text`, `phase`, `waiting_for`, and anything else structured."""
+        """Store the values of `rw_ddl_progress` by job: `text`, `phase`, `waiting_for` and other structured values."""
         ...

@@ -1,4 +1,4 @@
-"""Idempotency keys; part of `service.ports.meta_store`."""
+"""Store idempotency keys. Part of `service.ports.meta_store`."""
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
@@ -9,28 +9,32 @@ from service.protocol.ids import StatementId
 
 
 class Keys(Protocol):
-    """Idempotency keys: the stored response of a mutating call, or the claim of the one that will give it."""
+    """Idempotency keys, each with the stored response of a mutating call or the claim of a running call."""
 
     async def claim(self, key: str, fingerprint: str, *, now: datetime, hold: timedelta) -> Claim | Json:
-        """Take the key until `hold` after `now`, or return the response stored with it. Raises Conflict when it was
-        used with another fingerprint, or while the claim of an earlier call is held.
+        """Claim the key until `hold` after `now`, or return its stored response.
+
+        Raises Conflict if the key was used with another fingerprint, or while an earlier call's claim is valid.
         """
         ...
 
     async def renew(self, claims: Collection[Claim], *, now: datetime, hold: timedelta) -> None:
-        """Hold these claims until `hold` after `now`; one that was taken over stays so."""
+        """Renew these claims until `hold` after `now`. A claim that another call took over is not renewed."""
         ...
 
     async def accepted(self, claim: Claim, statement: StatementId) -> None:
-        """Record, in the transaction that accepts the statement, that it is what the call does. Raises Conflict when
-        the claim was taken over: then nothing may be accepted under it.
+        """Link the statement to the key, in the transaction that accepts the statement.
+
+        Raises Conflict if another call took over the claim. Then the statement must not be accepted.
         """
         ...
 
     async def store(self, claim: Claim, response: Json) -> None: ...
 
     async def release(self, claim: Claim, *, now: datetime) -> None:
-        """End the claim of a call that failed. The key is free again, unless a statement was accepted that may still
-        take effect: then the next claim of the key inherits it.
+        """End the claim of a failed call.
+
+        The key becomes free unless an accepted statement has or may have an effect. Then the next claim of the key
+        inherits the statement.
         """
         ...

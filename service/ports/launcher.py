@@ -1,4 +1,4 @@
-"""Starting and ending worker processes."""
+"""Start and end worker processes."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from service.protocol.ids import GraphId, WorkerId
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A worker of which nothing runs any more, or that could not be started.
+    """A worker without running processes, or one that could not be started.
 
-    `graph` is None where it was left behind by a service that was killed. `failures` counts the workers of the graph in
-    a row that ended young, with this one, and the next one may start after `wait`; both are 0 for one that had to end
-    (`asked`).
+    `graph` is None for a worker of a service that was killed. `failures` counts the consecutive workers of the graph
+    that ended early, including this one, and `wait` is the delay before the next start. Both are 0 if the service
+    requested the end (`asked`).
     """
 
     worker: WorkerId
@@ -26,17 +26,19 @@ class Ended:
 
 
 class Launcher(Protocol):
-    """Keeps a worker running for each graph that is to have one."""
+    """Keeps a worker running for each graph that needs one."""
 
     async def supervise(
         self, given_up: Collection[WorkerId], *, kept: Collection[GraphId], missing: Collection[GraphId]
     ) -> Sequence[Ended]:
-        """Look once. End at once the workers that were given up, and gently those of graphs that are not `kept`; start
-        one for each graph that is `missing` one, unless it has one here or failed a moment ago. Returns each worker
-        that has ended, once. Repeatable: what is not done yet is asked for again.
+        """Run one tick and return the workers that have ended, each once.
+
+        Kill the evicted workers (`given_up`). End the workers of graphs that are not `kept` gracefully. Start a worker
+        for each graph in `missing`, unless this launcher already runs one or its last start failed recently.
+        Repeatable: the next tick continues unfinished work.
         """
         ...
 
     async def stop(self) -> None:
-        """End every process that was started, and wait for it."""
+        """End every started process and wait for it."""
         ...

@@ -1,4 +1,4 @@
-"""Limits of scans and their adaptation to the load; part of `service.ports.meta_store`."""
+"""Store the limits of scans and their adaptation to the load. Part of `service.ports.meta_store`."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +11,8 @@ from service.protocol.ids import ActorId, Epoch, FragmentId, GraphId, JobId
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A scan's limit as it was committed. `present` is where its adaptation stands, None where it has not begun. Where
-    its job is `paused`, it `resumes_at` the limit that it had.
+    """A scan's committed limit. `present` is the value of its adaptation, None before it begins. If the job is
+    `paused`, `resumes_at` is the limit before the pause.
     """
 
     rate_limit: int | None
@@ -24,10 +24,11 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class AdaptedScan:
-    """A scan that reads history under a limit that is adapted. `adaptation` is None before the first look.
+    """A scan that reads history under an adaptive limit.
 
-    `rows` are what its actors had read, cumulatively, at the last look, of which the newest epoch was `seen`; `read` is
-    what they have read now. `since` is the epoch at which the limit took effect.
+    `adaptation` is None before the first tick. `seen` is the newest epoch of the last tick, and `rows` are the rows
+    that each actor had read by then (cumulative). `read` are the rows read by now. The limit took effect at epoch
+    `since`.
     """
 
     fragment: FragmentId
@@ -44,7 +45,7 @@ class AdaptedScan:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look at a scan came to. `asked` is the limit that was asked for, None where none was."""
+    """The result of one tick for a scan. `asked` is the requested limit, None if it does not change."""
 
     scan: AdaptedScan
     after: Adaptation
@@ -58,7 +59,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Signalled:
-    """What one signal said at the last look."""
+    """The reading of a signal at the last tick."""
 
     signal: str
     healthy: bool
@@ -67,8 +68,9 @@ class Signalled:
 
 @dataclass(frozen=True, slots=True)
 class AutoLimit:
-    """Where the adaptation of a scan's limit stands. `signal` spoke against more at the last look, null where none did;
-    `effective_epoch` is when the present limit took effect. Everything but the phase is null before the first look.
+    """The state of an adaptive limit. `signal` is the load signal against a higher limit at the last tick, null if
+    there was none. The present limit took effect at `effective_epoch`. All values except the phase are null before the
+    first tick.
     """
 
     phase: str
@@ -82,7 +84,7 @@ class AutoLimit:
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """One change of an adapted limit: `epoch` is when it took effect, None until then."""
+    """A change of an adaptive limit. It took effect at `epoch`, None before."""
 
     id: int
     fragment: FragmentId
@@ -95,46 +97,52 @@ class LimitChange:
 
 
 class Limits(Protocol):
-    """Limits of scans. What is adapted is adapted by whoever leads, from what is stored here."""
+    """The limits of scans. The leader adapts the adaptive ones, from the state stored here."""
 
     async def put(self, limits: Mapping[FragmentId, int | None], *, auto: Collection[FragmentId], epoch: Epoch) -> None:
-        """These limits took effect at `epoch`, and those in `auto` are adapted from now on. An adaptation that came to
-        the same number goes on, and so it does under a pause; any other number begins one anew.
+        """Store limits that took effect at `epoch`. Those in `auto` are adaptive from now on.
+
+        An adaptation continues if it decided the same number, or if the number is a pause. Any other number restarts
+        it.
         """
         ...
 
     async def hold(self, fragments: Collection[FragmentId]) -> Mapping[FragmentId, Held]:
-        """Return the limits of those that exist, whose rows are locked until the transaction ends. Whoever asks for
-        another limit holds it first: so commands for one scan are in the order in which they were decided.
+        """Lock the rows of the existing scans until the transaction ends, and return their limits.
+
+        Every change of a limit locks the scan first. The commands for one scan are therefore in the order of their
+        decisions.
         """
         ...
 
     async def pause(self, limits: Mapping[FragmentId, int | None]) -> None:
-        """The pause of their job holds these limits back."""
+        """Store the limits that these scans get back after the pause of their job."""
         ...
 
     async def unpause(self, fragments: Collection[FragmentId]) -> None:
-        """No pause of a job holds back a limit of these any more: somebody has asked for another one."""
+        """Delete the stored limits of a pause, because another limit was requested for these scans."""
         ...
 
     async def graphs(self) -> Sequence[GraphId]:
-        """Return the graphs that have scans whose limit is adapted."""
+        """Return the graphs with scans that have an adaptive limit."""
         ...
 
     async def adapted(self, graph: GraphId, *, hold: bool = False) -> Sequence[AdaptedScan]:
-        """Return the scans that read now under a limit that is adapted; with `hold` as in `hold`, but what somebody
-        else holds just now is left out.
+        """Return the scans that read now under an adaptive limit.
+
+        With `hold` their rows are locked until the transaction ends, and rows that another transaction has locked are
+        skipped.
         """
         ...
 
     async def record(self, looks: Sequence[Look], *, now: datetime) -> None:
-        """Store where these adaptations stand, and the changes that were asked for. Only the newest are kept."""
+        """Store the state of these adaptations and the requested changes. Only the newest changes are kept."""
         ...
 
     async def shown(self, jobs: Collection[JobId]) -> Mapping[FragmentId, AutoLimit]:
-        """Return where the limits stand that are adapted."""
+        """Return the state of the adaptive limits of these jobs' scans."""
         ...
 
     async def history(self, job: JobId, *, limit: int, before: int | None = None) -> Sequence[LimitChange]:
-        """Return changes of the limits of a job's scans with ids below `before`, newest first."""
+        """Return the changes with ids below `before` of the limits of a job's scans, newest first."""
         ...

@@ -1,9 +1,9 @@
-"""The meta store as operations use it: transactions over small aggregates, domain values in and out.
+"""Define the meta store of operations: transactions over small aggregates, with domain values in and out.
 
 `Stores.begin(term)` opens a transaction and commits it when the block ends without an error. With a term it asserts
 the leader lease *inside the same transaction*, so that a deposed leader can write nothing (I7). Nothing else commits.
 
-Every method may raise Unavailable (the database is away). Instants are UTC and come from the caller.
+Every method raises Unavailable if the database is unavailable. Instants are UTC and come from the caller.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -44,20 +44,21 @@ from service.protocol.report import Collected, Failed
 
 
 class Leases(Protocol):
-    """The leader lease: one row with a growing term, on the database's own clock."""
+    """The leader lease: one row with an increasing term. Its expiry is on the database's clock."""
 
     async def gain(self, holder: str, *, lease: timedelta) -> Term | None:
-        """Renew the lease of `holder` (same term) or take it over if it has expired (next term); None: someone else
-        leads.
+        """Renew the lease of `holder` (same term), or take over an expired lease (next term).
+
+        Return the term, or None if another process leads.
         """
         ...
 
     async def release(self, holder: str) -> None:
-        """Let it expire now, if `holder` has it."""
+        """Expire the lease now, if `holder` has it."""
         ...
 
     async def held(self) -> bool:
-        """Return whether somebody has it."""
+        """Whether a process has the lease."""
         ...
 
 
@@ -65,13 +66,13 @@ class Graphs(Protocol):
     """Graphs: status, generation, committed and published epochs, pause flag."""
 
     async def view(self, graph: GraphId, *, now: datetime, lease: timedelta) -> GraphView:
-        """Read all that `decide` looks at; workers seen within `lease` before `now` are alive."""
+        """Read the input of `decide`. Workers seen within `lease` before `now` are alive."""
         ...
 
     async def views(
         self, wanted: Collection[GraphId], *, now: datetime, lease: timedelta
     ) -> Mapping[GraphId, GraphView]:
-        """Read the same of several graphs; those that are gone are left out."""
+        """Read the views of several graphs. Graphs that are gone are absent."""
         ...
 
     async def set_status(
@@ -83,20 +84,22 @@ class Graphs(Protocol):
         reason: str | None = None,
         worker: WorkerId | None = None,
     ) -> Generation:
-        """Record a status. RECOVERING bumps the generation, counts a recovery, stores the reason, forgets the
-        in-flight and uncommitted barriers and puts their commands and statements back into their queues; WAITING
-        keeps the generation; RUNNING names the worker. Returns the present generation.
+        """Record a status and return the present generation.
+
+        RECOVERING increments the generation, counts a recovery and stores the reason. It deletes the in-flight and
+        uncommitted barriers and returns their commands and statements to their queues. WAITING keeps the generation.
+        RUNNING stores the worker.
         """
         ...
 
     async def set_paused(self, graph: GraphId, *, paused: bool, now: datetime) -> None: ...
 
     async def state(self, graph: GraphId) -> GraphState:
-        """Return how a graph stands. Raises NotFound."""
+        """Return the state of a graph. Raises NotFound."""
         ...
 
     async def states(self, wanted: Collection[GraphId]) -> Mapping[GraphId, GraphState]:
-        """Return the same of several graphs; those that are gone are left out."""
+        """Return the states of several graphs. Graphs that are gone are absent."""
         ...
 
     async def set_published(
@@ -108,14 +111,15 @@ class Graphs(Protocol):
         created: bool = True,
         held_back: Collection[RelationId] = (),
     ) -> None:
-        """Record that the state store shows `epoch`: on the graph, on the barriers up to it, and, if something was
-        `created`, on the relations that were created and not yet shown, but for those that are held back.
+        """Record that the state store has published `epoch`, on the graph and on the barriers up to it.
+
+        With `created`, also record that created relations are now visible, except for those in `held_back`.
         """
         ...
 
     async def ask_recovery(self, graph: GraphId, reason: str | None) -> None:
-        """Set (or with None clear) an operator's wish for a recovery. One that is under way fulfils it: then nothing is
-        set.
+        """Set an operator's request for a recovery, or clear it with None. A running recovery already fulfils a
+        request, so then nothing is set.
         """
         ...
 
@@ -124,31 +128,32 @@ class Barriers(Protocol):
     """Barriers in flight and their history."""
 
     async def record(self, barrier: Barrier, *, worker: WorkerId, now: datetime, commands: Sequence[CommandId]) -> None:
-        """Store an injected barrier: it carries these commands and its `statements`."""
+        """Store an injected barrier, which carries these commands and its `statements`."""
         ...
 
     async def for_worker(self, worker: WorkerId, taken: Mapping[GraphId, Epoch] = ...) -> Barrier | None:
-        """Return an in-flight barrier that `worker` has yet to answer, besides those it has taken."""
+        """Return an in-flight barrier that `worker` has neither taken nor answered."""
         ...
 
     async def answer(self, answer: Collected | Failed, *, now: datetime) -> bool:
-        """Store an answer; False when the same was stored before. Raises Stale for another generation, epoch or
-        worker.
+        """Store an answer. Return False if the same answer is already stored.
+
+        Raises Stale for another generation, epoch or worker.
         """
         ...
 
     async def collected(self, graph: GraphId, upto: Epoch) -> Sequence[tuple[Barrier, Collected]]:
-        """Return the collected, uncommitted barriers up to and with `upto`, oldest first."""
+        """Return the collected, uncommitted barriers up to and including `upto`, oldest first."""
         ...
 
     async def attach(self, graph: GraphId, epoch: Epoch) -> None:
-        """A collected non-checkpoint barrier waits for the next checkpoint; the graph may go on."""
+        """Record that a collected barrier waits for the next checkpoint, so that the graph can inject the next one."""
         ...
 
     async def commit(self, graph: GraphId, epoch: Epoch, *, now: datetime) -> None:
-        """Mark the barriers up to `epoch` committed and set the graph's committed epoch: the commit point. Older
-        history beyond the newest 1,000 barriers of the graph is deleted, and payloads of committed barriers are
-        emptied.
+        """Mark the barriers up to `epoch` as committed and set the graph's committed epoch. This is the commit point.
+
+        Also delete the history except for the graph's newest 1,000 barriers, and the payloads of committed barriers.
         """
         ...
 
@@ -168,19 +173,20 @@ class Commands(Protocol):
         part_of: CommandId | None = None,
         hurried: bool = True,
     ) -> CommandId:
-        """Queue a command, or one graph's part of a command: the whole is done when all its parts are. A barrier is
-        made at once for one that is `hurried`.
+        """Enqueue a command, or one graph's part of a command, which is done when all its parts are done.
+
+        A `hurried` command triggers a barrier at once.
         """
         ...
 
     async def get(self, command: CommandId) -> Command | None: ...
 
     async def waiting(self, graph: GraphId) -> Sequence[Command]:
-        """Return what no barrier carries yet, oldest first."""
+        """Return the commands that no barrier carries yet, oldest first."""
         ...
 
     async def finish(self, commands: Collection[CommandId], *, epoch: Epoch, error: str | None = None) -> None:
-        """Answer commands with the epoch of the barrier that carried them, or with `epoch` where none did."""
+        """Finish commands with the epoch of the barrier that carried them, or with `epoch` if none did."""
         ...
 
     async def carried(self, graph: GraphId, upto: Epoch) -> Sequence[Command]:
@@ -188,7 +194,7 @@ class Commands(Protocol):
         ...
 
     async def parts(self, whole: CommandId) -> Sequence[Command]:
-        """Return what was queued as a part of a command, finished or not."""
+        """Return the parts of a command, finished or not."""
         ...
 
 
@@ -203,14 +209,14 @@ class Events(Protocol):
 
 
 class Parameters(Protocol):
-    """System parameters that were set."""
+    """The system parameters that were set."""
 
     async def all(self) -> Mapping[str, str]: ...
 
     async def set(self, name: str, text: str) -> None: ...
 
     async def secret(self, name: str) -> str:
-        """Return what is kept apart of a parameter, shown in no catalog; empty where nothing is."""
+        """Return the secret text of a parameter, which no catalog shows. Empty if there is none."""
         ...
 
     async def set_secret(self, name: str, text: str) -> None: ...
@@ -267,5 +273,5 @@ class Stores(Protocol):
     """Opens transactions."""
 
     def begin(self, term: Term | None = None) -> AbstractAsyncContextManager[Transaction]:
-        """Open a transaction; with a term, assert it inside. Raises Deposed, Unavailable."""
+        """Open a transaction. With a term, assert it inside. Raises Deposed, Unavailable."""
         ...

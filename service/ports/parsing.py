@@ -1,4 +1,4 @@
-"""Parsing and binding a statement's text where it can be given up."""
+"""Parse and bind statements in processes that can be ended."""
 
 from collections.abc import Callable
 from typing import ParamSpec, Protocol, TypeVar
@@ -8,11 +8,12 @@ T = TypeVar("T")
 
 
 class Parsers(Protocol):
-    """Processes that read texts for the service."""
+    """Processes that parse texts for the service."""
 
     async def run(self, length: int, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what `read`, a pure function of `service.sql`, returns for a text of `length` characters. Arguments
-        and result are values that can be pickled. Raises what `read` raises, Invalid when it takes more processor time
-        than a text of this length may, and Unavailable when too many calls wait.
+        """Run `read`, a pure function of `service.sql`, for a text of `length` characters, and return its result.
+
+        Arguments and result must be picklable. Raises the errors of `read`, Invalid if it needs more processor time
+        than a text of this length may, and Unavailable if too many calls wait.
         """
         ...

@@ -1,4 +1,4 @@
-"""What the meta store holds, as plain values: the words of `service.ports.meta_store`. Instants are UTC."""
+"""Define the plain values that `service.ports.meta_store` stores and returns. Instants are UTC."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,8 +33,8 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """A relation whose name is taken. `key_count` counts alive keys at the committed epoch; `upstreams` are what it
-    reads; `shown` says that it was created and that the epoch of its finish is published.
+    """A relation with a job. `key_count` counts its rows at the committed epoch. `upstreams` are the relations that it
+    reads. `shown` is true once it is created and the epoch of its finish is published.
     """
 
     relation: Relation
@@ -45,12 +45,12 @@ class CatalogEntry:
     upstreams: tuple[RelationId, ...] = ()
     shown: bool = False
     follows: bool = False
-    """It is filled by following an external table, and by nothing else."""
+    """It is a followed table, which only CDC fills."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewLogicalView:
-    """A logical view to be stored. `columns` are (name, Postgres type), `reads` the relations that it names."""
+    """A new logical view. `columns` are pairs (name, Postgres type). `reads` are the relations that it names."""
 
     name: str
     definition: str
@@ -60,7 +60,7 @@ class NewLogicalView:
 
 @dataclass(frozen=True, slots=True)
 class LogicalView:
-    """A logical view whose name is taken; `shown` says that it can be read."""
+    """A stored logical view. `shown` is true once it is readable."""
 
     id: RelationId
     name: str
@@ -71,8 +71,10 @@ class LogicalView:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to answer the call with an idempotency key. `number` is its fence: no two claims have the same.
-    `statement` was accepted under an earlier claim of the key whose holder is gone: its result answers the call.
+    """The right to answer the call with an idempotency key.
+
+    `number` is unique and fences older claims of the key. `statement` was accepted under an earlier claim of the key,
+    whose owner is gone. Its result answers the call.
     """
 
     key: str
@@ -82,8 +84,9 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Receded:
-    """A report of an actor of `job` that takes back rows that were committed; or of all those that an Update brought,
-    together.
+    """A report with fewer rows than its actor of `job` has committed.
+
+    After an Update it compares the sums over all actors that the Update created.
     """
 
     actor: str
@@ -98,7 +101,7 @@ class Receded:
 
 @dataclass(frozen=True, slots=True)
 class GraphState:
-    """How a graph stands: what it committed and published, and what its last recovery was for."""
+    """The state of a graph: its committed and published epochs, and the reason of its last recovery."""
 
     status: GraphStatus
     generation: Generation
@@ -112,16 +115,14 @@ class GraphState:
 
 @dataclass(frozen=True, slots=True)
 class NewDml:
-    """The fragment that runs the statements that write a table. Actors get ids in the order of `actors`, here as in all
-    fragments.
-    """
+    """The fragment that runs a table's DML. As in all fragments, actors get ids in the order of `actors`."""
 
     actors: tuple[Runs, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTableScan:
-    """A scan of an upstream. `auto`: the limit is adapted to the load, from `rate_limit` on."""
+    """A scan of an upstream. With `auto` the limit is adaptive and starts at `rate_limit`."""
 
     actors: tuple[Runs, ...]
     upstream: RelationId
@@ -130,7 +131,7 @@ class NewTableScan:
     rate_limit: int | None = None
     auto: bool = False
     output: int | None = None
-    """The place of the hidden relation that it writes; None is the relation that the job is named after."""
+    """The index in `hidden` of the relation that it writes. None is the relation after which the job is named."""
     sink: Connector | None = None
 
 
@@ -143,7 +144,7 @@ class NewSourceScan:
     rate_limit: int | None = None
     auto: bool = False
     added: bool = False
-    """The external table was published for this scan: it is to be taken back with it."""
+    """The external table was published for this scan, so it is removed from the publication with the scan."""
     completed: bool = False
     """There is no history to read."""
 
@@ -161,9 +162,10 @@ NewFragment = NewDml | NewTableScan | NewSourceScan | NewSplitScan
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job to be stored together with the relation that it is named after, and the `hidden` ones that only it writes
-    and reads. Their ids, and the names of hidden ones, are ignored and assigned. Scans of relations that come after
-    others in `order` start waiting.
+    """A new job with the relation after which it is named, and `hidden` relations, which only this job uses.
+
+    The ids of relations and the names of hidden ones are ignored, because the store assigns them. Scans of relations
+    that come after others in `order` start in the waiting state.
     """
 
     relation: Relation
@@ -174,13 +176,13 @@ class NewJob:
     backfill_parallelism: Parallelism | None = None
     order: Order = ()
     views: tuple[RelationId, ...] = ()
-    """The logical views that its query names, or the source that it follows."""
+    """The logical views that its query names, or the source of its followed table."""
     serverless: bool = False
-    """A worker of its own shall create it."""
+    """The job is created by its own worker."""
     hidden: tuple[Relation, ...] = ()
 
     def __post_init__(self) -> None:
-        """What nobody scans would never be read, and nothing could come after it."""
+        """Check that `order` names only scanned relations. The scans after another one would wait for ever."""
         assert {one for edge in self.order for one in edge} <= self.upstreams, self.order
 
     @property
@@ -190,16 +192,15 @@ class NewJob:
 
     @property
     def upstreams(self) -> frozenset[RelationId]:
-        """The relations that it scans."""
+        """The scanned relations."""
         return frozenset(one.upstream for one in self.table_scans)
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A request for a barrier, durable and answered with the epoch that carried it. `mutation` None is a flush.
+    """A durable command, which is finished with the epoch of the barrier that carried it. `mutation` None is a flush.
 
-    `epoch` is set when it was carried, `error` when it was refused after it was queued. `stop` names the jobs of a
-    Stop.
+    `epoch` is set once a barrier has carried it, `error` if it was refused after it was enqueued.
     """
 
     id: CommandId
@@ -210,12 +211,12 @@ class Command:
     done: bool = False
     error: str | None = None
     hurried: bool = True
-    """A barrier is made for it at once; otherwise it rides on the next ordinary one."""
+    """The command triggers a barrier at once. Otherwise the next ordinary barrier carries it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cleanup:
-    """What is left of a dropped relation in the state store, to be removed by the leader; repeatable."""
+    """A pending clean-up: the leader removes a dropped relation's tables from the state store. Repeatable."""
 
     relation: RelationId
     name: str
@@ -223,7 +224,7 @@ class Cleanup:
 
 @dataclass(frozen=True, slots=True)
 class BarrierRecord:
-    """One barrier of the history. Latency is injected -> published."""
+    """A barrier of the history. Its latency is the time from injection to publication."""
 
     barrier: Barrier
     injected_at: datetime
@@ -236,7 +237,7 @@ class BarrierRecord:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """A worker that registered. `alive` says whether its lease runs."""
+    """A registered worker. `alive` is true while its lease is valid."""
 
     worker: WorkerId
     graph: GraphId
@@ -250,7 +251,7 @@ class WorkerRecord:
 
 @dataclass(frozen=True, slots=True)
 class StoredStatement:
-    """DML that was accepted. `result` is set once the epoch that ran it (the last of its slices) has committed."""
+    """Accepted DML. `result` is set once the epoch that ran it, or its last slice, has committed."""
 
     id: StatementId
     statement: Statement
@@ -263,7 +264,7 @@ class StoredStatement:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One entry of the append-only log. `id` grows; `kind` is a past-tense name such as `barrier.committed`."""
+    """An entry of the append-only log. `id` increases. `kind` is a past-tense name such as `barrier.committed`."""
 
     id: int
     at: datetime

@@ -1,4 +1,4 @@
-"""Questions to workers outside the barrier sequence; part of `service.ports.meta_store`."""
+"""Store the requests to workers, which are independent of barriers. Part of `service.ports.meta_store`."""
 
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -7,24 +7,26 @@ from service.protocol.ids import GraphId, RequestId, WorkerId
 from service.protocol.request import Analyzed, Rejected, Request, Verified
 
 REQUEST_TRIES_MAX: Final = 3
-"""How many workers are asked one question: it may be what ends them."""
+"""The maximum number of workers that get one request, because the request may be what kills them."""
 
 
 class Requests(Protocol):
-    """Questions to workers outside the barrier sequence."""
+    """Requests to workers, which are independent of barriers."""
 
     async def add(self, request: Request, graph: GraphId, *, now: datetime, hold: timedelta) -> RequestId:
-        """Store a question (its id is ignored and assigned). A worker that holds it for `hold` shares it."""
+        """Store a request, whose id is assigned here. After `hold` without an answer another worker gets it too."""
         ...
 
     async def claim(self, graph: GraphId, worker: WorkerId, *, now: datetime, lease: timedelta) -> Request | None:
-        """Hand out the oldest question that nobody works on: it is new, its worker was given up or is silent for
-        `lease`, or another worker holds it for too long. `REQUEST_TRIES_MAX` workers get it at most.
+        """Return the oldest request for a worker and record that it has it.
+
+        The request is new, or its worker was evicted or has been silent for `lease`, or another worker has had it for
+        too long. At most `REQUEST_TRIES_MAX` workers get it.
         """
         ...
 
     async def lost(self, request: RequestId, *, now: datetime, lease: timedelta) -> bool:
-        """Whether the last worker that may be asked was given up or is silent for `lease`."""
+        """Whether the last worker that may get the request was evicted or has been silent for `lease`."""
         ...
 
     async def answer(self, response: Analyzed | Verified | Rejected) -> None: ...

@@ -1,4 +1,4 @@
-"""Waking those who wait. A signal is a hint: whoever wakes re-reads, so a lost signal costs latency, never
+"""Wake waiting tasks. A signal is only a hint: a woken task reads again, so a lost signal costs latency, never
 correctness.
 """
 
@@ -8,22 +8,23 @@ from service.domain.barrier import Chore
 from service.protocol.ids import GraphId
 
 Topic = GraphId | Chore | None
-"""A graph's: something is at hand in it. A chore's: it is due. None: something changed that others may wait for."""
+"""The subject of a signal. A graph: its next tick has work. A chore: it is due. None: any other change."""
 
 
 class Signals(Protocol):
     """A broadcast channel in a service process."""
 
     def heard(self, topic: Topic = None) -> int:
-        """Return how many notifications there were of a topic."""
+        """Return the number of notifications of a topic so far."""
         ...
 
     def notify(self, *topics: Topic) -> None:
-        """Wake who waits for one of these topics; without any, everybody."""
+        """Wake the tasks that wait for one of these topics, or all tasks if there is no topic."""
         ...
 
     async def wait(self, timeout_seconds: float, *, topic: Topic = None, since: int | None = None) -> None:
-        """Return at the next notification, or after the timeout. Who looked before, and asked what was `heard` before
-        that, does not miss one that came while it looked.
+        """Return at the next notification, or after the timeout.
+
+        `since` is the result of `heard` before the last read. A notification during that read is then not missed.
         """
         ...

@@ -1,8 +1,8 @@
-"""Jobs that are created in a graph of their own; part of `service.ports.meta_store`.
+"""Store the partial graphs of Snapshot jobs. Part of `service.ports.meta_store`.
 
-A snapshot job pins the epoch that the database graph has committed when it starts, reads its upstreams as of that
-epoch, replays their change log, and then *merges*: from then on it is a job of the database graph. Its own graph stays
-until the job is created (or gone), for what it has committed is how far the job's table may be rolled back.
+A Snapshot job pins the committed epoch of the database graph when it starts. It reads its upstreams at that epoch,
+replays their change log, and then *merges*: it becomes a job of the database graph. Its partial graph stays until the
+job is created or gone, because the job's table must not be rolled back behind the graph's committed epoch.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,8 +15,8 @@ from service.protocol.ids import Epoch, GraphId, JobId
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Where a creating snapshot job stands. `consumed` is None while its snapshot at `epoch` is read, `indexed` says
-    that its table has the index of its storage order.
+    """The state of a creating Snapshot job. `consumed` is None while its snapshot at `epoch` is read. `indexed` is true
+    once its table has the storage-order index.
     """
 
     job: JobId
@@ -28,11 +28,12 @@ class Snapshot:
 
 
 class Snapshots(Protocol):
-    """The graphs of snapshot jobs. A graph that is retired is gone; so is then what is told here of its job."""
+    """The partial graphs of Snapshot jobs. Retiring a graph deletes it and the snapshot state of its job."""
 
     async def begin(self, job: JobId, *, indexed: bool) -> Snapshot:
-        """Give a job that starts a graph of its own, pinned at what the database graph has committed and paused if that
-        one is, or will be by a command that waits.
+        """Create the partial graph of a starting job, pinned at the committed epoch of the database graph.
+
+        It is paused if the database graph is paused, or will be by a waiting command.
         """
         ...
 
@@ -41,41 +42,42 @@ class Snapshots(Protocol):
     async def of_jobs(self, jobs: Collection[JobId]) -> Mapping[JobId, Snapshot]: ...
 
     async def graphs(self) -> Sequence[GraphId]:
-        """Return the graphs there are besides the database graph."""
+        """Return all partial graphs."""
         ...
 
     async def unmerged(self) -> Sequence[GraphId]:
-        """Return the graphs whose jobs run in them, and do until the transaction ends."""
+        """Return the partial graphs whose jobs have not merged. They cannot merge until the transaction ends."""
         ...
 
     async def graphs_of(self, jobs: Collection[JobId]) -> Mapping[JobId, GraphId]:
-        """Return the graph that each job is in; it stays there until the transaction ends."""
+        """Return the graph of each job. The jobs stay in their graphs until the transaction ends."""
         ...
 
     async def index_built(self, graph: GraphId) -> None: ...
 
     async def index_failed(self, graph: GraphId, failed: FailedIndex) -> None:
-        """Record why the index of the job's table could not be built, and when it is tried again."""
+        """Record why the index of the job's table could not be built, and the time of the next attempt."""
         ...
 
     async def replayed(self, graph: GraphId, consumed: Epoch) -> None:
-        """Record how far the log was replayed by what the graph commits."""
+        """Record up to which epoch the graph's commit has replayed the change log."""
         ...
 
     async def merge(self, graph: GraphId) -> None:
-        """Move the job into the database graph, with the commands that wait for it."""
+        """Move the job and its waiting commands into the database graph."""
         ...
 
     async def pinned(self) -> Epoch | None:
-        """Return the oldest epoch whose versions a creating snapshot job has yet to read."""
+        """Return the oldest epoch that a creating Snapshot job still reads."""
         ...
 
     async def settled(self) -> Mapping[JobId, Epoch]:
-        """Return the jobs that were merged and are not yet created, each with the epoch that its own graph committed
-        last: a recovery of the database graph must leave what it wrote.
+        """Return the merged jobs that are not yet created, each with the last committed epoch of its partial graph.
+
+        A recovery of the database graph must not roll back the rows up to that epoch.
         """
         ...
 
     async def retire(self, graph: GraphId) -> None:
-        """Forget the graph and its barriers. Commands that still wait for it are done: their job is gone."""
+        """Delete the graph and its barriers, and finish its waiting commands, because their job is gone."""
         ...

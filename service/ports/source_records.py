@@ -1,7 +1,7 @@
-"""Sources and secrets in the meta store; part of `service.ports.meta_store`.
+"""Store sources and secrets in the meta store. Part of `service.ports.meta_store`.
 
-A source has a name among the relations, and no job. What was made for it in the external database is written down
-before it is made, as something to be cleaned up if nobody comes back for it (I9).
+A source shares the namespace of relations and has no job. Before an object is created for it in the external database,
+a clean-up of that object is stored, which is due if the creating service dies (I9).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,19 +18,21 @@ from service.protocol.report import Collected
 
 @dataclass(frozen=True, slots=True)
 class Password:
-    """The secret called `name`, or a password given with the source itself."""
+    """The password of a source: the value of the secret called `name`, or `value` from the source's options."""
 
     name: str | None = None
     value: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """One of the two."""
+        """Check that exactly one of the two is set."""
         assert (self.name is None) != (self.value is None), self
 
 
 @dataclass(frozen=True, slots=True)
 class NewSource:
-    """A source to be stored; `publication` and `slot` None have one made up. `owns_publication`: it is to be made."""
+    """A new source. If `publication` or `slot` is None, the store chooses its name. With `owns_publication` tidefill
+    creates the publication.
+    """
 
     name: str
     definition: str
@@ -43,7 +45,7 @@ class NewSource:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a source stands as of the newest report that was committed, and what was last asked of its server."""
+    """The status of a source: the newest committed report and the last measurement of its server."""
 
     offset: Lsn | None = None
     undecided: int = 0
@@ -58,8 +60,8 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the leader found out about a slot: None where it could not, and `waiting` says why. That is not looked at
-    where a worker says it.
+    """The leader's measurement of a slot. Values are None if it failed, and `waiting` is the reason. `waiting` is
+    ignored for a source that a worker reports on.
     """
 
     lag_bytes: int | None = None
@@ -70,8 +72,8 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A source. `shown` says that it was made; `dropped` that only what is left of it is to be cleaned up. `secret` is
-    the name of the user's secret that is its password, None for one given with it.
+    """A source. `shown` is true once it is created. `dropped` is true if only its clean-up is left. `secret` is the
+    name of the password's secret, None for a password in the source's options.
     """
 
     id: SourceId
@@ -89,8 +91,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class FollowedTable:
-    """A table that follows a source's. `added` says that it was published for it. `finished`: its history is read.
-    `broken_since` is None also where it is not known.
+    """A followed table. `added` is true if the external table was published for it. `finished` is true once its history
+    is read. `broken_since` may be unknown (None) even if the table is broken.
     """
 
     source: SourceId
@@ -110,13 +112,13 @@ class FollowedTable:
 
     @property
     def external(self) -> tuple[str, str]:
-        """Schema and name of what it follows."""
+        """The schema and name of its external table."""
         return self.external_schema, self.external_table
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a report says for the first time: a table that broke, or a source that waits or goes on (None)."""
+    """A state change in a report: a followed table that broke, or a source that waits (`text`) or continues (None)."""
 
     source: str
     table: str | None
@@ -124,17 +126,17 @@ class Told:
 
 
 class Leftover(StrEnum):
-    """What there is to clean up in an external database."""
+    """The kinds of objects to clean up in an external database."""
 
     SLOT = "slot"
     PUBLICATION = "publication"
     TABLE = "table"
-    """A table that is published for nobody any more."""
+    """A published table without a followed table. It is removed from the publication."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceCleanup:
-    """Something to be removed outside, from `due` on. `error` says why the last of the `attempts` failed."""
+    """A pending clean-up in an external database, due at `due`. `error` is the reason why the last attempt failed."""
 
     id: int
     source: SourceId
@@ -148,7 +150,7 @@ class SourceCleanup:
 
     @property
     def table(self) -> str | None:
-        """The external table with its schema, None where it is no table."""
+        """The external table with its schema, None for another kind of object."""
         return None if self.external_table is None else f"{self.external_schema}.{self.external_table}"
 
 
@@ -156,86 +158,90 @@ class Sources(Protocol):
     """The sources of the catalog."""
 
     async def add(self, new: NewSource, *, now: datetime, abandoned_at: datetime) -> Source:
-        """Take the name, and store a source that is not made yet: what will be made for it is to be cleaned up at
-        `abandoned_at`. Raises Conflict when the name is taken.
+        """Store a source that is not created yet, and clean-ups of its objects that are due at `abandoned_at`.
+
+        Raises Conflict if the name is taken.
         """
         ...
 
     async def made(self, source: SourceId, offset: Lsn) -> None:
-        """Slot and publication are there: nothing is left to be cleaned up."""
+        """Record that slot and publication exist, and delete their clean-ups."""
         ...
 
     async def named(self, name: str) -> Source | None: ...
 
     async def get(self, source: SourceId) -> Source | None:
-        """Return a source, also a dropped one that is not cleaned up yet."""
+        """Return a source, even a dropped one with a pending clean-up."""
         ...
 
     async def all(self) -> Sequence[Source]:
-        """Return those whose names are taken, oldest first."""
+        """Return the sources that are not dropped, oldest first."""
         ...
 
     async def password(self, source: SourceId) -> str: ...
 
     async def remove(self, source: SourceId, *, now: datetime, keeping: Collection[Leftover] = ()) -> None:
-        """Free the name, and have what was made outside cleaned up, but for what is not its own to remove."""
+        """Free the name and queue the clean-up of the external objects, except for `keeping` and foreign ones."""
         ...
 
 
 class Following(Protocol):
-    """The tables that follow sources."""
+    """The followed tables of sources."""
 
     async def tables(self, source: SourceId | None = None) -> Sequence[FollowedTable]:
-        """Return those of one source, or of all, oldest first."""
+        """Return the followed tables of one source, or of all sources, oldest first."""
         ...
 
     async def followed(self) -> Collection[SourceId]:
-        """Return the sources that something follows."""
+        """Return the sources with followed tables that still follow them."""
         ...
 
     async def record(self, answers: Iterable[Collected], *, now: datetime) -> Sequence[Told]:
-        """Store what these answers, oldest first, say of sources; return what is new about it."""
+        """Store the source reports of these answers, oldest first, and return the state changes."""
         ...
 
     async def measured(self, source: SourceId, measured: Measured, *, now: datetime) -> None:
-        """Store what the server said of a source that no worker reports on."""
+        """Store a measurement of a source's slot."""
         ...
 
     async def retained(self, source: SourceId, retention: Retention | None) -> None:
-        """Store what was last told of the log that the slot holds."""
+        """Store the retention state of the slot, as last reported in an event."""
         ...
 
     async def idle(self, source: SourceId) -> bool:
-        """Hold the source until the transaction ends; return whether nothing follows it, nor can until then."""
+        """Lock the source until the transaction ends. Return whether no table follows it, or can until then."""
         ...
 
     async def skipped(self, source: SourceId, offset: Lsn, readable_after: int) -> None:
-        """The slot of an idle source has forgotten everything up to `offset`: pages of what follows it from now on show
-        all transactions before `readable_after`.
+        """Record that the slot of an idle source was advanced to `offset`.
+
+        Pages of later followed tables must be read from a snapshot that shows all transactions before `readable_after`.
         """
         ...
 
     async def broke(self, source: SourceId, reason: str, *, now: datetime) -> Sequence[str]:
-        """None of a source's tables follow it any more; return the names of those that did."""
+        """Mark all followed tables of a source as broken. Return the names of those that were not broken before."""
         ...
 
 
 class SourceCleanups(Protocol):
-    """What is to be removed outside."""
+    """The pending clean-ups in external databases."""
 
     async def expect(self, source: SourceId, schema: str, table: str, *, now: datetime, due: datetime) -> None:
-        """A table is about to be published for somebody: from `due` on, unless it is followed by then, it is taken
-        back. Waits for whoever is taking it back just now.
+        """Store the clean-up of a table that is about to be published, due at `due` unless it is followed then.
+
+        Waits for a running clean-up of the same table.
         """
         ...
 
     async def due(self, now: datetime) -> Sequence[SourceCleanup]:
-        """Return what is due, oldest first: slot and publication after the last table that follows the source."""
+        """Return the due clean-ups, oldest first. Slot and publication come after the source's last followed table."""
         ...
 
     async def hold(self, cleanup: int, now: datetime) -> SourceCleanup | None:
-        """Return it if it is still due, and hold it until the transaction ends: nobody begins to follow the table, or
-        has begun, meanwhile.
+        """Lock a clean-up until the transaction ends and return it, or None if it is no longer due.
+
+        The lock prevents that a followed table for the external table is created meanwhile.
         """
         ...
 
@@ -244,15 +250,15 @@ class SourceCleanups(Protocol):
     async def failed(self, cleanup: int, error: str, *, due: datetime) -> None: ...
 
     async def done(self, cleanup: int) -> None:
-        """It is gone, or nobody's to remove. A dropped source is forgotten with the last of its own."""
+        """Delete a finished or unneeded clean-up. The last one of a dropped source also deletes the source."""
         ...
 
 
 class Secrets(Protocol):
-    """Users' secrets by name. Nothing shows a value but `value`."""
+    """Users' secrets by name. Only `value` returns a value."""
 
     async def add(self, name: str, value: str) -> None:
-        """Raises Conflict where there is one of this name."""
+        """Raises Conflict if the name is taken."""
         ...
 
     async def change(self, name: str, value: str) -> None:
@@ -264,5 +270,5 @@ class Secrets(Protocol):
     async def names(self) -> Sequence[str]: ...
 
     async def remove(self, name: str) -> bool:
-        """Return whether there was one. Raises Conflict while a source has it for a password."""
+        """Return whether the secret existed. Raises Conflict while a source uses it as its password."""
         ...

@@ -1,8 +1,7 @@
-"""External databases as operations use them. Each call opens a connection of its own, and is over within a bounded
-time; nothing it raises holds a password.
+"""Access external databases. Each call opens its own connection and ends within a bounded time.
 
-All methods raise Unavailable where the server does not answer, and Invalid where it refuses what was asked in words
-that are for whoever made the source.
+All methods raise Unavailable if the server does not answer, and Invalid with a message for the source's owner if it
+refuses. Errors contain no password.
 """
 
 from collections.abc import Sequence
@@ -16,24 +15,24 @@ from service.protocol.cdc import Lsn, Published
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """How to reach a source. `name` and `place` are for people."""
+    """The address of a source. `name` and `place` are for messages."""
 
     name: str
     place: str
     conninfo: str = field(repr=False)
     hosts: HostRules = ANY
-    """Which addresses may be connected to."""
+    """The addresses to which a connection is allowed."""
 
     @property
     def label(self) -> str:
-        """The source, as errors name it; before it is made it has no name."""
+        """The source in error messages. Before it is created it has no name."""
         return f'source "{self.name}"' if self.name else "the server"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What a server is and what its login may do. `spilled` are the bytes that decoding has written to disk, and the
-    transactions they were of, in the slot where that was most; None where nothing was decoded.
+    """The properties of a server and the rights of its login. `spilled` are the bytes and transactions that decoding
+    has spilled to disk in the slot with the most spilled bytes, None if nothing was decoded.
     """
 
     version: str
@@ -45,14 +44,14 @@ class ServerFacts:
     slots: int
     slots_max: int
     monitors: bool
-    """The login may see what the sessions of others do."""
+    """The login sees the activity of other sessions."""
     spilled: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SlotFacts:
-    """A slot. `why_lost` says why it can be used no more, None while it can. `lag_bytes` is the log that it has yet to
-    confirm, `retained_bytes` what the server keeps for it.
+    """A replication slot. `why_lost` is the reason why it is unusable, None while it is usable. `lag_bytes` is the log
+    after its confirmed position, `retained_bytes` the log that the server retains for it.
     """
 
     name: str
@@ -65,8 +64,8 @@ class SlotFacts:
 
 @dataclass(frozen=True, slots=True)
 class SourceLoad:
-    """What a server has to do. `lag_bytes` is the log that its slowest replica has yet to replay, None without one that
-    may be seen; `active` the queries that run there and are not ours, None where the login may not see them.
+    """The load of a server. `lag_bytes` is the log that its slowest replica has not replayed, None without a visible
+    replica. `active` is the number of running queries except tidefill's, None if the login may not see them.
     """
 
     lag_bytes: int | None
@@ -74,10 +73,10 @@ class SourceLoad:
 
 
 class ExternalTables(Protocol):
-    """Looks at a server and its tables; changes nothing."""
+    """Reads the properties of a server and its tables. Changes nothing."""
 
     async def conninfo(self, at: Address) -> str:
-        """Return how to connect to the addresses, as they are now, that may be connected to."""
+        """Return a connection string with the presently resolved addresses to which a connection is allowed."""
         ...
 
     async def server(self, at: Address) -> ServerFacts: ...
@@ -91,35 +90,37 @@ class ExternalTables(Protocol):
     async def slot(self, at: Address, name: str) -> SlotFacts | None: ...
 
     async def extent(self, at: Address, table: ExternalTable, column: str) -> tuple[int, int] | None:
-        """Return the least and the greatest value of a column of whole numbers, None where there is none."""
+        """Return the minimum and maximum of an integer column, or None for an empty table."""
         ...
 
     async def sample(self, at: Address, table: ExternalTable, column: str) -> Sequence[str]:
-        """Return values of a column in the server's order, as texts: those of its statistics, or else of some rows."""
+        """Return values of a column as texts, in the server's order, from its statistics or else from sampled rows."""
         ...
 
 
 class Replication(Protocol):
-    """Makes and removes what following a database needs there."""
+    """Creates and removes the publications and slots of sources in external databases."""
 
     async def create_publication(self, at: Address, name: str) -> None:
-        """Make a publication of no table yet. Raises Conflict where there is one of this name."""
+        """Create an empty publication. Raises Conflict if the name is taken."""
         ...
 
     async def create_slot(self, at: Address, name: str) -> Lsn:
-        """Make a slot and return the place from which on it decodes. Raises Conflict where there is one of this name;
-        Unavailable also where transactions that run there do not end.
+        """Create a slot and return the LSN from which it decodes.
+
+        Raises Conflict if the name is taken, and Unavailable also if running transactions do not end in time.
         """
         ...
 
     async def publish(self, at: Address, publication: str, schema: str, table: str) -> tuple[int, Published]:
-        """Have a table published, and return a transaction's id, of those before which the log may lack changes, and
-        the table's place in the publication. Raises Invalid where the login may not do so.
+        """Add a table to a publication. Return a transaction id and the table's entry in the publication.
+
+        The log may lack changes only of transactions before that id. Raises Invalid if the login may not add the table.
         """
         ...
 
     async def unpublish(self, at: Address, publication: str, schema: str, table: str) -> None:
-        """Have a table published no more. Repeatable."""
+        """Remove a table from a publication. Repeatable."""
         ...
 
     async def drop_publication(self, at: Address, name: str) -> None:
@@ -127,11 +128,15 @@ class Replication(Protocol):
         ...
 
     async def drop_slot(self, at: Address, name: str) -> None:
-        """Drop it, and end the session that decodes from it. Repeatable. Raises Unavailable where another begins to."""
+        """Drop a slot and end the session that decodes from it. Repeatable.
+
+        Raises Unavailable if another session begins to decode from it.
+        """
         ...
 
     async def skip(self, at: Address, slot: str) -> tuple[Lsn, int]:
-        """Have the slot forget everything up to now, or a limited part of that, to be called again; return where that
-        is, with a transaction's id: of those before it changes may have been forgotten.
+        """Advance the slot to the end of the log, or by a limited part of it. Then it has to be called again.
+
+        Return the new LSN and a transaction id. Changes of transactions before that id may have been skipped.
         """
         ...

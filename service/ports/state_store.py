@@ -1,10 +1,12 @@
-"""The state store as the service uses it: authority, visibility and clean-up; rows are the workers' business.
+"""Define the service's access to the state store: authority, visibility and clean-up. Workers write the rows.
 
 Versioned tables (DESIGN: "tables with versions"): `state.t_<id>(_vnode, columns.., _from, _to)`, read at E as `_from
-<= E and _to > E`. Every write asserts the leader's term inside its own transaction (I7). All methods are repeatable:
-a leader that died half-way leaves a state from which the next call continues. They raise Unavailable or Deposed;
-`fence` Stale for a generation that is over; `create`, `publish` and `drop` Conflict where something of a user's is in
-the way: a relation of that name in schema public, a view of theirs over ours.
+<= E and _to > E`. Every write asserts the leader's term inside its own transaction (I7). All methods are repeatable: if
+a leader dies half-way, the next call continues from the stored state.
+
+All methods raise Unavailable or Deposed. `fence` also raises Stale for an old generation. `create` raises Invalid if
+Postgres refuses the table. `create` and `drop` raise Conflict if a user's object is in the way: a relation with the
+name in schema public, or a view over one of tidefill's views.
 """
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -21,27 +23,30 @@ class VersionedTables(Protocol):
     """Create, publish, fence, roll back, vacuum, drop."""
 
     async def claim(self, term: Term) -> None:
-        """A new leader takes the store over: older terms are refused from now on."""
+        """Claim the store for a new leader. Older terms are refused from now on."""
         ...
 
     async def create(self, relation: Relation, *, term: Term, loading: bool = False) -> None:
-        """Create the versioned table with its indexes, and the `live` view that DML reads. While it is `loading`, it
-        lacks the index of its storage order: rows can be inserted, and rolled back, and nothing else.
+        """Create the versioned table with its indexes, and the `live` view that DML reads.
+
+        With `loading` the table lacks the storage-order index, so rows can only be inserted and rolled back.
         """
         ...
 
     async def index(self, relation: Relation, *, term: Term) -> None:
-        """Build the index of storage order where it is missing. Raises Exhausted where the store lacks space, memory or
-        time for it, Invalid where it refuses.
+        """Build the storage-order index if it is missing.
+
+        Raises Exhausted if the store lacks space, memory or time for it, and Invalid if the store refuses it.
         """
         ...
 
     async def publish(
         self, graph: GraphId, epoch: Epoch, *, term: Term, created: Sequence[Relation]
     ) -> Mapping[RelationId, str]:
-        """Show `epoch` (never an older one than shown) and the public views of relations that have become readable,
-        in one transaction (I2). Return the relations whose view could not be made, each with the reason: they hold up
-        no epoch (I13).
+        """Publish `epoch` and create the public views of created relations, in one transaction (I2).
+
+        The published epoch never goes back. Return the relations whose view could not be created, each with the reason.
+        They do not delay the epoch (I13).
         """
         ...
 
@@ -50,41 +55,43 @@ class VersionedTables(Protocol):
         ...
 
     async def retire(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
-        """Refuse every generation before this one, end their sessions, and forget the graph: nothing is written in its
-        name any more.
-        """
+        """Refuse every older generation, end their sessions and delete the graph. No writer of it can commit then."""
         ...
 
     async def roll_back(self, relations: Collection[RelationId], epoch: Epoch, *, term: Term) -> None:
-        """Delete what was written after `epoch` and reopen what was closed after it (I3)."""
+        """Delete the versions that began after `epoch`, and revive those that ended after it (I3)."""
         ...
 
     async def vacuum(self, relations: Collection[RelationId], graph: GraphId, epoch: Epoch, *, term: Term) -> int:
-        """Delete versions that ended at or before min(epoch, published, every pin); return how many."""
+        """Delete the versions that ended at or before min(epoch, published, every pin), and return their number."""
         ...
 
     async def foreign_readers(self, names: Collection[str]) -> Sequence[str]:
-        """Return the objects, as schema.name, that somebody else built upon the public views of these names."""
+        """Return the users' objects, as schema.name, that depend on the public views with these names."""
         ...
 
     async def drop(self, relation: RelationId, name: str, *, term: Term) -> None:
-        """Remove public view, live view and table, where they are this relation's (I9)."""
+        """Remove public view, live view and table, if they belong to this relation (I9)."""
         ...
 
 
 class Pins(Protocol):
-    """Readers that need an epoch to stay readable for longer than one transaction."""
+    """Keeps an epoch readable for longer than one transaction."""
 
     def pin(self, graph: GraphId, epoch: Epoch, *, holder: str) -> AbstractAsyncContextManager[None]:
-        """Hold the versions readable at `epoch`; no two readers share a `holder`. Raises Conflict when they may have
-        been vacuumed, and Unavailable, ending the block, when the pin could not be kept.
+        """Keep the versions of `epoch` while the block runs. Each reader has a unique `holder`.
+
+        Raises Conflict if the versions may have been vacuumed. If the pin cannot be kept, the block is cancelled and
+        Unavailable is raised.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """Columns as (name, Postgres type name), rows as JSON values; `truncated` says that the row cap cut it."""
+    """The result of a query: columns as (name, Postgres type name), rows as JSON values. `truncated` is true if the row
+    limit cut it.
+    """
 
     columns: tuple[tuple[str, str], ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -92,18 +99,17 @@ class QueryResult:
 
 
 class Reader(Protocol):
-    """A user's SELECT, under a login that can read the public views and `rw_catalog` and nothing else."""
+    """Runs users' SELECTs under a login that can read only the public views and `rw_catalog`."""
 
     async def query(self, sql: str, *, row_limit: int, timeout_ms: int, catalog: bool = False) -> QueryResult:
-        """Run one query, read-only; `catalog` says that it reads `rw_catalog`, which may be another database's. Raises
-        Invalid with Postgres's message and position, or Unavailable.
+        """Run one read-only query. With `catalog` it reads `rw_catalog`, which may be in another database.
+
+        Raises Invalid with Postgres's message and position, or Unavailable.
         """
         ...
 
     async def describe(self, sql: str, *, timeout_ms: int) -> tuple[tuple[str, str], ...]:
-        """Return the columns that a query would give, as (name, Postgres type name), without running it. Raises as
-        `query` does.
-        """
+        """Return the columns of a query as (name, Postgres type name), without running it. Raises as `query` does."""
         ...
 
 
@@ -111,24 +117,28 @@ class PublicViews(Protocol):
     """Logical views in the state store's schema `public`."""
 
     async def create(self, view: RelationId, name: str, sql: str, *, reads: Collection[str]) -> None:
-        """Make the view, which gives whoever reads it what he may read himself and no more. Repeatable. Raises Invalid
-        with Postgres's message, also where the query reads something else than the relations `reads` of `public`;
-        Conflict where somebody else's relation has the name.
+        """Create the view, which runs with the rights of the reading user. Repeatable.
+
+        Raises Invalid with Postgres's message, and also if the query reads other relations than `reads` of `public`.
+        Raises Conflict if a user's relation has the name.
         """
         ...
 
 
 class Staging(Protocol):
-    """Rows that wait outside any epoch: `stage.s_<id>(_row bigint primary key, columns..)`; `_row` counts from 0.
+    """Rows that are staged outside any epoch: `stage.s_<id>(_row bigint primary key, columns..)`. `_row` counts from 0.
 
-    Within the block of `from_query` and `from_csv` the table is held: there the statement has to be accepted.
+    Within the block of `from_query` and `from_csv` the table is locked against clean-up. The statement has to be
+    accepted inside the block.
     """
 
     def from_query(
         self, statement: StatementId, columns: Sequence[Column], sql: str, *, timeout_ms: int, key: Sequence[str] = ()
     ) -> AbstractAsyncContextManager[int]:
-        """Stage what a query gives, in its order, run under the reader's login; return the number of rows. Values are
-        assigned as INSERT does and checked as the target's are, the size of its `key` included. Raises Invalid.
+        """Stage the rows of a query, in its order, and yield their number. The query runs under the reader's login.
+
+        Values are assigned as in INSERT. They are checked like the target's values, including the size of its `key`.
+        Raises Invalid.
         """
         ...
 
@@ -140,15 +150,11 @@ class Staging(Protocol):
         *,
         key: Sequence[str] = (),
     ) -> AbstractAsyncContextManager[int]:
-        """Stage Postgres CSV text (the bulk load's normal form). Raises Invalid naming the first bad row by number
-        (1-based).
-        """
+        """Stage Postgres CSV text and yield the row count. Raises Invalid with the number (from 1) of a bad row."""
         ...
 
     async def unheld(self) -> Sequence[StatementId]:
-        """Return the statements that have a table which nobody fills any more: those of them that were not accepted by
-        now never will be.
-        """
+        """Return the statements whose staging tables are not locked. If not accepted by now, they never will be."""
         ...
 
     async def drop(self, statement: StatementId) -> None: ...

@@ -1,4 +1,4 @@
-"""The port of the meta store's queue of DML."""
+"""Store the queue of DML in the meta store."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
@@ -9,23 +9,24 @@ from service.protocol.dml import NOTHING_UNFINISHED, Statement, StatementResult,
 from service.protocol.ids import Epoch, StatementId
 
 APPLIED_PARTLY: Final = ". It failed after other slices of its rows were applied; rows in the table: "
-"""Between the error of a staged statement and the number of its rows that stay applied."""
+"""The text between the error of a staged statement and the number of its rows that stay applied."""
 
 
 class Statements(Protocol):
-    """DML that was accepted and not yet answered."""
+    """Accepted DML statements."""
 
     async def reserve(self) -> StatementId: ...
 
     async def add(self, statement: Statement, *, now: datetime, staged_rows: int | None = None) -> int:
-        """Store a statement; return how many bytes its text has."""
+        """Store a statement and return the size of its text in bytes."""
         ...
 
     async def outcomes(
         self, wanted: Collection[StatementId]
     ) -> Mapping[StatementId, tuple[Epoch, StatementResult] | None]:
-        """Return the last epoch and the result of those of `wanted` that are known, None where they are not finished.
-        What the statements say is not read.
+        """Return the last epoch and the result of each known statement of `wanted`, or None if it is not finished.
+
+        The texts of the statements are not read.
         """
         ...
 
@@ -34,14 +35,16 @@ class Statements(Protocol):
     async def waiting(
         self, *, limit: int, bytes_max: int | None = None, singly: bool = False
     ) -> Sequence[StoredStatement]:
-        """Return what no barrier carries yet: those that share an epoch, or those that are carried `singly`. Tables
-        take turns, each with its oldest statement; a staged one comes back until its last slice committed. At least one
-        is returned, and no more once their texts have `bytes_max` bytes.
+        """Return statements that no barrier carries yet: those that share an epoch, or those that are carried `singly`.
+
+        Tables take turns, each with its oldest statement. A staged statement is returned again until its last slice has
+        committed. If any statement waits, at least one is returned. No more are added once their texts have `bytes_max`
+        bytes.
         """
         ...
 
     async def backlog(self) -> tuple[int, int]:
-        """Return how many statements no barrier carries yet, and how many bytes their texts have."""
+        """Return the number of statements that no barrier carries yet, and the bytes of their texts."""
         ...
 
     async def finish(
@@ -52,19 +55,22 @@ class Statements(Protocol):
         now: datetime,
         unfinished: Unfinished = NOTHING_UNFINISHED,
     ) -> None:
-        """Store results; for a slice add to `applied_rows` and put the statement back unless it was the last or
-        failed. Put back what is unfinished: what was set aside is carried singly from now on.
+        """Store results and return the unfinished statements to the queue.
+
+        The result of a slice is added to `applied_rows`, and the statement returns to the queue unless the slice failed
+        or was the last. A statement that was set aside is carried singly from now on.
         """
         ...
 
     async def blame(self, epoch: Epoch, culprit: StatementId | None) -> Sequence[tuple[StatementId, int]]:
-        """Count an abandoned epoch as a try of each statement that it carried, and return them with their tries. The
-        culprit is carried singly from now on.
+        """Count an abandoned epoch as an attempt of each statement that it carried, and return their attempts.
+
+        The culprit is carried singly from now on.
         """
         ...
 
     async def staged(self) -> Sequence[StatementId]:
-        """Return finished statements whose staging tables have yet to be dropped."""
+        """Return the finished statements whose staging tables are not dropped yet."""
         ...
 
     async def unstaged(self, statement: StatementId) -> None: ...
