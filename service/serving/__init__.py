@@ -1,1 +1,1 @@
-"""The state store as the service uses it: authority, visibility, clean-up, users' SELECTs and staged rows."""
+"""Access the state store from the service: authority, visibility, clean-up, users' SELECTs and staged rows."""

@@ -1,4 +1,4 @@
-"""Rows of a table that follows, read to be compared, at an epoch that is pinned."""
+"""Read rows and digests of a followed table at a pinned epoch for a comparison."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -19,7 +19,7 @@ from service.serving.connections import Pool, translated, trusted
 
 
 class PostgresFollowedRows:
-    """See `service.ports.comparing.FollowedRows`; over the pool of the login that owns the state store."""
+    """`service.ports.comparing.FollowedRows` over the pool of the state store's owner."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool

@@ -1,7 +1,7 @@
-"""Pools of connections to the state store, and what its errors mean to the caller.
+"""Open connection pools of the state store, and translate its errors.
 
-Every pool hands out connections in autocommit: a transaction is always spelled out where it begins. Server-side
-limits end what a frozen service leaves behind, so that a successor never waits for it without bound.
+Every connection is in autocommit mode, so the code begins each transaction explicitly. Server-side timeouts end the
+transactions of a frozen service, so its successor never waits without bound.
 """
 
 from collections.abc import Awaitable, Callable, Generator, Mapping
@@ -23,14 +23,16 @@ Connection = psycopg.AsyncConnection[TupleRow]
 Pool = AsyncConnectionPool[Connection]
 
 CONNECT_SECONDS: Final = 10
-"""How long a connection attempt, and a caller in the pool's queue, wait before the state store counts as away."""
+"""The timeout of a connection attempt and of the wait in the pool's queue. After it the state store counts as
+unavailable.
+"""
 
 OWNER_SETTINGS: Final = MappingProxyType(
     {
-        # A leader that froze between its last statement and COMMIT holds the row its successor must change; this ends
-        # it.
+        # A leader that froze between its last statement and COMMIT still locks the row that its successor must change.
+        # This timeout ends its session.
         "idle_in_transaction_session_timeout": "30s",
-        # DDL that waits for a reader makes every later reader wait for it: give up and come again instead.
+        # DDL that waits for a reader blocks every later reader, so it fails early and is retried.
         "lock_timeout": "5s",
         "search_path": "pg_catalog",
         "TimeZone": "UTC",
@@ -38,15 +40,15 @@ OWNER_SETTINGS: Final = MappingProxyType(
 )
 
 _AWAY: Final = ("08", "40", "53", "57", "58", "55P03")
-"""SQLSTATEs, by their beginning, of a server that is away, busy, full or shutting down: the same call may succeed
+"""Prefixes of the SQLSTATEs of a server that is unavailable, busy, full or shutting down. The same call may succeed
 later.
 """
 _TOO_MUCH: Final = "54"
-"""SQLSTATE class of what exceeds Postgres's own limits, such as 1600 columns."""
+"""The SQLSTATE class for Postgres's own limits, such as 1600 columns."""
 _EXHAUSTED: Final = ("53100", "53200", "57014")
-"""Among them: no space on the disk, no memory, and a statement that took longer than it may or was cancelled."""
+"""SQLSTATEs in `_AWAY` for exhausted resources: disk full, out of memory, and statement timeout or cancel."""
 _TEMPORARY_FILES_LIMIT: Final = "53400"
-"""Among them, but the statement's own fault."""
+"""A SQLSTATE that matches `_AWAY` but is caused by the statement itself."""
 _TAKEN: Final = (
     errors.DuplicateTable,
     errors.DuplicateObject,
@@ -65,11 +67,11 @@ def open_pool(
     reset: Callable[[Connection], Awaitable[None]] | None = None,
     context: AdaptContext | None = None,
 ) -> Pool:
-    """Return a pool that opens when it is entered; it does not wait for the server then, the first caller does."""
+    """Return a pool that opens when it is entered. Entering does not wait for the server, but the first caller does."""
     return AsyncConnectionPool(
         with_settings(url, settings, application_name=f"tidefill-{name}"),
         connection_class=Connection,
-        # Statements are never prepared behind our back: the reset of a user's session would forget them.
+        # Automatic prepared statements are off, because the reset of a user's session deallocates them.
         kwargs={"autocommit": True, "prepare_threshold": None, "context": context},
         min_size=0,
         max_size=size,
@@ -100,7 +102,7 @@ def url_as(url: str, user: str, password: str) -> str:
     """Return `url` (a URI or key=value text) as a URI with another login."""
     parts = _parts(url)
     database = quote(parts.pop("dbname", ""), safe="")
-    # As parameters, hosts may also be lists and socket directories.
+    # Hosts are URI parameters, because they may be lists or socket directories.
     rest = {key: value for key, value in parts.items() if key not in {"user", "password"}}
     return (
         f"postgresql://{quote(user, safe='')}:{quote(password, safe='')}@/{database}?{urlencode(rest, quote_via=quote)}"
@@ -111,13 +113,16 @@ def _parts(url: str) -> dict[str, str]:
     try:
         return {key: str(value) for key, value in conninfo_to_dict(url).items() if value is not None}
     except psycopg.ProgrammingError:
-        # What libpq says of a text it cannot read quotes it, password and all.
+        # The message of libpq would quote the URL with its password.
         raise Invalid("the state store's URL cannot be read: postgresql://user:password@host:port/database") from None
 
 
 @contextmanager
 def translated() -> Generator[None]:
-    """Turn what Postgres refuses into our errors; an error that would be our own mistake passes unchanged."""
+    """Translate Postgres's errors into domain errors. Errors that indicate a bug pass unchanged.
+
+    Raises Conflict, Exhausted, Unavailable, Invalid.
+    """
     try:
         yield
     except _TAKEN as error:
@@ -132,25 +137,25 @@ def translated() -> Generator[None]:
 
 
 def is_away(error: psycopg.Error) -> bool:
-    """Whether the server could not answer, rather than refused; so could a pool that has no connection to give."""
+    """Whether the server could not answer, as opposed to a refusal. A pool without a free connection counts as well."""
     if error.sqlstate is None:
         return isinstance(error, errors.OperationalError)
     return error.sqlstate.startswith(_AWAY) and error.sqlstate != _TEMPORARY_FILES_LIMIT
 
 
 def is_answered(error: Exception) -> bool:
-    """Whether the server answered a statement with this error, translated or not: another statement may succeed."""
+    """Whether the server itself returned this error, translated or not. Then another statement may succeed."""
     cause = error if isinstance(error, psycopg.Error) else error.__cause__
     return isinstance(cause, psycopg.Error) and cause.sqlstate is not None
 
 
 def is_locked(error: psycopg.Error) -> bool:
-    """Whether a statement waited longer for a lock than it may."""
+    """Whether a statement exceeded its lock timeout."""
     return isinstance(error, errors.LockNotAvailable)
 
 
 def said(error: psycopg.Error) -> str:
-    """Return an error's own words: the message, and the detail where there is one."""
+    """Return the message of a Postgres error, with its detail if there is one."""
     if error.diag.message_primary is None:
         return str(error)
     detail = error.diag.message_detail
@@ -158,5 +163,5 @@ def said(error: psycopg.Error) -> str:
 
 
 def trusted(text: str) -> sql.SQL:
-    """Return SQL that we printed ourselves; nothing a user wrote may come this way but in quotes."""
+    """Mark a text as trusted SQL. It must be generated by tidefill, with every part from a user quoted."""
     return sql.SQL(cast("LiteralString", text))

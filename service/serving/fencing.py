@@ -1,7 +1,7 @@
-"""Authority inside the state store: the leader's term, the graph's generation (I7).
+"""Enforce authority in the state store: the leader's term and the graph's generation (I7).
 
-Every write of the leader ends with a look at its term that also locks it: a successor's claim waits for that commit,
-and a predecessor that comes late finds its term gone and rolls back. A plain check before the write would be no fence.
+Every write of the leader ends with a check of its term that also locks it. A successor's claim waits for that commit. A
+late predecessor finds another term and rolls back. A check without the lock, before the write, would not be a fence.
 """
 
 from collections.abc import AsyncGenerator
@@ -15,13 +15,16 @@ from service.protocol.ids import Generation, GraphId, Term
 from service.serving.connections import Connection, Pool, translated
 
 END_SECONDS: Final = 10.0
-"""How long to wait for old sessions to be gone: they only have to notice the signal, then roll back."""
+"""The longest wait for old sessions to end. They only have to receive the signal and roll back."""
 LOOK_SECONDS: Final = (0.002, 0.1)
-"""The first pause between two looks at them, and the longest. The server's own waiting takes 0.1 s for each."""
+"""The first and the longest pause between two checks of these sessions. `pg_terminate_backend` with a timeout polls
+only every 0.1 s.
+"""
 
 FENCE_LOCK: Final = "200ms"
-"""How long a bump waits for an old writer between its check and its commit before that writer's session is ended: its
-graph is being recovered, so that nothing is lost with it."""
+"""The longest wait for an old writer between its check and its commit. After it the writer's session is ended. Nothing
+is lost, because its graph is being recovered.
+"""
 
 _END_OLD_SESSIONS: Final = """
 select pg_terminate_backend(pid) from pg_stat_activity
@@ -33,7 +36,7 @@ where datname = current_database() and pid <> pg_backend_pid()
 
 @asynccontextmanager
 async def writing(pool: Pool, term: Term) -> AsyncGenerator[Connection]:
-    """One transaction that commits only under `term`. Raises Deposed, Unavailable, Conflict."""
+    """Open a transaction that commits only under `term`. Raises Deposed, Unavailable, Conflict."""
     with translated():
         async with pool.connection() as conn, conn.transaction():
             yield conn
@@ -41,14 +44,14 @@ async def writing(pool: Pool, term: Term) -> AsyncGenerator[Connection]:
 
 
 async def assert_term(conn: Connection, term: Term) -> None:
-    """Hold `term` until the transaction ends; it has to be its last statement. Raises Deposed."""
+    """Check and lock `term` until the transaction ends. This has to be its last statement. Raises Deposed."""
     cursor = await conn.execute("select 1 from state.leader where term = %s for share", [term])
     if await cursor.fetchone() is None:
         raise Deposed(term)
 
 
 async def claim(pool: Pool, term: Term) -> None:
-    """Make `term` the one that counts. Raises Deposed when a newer one does."""
+    """Store `term` as the leader's term. Raises Deposed if a newer term is stored."""
     with translated():
         async with pool.connection() as conn:
             cursor = await conn.execute("update state.leader set term = %s where term <= %s", [term, term])
@@ -57,9 +60,10 @@ async def claim(pool: Pool, term: Term) -> None:
 
 
 async def fence(pool: Pool, graph: GraphId, generation: Generation, term: Term) -> None:
-    """Refuse older generations, then end their sessions, so that what follows waits for none of their locks.
+    """Refuse older generations, then end their sessions, so that later statements do not wait for their locks.
 
-    An old writer between its check and its commit holds the row to be changed: then its session is ended first.
+    An old writer between its check and its commit locks the graph's row. Then its session is ended first. Raises Stale,
+    Deposed, Unavailable.
     """
     with translated():
         try:
@@ -88,7 +92,7 @@ async def _end_sessions(pool: Pool, graph: GraphId, generation: Generation) -> N
     (pause, longest), waited = LOOK_SECONDS, 0.0
     async with pool.connection() as conn:
         while left := await (await conn.execute(_END_OLD_SESSIONS, wanted)).fetchall():
-            # A session that would not end may hold locks for as long as it likes: come again.
+            # A session that does not end may keep its locks, so the caller has to try again.
             if waited >= END_SECONDS:
                 raise Unavailable(f"{len(left)} sessions of generations before {generation} would not end")
             await conn.execute("select pg_sleep(%s)", [pause])

@@ -1,4 +1,4 @@
-"""How the state store's server is: what an adaptive limit looks at."""
+"""Measure the load of the state store's server for adaptive limits."""
 
 import asyncio
 from typing import Final
@@ -8,9 +8,9 @@ from service.ports.health import StoreHealth
 from service.serving.connections import Pool, translated
 
 SECONDS: Final = 5.0
-"""With the wait for a connection: a server that needs longer is not well."""
-# Counted by database: the list of sessions shows others' only to those who may see it. A replica that is being made
-# has replayed nothing yet, and no position.
+"""The timeout of a measurement, including the wait for a connection. A slower server counts as overloaded."""
+# Connections are counted by database, because the list of sessions needs a privilege. A replica that is being created
+# has no replay position yet.
 _MEASURE: Final = """
 select
     (select coalesce(sum(numbackends), 0)::bigint from pg_stat_database),
@@ -20,7 +20,7 @@ select
 
 
 class PostgresGauge:
-    """`StoreGauge` over the pool of the login that owns the state store."""
+    """`StoreGauge` over the pool of the state store's owner."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool

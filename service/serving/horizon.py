@@ -1,6 +1,7 @@
-"""How far back versions are still kept: a vacuum moves the horizon, a pin holds it.
+"""Manage the horizon, the oldest epoch whose versions are kept. A vacuum advances it, and a pin stops it.
 
-Both take the graph's row in `state.horizon` first, so that a pin either is seen by the vacuum or sees how far it got.
+Both first lock the graph's row in `state.horizon`. Therefore either the vacuum sees the pin, or the pin sees the new
+horizon.
 """
 
 from service.protocol.ids import Epoch, GraphId
@@ -8,7 +9,7 @@ from service.serving.connections import Connection
 
 
 async def locked(conn: Connection, graph: GraphId) -> Epoch:
-    """Return the horizon and keep it from moving until the transaction ends."""
+    """Lock the horizon until the transaction ends and return it."""
     await conn.execute("insert into state.horizon values (%s, 0) on conflict do nothing", [graph])
     cursor = await conn.execute("select epoch from state.horizon where graph = %s for update", [graph])
     row = await cursor.fetchone()
@@ -17,9 +18,9 @@ async def locked(conn: Connection, graph: GraphId) -> Epoch:
 
 
 async def advance(conn: Connection, graph: GraphId, epoch: Epoch) -> Epoch:
-    """Move the horizon to min(epoch, published, every pin), never back, and return where it is.
+    """Advance the horizon to min(epoch, published, every pin) and return it. It never goes back.
 
-    What is published bounds it too: between commit and publication users still read the epoch before.
+    The published epoch is a bound, because users read it until the next publication.
     """
     reached = await locked(conn, graph)
     await conn.execute("delete from state.pin where graph = %s and expires_at <= clock_timestamp()", [graph])

@@ -1,6 +1,6 @@
-"""A value's Postgres text as JSON: a number where JSON keeps it exactly, else a string. Pure.
+"""Convert Postgres texts of values to JSON: to a number if JSON keeps it exactly, otherwise to a string. Pure.
 
-The text is exact by definition, so what is not converted here is still right.
+The text is always exact, so a value that is not converted is still correct.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Any, Final
 from psycopg import postgres
 
 EXACT_INTEGER_MAX: Final = 1 << 53
-"""Beyond it a reader that keeps JSON's numbers as doubles, as most do, would alter an integer."""
+"""Most JSON readers store numbers as doubles, which alter larger integers."""
 
 Convert = Callable[[str], Any]
 
@@ -47,7 +47,7 @@ _SCALARS: Final[dict[str, Convert]] = {
 
 @lru_cache(maxsize=1024)
 def converter(type_oid: int) -> Convert:
-    """Return the function from a value's text to its JSON value."""
+    """Return the function that converts texts of a type to JSON values."""
     known = postgres.types.get(type_oid)
     if known is None:
         return str
@@ -58,7 +58,7 @@ def converter(type_oid: int) -> Convert:
 
 
 def _array(text: str, element: Convert) -> list[Any]:
-    """Read an array's text, of any number of dimensions; bounds that do not begin at 1 are left out."""
+    """Parse an array's text with any number of dimensions. Bounds that do not begin at 1 are dropped."""
     root: list[Any] = []
     open_lists = [root]
     for quoted, mark, bare in _TOKEN.findall(text[text.index("{") :]):

@@ -1,6 +1,6 @@
-"""The state store's own tables and functions: who leads, what is published, which generation may write, what is pinned.
+"""Create the internal tables and functions of the state store: leader term, published epochs, fences, horizons, pins.
 
-`prepare` may run at every start and on several services at once.
+`lay_out` may run at every start and in several services concurrently.
 """
 
 from typing import Final
@@ -12,11 +12,11 @@ from service.serving.connections import Connection
 from service.serving.marks import MARK
 
 SERVER_VERSION_MIN: Final = 150_000
-"""NULLS NOT DISTINCT, without which a NULL in a key would not be a key."""
+"""Postgres 15 has NULLS NOT DISTINCT. Without it, rows with NULL in the key would not be unique."""
 
 _SCHEMAS: Final = ("state", "live", "stage")
 _PREPARE_LOCK: Final = 0x7469646566696C6C
-"""Services that start together prepare one after the other; the number is "tidefill" in ASCII."""
+"""The advisory lock that serialises services which start together. The number is "tidefill" in ASCII."""
 
 _VERSION_1: Final = """
 create table state.leader(one boolean primary key default true check (one), term bigint not null);
@@ -93,14 +93,14 @@ end $$;
 """
 
 _UPGRADES: Final = (_VERSION_1, _VERSION_2)
-"""Entry n brings version n to n + 1. Only ever appended to."""
+"""Entry n upgrades version n to n + 1. Entries are only appended."""
 
 
 async def lay_out(conn: Connection) -> None:
-    """Bring schemas, tables and functions to the present version, inside the caller's transaction.
+    """Upgrade schemas, tables and functions to the present version, inside the caller's transaction.
 
-    Raises Invalid where the server or the login cannot do it, and Conflict where a schema of that name is somebody
-    else's.
+    Raises Invalid if the server or the login is unsuitable, and Conflict if a needed schema exists and is not
+    tidefill's or if the layout is newer than this release.
     """
     await _check_server(conn)
     await conn.execute("select pg_advisory_xact_lock(%s)", [_PREPARE_LOCK])
@@ -131,7 +131,7 @@ async def _check_server(conn: Connection) -> None:
 
 
 async def _version(conn: Connection) -> int:
-    """Return the version found, and 0 after making place for the first one."""
+    """Return the present version, or create the schemas and return 0."""
     cursor = await conn.execute("select to_regclass('state.layout') is not null")
     if await cursor.fetchone() == (True,):
         row = await (await conn.execute("select version from state.layout")).fetchone()

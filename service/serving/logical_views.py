@@ -1,8 +1,8 @@
-"""Logical views as views of schema `public`, with the rights of whoever reads them.
+"""Create logical views in schema `public` with the rights of the reading user.
 
-The text is a user's. It was declared under the reader's login before it comes here, and here it is one statement that
-runs nothing: whoever reads the view runs it, with his own rights (`security_invoker`), so that it shows the reader what
-he may read anyway, at the one published epoch of the relations below.
+The query is a user's text. It was first declared under the reader's login. CREATE VIEW is one statement that does not
+run the query. Only a SELECT from the view runs it, with the rights of the selecting user (`security_invoker`). The view
+therefore shows only rows that this user may read anyway, at the one published epoch of its relations.
 """
 
 from collections.abc import Collection
@@ -28,7 +28,7 @@ where d.classid = 'pg_rewrite'::regclass and d.refclassid = 'pg_class'::regclass
 
 
 class PostgresViews:
-    """`PublicViews` over the pool of the login that owns the state store."""
+    """`PublicViews` over the pool of the state store's owner."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool

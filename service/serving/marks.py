@@ -1,6 +1,6 @@
-"""Whose a table or a view of the state store is: it says so in its comment.
+"""Mark the tables and views of the state store with their relation, in their comments.
 
-So a clean-up that comes late removes nothing of a successor, and nothing of a user's own.
+A late clean-up therefore removes neither an object of a later relation nor a user's object.
 """
 
 from collections.abc import Collection
@@ -42,18 +42,18 @@ order by 1
 
 
 def view_mark(relation: RelationId) -> str:
-    """Return how a relation's views are marked."""
+    """Return the mark of a relation's views."""
     return f"{MARK}{relation}"
 
 
 async def owner(conn: Connection, schema: str, name: str) -> str | None:
-    """Return the mark of what has a name, None where nothing has it."""
+    """Return the mark of the object with this name, or None if there is none."""
     row = await (await conn.execute(_OWNER, [schema, name])).fetchone()
     return None if row is None else str(row[0])
 
 
 async def foreign_readers(conn: Connection, names: Collection[str]) -> list[str]:
-    """Return what users built upon public views of these names, as schema.name."""
+    """Return the users' objects that depend on the public views with these names, as schema.name."""
     cursor = await conn.execute(_FOREIGN, [list(names), f"{MARK}%"])
     return [str(name) for (name,) in await cursor.fetchall()]
 
@@ -66,16 +66,14 @@ async def mark(conn: Connection, kind: str, name: sql.Identifier, text: str) -> 
 
 
 async def refuse_foreign(conn: Connection, name: str) -> None:
-    """Raise Conflict where something of a user's has the name in schema public."""
+    """Raise Conflict if a user's object has the name in schema public."""
     found = await owner(conn, "public", name)
     if found is not None and not found.startswith(MARK):
         raise Conflict(f'relation "{name}" already exists in schema public and is not tidefill\'s')
 
 
 async def to_be_made(conn: Connection, schema: str, name: str, relation: RelationId) -> bool:
-    """Whether a relation's view has to be made. One of a dropped relation that still waits for its clean-up gives
-    way.
-    """
+    """Whether a relation's view has to be created. Drop a view of the same name whose relation was dropped before."""
     found = await owner(conn, schema, name)
     if found is not None and found != view_mark(relation):
         await drop_view(conn, schema, name)
@@ -83,7 +81,7 @@ async def to_be_made(conn: Connection, schema: str, name: str, relation: Relatio
 
 
 async def drop_view(conn: Connection, schema: str, name: str) -> None:
-    """Drop a view and our own that stand on it: they were dropped before it, and their clean-up is still to come."""
+    """Drop a view and tidefill's views that depend on it. Their relations are dropped and wait for clean-up."""
     for above, marked in await (await conn.execute(_STANDING_ON, [schema, name])).fetchall():
         if str(marked).startswith(MARK):
             await drop_view(conn, "public", str(above))

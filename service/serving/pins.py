@@ -1,6 +1,6 @@
-"""Pins on Postgres: an epoch that stays readable for as long as its holder lives.
+"""Pin epochs in Postgres: a pinned epoch stays readable while its holder lives.
 
-A pin runs out by itself on the database's clock, so that one of a holder that died holds nothing up for long.
+A pin expires on the database's clock, so the pin of a dead holder soon stops delaying the vacuum.
 """
 
 import asyncio
@@ -15,24 +15,25 @@ from service.serving.connections import Pool, translated
 
 PIN_SECONDS: Final = 60
 REFRESH_SECONDS: Final = 10
-"""Five attempts fit before a pin runs out, so that a state store that is away for a moment costs no reader its work."""
+"""A pin is refreshed five times before it expires, so a short outage of the state store ends no reader."""
 MARGIN_SECONDS: Final = 5
-"""The holder stops believing in its pin before the database does."""
+"""The holder gives up its pin this long before the database does."""
 
 _EXPIRY: Final = "clock_timestamp() + interval '1 second' * %s"
 
 
 class PostgresPins:
-    """`Pins` over the pool of the login that owns the state store. A holder is one reader: its name is never shared."""
+    """`Pins` over the pool of the state store's owner. Each reader is a holder with a unique name."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
     @asynccontextmanager
     async def pin(self, graph: GraphId, epoch: Epoch, *, holder: str) -> AsyncGenerator[None]:
-        """Hold the versions readable at `epoch` while the block runs.
+        """Keep the versions of `epoch` while the block runs.
 
-        Raises Conflict when they may be gone, and Unavailable, ending the block, when the pin could not be kept.
+        Raises Conflict if they may be gone. If the pin cannot be kept, the block is cancelled and Unavailable is
+        raised.
         """
         loop = asyncio.get_running_loop()
         trust = asyncio.timeout_at(loop.time() + PIN_SECONDS - MARGIN_SECONDS)
@@ -67,7 +68,7 @@ class PostgresPins:
     async def _keep(
         self, graph: GraphId, epoch: Epoch, holder: str, trust: asyncio.Timeout, over: asyncio.Event
     ) -> None:
-        """Refresh until `over`; each success moves the trust, counted from before the attempt."""
+        """Refresh the pin until `over`. Each success extends the `trust` deadline, counted from before the attempt."""
         loop = asyncio.get_running_loop()
         while not await _happens(over, within=REFRESH_SECONDS):
             started = loop.time()
@@ -99,7 +100,7 @@ class PostgresPins:
                         "delete from state.pin where graph = %s and epoch = %s and holder = %s", [graph, epoch, holder]
                     )
         except Unavailable:
-            return  # it runs out by itself
+            return  # the pin expires by itself
 
 
 async def _happens(event: asyncio.Event, *, within: float) -> bool:

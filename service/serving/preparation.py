@@ -1,6 +1,6 @@
-"""Making a database ready to be the state store, at every start of a service.
+"""Prepare a database as the state store, at every start of a service.
 
-Next: `service.serving.tables`, which uses what is made here.
+Next: `service.serving.tables`, which uses the layout and the logins.
 """
 
 from collections.abc import AsyncGenerator
@@ -18,11 +18,11 @@ from service.serving.roles import Logins, make_reader, make_writer, role_names, 
 async def prepare(
     url: str, *, reader_password: str, writer_password: str, read_password: str, read_name: str | None = None
 ) -> Logins:
-    """Lay the state store out and make its three logins, with these passwords from now on. `read_name` is the name of
-    the one for people's own tools where the server has no other database of tidefill's.
+    """Create the layout of the state store and its three logins, and set their passwords.
 
-    Repeatable, and one at a time where services start together. Raises Invalid naming the missing right, Conflict where
-    something of ours is somebody else's, Unavailable.
+    `read_name` is the name of the login for users' own tools, for a server with a single tidefill database. Repeatable.
+    Services that start together run it one after another. Raises Invalid with the missing privilege, Conflict if one of
+    the objects exists and is not tidefill's, and Unavailable.
     """
     async with _preparing(url) as conn:
         await lay_out(conn)
@@ -40,7 +40,10 @@ async def prepare(
 
 
 async def prepare_catalog_reader(url: str, *, reader_password: str) -> str:
-    """Make the reader in a meta store that is another database, after its migrations; return its URL. As `prepare`."""
+    """Create the reader login in a separate meta-store database, after its migrations, and return its URL.
+
+    Repeatable. Raises as `prepare` does.
+    """
     async with _preparing(url) as conn:
         names = await role_names(conn)
         await make_reader(conn, names.reader, reader_password)

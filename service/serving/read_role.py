@@ -1,6 +1,6 @@
-"""The login for people's own tools (psql, BI tools, Spark): it may read what users may read, and write nothing.
+"""Create the login for users' own tools (psql, BI tools, Spark). It may read what users may read, and write nothing.
 
-Unlike the reader's, its sessions belong to whoever opens them: they last as long as a dashboard needs, and every
+Users open its sessions themselves, unlike the reader's. The timeouts are long enough for a dashboard, and every
 transaction reads one epoch.
 """
 
@@ -14,15 +14,15 @@ from service.serving.roles import RoleNames, configure, grant_catalog, make_logi
 
 CONNECTIONS_MAX: Final = 16
 READ_ROLE: Final = "tidefill_read"
-"""The login's name where the server is tidefill's own."""
+"""The login's name on a server with a single tidefill database."""
 
 _SETTINGS: Final = (
     ("default_transaction_read_only", "on"),
-    # All statements of a transaction see one epoch.
+    # All statements of a transaction read the same epoch.
     ("default_transaction_isolation", "repeatable read"),
     ("statement_timeout", "10min"),
     ("idle_in_transaction_session_timeout", "10min"),
-    # rw_catalog is named where it is meant, so that `\d` lists the user's relations alone and nothing hides them.
+    # rw_catalog is not in the path, so `\d` lists only the user's relations, and no catalog view hides one of them.
     ("search_path", "public"),
 )
 _PUBLISHED: Final = """
@@ -32,7 +32,7 @@ where c.relnamespace = 'public'::regnamespace and c.relkind = 'v' and obj_descri
 
 
 async def make_read_role(conn: Connection, names: RoleNames, password: str) -> None:
-    """Create the login or give it this password; grant it the public views, those to come too, and the catalog.
+    """Create the login or set its password. Grant it the catalog and all present and future public views.
 
     Raises Invalid, Conflict.
     """

@@ -1,6 +1,6 @@
-"""A user's SELECT: its rows as JSON values, bounded in number and in bytes (I8), also while they are fetched.
+"""Run a user's SELECT and return its rows as JSON values. Rows and bytes are bounded (I8), also while fetching.
 
-Next: `service.serving.user_query` for what keeps a user inside.
+Next: `service.serving.user_query`, which confines the statement.
 """
 
 import asyncio
@@ -19,21 +19,23 @@ from service.serving.json_values import Convert, converter
 from service.serving.user_query import TooLargeError, fetch, reading
 
 VALUE_BYTES: Final = 24
-"""Counted for each value besides its text: a NULL takes as much in a result, and so does a number in a row."""
+"""Counted for each value in addition to its text: the memory of a NULL in a result or of a number in a row."""
 FETCH_ROWS: Final = 1000
 _FETCH_BYTES: Final = 4 << 20
-"""Rows are fetched in portions of about this size, once the width of the first one is known."""
+"""The approximate size of a portion of rows, once the width of the first row is known."""
 _SLICE_VALUES: Final = 5_000
-"""So many are converted in a few milliseconds, for which the interpreter may be held. More go to a thread."""
+"""The number of values that are converted on the event loop, in a few milliseconds. A larger portion is converted in a
+thread.
+"""
 _LARGE_BYTES: Final = 1 << 20
-"""A result that is larger takes one of the few turns of large ones."""
+"""The size above which a result counts as large. Few large results may be read concurrently."""
 
 Row = tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderLimits:
-    """How much one result may have, and how much there may be at the same time."""
+    """The limits of one result and of concurrent queries."""
 
     bytes_max: int = 64 << 20
     queries_max: int = 8
@@ -46,7 +48,7 @@ _LIMITS: Final = ReaderLimits()
 
 
 class PostgresReader:
-    """`Reader` over pools of the reader's login; `catalog` is the meta store's where that is another database."""
+    """`Reader` over pools of the reader's login. `catalog` is the pool of a separate meta-store database."""
 
     def __init__(self, pool: Pool, catalog: Pool | None = None, limits: ReaderLimits = _LIMITS) -> None:
         self._pool, self._catalog, self._limits = pool, catalog or pool, limits
@@ -67,7 +69,7 @@ class PostgresReader:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncGenerator[None]:
-        """Wait for a connection in the order of the calls. Raises Unavailable when too many wait, or for too long."""
+        """Wait for a free slot in the order of the calls. Raises Unavailable if too many wait or it takes too long."""
         busy = f"{self._limits.queries_max} queries run, as many as may (TIDEFILL_QUERIES_MAX): try again later"
         if self._turns.locked() and self._waiting >= self._limits.waiting_max:
             raise Unavailable(busy)
@@ -86,12 +88,15 @@ class PostgresReader:
     async def _rows(
         self, conn: Connection, wanted: int, held: AsyncExitStack
     ) -> tuple[list[tuple[Any, ...]], PGresult]:
-        """Return at most `wanted` rows and a result that describes them. Raises Invalid where they are too large."""
+        """Return at most `wanted` rows and a result that describes them. Raises Invalid if they are too large.
+
+        A large result enters the limit on large results, which `held` releases.
+        """
         rows: list[tuple[Any, ...]] = []
         size, large, count = 0, False, min(wanted, 1)
         while True:
             try:
-                # Twice the room: what waits in the socket may be counted twice.
+                # Twice the remaining size, because bytes that wait in the socket may be counted twice.
                 result = await fetch(conn, count, bytes_max=2 * (self._limits.bytes_max - size) + _LARGE_BYTES)
                 portion, more = await _converted(conn, result)
             except TooLargeError:
@@ -115,7 +120,7 @@ class PostgresReader:
 
 
 def _next_count(left: int, *, width: int, values: int) -> int:
-    """How many rows to fetch next."""
+    """Return the number of rows of the next portion."""
     return max(min(left, FETCH_ROWS, _FETCH_BYTES // max(width, 1), 4 * _SLICE_VALUES // max(values, 1)), 1)
 
 
@@ -132,7 +137,7 @@ async def _converted(conn: Connection, result: PGresult) -> tuple[list[tuple[Any
 
 
 def _in_slices(transformer: abc.Transformer, converts: list[Convert], count: int) -> tuple[list[tuple[Any, ...]], int]:
-    """Convert rows a few at a time: psycopg holds the interpreter for each call."""
+    """Convert rows in small slices, because psycopg blocks the interpreter during each call."""
     rows: list[tuple[Any, ...]] = []
     size, step = 0, max(_SLICE_VALUES // len(converts), 1)
     for first in range(0, count, step):

@@ -1,7 +1,7 @@
-"""What is stored for a relation, as SQL: the versioned table, its indexes, its checks and its two views. Pure printing.
+"""Generate the DDL of a relation: the versioned table, its indexes, its checks and its two views. Pure.
 
-The unique index is the storage order: pages are read and marked by `(_vnode, key)` with the order and the place of
-NULL spelled out, and text is `COLLATE "C"` because Spark compares bytes.
+The unique index is the storage order. Pages are read in the order of `(_vnode, key)`, with explicit direction and place
+of NULL. Text is `COLLATE "C"` because Spark compares bytes.
 """
 
 import hashlib
@@ -17,13 +17,16 @@ from service.protocol.relation import ALIVE, Relation, RelationKind
 from service.serving.connections import trusted
 
 FROM_INDEX: Final = "using brin (_from) with (pages_per_range = 16, autosummarize = on)"
-"""How rows written after an epoch are found (changes, roll back): new rows lie together, so block ranges serve."""
+"""The index for rows that began after an epoch (changes, roll back). New rows are adjacent, so a BRIN index suffices.
+"""
 
 _STORAGE: Final = "autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05"
-"""Every update leaves an ended version that vacuum deletes: look at the table before a fifth of it is dead."""
+"""Every update leaves an ended version, which tidefill's vacuum deletes. Autovacuum therefore runs earlier than at its
+default of a fifth of dead rows.
+"""
 
-# What Spark cannot hold exactly is refused on the way in, per element type: (conditions, why). `{0}` is the value;
-# for an array each condition is turned around into `bound <operator> all (array)`.
+# Values that Spark cannot represent exactly are refused, by element type. A condition is `bound <operator> value`, and
+# for an array `bound <operator> all (array)`.
 _YEARS: Final = "must be finite and in the years 1 to 9999"
 _BOUNDS: Final = {
     TypeName.DATE: (("<=", "date '0001-01-01'"), (">=", "date '9999-12-31'")),
@@ -48,8 +51,9 @@ def table(relation: RelationId) -> sql.Identifier:
 
 
 def create_table(relation: Relation) -> sql.Composed:
-    """Return the statement that makes the versioned table. Values of tables are checked; those of views come from
-    Spark.
+    """Return the statement that creates the versioned table.
+
+    Only the values of tables are checked, because the values of views come from Spark.
     """
     checks = checks_of(relation.columns) if relation.kind is RelationKind.TABLE else ()
     lines = [
@@ -65,7 +69,7 @@ def create_table(relation: Relation) -> sql.Composed:
 
 
 def create_storage_index(relation: Relation) -> sql.Composed:
-    """Return the statement that makes the index of storage order, where it is missing."""
+    """Return the statement that creates the storage-order index if it is missing."""
     key = sql.SQL(", ").join([_key_part(part) for part in relation.key])
     return sql.SQL("create unique index if not exists {} on {} (_vnode, {}, _from) nulls not distinct").format(
         sql.Identifier(f"t_{relation.id}_key"), table(relation.id), key
@@ -73,7 +77,7 @@ def create_storage_index(relation: Relation) -> sql.Composed:
 
 
 def create_indexes(relation: Relation) -> Iterator[sql.Composed]:
-    """Yield the statements that make the other indexes: what ended, what began."""
+    """Yield the statements that create the other indexes, on the end and the beginning of versions."""
     name = f"t_{relation.id}"
     yield sql.SQL("create index {} on {} (_to) where _to <> {}").format(
         sql.Identifier(f"{name}_to"), table(relation.id), sql.Literal(ALIVE)
@@ -84,15 +88,16 @@ def create_indexes(relation: Relation) -> Iterator[sql.Composed]:
 
 
 def create_live_view(relation: Relation) -> sql.Composed:
-    """Return the statement that makes the view of alive rows, hidden columns included."""
+    """Return the statement that creates the view of alive rows, including hidden columns."""
     return sql.SQL("create view live.{} as select {} from {} where _to = {}").format(
         sql.Identifier(relation.name), names(relation.columns), table(relation.id), sql.Literal(ALIVE)
     )
 
 
 def create_public_view(relation: Relation, graph: GraphId) -> sql.Composed:
-    """Return the statement that makes the view users read: at the graph's published epoch, found once per query
-    (I2).
+    """Return the statement that creates the public view for users.
+
+    It shows the graph's published epoch, which is read once per query (I2).
     """
     epoch = sql.SQL("(select epoch from state.published where graph = {})").format(sql.Literal(graph))
     return sql.SQL("create view public.{} as select {} from {} where _from <= {} and _to > {}").format(
@@ -101,7 +106,7 @@ def create_public_view(relation: Relation, graph: GraphId) -> sql.Composed:
 
 
 def column_definition(column: Column) -> sql.Composed:
-    """Return a column as CREATE TABLE spells it."""
+    """Return the definition of a column in CREATE TABLE."""
     collation = ' collate "C"' if column.type.name is TypeName.TEXT else ""
     null = "" if column.nullable else " not null"
     shape = trusted(f"{column.type}{collation}{null}")
@@ -109,9 +114,9 @@ def column_definition(column: Column) -> sql.Composed:
 
 
 def checks_of(columns: Sequence[Column]) -> Iterator[sql.Composed]:
-    """Yield a constraint per column whose type admits values that could not be kept exactly.
+    """Yield a constraint for each column whose type has values that Spark cannot represent exactly.
 
-    The value is refused by `state.refuse`, so that the error itself names the column and the reason.
+    The constraint calls `state.refuse`, so that the error contains the column and the reason.
     """
     for number, column in enumerate(columns, start=1):
         condition = _condition(column)
@@ -126,12 +131,12 @@ def checks_of(columns: Sequence[Column]) -> Iterator[sql.Composed]:
 
 
 def names(columns: Sequence[Column]) -> sql.Composed:
-    """Return the columns' names as a list."""
+    """Return the list of the columns' names."""
     return sql.SQL(", ").join([sql.Identifier(column.name) for column in columns])
 
 
 def digest(relation: Relation) -> str:
-    """Return what tells one stored layout from another: ids are never reused, a restored meta store may forget that."""
+    """Return a digest of the stored layout. It detects an id that a restored meta store has used again."""
     shape = relation.model_dump(mode="json", include={"kind", "columns", "key", "vnode_count"})
     return hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -150,7 +155,7 @@ def _condition(column: Column) -> sql.Composed | None:
         for operator, bound in _BOUNDS.get(column.type.name, ())
     ]
     if column.type.array:
-        # Spark's arrays have one dimension and begin at the beginning; NULL and empty arrays have neither.
+        # Spark's arrays have one dimension and no lower bound. Both expressions are NULL for NULL and empty arrays.
         conditions.append(sql.SQL("coalesce(array_ndims({0}) = 1 and array_lower({0}, 1) = 1, true)").format(value))
     return sql.SQL(" and ").join(conditions) if conditions else None
 

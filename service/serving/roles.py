@@ -1,9 +1,11 @@
-"""The two logins that run what users wrote: the reader for SELECT, the writer for DML. Neither owns anything. A third,
-for people's own tools, is in `read_role.py`.
+"""Create the two logins that run users' statements: the reader for SELECT, the writer for DML.
 
-A login, because a SET ROLE can be undone from SQL. Names carry the database's oid: roles belong to the whole server,
-their grants to one database. Postgres has no negative grants, so what everybody may do and these two must not
-(advisory locks, notify, sleep, large objects, ..) is taken from PUBLIC and given back to every other role by name.
+Neither owns any object. A third login, for users' own tools, is in `read_role.py`.
+
+They are logins, because SQL can undo a SET ROLE. Their names contain the database's oid, because roles belong to the
+whole server and their grants to one database. Postgres has no negative grants. Privileges that PUBLIC has and these
+logins must not have (advisory locks, notify, sleep, large objects, ..) are therefore revoked from PUBLIC and granted to
+every other role by name.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +18,7 @@ from service.serving.connections import Connection, trusted
 
 READER_CONNECTIONS_MAX: Final = 32
 WRITER_CONNECTIONS_MAX: Final = 64
-"""Enough for several services and workers, and less than the server's usual 100: users cannot lock the owner out."""
+"""Enough for several services and workers, but below the server's usual 100, so that the owner can always connect."""
 
 _READER_SETTINGS: Final = (
     ("default_transaction_read_only", "on"),
@@ -25,7 +27,7 @@ _READER_SETTINGS: Final = (
     ("search_path", "public, rw_catalog"),
 )
 _WRITER_SETTINGS: Final = (
-    # The worker sets the timeout of each statement; this one ends a session that the worker has forgotten.
+    # The worker sets the timeout of each statement. This one ends sessions that the worker has abandoned.
     ("statement_timeout", "300s"),
     ("idle_in_transaction_session_timeout", "60s"),
     ("work_mem", "16MB"),
@@ -33,9 +35,9 @@ _WRITER_SETTINGS: Final = (
     ("search_path", "live"),
 )
 _TEMPORARY_FILES: Final = (("temp_file_limit", "4GB"),)
-"""Only a superuser can give it, and neither login can change it: one user's sort must not fill the disk."""
+"""Prevents that one user's sort fills the disk. Only a superuser can set it, and the logins cannot change it."""
 
-# Functions by name that would act on more than the statement's own result.
+# Names of functions with effects beyond the statement's own result.
 _DENIED: Final = (
     r"^(pg_(try_)?advisory_.*|pg_notify|pg_sleep(_for|_until)?|set_config|lo_.*|loread|lowrite"
     r"|pg_cancel_backend|pg_terminate_backend|pg_logical_emit_message|pg_export_snapshot|pg_switch_wal"
@@ -56,7 +58,7 @@ where rolname !~ '^(pg_|tidefill_(reader|writer|read)(_|$))' and not rolsuper or
 
 @dataclass(frozen=True, slots=True)
 class RoleNames:
-    """The logins of one database."""
+    """The names of one database's logins."""
 
     reader: str
     writer: str
@@ -66,7 +68,7 @@ class RoleNames:
 
 @dataclass(frozen=True, slots=True)
 class Logins:
-    """How to log in as each, and what could not be taken from them because we do not own it."""
+    """The URLs of the logins, and warnings about privileges that the state store's owner could not revoke."""
 
     reader_url: str = field(repr=False)
     writer_url: str = field(repr=False)
@@ -76,7 +78,7 @@ class Logins:
 
 
 async def role_names(conn: Connection, *, read: str | None = None) -> RoleNames:
-    """Return the names of this database's logins; `read` where the server has no other database of tidefill's."""
+    """Return the names of this database's logins. `read` overrides the name of the login for users' own tools."""
     cursor = await conn.execute("select oid::bigint from pg_database where datname = current_database()")
     row = await cursor.fetchone()
     assert row is not None
@@ -85,7 +87,7 @@ async def role_names(conn: Connection, *, read: str | None = None) -> RoleNames:
 
 
 async def make_reader(conn: Connection, name: str, password: str) -> None:
-    """Create the reader or give it this password, and grant it what users may see. Raises Invalid, Conflict."""
+    """Create the reader or set its password, and grant it schema public and the catalog. Raises Invalid, Conflict."""
     await make_login(conn, name, password, READER_CONNECTIONS_MAX)
     await configure(conn, name, _READER_SETTINGS)
     role = sql.Identifier(name)
@@ -94,7 +96,7 @@ async def make_reader(conn: Connection, name: str, password: str) -> None:
 
 
 async def grant_catalog(conn: Connection, name: str) -> None:
-    """Grant a login the views of rw_catalog, where this database has them."""
+    """Grant a login the views of rw_catalog if this database has that schema."""
     role = sql.Identifier(name)
     cursor = await conn.execute("select to_regnamespace('rw_catalog') is not null")
     if await cursor.fetchone() == (True,):
@@ -103,7 +105,7 @@ async def grant_catalog(conn: Connection, name: str) -> None:
 
 
 async def make_writer(conn: Connection, name: str, password: str) -> None:
-    """Create the writer or give it this password; tables are granted as they are made. Raises Invalid, Conflict."""
+    """Create the writer or set its password. Tables are granted when they are created. Raises Invalid, Conflict."""
     await make_login(conn, name, password, WRITER_CONNECTIONS_MAX)
     await configure(conn, name, _WRITER_SETTINGS)
     role = sql.Identifier(name)
@@ -113,14 +115,14 @@ async def make_writer(conn: Connection, name: str, password: str) -> None:
 
 
 async def take_from_public(conn: Connection, names: RoleNames) -> tuple[str, ...]:
-    """Take from everybody what the logins must not do and give it back to all others; return what they can still do.
+    """Revoke dangerous privileges from PUBLIC and grant them to all other roles. Return warnings about what is left.
 
-    The writer keeps temporary tables: the worker sorts a statement's rows in one.
+    The writer keeps temporary tables, because the worker sorts a statement's rows in one.
     """
     others = [sql.Identifier(str(name)) for (name,) in await (await conn.execute(_OTHER_ROLES)).fetchall()]
     everybody_else = sql.SQL(", ").join(others)
     for function in await _denied_functions(conn, names):
-        # regprocedure's text is quoted by Postgres.
+        # Postgres quotes the text of a regprocedure.
         signature = trusted(function)
         await _try(conn, sql.SQL("grant execute on function {} to {}").format(signature, everybody_else))
         await _try(conn, sql.SQL("revoke execute on function {} from public").format(signature))
@@ -133,7 +135,10 @@ async def take_from_public(conn: Connection, names: RoleNames) -> tuple[str, ...
 
 
 async def make_login(conn: Connection, name: str, password: str, connections: int) -> None:
-    """Create a login that owns nothing, or give it this password. Raises Invalid, Conflict."""
+    """Create a login without objects, or set its password.
+
+    Raises Invalid if the owner may not create logins, and Conflict if the role exists and has too many privileges.
+    """
     cursor = await conn.execute("select rolsuper or rolcreaterole from pg_roles where rolname = current_user")
     if await cursor.fetchone() != (True,):
         user = conn.info.user
@@ -150,7 +155,7 @@ async def make_login(conn: Connection, name: str, password: str, connections: in
     if found is None:
         await conn.execute(sql.SQL("create role {}").format(role))
         await _become_member(conn, role)
-    # The server keeps and logs a verifier; the password itself stays here.
+    # Only a verifier is sent, so the server neither stores nor logs the password.
     verifier = conn.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256").decode()
     await conn.execute(
         sql.SQL("alter role {} login noinherit connection limit {} password {}").format(
@@ -160,7 +165,7 @@ async def make_login(conn: Connection, name: str, password: str, connections: in
 
 
 async def _become_member(conn: Connection, role: sql.Identifier) -> None:
-    """An owner who is no superuser may end the login's sessions only as its member."""
+    """Make the owner a member of the login's role, because without it only a superuser may end the login's sessions."""
     if not await _is_superuser(conn):
         inherit = sql.SQL(" with inherit true" if conn.info.server_version >= 160_000 else "")
         await conn.execute(sql.SQL("grant {} to current_user{}").format(role, inherit))
@@ -172,13 +177,13 @@ async def _is_superuser(conn: Connection) -> bool:
 
 
 async def configure(conn: Connection, name: str, settings: tuple[tuple[str, str], ...]) -> None:
-    """Set what a login's sessions begin with."""
+    """Set the initial settings of a login's sessions."""
     if await _is_superuser(conn):
         settings = (*settings, *_TEMPORARY_FILES)
     role = sql.Identifier(name)
     statement = sql.SQL("alter role {} in database {} set {} to {}")
     for key, value in settings:
-        # A list of schemas is a list of identifiers, not one text.
+        # A search path is a list of identifiers, not one text.
         text = sql.SQL(", ").join([sql.Literal(part.strip()) for part in value.split(",")])
         await conn.execute(statement.format(role, sql.Identifier(conn.info.dbname), sql.Identifier(key), text))
 
@@ -205,7 +210,7 @@ async def _left_open(conn: Connection, names: RoleNames) -> tuple[str, ...]:
 
 
 async def _try(conn: Connection, statement: sql.Composed) -> None:
-    """Run what only a superuser or an owner may; refused, it leaves the transaction as it was."""
+    """Run a statement that may need a superuser or owner. If it is refused, the transaction continues without it."""
     try:
         async with conn.transaction():
             await conn.execute(statement)

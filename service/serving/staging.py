@@ -1,7 +1,7 @@
-"""Rows that wait outside any epoch, validated whole before the first of them is applied.
+"""Stage rows outside any epoch and validate all of them before the first one is applied.
 
-One transaction per statement: the table with the target's checks, the rows by COPY, the key. A bad row leaves
-nothing. Rows pass through as the bytes Postgres sent, a bounded number at a time (I8).
+One transaction per statement creates the table with the target's checks, copies the rows and adds the key. A bad row
+rolls it back. Rows are passed on as the bytes that Postgres sent, a bounded number at a time (I8).
 """
 
 import re
@@ -29,12 +29,12 @@ from service.serving.user_query import one_statement, reading, refused_as_said
 
 CHUNK_BYTES: Final = 256 << 10
 KEY_BYTES: Final = 2_000
-"""Shorter keys fit into any index (2,704 bytes), so that they need no look."""
+"""Shorter keys fit into any index (2,704 bytes), so they need no check."""
 _LONG: Final = frozenset({TypeName.TEXT, TypeName.BYTEA, TypeName.NUMERIC})
-"""Types of keys whose values may be of any length."""
+"""Types of key columns without a maximum length."""
 
 _LOCKS: Final = 1953719656
-"""Seed of the advisory locks' numbers, so that nobody else's are the same."""
+"""The hash seed of the advisory locks, so that they do not collide with others."""
 _HOLD: Final = trusted(f"select pg_advisory_lock(hashtextextended(%s, {_LOCKS}))")
 _UNHELD: Final = trusted(f"""
 with staged as materialized (
@@ -44,12 +44,12 @@ with staged as materialized (
 select name from staged where pg_try_advisory_xact_lock(hashtextextended(name, {_LOCKS}))
 """)
 _ENDED_BY_A_CHECK: Final = "23"
-"""SQLSTATE class of a row that was read and then refused; any other error is one of reading it."""
+"""The SQLSTATE class of a row that was parsed and then refused by a check. Any other error comes from parsing a row."""
 
 
 class PostgresStaging:
-    """`Staging` over a pool of its own, which bounds the loads at once; `owner` cleans up, and users' queries have the
-    reader's. A load takes as long as its caller, so that it must hold no connection that the leader needs (I13).
+    """`Staging` over three pools. `loads` bounds the concurrent loads, `owner` is for clean-up, and `reader` runs
+    users' queries. A load may be as slow as its caller, so it must not occupy a connection that the leader needs (I13).
     """
 
     def __init__(self, loads: Pool, owner: Pool, reader: Pool) -> None:
@@ -88,8 +88,8 @@ class PostgresStaging:
             yield rows
 
     async def unheld(self) -> Sequence[StatementId]:
-        # The tables are those of the statement's snapshot, hence committed before the locks are looked at: one whose
-        # lock is free has been left by who filled it.
+        # The query sees only tables that were committed before it tries the locks. If a table's lock is free, the
+        # session that filled the table has finished or died.
         with translated():
             async with self._pool.connection() as conn:
                 cursor = await conn.execute(_UNHELD)
@@ -98,13 +98,13 @@ class PostgresStaging:
     async def drop(self, statement: StatementId) -> None:
         with translated():
             async with self._pool.connection() as conn, conn.transaction():
-                # A long query on it, such as a dump, must not hold up the leader, which tries again later.
+                # A long query on the table, such as a dump, must not delay the leader, which tries again later.
                 await conn.execute("set local lock_timeout = '200ms'")
                 await conn.execute(sql.SQL("drop table if exists {}").format(_table(statement)))
 
     @asynccontextmanager
     async def _holding(self, statement: StatementId) -> AsyncGenerator[Connection]:
-        """A session that holds the statement's table: a process that dies holds nothing any more."""
+        """Open a session with an advisory lock on the statement's table. The lock ends with the process."""
         with translated():
             async with AsyncExitStack() as stack:
                 try:
@@ -116,27 +116,30 @@ class PostgresStaging:
                 try:
                     yield conn
                 finally:
-                    # A session that has gone meanwhile holds nothing.
+                    # A lost session has no locks any more.
                     with suppress(psycopg.OperationalError):
                         await conn.execute("select pg_advisory_unlock_all()")
 
 
 @asynccontextmanager
 async def _loading(conn: Connection, statement: StatementId, columns: Sequence[Column]) -> AsyncGenerator[None]:
-    """A transaction that makes the table, lets the block fill it, and then makes it readable for the worker."""
+    """Open a transaction that creates the table, lets the block fill it, and then grants it to the worker."""
     async with conn.transaction():
         table = _table(statement)
         await conn.execute(sql.SQL("drop table if exists {}").format(table))
         await conn.execute(_create(statement, columns))
         yield
-        # Made afterwards, from rows that are in its order already.
+        # The key is added after the load, because the rows are already in its order.
         await conn.execute(sql.SQL("alter table {} add primary key (_row)").format(table))
         writer = sql.Identifier((await role_names(conn)).writer)
         await conn.execute(sql.SQL("grant select on {} to {}").format(table, writer))
 
 
 async def _check_assignable(conn: Connection, statement: StatementId, columns: Sequence[Column], sql: str) -> None:
-    """Refuse a query whose columns INSERT would not take, in INSERT's words. It is parsed and typed, never run."""
+    """Check that INSERT accepts the query's columns. PREPARE parses and types the query without running it.
+
+    Raises Invalid with Postgres's message for the INSERT.
+    """
     target = relation_ddl.names(columns).as_string(conn)
     prefix = f"prepare tidefill_check as insert into {staging_table(statement)} ({target}) "
     with refused_as_said(prefix=prefix):
@@ -149,11 +152,11 @@ async def _check_assignable(conn: Connection, statement: StatementId, columns: S
 async def _copied_out(
     source: Connection, columns: Sequence[Column], sql: str, *, timeout_ms: int
 ) -> AsyncGenerator[bytes]:
-    """Yield the query's rows as binary COPY, in portions. A source that is left before its end is closed."""
+    """Yield the query's rows as binary COPY data, in portions. Close the connection if the iteration ends early."""
     names = [f"c{number}" for number in range(len(columns))]
     casts = ", ".join(f"cast({name} as {column.type})" for name, column in zip(names, columns, strict=True))
-    # `reading` has found the text to be one query, so that it cannot close the bracket; it may end in a comment or
-    # semicolon.
+    # `reading` has checked that the text is one query, so it cannot close the parenthesis. It may end in a comment or
+    # a semicolon.
     head = f"copy (select {casts} from ("
     text = f"{head}{sql.rstrip().rstrip(';')}\n) as q({', '.join(names)})) to stdout (format binary)"
     more = True
@@ -169,7 +172,7 @@ async def _copied_out(
 
 
 def _begin(pgconn: PGconn, statement: bytes) -> PQGen[None]:
-    """Start a COPY TO STDOUT by the extended protocol, which psycopg's own COPY does not use."""
+    """Start a COPY TO STDOUT with the extended protocol. psycopg's own COPY uses the simple one."""
     pgconn.send_query_params(statement, None)
     (result,) = yield from generators.execute(pgconn)
     if result.status != ExecStatus.COPY_OUT:
@@ -177,7 +180,7 @@ def _begin(pgconn: PGconn, statement: bytes) -> PQGen[None]:
 
 
 def _portion(pgconn: PGconn) -> PQGen[tuple[bytes, bool]]:
-    """Return some rows, and whether more may come. Many rows a call: a wait for each would cost more than the row."""
+    """Return a portion of rows and whether more may follow. One wait per row would cost more than the row itself."""
     rows: list[memoryview] = []
     size = 0
     while size < CHUNK_BYTES:
@@ -200,7 +203,7 @@ def _portion(pgconn: PGconn) -> PQGen[tuple[bytes, bool]]:
 async def _copied_in(
     conn: Connection, statement: StatementId, columns: Sequence[Column], chunks: AsyncIterator[bytes], *, form: str
 ) -> int:
-    """Load what comes and return the number of rows. Raises Invalid naming the first bad row."""
+    """Copy the chunks into the table and return the number of rows. Raises Invalid with the first bad row."""
     names = relation_ddl.names(columns)
     copy_in = sql.SQL("copy {} ({}) from stdin (format {})").format(_table(statement), names, trusted(form))
     async with _numbering_bad_rows(conn, statement, columns), conn.cursor() as cursor:
@@ -211,8 +214,9 @@ async def _copied_in(
 
 
 async def _check_keys(conn: Connection, statement: StatementId, columns: Sequence[Column], key: Sequence[str]) -> None:
-    """Refuse keys that the target's index would refuse, while nothing of the load is applied. Only long keys can be:
-    an index of the target's shape is built over these alone.
+    """Check the size of keys before any row is applied. Raises Invalid if the target's index would refuse a key.
+
+    Only long keys can be refused, so an index like the target's is built over these alone.
     """
     given = {column.name: column.type.name in _LONG for column in columns}
     long = [name for name in key if given.get(name)]
@@ -239,9 +243,9 @@ async def _check_keys(conn: Connection, statement: StatementId, columns: Sequenc
 async def _numbering_bad_rows(
     conn: Connection, statement: StatementId, columns: Sequence[Column]
 ) -> AsyncGenerator[None]:
-    """Run a COPY into the table; where it fails say which row, counted from 1, and which column."""
+    """Run a COPY into the table. Raises Invalid with the bad row, counted from 1, and its column."""
     try:
-        # Within a savepoint: afterwards the transaction can still be asked how far the rows were numbered.
+        # The savepoint keeps the transaction usable, so that the row sequence can be read afterwards.
         async with conn.transaction():
             yield
     except psycopg.Error as error:
@@ -254,9 +258,9 @@ async def _numbering_bad_rows(
 
 
 async def _rows_numbered(conn: Connection, statement: StatementId) -> int:
-    """Return how many rows were numbered, the refused one included where a check refused it.
+    """Return how many rows were numbered. This includes a row that a check has refused.
 
-    COPY's own line numbers count the line breaks within values; a sequence counts rows, and is not rolled back.
+    COPY's own line numbers also count line breaks within values. A sequence counts rows and is not rolled back.
     """
     sequence = sql.Identifier("stage", f"s_{statement}__row_seq")
     cursor = await conn.execute(sql.SQL("select last_value, is_called from {}").format(sequence))
@@ -267,7 +271,7 @@ async def _rows_numbered(conn: Connection, statement: StatementId) -> int:
 
 
 def _place(error: psycopg.Error, statement: StatementId, columns: Sequence[Column]) -> str:
-    """Return the column, where the error names one, and what is wrong."""
+    """Return the column, if the error names one, and the error's message."""
     table = staging_table(statement).split(".")[1]
     words = said(error).replace(f' of relation "{table}"', "")
     context = error.diag.context or ""
@@ -278,8 +282,8 @@ def _place(error: psycopg.Error, statement: StatementId, columns: Sequence[Colum
 
 
 def _create(statement: StatementId, columns: Sequence[Column]) -> sql.Composed:
-    """Return the statement that makes the table: rows are numbered from 0 as they come, and checked as the target's
-    are.
+    """Return the statement that creates the table. Rows are numbered from 0 in their order and checked like the
+    target's.
     """
     lines = [
         sql.SQL("_row bigint generated by default as identity (minvalue 0 start 0)"),

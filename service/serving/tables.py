@@ -1,6 +1,6 @@
-"""Versioned tables on Postgres: made, shown, rolled back, vacuumed and dropped under a leader's term (I2, I3, I7, I9).
+"""Create, publish, roll back, vacuum and drop versioned tables in Postgres under a leader's term (I2, I3, I7, I9).
 
-Next: `service.serving.relation_ddl` for what a table looks like, `fencing.py` for what makes a write count.
+Next: `service.serving.relation_ddl` for the DDL, `fencing.py` for the fence of every write.
 """
 
 import asyncio
@@ -21,21 +21,24 @@ from service.serving.roles import role_names
 from service.telemetry.log import logger
 
 VACUUM_BATCH: Final = 10_000
-"""Row versions deleted per transaction: short enough that nobody waits for their locks."""
+"""The number of row versions deleted per transaction. It is small enough that other transactions do not wait long for
+the locks.
+"""
 INDEX_MEMORY: Final = "256MB"
-"""What Postgres may sort in when an index is built: a few million keys."""
+"""The memory in which Postgres sorts while it builds an index. It is enough for a few million keys."""
 BUILDERS_MAX: Final = 2
-"""How many indexes are built at once: a build keeps its connection for long, and barriers need some as well (I10)."""
+"""The number of concurrent index builds. Each occupies a connection for long, and barriers need connections too (I10).
+"""
 ASKED_TOGETHER: Final = 100
-"""Tables asked about in one statement; beyond some hundreds its planning costs more than round trips save."""
+"""The number of tables per statement. Beyond a few hundred, planning costs more than the saved round trips."""
 _IMPATIENT: Final = "set local lock_timeout = '200ms'"
-"""A long statement on one relation must not hold up the leader, which tries again later."""
+"""A long statement on one relation must not delay the leader, which tries again later."""
 
 log = logger("tables")
 
 
 class PostgresTables:
-    """`VersionedTables` over the pool of the login that owns the state store."""
+    """`VersionedTables` over the pool of the state store's owner."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -59,13 +62,13 @@ class PostgresTables:
             async with writing(self._pool, term) as conn:
                 await _create(conn, relation, loading=loading)
         except psycopg.Error as error:
-            # Postgres answered, and refuses this relation: nobody else waits for it to change its mind.
+            # Postgres has refused this relation. A retry would not help, and must not delay other relations.
             raise Invalid(said(error)) from error
 
     async def index(self, relation: Relation, *, term: Term) -> None:
         try:
             async with self._building, writing(self._pool, term) as conn:
-                # The login may have a limit of its own for statements, which a large index exceeds every time.
+                # The login may have a statement timeout, which a large index would always exceed.
                 await conn.execute("set local statement_timeout = 0")
                 await conn.execute(sql.SQL("set local maintenance_work_mem = {}").format(INDEX_MEMORY))
                 await conn.execute(relation_ddl.create_storage_index(relation))
@@ -125,7 +128,7 @@ class PostgresTables:
                 return await marks.foreign_readers(conn, names)
 
     async def _stored(self, relations: Collection[RelationId]) -> list[RelationId]:
-        """Return those that have a table, in order of id: a relation may be gone, or not yet be made."""
+        """Return the relations that have a table, in order of id. A relation may be gone or not created yet."""
         with translated():
             async with self._pool.connection() as conn:
                 cursor = await conn.execute(
@@ -135,8 +138,10 @@ class PostgresTables:
                 return [RelationId(found) for (found,) in await cursor.fetchall()]
 
     async def _dead(self, relations: Sequence[RelationId], horizon: Epoch) -> list[RelationId]:
-        """Return those that have something to delete, or may have: of relations that cannot be asked together, each is
-        tried by itself. Many to a question: most of a thousand views are idle.
+        """Return the relations that have, or may have, versions to delete.
+
+        One statement checks many relations, because most of a thousand views are idle. If it fails, all of its
+        relations are returned, and the caller tries each by itself.
         """
         ask = sql.SQL("select {0} where exists (select from {1} where _to <= {2} and _to <> {3})")
         found: list[RelationId] = []
@@ -161,7 +166,7 @@ class PostgresTables:
         async with writing(self._pool, term) as conn:
             await conn.execute(_IMPATIENT)
             await conn.execute("set local enable_seqscan = off")
-            # The index's own condition is repeated, or the planner may not use it.
+            # The condition of the partial index is repeated, because the planner would not use the index without it.
             cursor = await conn.execute(
                 sql.SQL(
                     "delete from {0} where ctid = any (array("
@@ -172,7 +177,7 @@ class PostgresTables:
 
 
 async def _roll_back(conn: Connection, relation: RelationId, epoch: Epoch) -> None:
-    # What an epoch wrote is small beside the table; statistics that have not caught up must not say otherwise.
+    # The rows of an epoch are few compared with the table, but stale statistics could lead to a sequential scan.
     await conn.execute("set local enable_seqscan = off")
     table = relation_ddl.table(relation)
     await conn.execute(sql.SQL("delete from {} where _from > {}").format(table, epoch))
@@ -197,7 +202,7 @@ async def _create(conn: Connection, relation: Relation, *, loading: bool) -> Non
 
 
 async def _show(conn: Connection, relation: Relation, graph: GraphId) -> None:
-    # A reader of what is replaced must not hold up the epoch.
+    # A reader of a replaced view must not delay the epoch.
     await conn.execute(_IMPATIENT)
     await marks.refuse_foreign(conn, relation.name)
     if await _make_view(conn, "public", relation, relation_ddl.create_public_view(relation, graph)):
@@ -209,13 +214,13 @@ async def _show(conn: Connection, relation: Relation, graph: GraphId) -> None:
 async def _exists(conn: Connection, relation: Relation) -> bool:
     mark = await marks.owner(conn, "state", f"t_{relation.id}")
     if mark is not None and mark != _layout_mark(relation):
-        # Ids are never reused while both databases live; a meta store that was restored or made anew forgets them.
+        # Ids are never reused, unless the meta store was restored or created again while the state store was kept.
         raise Conflict(f"state.t_{relation.id} belongs to another relation: was the meta store replaced?")
     return mark is not None
 
 
 async def _make_view(conn: Connection, schema: str, relation: Relation, statement: sql.Composed) -> bool:
-    """Whether the view had to be made."""
+    """Create the view if it is missing. Return whether it was created."""
     made = await marks.to_be_made(conn, schema, relation.name, relation.id)
     if made:
         await conn.execute(statement)

@@ -1,8 +1,8 @@
-"""A user's query on the reader's login: one statement, read-only, in a time, and its errors in Postgres's own words.
+"""Run a user's query under the reader's login: one read-only statement with a timeout. Errors have Postgres's message.
 
-DECLARE is the first fence: whatever follows it is one query or a syntax error, because the extended protocol takes one
-statement and DECLARE nothing but a query. The read-only transaction and the login's few rights are the second and the
-third.
+Three barriers confine the text. The first is DECLARE: the text after it is one query or a syntax error, because the
+extended protocol accepts one statement and DECLARE only a query. The second is the read-only transaction, and the third
+are the few privileges of the login.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ from service.domain.errors import Invalid, Unavailable
 from service.serving.connections import Connection, Pool, is_away, open_pool, said
 
 GRACE_SECONDS: Final = 2.0
-"""The server's own timeout counts for each statement; ours, a little later, for all of them together."""
+"""The server's timeout applies to each statement. The client's timeout is later by this and covers all of them."""
 
 _RECEIVE_BYTES: Final = 128 << 10
 _RECEIVED_AT: Final = 128
-"""Where Linux's `tcp_info` has `tcpi_bytes_received`."""
+"""The offset of `tcpi_bytes_received` in Linux's `tcp_info`."""
 _CURSOR: Final = "tidefill_query"
 _DECLARE: Final = f"declare {_CURSOR} no scroll cursor for "
 
-# Values are read as the text Postgres prints, whatever their type, and nothing a user can set changes how it prints.
+# Values of all types are read as Postgres's text. These settings fix its format, and users cannot change them.
 _SESSION: Final[Mapping[str, str]] = MappingProxyType(
     {
         "default_transaction_read_only": "on",
@@ -51,7 +51,7 @@ _SESSION: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def open_reader_pool(url: str, *, size: int = 8, name: str = "reader") -> Pool:
-    """Return a pool of the reader's login that opens when it is entered; what a user left in a session is discarded."""
+    """Return a pool of the reader's login that opens when it is entered. Session state is discarded after each use."""
     as_text = AdaptersMap()
     as_text.register_loader(0, TextLoader)
     return open_pool(
@@ -61,7 +61,7 @@ def open_reader_pool(url: str, *, size: int = 8, name: str = "reader") -> Pool:
 
 @asynccontextmanager
 async def reading(pool: Pool, sql: str, *, timeout_ms: int) -> AsyncGenerator[Connection]:
-    """A read-only transaction in which `sql` was found to be one query and is declared as the cursor `fetch` reads.
+    """Open a read-only transaction and declare `sql` as the cursor of `fetch`. This checks that it is one query.
 
     Raises Invalid with Postgres's message and the position in `sql`, or Unavailable.
     """
@@ -75,17 +75,17 @@ async def reading(pool: Pool, sql: str, *, timeout_ms: int) -> AsyncGenerator[Co
 
 
 async def one_statement(conn: Connection, statement: bytes) -> None:
-    """Run one statement that gives no rows. Asking for binary is how psycopg is made to use the extended protocol,
-    which refuses a second statement.
+    """Run one statement without a result. With `binary` psycopg uses the extended protocol, which refuses a second
+    statement.
     """
     await conn.cursor().execute(statement, binary=True)
 
 
 async def fetch(conn: Connection, count: int, *, bytes_max: int) -> PGresult:
-    """Return the next `count` rows of the declared query, with their description even where there are none.
+    """Return the next `count` rows of the declared query, with their description even if there are none.
 
-    Raises TooLargeError, and closes the connection, when more than about `bytes_max` bytes come: a single value may
-    have a gigabyte, so they are counted while they arrive.
+    If more than about `bytes_max` bytes arrive, close the connection and raise TooLargeError. Bytes are counted while
+    they arrive, because a single value may have a gigabyte.
     """
     conn.pgconn.send_query(f"fetch forward {count:d} from {_CURSOR}".encode())
     try:
@@ -99,13 +99,13 @@ async def fetch(conn: Connection, count: int, *, bytes_max: int) -> PGresult:
 
 
 class TooLargeError(Exception):
-    """More bytes came than a result may have."""
+    """The result has more bytes than allowed."""
 
 
 def _counted(results: PQGen[list[PGresult]], descriptor: int, bytes_max: int) -> PQGen[list[PGresult]]:
-    """Pass a generator of psycopg on, and stop it when too much has come from the server."""
+    """Run a psycopg generator, and raise TooLargeError once too many bytes have arrived."""
     with socket.socket(fileno=os.dup(descriptor)) as connection:
-        # libpq reads a long value for as long as more of it is there. A small buffer is empty soon, and it returns.
+        # libpq reads a long value while data is available. A small buffer empties soon, so that libpq returns.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
         before = _received(connection)
         waits_for = next(results)
@@ -120,7 +120,7 @@ def _counted(results: PQGen[list[PGresult]], descriptor: int, bytes_max: int) ->
 
 
 def _received(connection: socket.socket) -> int:
-    """Return how many bytes have ever come; 0 where the kernel does not count them (a socket in the file system)."""
+    """Return the bytes received so far, or 0 if the kernel does not count them (Unix sockets)."""
     if connection.family == socket.AF_UNIX:
         return 0
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED_AT + 8)
@@ -129,7 +129,10 @@ def _received(connection: socket.socket) -> int:
 
 @contextmanager
 def refused_as_said(*, timeout_ms: int | None = None, prefix: str = "") -> Generator[None]:
-    """Turn Postgres's refusal of a user's statement, which we put `prefix` before, into Invalid."""
+    """Translate errors of a user's statement. `prefix` precedes it in the SQL and is subtracted from the position.
+
+    Raises Invalid for a refusal or a timeout, and Unavailable if the server could not answer.
+    """
     try:
         yield
     except TimeoutError as error:
