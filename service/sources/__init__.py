@@ -1,1 +1,1 @@
-"""External Postgres databases, looked at and prepared to be followed: the only place where the service reaches them."""
+"""Access external Postgres databases to inspect and prepare them for CDC. The service connects to them only here."""

@@ -1,4 +1,4 @@
-"""Rows of an external table, read to be compared: one short statement each, and where the log ended afterwards."""
+"""Read rows and digests of an external table for a comparison, each in one short statement, and the end of its log."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -31,7 +31,7 @@ _LOG_END = "select pg_current_wal_insert_lsn()::text"
 
 
 class PostgresExternalRows:
-    """See `service.ports.comparing.ExternalRows`."""
+    """`service.ports.comparing.ExternalRows` in Postgres."""
 
     async def ordered_alike(self, at: Address, scan: CdcScan, relation: Relation) -> bool:
         names = _externals(scan)
@@ -61,7 +61,7 @@ class PostgresExternalRows:
 
 
 async def _marked(at: Address, query: str, values: Sequence[Any] = ()) -> tuple[list[tuple[Any, ...]], Lsn]:
-    """Return what a query gives, and where the log ended afterwards: what it saw was committed before."""
+    """Return the rows of a query and the end of the log after it. All rows were committed before that LSN."""
     async with connected(at) as conn:
         found = await _read(conn, query, values)
         ((lsn,),) = await _read(conn, _LOG_END)
@@ -94,6 +94,6 @@ def _side(scan: CdcScan, relation: Relation) -> Side:
     )
     name = f"{quoted(scan.external_schema)}.{quoted(scan.external_table)}"
     oid = f"{quoted_text(name)}::regclass"
-    # The rows of a partitioned table are those of its partitions; those of tables that merely inherit are their own.
+    # A partitioned table includes the rows of its partitions. Rows of inheriting tables are excluded.
     mine = f"(t.tableoid = {oid} or (select relkind = 'p' from pg_class where oid = {oid}))"
     return Side(f"{name} t", mine, key, [typed(column.name) for column in scan.columns], vnode)

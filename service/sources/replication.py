@@ -1,4 +1,4 @@
-"""Publications and slots in an external database: made, changed and removed there, each step repeatable."""
+"""Create, change and remove publications and slots in an external database."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ from service.protocol.cdc import SYSTEM_POSTGRES, Lsn, Published, published_post
 from service.sources.connections import Connection, connected, identifier, trusted
 
 _MEMBER: Final = "select from pg_publication_tables where pubname = %s and schemaname = %s and tablename = %s"
-# Those without an id write nothing that a slot would have to wait for.
+# A slot does not wait for transactions without an id, because they have written nothing.
 _RUNNING: Final = """
 select
     (select string_agg(pid::text, ', ' order by xact_start)
@@ -22,30 +22,32 @@ select
 
 
 STEP_BYTES: Final = 512 << 20
-"""How far a slot is moved at once: it reads all that, and a statement that is cancelled moves nothing."""
+"""The distance by which one call advances a slot. The server reads all of that log, and a cancelled statement does not
+advance the slot.
+"""
 _ENDED_MILLISECONDS: Final = 2000
-"""How long a session that holds a slot may take to end."""
+"""The longest wait for the end of a session that uses a slot."""
 
 
 class PostgresReplication:
-    """See `service.ports.sources.Replication`."""
+    """`service.ports.sources.Replication` in Postgres."""
 
     async def create_publication(self, at: Address, name: str) -> None:
         async with connected(at) as conn:
-            # Stored generated columns are known by their values alone.
+            # The values of stored generated columns are not computed again, so they must be published.
             generated = ", publish_generated_columns = stored" if conn.info.server_version >= 180000 else ""
             head = trusted("create publication {} with (publish_via_partition_root = true").format(identifier(name))
             await conn.execute(head + trusted(f"{generated})"))
 
     async def create_slot(self, at: Address, name: str) -> Lsn:
         async with connected(at) as conn:
-            # A standby that is told to keeps the slot as well, for the day on which it takes over.
+            # A standby that synchronises slots also keeps this one, for a failover.
             more = ", failover => true" if conn.info.server_version >= 170000 else ""
             query = trusted(f"select lsn::text from pg_create_logical_replication_slot(%s, 'pgoutput'{more})")
             try:
                 made = await (await conn.execute(query, [name])).fetchone()
             except (errors.QueryCanceled, errors.LockNotAvailable):
-                # It waits for transactions as for locks.
+                # The creation waits for running transactions, and such a wait ends like one for locks.
                 raise Unavailable(await _held_up(at, conn)) from None
         assert made is not None
         return made[0]
@@ -55,10 +57,10 @@ class PostgresReplication:
             if await (await conn.execute(_MEMBER, [publication, schema, table])).fetchone() is None:
                 add = trusted("alter publication {} add table {}")
                 await conn.execute(add.format(identifier(publication), identifier(schema, table)))
-            # Before the id is: what is changed from here on is known from it, what was changed before, by the id.
+            # Read before the id. Later changes of the entry are detected by comparison with it, earlier ones by the id.
             published = await _published(at, conn, publication, schema, table)
-            # An id that is assigned from here on, in a transaction of its own: every transaction that wrote before the
-            # table was published has a smaller one. A snapshot's `xmax` would not do, for it may be an earlier id.
+            # A new id, assigned in its own transaction. Every transaction that wrote before the table was published has
+            # a smaller id. The `xmax` of a snapshot may be smaller than such an id, so it cannot be used.
             found = await (await conn.execute("select pg_current_xact_id()::text::bigint")).fetchone()
         assert found is not None
         return found[0], published
@@ -75,7 +77,7 @@ class PostgresReplication:
 
     async def drop_slot(self, at: Address, name: str) -> None:
         async with connected(at) as conn:
-            # A worker may decode from it for minutes. Its session has our role.
+            # A worker may decode from the slot for minutes. Its session has the same role, so it may be terminated.
             await conn.execute(
                 "select pg_terminate_backend(active_pid, %s) from pg_replication_slots"
                 " where slot_name = %s and active_pid is not null",
@@ -87,7 +89,7 @@ class PostgresReplication:
 
     async def skip(self, at: Address, slot: str) -> tuple[Lsn, int]:
         async with connected(at) as conn:
-            # What the slot has confirmed already may be further than what is asked for; it never goes back.
+            # The slot may already be ahead of the requested LSN. It never goes back.
             moved = await (
                 await conn.execute(
                     "select end_lsn::text from pg_replication_slot_advance(%s, least(pg_current_wal_flush_lsn(),"

@@ -1,4 +1,4 @@
-"""What an external server and its tables are: read from its catalogs, and from tables by index alone or in samples."""
+"""Inspect an external server and its tables through catalogs, index lookups and samples of rows."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -40,7 +40,7 @@ select
     current_setting('max_replication_slots')::int as slots_max,
     pg_has_role('pg_read_all_stats', 'usage') as monitors
 """
-# Who follows the log, as subscribers and we do, is no replica that anybody reads from.
+# Logical subscribers, including tidefill, are not replicas from which anyone reads.
 _LOAD: Final = """
 select
     (
@@ -72,7 +72,7 @@ select
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where n.nspname = %s and c.relname = %s
 """
-# A domain may be over another one, whose length or precision it has.
+# A domain may be based on another domain and inherit its length or precision.
 _COLUMNS: Final = """
 select
     a.attname,
@@ -129,7 +129,7 @@ select p.oid, p.pubviaroot, array[p.pubinsert, p.pubupdate, p.pubdelete, p.pubtr
 from pg_publication p where p.pubname = %s
 """
 _PUBLISHED: Final = "select schemaname, tablename, {partial} from pg_publication_tables where pubname = %s"
-# Since Postgres 15 a publication may leave out columns and rows; a list that names every column leaves out none.
+# Since Postgres 15 a publication may omit columns and rows. A column list with every column omits none.
 _PARTIAL: Final = """
 rowfilter is not null or exists (
     select
@@ -164,7 +164,7 @@ order by s.inherited desc limit 1
 
 
 class PostgresExternalTables:
-    """See `service.ports.sources.ExternalTables`."""
+    """`service.ports.sources.ExternalTables` in Postgres."""
 
     async def conninfo(self, at: Address) -> str:
         return await resolved(at)
@@ -272,7 +272,7 @@ class PostgresExternalTables:
 
 
 async def _estimated(conn: Connection, schema: str, name: str, size: int) -> int | None:
-    """Return the planner's estimate, which also knows what was written since the last ANALYZE."""
+    """Return the planner's estimate of the rows, which includes growth since the last ANALYZE. 0 for no storage."""
     if size == 0:
         return 0
     query = trusted("explain (format json) select from {}").format(identifier(schema, name))
@@ -294,7 +294,7 @@ def _why_not(found: dict[str, Any]) -> str | None:
 
 
 def _identity(identities: Sequence[str], *, partitioned: bool) -> Identity:
-    """Return what all partitions say of an old row. The index of one is not that of the table."""
+    """Return the replica identity that all partitions provide. The identity index of a partition is not the table's."""
     known = {Identity(one) for one in identities}
     if known == {Identity.FULL}:
         return Identity.FULL
