@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Row, func, insert, select
+from sqlalchemy import Row, func, insert, or_, select
 from sqlalchemy.dialects.postgresql import JSONB, aggregate_order_by
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -51,22 +51,23 @@ def relation_of(row: Row[*tuple[Any, ...]]) -> Relation:
     )
 
 
-async def read_relations(connection: AsyncConnection, ids: Collection[int]) -> Mapping[int, Relation]:
-    """Return the relations with these ids, without the removed ones."""
-    found = select(relations.c.id, relations.c.name, relations.c.kind, relations.c.vnode_count, COLUMNS).where(
-        among(relations.c.id, ids), COLUMNS.element.is_not(None)
-    )
-    return {row.id: relation_of(row) for row in await connection.execute(found)}
+async def read_relations(
+    connection: AsyncConnection, ids: Collection[int], owners: Collection[int]
+) -> tuple[Mapping[int, Relation], Mapping[int, Sequence[Relation]]]:
+    """Return the relations with these ids, and the hidden ones of each owner in order of id. Removed ones are left out.
 
-
-async def read_hidden(connection: AsyncConnection, owners: Collection[int]) -> Mapping[int, Sequence[Relation]]:
-    """Return the hidden relations of each owner in order of id, without the removed ones."""
+    One statement, because every recovery reads the plans of all jobs.
+    """
     columns = relations.c.id, relations.c.name, relations.c.kind, relations.c.vnode_count, relations.c.owner, COLUMNS
-    found = select(*columns).where(among(relations.c.owner, owners), COLUMNS.element.is_not(None))
+    wanted = or_(among(relations.c.id, ids), among(relations.c.owner, owners))
+    found = select(*columns).where(wanted, COLUMNS.element.is_not(None)).order_by(relations.c.id)
+    by_id: dict[int, Relation] = {}
     hidden: dict[int, list[Relation]] = defaultdict(list)
-    for row in await connection.execute(found.order_by(relations.c.id)):
-        hidden[row.owner].append(relation_of(row))
-    return hidden
+    for row in await connection.execute(found):
+        by_id[row.id] = relation_of(row)
+        if row.owner is not None:
+            hidden[row.owner].append(by_id[row.id])
+    return by_id, hidden
 
 
 async def store_columns(connection: AsyncConnection, relation: RelationId, of: Relation) -> None:

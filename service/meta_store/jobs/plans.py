@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.job import JobState
 from service.meta_store.documents import among, text_of
-from service.meta_store.relations import read_hidden, read_relations
+from service.meta_store.relations import read_relations
 from service.meta_store.schema.core import (
     actor,
     backfill_position,
@@ -95,8 +95,7 @@ async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Se
     targets = {row.id: row.relation for row in found}
     rows = (await connection.execute(_FRAGMENTS.where(among(fragment.c.job, jobs)))).all()
     needed = set(targets.values()) | {row.upstream for row in rows if row.upstream is not None}
-    relations = await read_relations(connection, needed)
-    hidden = await read_hidden(connection, targets.values())
+    relations, hidden = await read_relations(connection, needed, targets.values())
     actors = await read_actors(connection, [row.id for row in rows])
     positions = await read_positions(connection, [row.id for row in rows if not row.finished])
     plans: dict[int, list[FragmentPlan]] = defaultdict(list)
