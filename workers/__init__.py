@@ -12,5 +12,6 @@ The modules, from the top:
 * `backfill` decides what a scan reads. It is pure.
 * `rpc` answers requests of the service outside the epochs.
 
-To follow one barrier, read `agent`, `graph`, `runners.table_scan`, `engines.spark`, `state_store.postgres`.
+To follow one barrier, read `agent`, `graph`, `runners.running`, `runners.table_scan`, `engines.spark`. To follow one
+page of history from there, read `engines.history`, `backfill.positions`, `state_store.postgres`.
 """

@@ -2,7 +2,7 @@
 
 Order inside an epoch: the mutation acts first (I4). Then the runners run: tables before the scans that read them, and
 an upstream before its downstreams (`workers.runners.running`). A scan without changes and without history to read
-starts no work. Next: `workers.runners.table_scan`.
+starts no work. Next: `workers.runners.running`, then `workers.runners.table_scan`.
 """
 
 import time

@@ -26,7 +26,7 @@ class ActorState:
 
 @dataclass
 class ScanState:
-    """One fragment. Paused = global pause or waiting for its order or limit 0."""
+    """One fragment. It reads no history while the graph is paused, while it is `waiting` for others, or at limit 0."""
 
     id: FragmentId
     actors: list[ActorState] = field(default_factory=list)

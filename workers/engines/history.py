@@ -1,4 +1,7 @@
-"""Read history for one actor in one epoch: pages until its slice or its permits are used up."""
+"""Read history for one actor in one epoch: pages until its slice or its permits are used up.
+
+Next: `workers.backfill.positions`, which chooses the pages, then `workers.state_store.postgres`, which reads them.
+"""
 
 import time
 from collections.abc import Iterator

@@ -4,7 +4,7 @@
 
 If the store can answer the query itself, the reader copies pages inside the store, and only changes travel through
 Spark. The reader ends with one control row that carries its report as JSON. The writer turns it into the actor's
-outcome.
+outcome. Next: `workers.engines.history`.
 """
 
 import json

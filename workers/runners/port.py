@@ -2,7 +2,7 @@
 
 A runner runs one fragment, or several that share something: the statements of an epoch share a transaction, and the
 tables of a source share its log. To add a kind of fragment, write a runner and list it in `workers.runners.kinds`.
-Next: `workers.graph`.
+Next: `workers.runners.running`, which calls them.
 """
 
 from collections import defaultdict

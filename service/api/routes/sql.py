@@ -1,4 +1,7 @@
-"""`/v1/sql`: one statement a call. The server keeps no session: the client sends back the last answer's session map."""
+"""`/v1/sql`: one statement a call. The server keeps no session: the client sends back the last answer's session map.
+
+Next: `service.operations.statements.dispatch`.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final

@@ -1,8 +1,8 @@
 """Run one tick of one graph: read, decide, record, and change the state store if the effect lies there.
 
-The transaction that records `Commit` is the commit point of an epoch. A recovery discards everything before it.
-Everything after it (publishing, cleaning up) is repeatable, and the next leader does it first.
-Next: `service.meta_store.barriers.barriers`, then `workers.agent`.
+The transaction that records `Commit` is the commit point of an epoch. A recovery undoes everything before it.
+Everything after it (publishing, cleaning up) is repeatable, and a new leader publishes before it does anything else.
+Next: `service.meta_store.barriers.barriers`, then `workers.agent`, then `service.operations.barriers.committing`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -80,9 +80,10 @@ async def advance(world: World, graph: GraphId, *, term: Term) -> Effect:
 
 
 async def proceed(world: World, graph: GraphId, *, term: Term) -> Sequence[Effect]:
-    """Run one tick, and publish a committed epoch without waiting for the next tick. Return the effects.
+    """Advance once. After a commit of the database graph, publish as well: the next look would decide that anyway.
 
-    If only time makes the next barrier due, the last effect is the wait for it. Raises Deposed, Unavailable.
+    Return the effects in order. After an idle epoch the last one is the wait for the next barrier, if nothing else is
+    due. Raises Deposed, Unavailable.
     """
     look = await _advance(world, graph, term=term)
     committed, recorded = look.effect, look.recorded
@@ -133,10 +134,8 @@ async def _carry_out(world: World, view: GraphView, effect: Effect, recorded: Re
 
 
 def _notify(world: World, effect: Effect, *, merging: bool = False) -> None:
-    """Signal the change to those that wait for it.
-
-    The effects of every barrier wake no graph's loop: the own loop ticks again by itself, and other graphs are not
-    affected. A merging job is the exception: it wakes the loop of the database graph.
+    """Wake those who wait for what the effect has changed. The usual effects of a barrier wake no graph's loop, because
+    the loop of this graph looks again by itself. A merge wakes the database graph's loop: the job goes on there.
     """
     match effect:
         case Wait():
@@ -256,10 +255,8 @@ async def _initial(
 
 
 async def _mutation(tx: Transaction, waiting: Sequence[Command]) -> tuple[Mutation | None, list[CommandId]]:
-    """Return the mutation of the next barrier and the commands that it carries.
-
-    They are the oldest mutation, the Adds that may share its barrier, and every flush. The mutation is reduced to the
-    sub-command of this graph.
+    """Take the oldest mutation with the Adds that may share its barrier, and every flush: a flush needs no barrier of
+    its own. The barrier carries only the part of the mutation that concerns this graph (`share_of`).
     """
     taken = _together([command for command in waiting if command.mutation is not None])
     carried = [command.id for command in waiting if command.mutation is None or command in taken]

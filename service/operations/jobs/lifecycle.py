@@ -1,4 +1,7 @@
-"""Create, await, cancel and drop jobs for users."""
+"""Jobs as their users ask for them: create, await, cancel, drop.
+
+Next: `service.meta_store.jobs.jobs`, which stores them, and `service.operations.jobs.queue`, which starts them.
+"""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,10 +70,11 @@ def table_job(relation: Relation, statement: str) -> NewJob:
 
 
 async def created(world: World, job: JobId, *, gone: Gone | None = None) -> Job:
-    """Wait until the job is Created and readable, as its own foreground CREATE does.
+    """Wait until the job is Created and readable: the wait of the foreground CREATE that made it. Like every wait for a
+    job here, it ends when the caller is `gone`, and the job goes on.
 
-    All waits of this module end when the caller is `gone`. The job continues. Raises Conflict if the job was cancelled
-    or failed, UnderRecovery if a recovery within the first 30 s cancelled it, and Unavailable if the caller is gone.
+    A recovery within the first 30 s cancels the job and raises UnderRecovery, unless some job was to blame for it.
+    Raises Refused when the job failed, and Conflict when it was cancelled or cannot be shown.
     """
     began = world.clock.monotonic()
     before: Recovered | None = None

@@ -1,6 +1,7 @@
 """Parse a SQL statement and run the handler of its class.
 
-The service keeps no sessions. SET returns the new session variables, and the client sends them with its next call.
+The service keeps no session: SET answers with the new map of variables, and the client sends it back next time.
+Next: `service.sql.parse`, then `service.operations.statements.views` for one of the families.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""Run CREATE MATERIALIZED VIEW and EXPLAIN: plan a job from a query, and wait as the session variables request."""
+"""CREATE MATERIALIZED VIEW and EXPLAIN: from a query to a job, and the wait that the session asks for.
+
+Next: `service.sql.views.bind`, then `service.operations.jobs.lifecycle`.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -62,10 +65,9 @@ async def _create(call: Call, statement: CreateMaterializedView) -> Outcome:
 async def create_from_query(
     call: Call, statement: CreateMaterializedView, kind: RelationKind, adapted: Callable[[NewJob], NewJob]
 ) -> Outcome:
-    """Create an object that is planned like a view. `adapted` converts the view's job into the object's job.
+    """Create a view, or an object that is planned as one (a sink). `adapted` turns the view's job into the object's.
 
-    Wait until the object is created, or with `background_ddl` only until its first barrier is collected. Raises
-    Invalid, NotFound, Conflict.
+    Wait until it is created; with `background_ddl`, only until its first barrier. Raises Invalid, NotFound, Conflict.
     """
     world, background = call.world, call.session.get("background_ddl") == "true"
     gone = call.gone_from(if_not_exists=statement.if_not_exists)
