@@ -128,7 +128,7 @@ class RandomBoolean:
 
 @dataclass(frozen=True, slots=True)
 class Datagen:
-    """What a table's rows are made of: one field per visible column, at `rows_per_second` over all splits."""
+    """The rules of a table's rows: one field per visible column, and `rows_per_second` over all splits."""
 
     fields: tuple[Field, ...]
     rows_per_second: int

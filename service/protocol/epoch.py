@@ -19,7 +19,12 @@ def following(last: Epoch, *, now: datetime) -> Epoch:
 
 def instant_of(epoch: Epoch) -> datetime:
     """Return the wall-clock instant (UTC, millisecond resolution) at which `epoch` was made."""
-    return _UNIX_EPOCH + timedelta(milliseconds=epoch >> _SEQUENCE_BITS)
+    return _UNIX_EPOCH + timedelta(milliseconds=unix_milliseconds_of(epoch))
+
+
+def unix_milliseconds_of(epoch: Epoch) -> int:
+    """Return the Unix time in milliseconds at which `epoch` was made."""
+    return epoch >> _SEQUENCE_BITS
 
 
 def _unix_milliseconds(instant: datetime) -> int:

@@ -42,7 +42,7 @@ def why_reserved(name: str) -> str | None:
 
 
 class RelationKind(StrEnum):
-    """What a relation is to its user: the kind of an object in the catalog.
+    """The kind of an object in the catalog, as users name it.
 
     A logical view (a query with a name), a source (an external database) and a sink (rows for an external system) store
     no rows. No job creates a logical view or a source. An internal table is a hidden output of another object's job.

@@ -1,4 +1,4 @@
-"""What a table format can do. Both planes ask: the service before it accepts a command, workers before they plan one.
+"""The capabilities of a table format. The service checks them before it accepts a command, workers before they plan it.
 
 A table format stores relations as versions of rows. Each has a service side (`service.ports.state_store`), which
 creates, publishes, fences, rolls back, vacuums and drops tables, and a worker side (`workers.state_store.port`), which
@@ -11,7 +11,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a format can do beyond reading and writing rows."""
+    """The capabilities of a format beyond reading and writing rows."""
 
     dml: bool = False
     """It runs INSERT, UPDATE and DELETE. Without it, tables change only by following a source."""

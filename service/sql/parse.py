@@ -86,7 +86,7 @@ PARSERS: Final[Parsers] = MappingProxyType(
     {("create",): _refuse_create, ("explain",): _explain}
     | {words: parser for family in FAMILIES for words, parser in family.PARSERS.items()}
 )
-"""What parses each statement: of several whose words it begins with, the one with the most."""
+"""The parser of each statement, by its first words. Of several that match, the one with the most words parses it."""
 _WORDS_MAX: Final = max(map(len, PARSERS))
 _READ_WHOLE: Final = frozenset({*QUERY_WORDS, "insert", "update", "delete"})
 """Statements whose first word belongs to the text that sqlglot parses."""

@@ -84,7 +84,7 @@ def test_a_sink_takes_history_and_changes_and_stores_nothing(service: Service) -
     assert delivered(service) == {"taken": 1500, "all_taken": 3000}
     service.run("UPDATE t SET v = 9 WHERE id = 1")
     service.run("DELETE FROM t WHERE id = 2")
-    # What is counted is the rows that the external system would have now.
+    # The count is of the rows that the external system would have now.
     assert delivered(service) == {"taken": 1498, "all_taken": 2999}
     service.kill_worker()
     service.run("INSERT INTO t VALUES (5000, 1)")

@@ -167,7 +167,7 @@ class SimulatedClient:
 
 @dataclass
 class TaskStore:
-    """What a worker of one generation reaches of the state store, which can do what Postgres can."""
+    """The state store of a worker of one generation, with the capabilities of Postgres."""
 
     capabilities: ClassVar = POSTGRES
     place: Place

@@ -84,7 +84,7 @@ class Feed:
 
 @dataclass
 class World:
-    """What is committed, and the worker."""
+    """The committed state, and the worker."""
 
     examined: Format
     spark: SparkSession

@@ -49,7 +49,7 @@ class Way:
     dripped: int = 0
     """How many bytes have come in pieces."""
     asked: list[bytes] = field(default_factory=list[bytes])
-    """What the clients have sent, piece by piece."""
+    """The pieces that the clients have sent."""
 
     @property
     def port(self) -> int:

@@ -94,7 +94,7 @@ class Applying:
             _sql(f"create temp table if not exists asked (like {_beside(relation)}) on commit drop")
         )
         self._copy("pg_temp.asked", gone)
-        keys = [f"c{place}" for place in _places(relation)]
+        keys = [f"c{place}" for place in key_places(relation)]
         same = " and ".join(f"b.{key} = a.{key}" for key in keys)
         self.connection.execute(_sql(f"delete from {_beside(relation)} b using pg_temp.asked a where {same}"))
         self.connection.execute("drop table pg_temp.asked")
@@ -226,7 +226,7 @@ def fill_command(relation: Relation) -> str:
         f"c{place} = case when {place} = any(p.lacks) then t.{quoted(column.name)}::text else b.c{place} end"
         for place, column in enumerate(relation.columns)
     )
-    mine = " and ".join(f"b.c{place} = p.k{part}" for part, place in enumerate(_places(relation)))
+    mine = " and ".join(f"b.c{place} = p.k{part}" for part, place in enumerate(key_places(relation)))
     return (
         f"with based as materialized ({_based(relation)}) update {_beside(relation)} b set {filled}"
         f" from based p join {state_table(relation.id)} t on {_stored(relation)} where b._to and {mine}"
@@ -247,7 +247,7 @@ def _stored(relation: Relation) -> str:
     return " and ".join((*(f"t.{name} = p.{name}" for name in columns), f"t._to = {ALIVE}"))
 
 
-def _places(relation: Relation) -> list[int]:
+def key_places(relation: Relation) -> list[int]:
     """Return the positions of the key's columns among all columns."""
     names = [column.name for column in relation.columns]
     return [names.index(part.name) for part in relation.key]
@@ -255,7 +255,7 @@ def _places(relation: Relation) -> list[int]:
 
 def _rows(relation: Relation, made: Iterable[Values], ended: Iterable[Key]) -> Iterable[bytes]:
     """Yield whole rows, and keys without a row, in the form of binary COPY."""
-    count, places = len(relation.columns), _places(relation)
+    count, places = len(relation.columns), key_places(relation)
     head = (count + 1).to_bytes(2, "big")
     yes, no = head + _TRUE, head + _FALSE
     for values in made:

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from service.protocol.ids import Epoch
 from service.protocol.relation import Relation
-from workers.state_store.port import CLOSE, OPERATION, Written
+from workers.state_store.port import Written
+from workers.state_store.wire import is_close
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,6 @@ class Blackhole:
         del relation, epoch
         made = gone = 0
         for batch in rows:
-            closes = pc.equal(batch.column(OPERATION), pa.scalar(CLOSE, pa.int8())).true_count
+            closes = is_close(batch).true_count
             made, gone = made + batch.num_rows - closes, gone + closes
         return Written(inserted=made, closed=gone)

@@ -45,7 +45,7 @@ class ScanTask:
 
     @property
     def writer(self) -> SinkWriter:
-        """What takes the computed rows: a sink's connector, or the store itself."""
+        """The receiver of the computed rows: a sink's connector, or the store itself."""
         return self.sink or self.store
 
 

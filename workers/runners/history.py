@@ -70,6 +70,14 @@ class HistoryScan:
         """Whether the scan may read history in an epoch whose graph is `paused` or not."""
         return self.state.may_read(paused=paused)
 
+    def readers(self, *, paused: bool) -> int:
+        """Return 1 if the scan may read history, otherwise 0."""
+        return int(self.may_read(paused=paused))
+
+    def stop(self, jobs: Sequence[JobId]) -> bool:
+        """Return whether its job is among `jobs`."""
+        return self.job in jobs
+
     def permits(self, epoch: RunningEpoch) -> list[int | None]:
         """Return how many rows each actor may read now; None is unlimited."""
         interval = epoch.barrier.interval_ms / 1000

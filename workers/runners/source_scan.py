@@ -133,7 +133,7 @@ class SourceScans:
 
     def readers(self, *, paused: bool) -> int:
         """Return the number of tables whose history may be read."""
-        return sum(table.may_read(paused=paused) for table in self.tables.values())
+        return sum(table.readers(paused=paused) for table in self.tables.values())
 
     def stop(self, jobs: Sequence[JobId]) -> bool:
         """Remove the tables of jobs. Return whether no table is left."""

@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from service.protocol.ids import JobId, RelationId, Vnode
+from service.protocol.epoch import unix_milliseconds_of
+from service.protocol.ids import RelationId, Vnode
 from service.protocol.plan import FragmentPlan, JobPlan, PositionState, SplitScanPlan, VnodePosition
-from service.protocol.relation import Relation
 from service.protocol.vnodes import vnodes_of
 from workers.backfill.pace import Pace
 from workers.backfill.scan import ScanState
-from workers.cdc.apply import applying
+from workers.cdc.apply import applying, key_places
 from workers.cdc.fold import Folded, Key, Values
 from workers.cdc.pgoutput import piece_of
 from workers.connectors.kinds import SOURCES
@@ -25,20 +25,20 @@ from workers.runners.port import FragmentReport, FragmentRunner, Phase, Place, R
 
 Rows = dict[Key, Values]
 INTERVAL_MAX_MS: Final = 10_000
-"""After a longer pause between two epochs, only the rows of this time are due: the rest would be one huge epoch."""
+"""After a longer gap between two epochs, only the rows of this time are due. The epoch would be huge otherwise."""
 PAGE_ROWS_MAX: Final = 10_000
-"""Rows that are read at most before the clock is looked at."""
+"""The largest page. The clock is checked after every page."""
 TEXT_MAX: Final = 16 * 2**20
-"""Size of the rows of one table and epoch, about which reading ends: the process holds all of them (I8)."""
+"""Reading ends at about this size of a table's rows in an epoch, because the process holds all of them (I8)."""
 VALUE_SIZE: Final = 64
-"""What a value takes beside its text."""
+"""The memory of a value in addition to its text, in bytes."""
 SLICE_MIN_SECONDS: Final = 0.001
-"""Enough for some hundred rows. What a table is given at least adds up over many tables in one epoch."""
+"""Enough for some hundred rows. It is small, because the minimum slices of many tables add up in an epoch."""
 
 
 @dataclass
 class SplitOutcome:
-    """What one actor read in an epoch; an `Outcome`."""
+    """The rows and positions that one actor read in an epoch; an `Outcome`."""
 
     actor: int
     by_split: dict[int, VnodePosition] = field(default_factory=dict[int, VnodePosition])
@@ -55,9 +55,9 @@ class SplitOutcome:
 
 @dataclass
 class Turn:
-    """What an epoch has left for reading: until `ends` on the clock, and so much text. All else waits meanwhile (I13).
+    """The time and memory that an epoch has left for reading. Other callers wait for the epoch (I13).
 
-    The first page is one row, and each one is as large as all before it together: it overshoots twofold at most.
+    The first page is one row, and each page is as large as all pages before it. It overshoots twofold at most.
     """
 
     clock: Callable[[], float]
@@ -67,7 +67,7 @@ class Turn:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is to be read."""
+        """Whether the time or the memory is used up."""
         return self.size <= 0 or self.clock() >= self.ends
 
     def read(self, reader: SplitReader, split: int, after: str | None, most: int) -> Part:
@@ -90,9 +90,9 @@ class SplitScan(HistoryScan):
     reader: SplitReader
     pace: Pace = field(default_factory=Pace)
     first: int = 0
-    """The split that is read first: the epoch before had no time left for it."""
+    """The split that is read first. The previous epoch had no time left for it."""
     settled: bool = True
-    """Its table is the database graph's: no change log is replayed there."""
+    """Its table is in the database graph, where no change log is replayed."""
 
     @classmethod
     def join(
@@ -121,25 +121,17 @@ class SplitScan(HistoryScan):
     def replan(self) -> None:
         """Do nothing: no plan depends on the actors."""
 
-    def readers(self, *, paused: bool) -> int:
-        """Return 1 if the scan may read, otherwise 0."""
-        return int(self.may_read(paused=paused))
-
-    def stop(self, jobs: Sequence[JobId]) -> bool:
-        """Return whether its job is among `jobs`."""
-        return self.job in jobs
-
     def end(self) -> None:
-        """Do nothing: nothing is held between epochs."""
+        """Do nothing: no resource is held between epochs."""
 
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
-        """Read what is due as far as the time goes, write it, and report it."""
+        """Read the due rows until the turn is over, write them and report them. Raises JobFailedError."""
         finished, outcomes = self.state.finished, dict[int, SplitOutcome]()
         permits = self.permits(epoch)
         if any(allowed != 0 for allowed in permits):
             began, share = epoch.clock(), epoch.share_seconds()
             seconds = max(min(self.pace.slice_seconds(share), share), SLICE_MIN_SECONDS)
-            turn, rows = Turn(epoch.clock, began + seconds), dict[Key, Values]()
+            turn, rows = Turn(epoch.clock, began + seconds), Rows()
             for index, split in self._splits():
                 if turn.over:
                     self.first = split
@@ -156,7 +148,7 @@ class SplitScan(HistoryScan):
         return self.reports(outcomes, finishing=finished, forwarded=lambda _: 0)
 
     def _splits(self) -> Sequence[tuple[int, Vnode]]:
-        """Return every split after its actor's place, beginning with the one whose turn it is."""
+        """Return the actor's index and the number of every split, in the order in which the splits are read."""
         splits = [
             (index, split) for index, actor in enumerate(self.state.actors) for split in vnodes_of(actor.positions.runs)
         ]
@@ -165,15 +157,17 @@ class SplitScan(HistoryScan):
     def _read(
         self, epoch: RunningEpoch, split: Vnode, outcome: SplitOutcome, permits: int | None, turn: Turn, rows: Rows
     ) -> None:
-        """Read what is due of a split, within its actor's permits."""
+        """Read the due rows of a split, within its actor's permits."""
         at = self.state.actors[outcome.actor].positions.by_vnode.get(split)
         if at is not None and at.state is PositionState.COMPLETED:
             return
         due = self.reader.due(split, *_time_of(epoch))
         left = due if permits is None else min(due, permits - outcome.snapshot_rows)
         part = turn.read(self.reader, split, None if at is None or at.key is None else at.key[0], max(left, 0))
+        key = key_places(self.target)
         for row in part.rows:
-            rows[_key(self.target, row)] = tuple(map(piece_of, row))
+            values = tuple(map(piece_of, row))
+            rows[tuple(values[place] for place in key)] = values
         outcome.snapshot_rows += len(part.rows)
         read = len(part.rows) + (0 if at is None else at.rows)
         if part.over and left > 0:
@@ -183,10 +177,10 @@ class SplitScan(HistoryScan):
                 vnode=split, state=PositionState.IN_PROGRESS, key=(part.position,), rows=read
             )
 
-    def _write(self, epoch: RunningEpoch, rows: Mapping[Key, Values]) -> None:
+    def _write(self, epoch: RunningEpoch, rows: Rows) -> None:
         try:
             with applying(epoch.stores.by_sql) as writer:
-                writer.load(self.target, Folded(made=dict(rows)))
+                writer.load(self.target, Folded(made=rows))
                 writer.begin(self.target, epoch.barrier.curr)
                 written = writer.written()
         except Exception as error:
@@ -196,10 +190,5 @@ class SplitScan(HistoryScan):
 
 def _time_of(epoch: RunningEpoch) -> tuple[int, int]:
     """Return the time of an epoch as two Unix times in milliseconds."""
-    upto = epoch.barrier.curr >> 16
-    return max(epoch.barrier.prev >> 16, upto - INTERVAL_MAX_MS), upto
-
-
-def _key(relation: Relation, row: Sequence[str | None]) -> Key:
-    places = {column.name: place for place, column in enumerate(relation.columns)}
-    return tuple(piece_of(row[places[part.name]]) for part in relation.key)
+    since, upto = unix_milliseconds_of(epoch.barrier.prev), unix_milliseconds_of(epoch.barrier.curr)
+    return max(since, upto - INTERVAL_MAX_MS), upto

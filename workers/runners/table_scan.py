@@ -10,7 +10,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from service.protocol.ids import Epoch, JobId, RelationId
+from service.protocol.ids import Epoch, RelationId
 from service.protocol.plan import FragmentPlan, JobPlan, Pushdown, TableScanPlan
 from service.protocol.relation import Relation
 from service.protocol.request import Engine
@@ -98,14 +98,6 @@ class TableScan(HistoryScan):
     def replan(self) -> None:
         """Discard the engines, which depend on the present actors."""
         self.engines = {}
-
-    def readers(self, *, paused: bool) -> int:
-        """Return 1 if the scan may read history, otherwise 0."""
-        return int(self.may_read(paused=paused))
-
-    def stop(self, jobs: Sequence[JobId]) -> bool:
-        """Return whether its job is among `jobs`."""
-        return self.job in jobs
 
     def end(self) -> None:
         """Make a running engine fail soon, and run nothing any more."""

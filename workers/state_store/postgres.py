@@ -35,8 +35,8 @@ from workers.state_store.connections import (
     psycopg_connection,
     question_name,
 )
-from workers.state_store.port import CLOSE, LIVE, OPERATION, VNODE, ArrowPage, PageReader, Replayed, Written
-from workers.state_store.wire import key_text, read_schema, writes_binary
+from workers.state_store.port import CLOSE, LIVE, VNODE, ArrowPage, PageReader, Replayed, Written
+from workers.state_store.wire import is_close, key_text, read_schema, writes_binary
 
 BATCH_BYTES: Final = 1 << 18
 """Approximate size of ADBC's batches. It is small, so that few rows are in flight when a slice ends."""
@@ -273,17 +273,13 @@ def _split(rows: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], Iterat
     """
     closes: list[pa.RecordBatch] = []
     for batch in rows:
-        closing = _closing(batch)
+        closing = is_close(batch)
         count = closing.true_count
         if count:
             closes.append(batch.filter(closing))
         if count < batch.num_rows:
             return closes, _chain(batch.filter(pc.invert(closing)) if count else batch, rows)
     return closes, iter(())
-
-
-def _closing(batch: pa.RecordBatch) -> pa.BooleanArray:
-    return pc.equal(batch.column(OPERATION), pa.scalar(CLOSE, pa.int8()))
 
 
 def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -295,7 +291,7 @@ def _stored(relation: Relation, epoch: Epoch, rows: Iterator[pa.RecordBatch]) ->
     """Yield batches as the table stores them: without the operation, with the epoch."""
     names = statements.stored_columns(relation)
     for batch in rows:
-        assert not pc.any(_closing(batch)).as_py(), "a close came after a new version"
+        assert not pc.any(is_close(batch)).as_py(), "a close came after a new version"
         columns = [batch.column(name) for name in names[:-1]]
         made = pa.repeat(pa.scalar(epoch, pa.int64()), batch.num_rows)
         yield pa.RecordBatch.from_arrays([*columns, made], names=names)

@@ -9,10 +9,11 @@ from datetime import date, datetime
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from service.protocol.columns import ColumnType, TypeName
 from service.protocol.relation import Relation
-from workers.state_store.port import VNODE
+from workers.state_store.port import CLOSE, OPERATION, VNODE
 
 _ARROW: Final = {
     TypeName.BOOLEAN: pa.bool_(),
@@ -40,6 +41,11 @@ def read_type(kind: ColumnType) -> pa.DataType:
         return pa.string()
     scalar = _ARROW[kind.name]
     return pa.list_(scalar) if kind.array else scalar
+
+
+def is_close(batch: pa.RecordBatch) -> pa.BooleanArray:
+    """Return for each row whether its operation ends a version."""
+    return pc.equal(batch.column(OPERATION), pa.scalar(CLOSE, pa.int8()))
 
 
 def read_schema(relation: Relation) -> pa.Schema:

@@ -1,4 +1,4 @@
-"""What every statement is: a value of its own class, made by the parser of its family.
+"""The base of all statements. Every statement is a value of its own class, made by the parser of its family.
 
 A family is a module of this package. It holds the classes of its statements, and `PARSERS`: what reads each, by the
 words that it begins with. `service.sql.parse` lists the families.

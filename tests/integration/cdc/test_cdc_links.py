@@ -1,10 +1,13 @@
 """External databases behind a slow link: what an epoch waits for, and that all comes in the end."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
+
 import pytest
 
 from tests.support.cdc_steps import Started, add, execute, finish
 from tests.support.cdc_tables import NUMBERS, SPLIT
-from tests.support.hanging import Drip, way_to
+from tests.support.hanging import Drip, Way, way_to
 from tests.support.real_cdc import CdcWorld
 from workers.cdc import backoff, kept, pages, patience
 from workers.cdc.log_stream import DECODING
@@ -22,6 +25,23 @@ def told(world: CdcWorld) -> dict[int, str | None]:
     return {table.fragment: table.waiting for source in world.collected.sources for table in source.tables}
 
 
+@contextmanager
+def behind(world: CdcWorld, external_url: str) -> Generator[Way]:
+    """Put a link before the external server, for new sessions of the worker."""
+    with way_to(external_url) as (way, world.conninfo):
+        world.close()
+        yield way
+        world.close()
+
+
+def stood_still(world: CdcWorld) -> list[float]:
+    """Stop the worker's clock; return its time, which a test changes."""
+    now = [0.0]
+    assert world.executor is not None
+    world.executor.clock = lambda: now[0]
+    return now
+
+
 async def test_a_page_that_drips_outlives_no_deadline_and_history_is_read_in_smaller_ones(
     started: Started, external_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -31,9 +51,7 @@ async def test_a_page_that_drips_outlives_no_deadline_and_history_is_read_in_sma
         world.model, world.page_rows = False, None
         long = f"repeat('x', 80) from generate_series(100, {99 + ROWS}) g"
         execute(world, f"insert into numbers select g, g, {long}", f"insert into split select g, g, {long}")
-        with way_to(external_url) as (way, conninfo):
-            world.conninfo = conninfo
-            world.close()
+        with behind(world, external_url) as way:
             way.drip = Drip(PAGE, piece=250, pause=0.02)
             world.page_rows = 100
             await world.epoch(world.throttled(None))
@@ -51,7 +69,6 @@ async def test_a_page_that_drips_outlives_no_deadline_and_history_is_read_in_sma
             way.drip = None
             await finish(world)
             assert [len(await world.rows(table)) for table in (NUMBERS, SPLIT)] == [ROWS + 4, ROWS + 3]
-            world.close()
 
 
 async def test_the_key_of_a_refused_row_is_not_looked_for_for_long(
@@ -61,14 +78,11 @@ async def test_the_key_of_a_refused_row_is_not_looked_for_for_long(
     async with started(NUMBERS, rows=3) as world:
         world.model, world.page_rows = False, None
         execute(world, "insert into numbers select g, g, repeat('x', 50) from generate_series(100, 199) g")
-        with way_to(external_url) as (way, conninfo), monkeypatch.context() as patch:
-            world.conninfo = conninfo
-            world.close()
+        with behind(world, external_url) as way, monkeypatch.context() as patch:
             patch.setattr(pages, "ROW_BYTES_MAX", 60)
             way.far = 0.06
             await world.epoch(world.throttled(None))
             assert "a row of more than 32 MB: " in world.broken[NUMBERS.fragment]
-            world.close()
 
 
 async def test_a_source_that_is_far_away_is_asked_in_few_barriers(
@@ -78,12 +92,8 @@ async def test_a_source_that_is_far_away_is_asked_in_few_barriers(
     monkeypatch.setattr(backoff, "SLOW_TIMES", 4.0)
     async with started(NUMBERS, rows=3) as world:
         await finish(world)
-        with way_to(external_url) as (way, conninfo):
-            world.conninfo = conninfo
-            world.close()
-            now = [0.0]
-            assert world.executor is not None
-            world.executor.clock = lambda: now[0]
+        with behind(world, external_url) as way:
+            now = stood_still(world)
             await world.epoch()
             assert world.waiting is None
             before = len(way.asked)
@@ -107,20 +117,17 @@ async def test_a_source_that_is_far_away_is_asked_in_few_barriers(
                 before = len(way.asked)
                 await world.epoch()
                 assert (world.waiting, len(way.asked) > before) == (None, True)
-            world.close()
 
 
 @pytest.mark.parametrize("piece", [100, 400])
 async def test_a_log_that_stops_keeps_no_epoch_and_is_read_when_all_of_it_has_come(
     started: Started, external_url: str, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    """What came in earlier epochs is not asked for again, and later epochs wait only briefly for the rest."""
+    """No part of the log is requested twice, and later epochs wait only briefly for the rest."""
     monkeypatch.setattr(patience, "QUIET_SECONDS", 0.2)
     async with started(NUMBERS, rows=3) as world:
         await finish(world)
-        with way_to(external_url) as (way, conninfo):
-            world.conninfo = conninfo
-            world.close()
+        with behind(world, external_url) as way:
             await world.epoch()
             before, asked = world.offset, len(way.asked)
             way.drip = Drip(LOG, piece=piece, pause=0.0, most=1_000)
@@ -134,7 +141,6 @@ async def test_a_log_that_stops_keeps_no_epoch_and_is_read_when_all_of_it_has_co
                 await world.epoch(interval_ms=100)
             assert (world.waiting, world.broken, len(await world.rows(NUMBERS))) == (None, {}, 303)
             assert sum(LOG in data for data in way.asked[asked:]) == 1
-            world.close()
 
 
 async def test_a_log_that_never_goes_on_is_asked_for_again_in_the_end(
@@ -143,12 +149,8 @@ async def test_a_log_that_never_goes_on_is_asked_for_again_in_the_end(
     monkeypatch.setattr(patience, "QUIET_SECONDS", 0.2)
     async with started(NUMBERS, rows=3) as world:
         await finish(world)
-        with way_to(external_url) as (way, conninfo):
-            world.conninfo = conninfo
-            world.close()
-            now = [0.0]
-            assert world.executor is not None
-            world.executor.clock = lambda: now[0]
+        with behind(world, external_url) as way:
+            now = stood_still(world)
             way.drip = Drip(LOG, piece=100, pause=0.0, most=500)
             execute(world, "insert into numbers select g, g, 'x' from generate_series(100, 399) g")
             world.model = False
@@ -162,7 +164,6 @@ async def test_a_log_that_never_goes_on_is_asked_for_again_in_the_end(
             now[0] += patience.GONE_SECONDS
             await world.epoch()
             assert (world.waiting, world.broken, len(await world.rows(NUMBERS))) == (None, {}, 303)
-            world.close()
 
 
 @pytest.mark.parametrize("room", [0, 3_000, 1 << 30])
@@ -175,9 +176,7 @@ async def test_a_log_that_comes_slowly_is_read_however_little_of_it_is_kept(
     monkeypatch.setattr(patience, "BYTES_PER_SECOND", 1 << 30)
     async with started(NUMBERS, rows=3) as world:
         await finish(world)
-        with way_to(external_url) as (way, conninfo):
-            world.conninfo = conninfo
-            world.close()
+        with behind(world, external_url) as way:
             way.drip = Drip(LOG, piece=1_000, pause=0.02)
             execute(world, "insert into numbers select g, g, 'x' from generate_series(100, 499) g")
             world.model = False
@@ -188,4 +187,3 @@ async def test_a_log_that_comes_slowly_is_read_however_little_of_it_is_kept(
                 await world.epoch()
             assert (world.waiting, world.broken, len(await world.rows(NUMBERS))) == (None, {}, 403)
             assert (epochs == 0) is (room == 0)
-            world.close()

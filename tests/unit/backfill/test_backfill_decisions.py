@@ -256,7 +256,7 @@ def test_an_epoch_that_holds_nobody_up_may_take_longer() -> None:
         (2_000, 1_000, 0, 2 * PAGE_SECONDS, 500),
         (2_000, 2_000, 2_000 * 1024, 4 * PAGE_SECONDS, 500),
         (2_000, 2_000, 0, 60.0, PAGE_ROWS_MIN),
-        # What was made smaller because it did not come in time stays so while it comes slowly.
+        # A page that was made smaller because it did not come in time stays small while pages come slowly.
         (6, 6, 600, 1.5, 6),
         (6, 6, 600, 0.001, 24),
     ],

@@ -1,4 +1,4 @@
-"""What a scan and the statements of an epoch make of a table format that can do less than Postgres."""
+"""Scans and statements on a table format with fewer capabilities than Postgres."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -50,7 +50,7 @@ class Planned:
 
 @dataclass
 class Engines:
-    """What was planned, by engine."""
+    """The plans, by engine."""
 
     made: dict[Engine, ScanTask] = field(default_factory=dict[Engine, ScanTask])
 
