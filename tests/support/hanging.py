@@ -19,7 +19,7 @@ _ENCODING = b"client_encoding\x00UTF8\x00"
 _SAID = struct.pack(">cI", b"S", 4 + len(_ENCODING)) + _ENCODING
 
 
-@dataclass(frozen=True)
+@dataclass
 class Drip:
     """On a session that has asked in these words, what comes then comes in pieces, with a pause after each."""
 
