@@ -9,6 +9,7 @@ from service.protocol.cdc import CdcScan
 from service.protocol.columns import ComputedColumn
 from service.protocol.ids import ActorId, Count, EpochField, FragmentId, JobId, RelationId, Vnode
 from service.protocol.relation import Relation
+from service.protocol.stage import Stage
 from service.protocol.vnodes import VNODE_MAX, Runs, vnodes_of
 
 
@@ -126,6 +127,9 @@ class Stateless(_Value):
         return upstream.model_copy(update={"columns": (*upstream.columns, *self.computed)})
 
 
+Query = Stateless | Stage
+
+
 class Connector(_Value):
     """How a fragment reads or writes an external system: the connector's name, and the user's options for it."""
 
@@ -165,14 +169,16 @@ class _HistoryScan(_Fragment):
 class TableScanPlan(_HistoryScan):
     """A scan that sends the result of `query` over `upstream` to its output. Its actors own upstream vnodes.
 
-    `output` is an output of the job; None is the relation that the job is named after. With `sink`, the rows
-    go to an external system in the form of that relation, and nothing is stored.
+    The upstream is the driver of a stage, and `lookups` are the other relations that the stage reads. `output` is an
+    output of the job; None is the relation that the job is named after. With `sink`, the rows go to an external system
+    in the form of that relation, and nothing is stored.
     """
 
     kind: Literal[FragmentKind.STREAM_SCAN] = FragmentKind.STREAM_SCAN
     upstream: Relation
-    query: Stateless
+    query: Query
     scan_type: ScanType
+    lookups: tuple[Relation, ...] = ()
     output: RelationId | None = None
     sink: Connector | None = None
 

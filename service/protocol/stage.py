@@ -1,0 +1,210 @@
+"""Define a stage: a query over versioned relations whose result is one relation again.
+
+A view's query is a chain of stages. Each one is a select-project-join block with at most one operator. What it gives is
+a versioned relation, hidden unless the stage is the last. Every input can be read at the epoch before and at the
+present one, so a stage needs no copy of what it joins.
+
+A stage is data. `workers.queries.stage_sql` prints it for the state store.
+
+All SQL in here is the store's (Postgres's). A column of an input is written `"alias"."column"`, always quoted. Names of
+functions and types come from the allow-list of `service.sql.queries`, and every text stands in parentheses where an
+operator could follow.
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from itertools import chain
+
+from pydantic import BaseModel, ConfigDict
+
+from service.protocol.ids import RelationId
+from service.protocol.relation import Relation
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class JoinKind(StrEnum):
+    """How a group of inputs joins the rows of the groups before it.
+
+    `left` keeps a row without a match and pads it with NULLs. `semi` keeps a row with a match, and `anti` one without;
+    neither adds columns.
+    """
+
+    INNER = "inner"
+    LEFT = "left"
+    SEMI = "semi"
+    ANTI = "anti"
+
+
+class Side(_Value):
+    """One side of an equality. `column` is set where the side is a plain column of the input `alias`."""
+
+    sql: str
+    inputs: tuple[str, ...]
+    alias: str | None = None
+    column: str | None = None
+
+
+class Condition(_Value):
+    """A condition over the inputs named in `inputs`. `equal` has both sides of an equality (`=`) of two values."""
+
+    sql: str
+    inputs: tuple[str, ...]
+    equal: tuple[Side, Side] | None = None
+
+
+class Input(_Value):
+    """One occurrence of a relation. The alias is unique in the stage.
+
+    A negative id stands for a hidden relation of the same job until the job is stored: -1 is the first one.
+    """
+
+    alias: str
+    relation: RelationId
+
+
+class Join(_Value):
+    """Inputs that are joined inner with each other on `on`, and how the whole group joins what precedes it.
+
+    `on` may name inputs of earlier INNER and LEFT groups.
+    """
+
+    kind: JoinKind
+    inputs: tuple[Input, ...]
+    on: tuple[Condition, ...] = ()
+
+
+class Value(_Value):
+    """One column and the expression of its value."""
+
+    name: str
+    sql: str
+
+
+class Aggregate(_Value):
+    """Groups whose state is a sum of contributions, so that a change adds to it and its reverse subtracts again.
+
+    `keys` and `measures` are names of the stage's `rows`. A measure is an exact number that each row contributes, never
+    NULL. The first measure counts rows: a group without rows has no row in the target. With `always` (no keys but a
+    constant) there is a row even so. Keys and sums of measures are columns of the target. `results` are its other
+    columns, computed from those by name.
+    """
+
+    keys: tuple[str, ...]
+    measures: tuple[str, ...]
+    results: tuple[Value, ...] = ()
+    always: bool = False
+
+
+class Partition(_Value):
+    """A query that is computed again for each part of the input in which something changed.
+
+    A part has equal values of `columns`, which are columns of the only input; without any the whole input is one part.
+    `sql` is a SELECT over the relation `part`, which has the input's columns and only rows that satisfy the stage's
+    `where`. It gives the target's columns by name, in order. A row of the target comes from one part only.
+    """
+
+    columns: tuple[str, ...]
+    sql: str
+
+
+class Stage(_Value):
+    """One stage. The first group of `joins` is INNER, and its first input is the driver, whose history is paged.
+
+    `where` is evaluated after all joins. `rows` are the values of each combination: the target's columns, or the keys
+    and the measures of `aggregate`. With `partition` there is one input, and `rows` are empty.
+
+    `distribution` names the target's columns whose values decide the vnode of a row. Without any, a row has the vnode
+    of its driver's row; the target's key then begins with the driver's key.
+    """
+
+    joins: tuple[Join, ...]
+    where: tuple[Condition, ...] = ()
+    rows: tuple[Value, ...] = ()
+    aggregate: Aggregate | None = None
+    partition: Partition | None = None
+    distribution: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """All inputs, the driver first."""
+        return tuple(one for join in self.joins for one in join.inputs)
+
+    @property
+    def driver(self) -> Input:
+        """The input whose history is paged."""
+        return self.joins[0].inputs[0]
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """All conditions."""
+        return (*chain.from_iterable(join.on for join in self.joins), *self.where)
+
+    def with_ids(self, hidden: Mapping[RelationId, RelationId]) -> "Stage":
+        """Return the stage with the ids of its job's hidden relations."""
+        joins = [
+            join.model_copy(
+                update={
+                    "inputs": tuple(
+                        one.model_copy(update={"relation": hidden.get(one.relation, one.relation)})
+                        for one in join.inputs
+                    )
+                }
+            )
+            for join in self.joins
+        ]
+        return self.model_copy(update={"joins": tuple(joins)})
+
+
+class LookupIndex(_Value):
+    """An index that a stage needs: the columns by which it looks up rows of a relation."""
+
+    relation: RelationId
+    columns: tuple[str, ...]
+
+
+def lookups(stage: Stage, relations: Mapping[RelationId, Relation]) -> frozenset[LookupIndex]:
+    """Return the indexes that a stage needs besides the storage order of its inputs.
+
+    A row is looked up by the columns that conditions equate with values of one other input. If they cover the whole
+    key with equal types, the storage order serves, because the vnode is computed from the values.
+    """
+    if stage.partition is not None:
+        columns = stage.partition.columns
+        return frozenset({LookupIndex(relation=stage.driver.relation, columns=columns)} if columns else ())
+    of = {one.alias: relations[one.relation] for one in stage.inputs}
+    found = {
+        LookupIndex(relation=of[alias].id, columns=columns)
+        for alias in of
+        for other in of
+        if other != alias and (columns := tuple(dict.fromkeys(column for column, _ in equated(stage, alias, {other}))))
+        if not by_key(stage, of, alias, {other})
+    }
+    return frozenset(found)
+
+
+def equated(stage: Stage, alias: str, known: set[str]) -> Iterator[tuple[str, Side]]:
+    """Yield each column of an input that a condition equates with a value of `known` inputs, and that value."""
+    for condition in stage.conditions:
+        for mine, other in (condition.equal, condition.equal[::-1]) if condition.equal is not None else ():
+            if mine.alias == alias and mine.column is not None and other.inputs and known.issuperset(other.inputs):
+                yield mine.column, other
+
+
+def by_key(stage: Stage, of: Mapping[str, Relation], alias: str, known: set[str]) -> Mapping[str, Side] | None:
+    """Return the value of each key column if a row of `alias` is found by its key from `known` inputs, or None.
+
+    Both sides of each equality are columns of one type, so that equal values have one vnode.
+    """
+    relation = of[alias]
+    values = {
+        column: side
+        for column, side in equated(stage, alias, known)
+        if side.alias is not None
+        and side.column is not None
+        and of[side.alias].column(side.column).type == relation.column(column).type
+    }
+    keys = [part.name for part in relation.key]
+    return {name: values[name] for name in keys} if all(name in values for name in keys) else None
