@@ -21,7 +21,8 @@ def states_of(windows: Windows, side: str) -> Mapping[RelationId, str]:
     return {one: visible(window.after if side == OLD else window.upto) for one, window in windows.items()}
 
 
-def _unchanged(windows: Windows) -> Mapping[RelationId, str]:
+def unchanged(windows: Windows) -> Mapping[RelationId, str]:
+    """Return the condition that a version is visible both before and after the epoch, per relation."""
     return {one: f"_from <= {window.after} and _to > {window.upto}" for one, window in windows.items()}
 
 
@@ -47,7 +48,7 @@ class BlockPrinter:
 
     def core_terms(self, side: str, windows: Windows, changed: Collection[RelationId]) -> Iterator[str]:
         """Yield one term per changed input of the core: earlier inputs unchanged, later ones in their whole state."""
-        states, same = states_of(windows, side), _unchanged(windows)
+        states, same = states_of(windows, side), unchanged(windows)
         for place, one in enumerate(self.core.inputs):
             if one.relation in changed:
                 earlier = {each.alias for each in self.core.inputs[:place]}
@@ -59,7 +60,7 @@ class BlockPrinter:
 
         Such a row is named by the `ctid` of its versions, which no write moves while the statement runs.
         """
-        core, same = [one.alias for one in self.core.inputs], _unchanged(windows)
+        core, same = [one.alias for one in self.core.inputs], unchanged(windows)
         rows = ", ".join(f"{quoted(alias)}.{_ROW} as {quoted(alias)}" for alias in core)
         for join in self.attached:
             before = self._needed(join)
