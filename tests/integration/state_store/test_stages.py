@@ -196,7 +196,7 @@ def as_they_are(bound: BoundStage, window: Window) -> list[str]:
     ("module", "name", "planted", "case"),
     [
         (stage_blocks, "unchanged", unrestricted, CASES[1]),
-        (stage_blocks, "states_of", at_the_other_epoch, CASES[0]),
+        (stage_blocks, "states_of", at_the_other_epoch, CASES[1]),
         (stage_blocks.BlockPrinter, "touched", untouched, CASES[3]),
         (stage_blocks.BlockPrinter, "touched", untouched, CASES[5]),
         (stage_sql, "contributed", only_added, CASES[6]),
