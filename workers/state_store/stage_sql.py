@@ -67,12 +67,15 @@ def counted(changed: Collection[RelationId]) -> str:
     return " + ".join(counts)
 
 
-def page(bound: BoundStage, at: Mapping[RelationId, Epoch]) -> str:
-    """Print the query for what the page `PAGE` of the driver gives, with the other inputs at their epochs."""
+def page(bound: BoundStage, at: Mapping[RelationId, Epoch], *, looked_up: bool) -> str:
+    """Print the query for what the page `PAGE` of the driver gives, with the other inputs at their epochs.
+
+    With `looked_up` they are looked up for each row, otherwise as the store chooses.
+    """
     if bound.stage.partition is not None:
         return page_of_parts(bound, at[bound.upstream.id])
     states = {one: visible(epoch) for one, epoch in at.items()}
-    printer = BlockPrinter(bound, looked_up=False)
+    printer = BlockPrinter(bound, looked_up=looked_up)
     return printer.term(printer.chain(bound.stage.driver.alias, PAGE, states), states)
 
 
