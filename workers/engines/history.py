@@ -4,12 +4,14 @@ Next: `workers.backfill.positions`, which chooses the pages, then `workers.state
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from service.protocol.plan import VnodePosition
+from workers.backfill.actors import FragmentTask
 from workers.backfill.pace import page_rows_after
 from workers.backfill.positions import Block, PageSize, Positions, pages
 from workers.engines.port import ActorOutcome, EpochTask, ScanTask
@@ -18,14 +20,20 @@ from workers.state_store.port import ArrowPage, PageReader, has_store_engine
 
 @dataclass
 class ActorHistory:
-    """Reads one actor's pages until its slice or its permits are used up."""
+    """Reads one actor's pages until its slice or its permits are used up. `open_pages` opens their reader."""
 
-    scan: ScanTask
-    task: EpochTask
+    task: FragmentTask
     index: int
+    open_pages: Callable[[Positions], AbstractContextManager[PageReader]]
+    block_vnodes: int
     began: float = field(default_factory=time.monotonic)  # noqa: TID251 - the task owns the clock of its slice
     snapshot_rows: int = 0
     copied: int = 0
+
+    @classmethod
+    def of(cls, scan: ScanTask, task: EpochTask, index: int) -> "ActorHistory":
+        """Return the history of an actor of a table scan."""
+        return cls(task, index, partial(page_reader, scan, task), scan.block_vnodes)
 
     def __post_init__(self) -> None:
         actor = self.task.actors[self.index]
@@ -33,13 +41,13 @@ class ActorHistory:
         self.positions = Positions(
             actor.runs,
             {position.vnode: position for position in actor.positions},
-            block_vnodes=self.scan.block_vnodes,
+            block_vnodes=self.block_vnodes,
         )
 
     def pages(self) -> Iterator[ArrowPage]:
         """Yield the pages. Rows that were copied inside the store are durable when the iteration ends."""
         permits = self.task.actors[self.index].permits
-        with page_reader(self.scan, self.task, self.positions) as read_page:
+        with self.open_pages(self.positions) as read_page:
             sized = _SizedPages(read_page, self.page_rows)
             for page in pages(
                 self.positions, sized.read, page_rows=sized.next_rows, permits=permits, more_time=self._more_time

@@ -66,7 +66,7 @@ def read_rows(scan: ScanTask, task: EpochTask, index: int) -> Iterator[pa.Record
     """Yield the rows that one actor has to transform in an epoch: changes with their positions, then pages, then the
     control row.
     """
-    history = ActorHistory(scan, task, index)
+    history = ActorHistory.of(scan, task, index)
     schema, reading = input_schema(scan.upstream), task.reading
     upstream_rows = 0
     if reading.changes:

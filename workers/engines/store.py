@@ -4,14 +4,18 @@ Pages are copied inside the store, with one thread of the worker per actor. Afte
 marking, and are copied inside the store as well.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
+from typing import Any, TypeVar
 
 from service.protocol.plan import Pushdown
 from workers.backfill.reading import Reading
 from workers.engines.history import ActorHistory, outcome_of
 from workers.engines.port import ActorOutcome, EpochTask, ScanTask
 from workers.state_store.port import Replayed, Written, has_store_engine
+
+T = TypeVar("T")
 
 
 def copied_in_store(query: Pushdown | None, reading: Reading, *, finished: bool) -> bool:
@@ -21,26 +25,26 @@ def copied_in_store(query: Pushdown | None, reading: Reading, *, finished: bool)
     return query is not None and (finished or not reading.changes)
 
 
-class StoreEngine:
-    """Copies in the store, for at most `at_once` actors at a time, as many as Spark would run tasks."""
+class Copiers:
+    """Threads that compute in the store, at most `at_once` at a time, as many as Spark would run tasks."""
 
-    def __init__(self, scan: ScanTask, *, at_once: int) -> None:
-        self._scan = scan
-        self._copiers = ThreadPoolExecutor(min(scan.actors, at_once), f"copy-{scan.target.id}")
-        self._over: Future[ActorOutcome] = Future()
+    def __init__(self, name: str, at_once: int) -> None:
+        self._threads = ThreadPoolExecutor(at_once, name)
+        self._over: Future[Any] = Future()
 
-    def run(self, task: EpochTask) -> list[ActorOutcome]:
-        """See `ScanEngine`."""
-        copies = [
-            self._copiers.submit(copy_rows, self._scan, task, index, self._over.done)
-            for index in range(len(task.actors))
-        ]
-        waiting = {*copies, self._over}
+    def run(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+        """Run all calls and return their results in order. Raises the first error; InterruptedError if given up."""
+        copies = [self._threads.submit(call) for call in calls]
+        waiting: set[Future[Any]] = {*copies, self._over}
         while not all(copy.done() for copy in copies):
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             for one in done:
                 one.result()
         return [copy.result() for copy in copies]
+
+    def given_up(self) -> bool:
+        """Whether `give_up` was called."""
+        return self._over.done()
 
     def give_up(self) -> None:
         """See `ScanEngine`."""
@@ -48,12 +52,30 @@ class StoreEngine:
             self._over.set_exception(InterruptedError("the generation is over"))
 
 
+class StoreEngine:
+    """Copies in the store, for at most `at_once` actors at a time."""
+
+    def __init__(self, scan: ScanTask, *, at_once: int) -> None:
+        self._scan = scan
+        self._copiers = Copiers(f"copy-{scan.target.id}", min(scan.actors, at_once))
+
+    def run(self, task: EpochTask) -> list[ActorOutcome]:
+        """See `ScanEngine`."""
+        indexes = range(len(task.actors))
+        over = self._copiers.given_up
+        return self._copiers.run([partial(copy_rows, self._scan, task, index, over) for index in indexes])
+
+    def give_up(self) -> None:
+        """See `ScanEngine`."""
+        self._copiers.give_up()
+
+
 def copy_rows(scan: ScanTask, task: EpochTask, index: int, given_up: Callable[[], bool]) -> ActorOutcome:
     """Do for one actor what `read_rows` and the Spark job would do, in an epoch in which no rows travel.
 
     Raises InterruptedError when `given_up` says so between pages.
     """
-    history = ActorHistory(scan, task, index)
+    history = ActorHistory.of(scan, task, index)
     changes = _copy_changes(scan, task, index)
     for _ in history.pages():
         if given_up():

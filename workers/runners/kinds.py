@@ -7,17 +7,28 @@ from pyspark.sql import SparkSession
 
 from service.protocol.cdc import SourceConnection
 from service.protocol.ids import SourceId
-from service.protocol.plan import FragmentKind
-from workers.runners.port import Join
+from service.protocol.plan import FragmentKind, FragmentPlan, JobPlan, TableScanPlan
+from service.protocol.stage import Stage
+from workers.runners.port import FragmentRunner, Join, Place
 from workers.runners.source_scan import SourceScans
 from workers.runners.split_scan import SplitScan
+from workers.runners.stage_scan import StageScan
 from workers.runners.table_scan import TableScan
 
 
 def joins_of(spark: SparkSession, connection_of: Callable[[SourceId], SourceConnection]) -> Mapping[FragmentKind, Join]:
     """Return how to make the runner of each kind of fragment. `connection_of` returns how to reach a source."""
     return {
-        FragmentKind.STREAM_SCAN: partial(TableScan.join, spark),
+        FragmentKind.STREAM_SCAN: partial(_scan, spark),
         FragmentKind.SOURCE_SCAN: SplitScan.join,
         FragmentKind.CDC_SCAN: partial(SourceScans.join, spark, connection_of),
     }
+
+
+def _scan(
+    spark: SparkSession, runners: Mapping[Place, FragmentRunner], job: JobPlan, fragment: FragmentPlan, now: float
+) -> FragmentRunner:
+    assert isinstance(fragment, TableScanPlan)
+    if isinstance(fragment.query, Stage):
+        return StageScan.join(spark.sparkContext.defaultParallelism, runners, job, fragment, now)
+    return TableScan.join(spark, runners, job, fragment, now)

@@ -11,7 +11,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from service.protocol.ids import Epoch, RelationId
-from service.protocol.plan import FragmentPlan, JobPlan, Pushdown, TableScanPlan
+from service.protocol.plan import FragmentPlan, JobPlan, Pushdown, Stateless, TableScanPlan
 from service.protocol.relation import Relation
 from service.protocol.request import Engine
 from workers.backfill.actors import as_one
@@ -66,6 +66,7 @@ class TableScan(HistoryScan):
     ) -> "TableScan":
         """Build a scan from its plan."""
         assert isinstance(fragment, TableScanPlan)
+        assert isinstance(fragment.query, Stateless)
         upstream, target, sink = fragment.query.reading(fragment.upstream), job.written_by(fragment), fragment.sink
         return cls(
             job.id,

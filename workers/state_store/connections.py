@@ -44,6 +44,7 @@ BY_INDEX: Final = ("set local enable_indexscan = on", "set local enable_indexonl
 """Settings that allow index scans from here on, in a session with the settings of `PAGES` or `CHANGES`."""
 ANYHOW: Final = tuple(f"set local {other} = on" for other in _OTHERS)
 COPYING: Final = (*_READING, *_BITMAP, *_BOUNDED)
+STAGING: Final = (*_READING, *_BOUNDED)
 
 KEPT: Final = 32
 """Maximum of cached connections in one process: the five purposes, for the database graph and a few others. The worker

@@ -8,7 +8,7 @@ insert a new one. Each actor writes at one epoch, in one transaction, which comm
 the present one (I7).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeGuard
@@ -23,6 +23,7 @@ from service.protocol.table_format import Capabilities
 from service.protocol.vnodes import Runs
 from workers.backfill.order import Position
 from workers.backfill.positions import Block, PageSize
+from workers.backfill.stages import BoundStage, Windows
 
 if TYPE_CHECKING:
     import psycopg
@@ -135,6 +136,41 @@ class CopyingStore(VersionedStore, Protocol):
 def has_store_engine(store: VersionedStore) -> TypeGuard[CopyingStore]:
     """Whether the format computes queries itself."""
     return store.capabilities.store_engine
+
+
+def computes_stages(store: VersionedStore) -> TypeGuard["StagingStore"]:
+    """Whether the format computes stages itself."""
+    return store.capabilities.store_engine
+
+
+class StageSession(Protocol):
+    """One transaction in which a stage is computed, at one epoch."""
+
+    def read_page(self, block: Block, size: PageSize, at: Mapping[RelationId, Epoch]) -> ArrowPage:
+        """Compute the rows of a page of the driver's history, with each input as of its epoch in `at`.
+
+        The page has no batches. Rows of groups are added to those of earlier pages.
+        """
+        ...
+
+    def copy_changes(self, windows: Windows, changed: Collection[RelationId]) -> Replayed:
+        """Write what follows from the changes in the windows of the `changed` inputs.
+
+        All history is read, so nothing has to be marked.
+        """
+        ...
+
+    def end(self) -> Written:
+        """Write the groups of all pages, before the transaction ends. Other rows are written already."""
+        ...
+
+
+class StagingStore(VersionedStore, Protocol):
+    """A format with the capability `store_engine`: it computes stages itself."""
+
+    def staging(self, bound: BoundStage, epoch: Epoch) -> AbstractContextManager[StageSession]:
+        """Yield a transaction of a stage that writes at `epoch`. When the context ends, fence and commit."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

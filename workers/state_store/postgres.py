@@ -21,6 +21,7 @@ from service.protocol.table_format import POSTGRES
 from service.protocol.vnodes import Runs
 from workers.backfill.order import Position, key_of
 from workers.backfill.positions import Block, PageSize, Span, alike, samples, share_of_page, shared_out
+from workers.backfill.stages import BoundStage
 from workers.state_store import statements
 from workers.state_store.connections import (
     BOUNDS,
@@ -29,6 +30,7 @@ from workers.state_store.connections import (
     CHANGES,
     COPYING,
     PAGES,
+    STAGING,
     WRITING,
     adbc_connection,
     application_name,
@@ -36,6 +38,7 @@ from workers.state_store.connections import (
     question_name,
 )
 from workers.state_store.port import CLOSE, LIVE, VNODE, ArrowPage, PageReader, Replayed, Written
+from workers.state_store.stage_writer import StageWriter
 from workers.state_store.wire import is_close, key_text, read_schema, writes_binary
 
 BATCH_BYTES: Final = 1 << 18
@@ -118,6 +121,16 @@ class PostgresStore:
             begun, inserted = _two(cursor, statements.copied_versions(upstream, target, query, **span, epoch=epoch))
             closed = _close(cursor, target, epoch, (*BY_INDEX, *BY_KEY)) if closing else 0
         return Replayed(ended + begun, Written(inserted, closed))
+
+    @contextmanager
+    def staging(self, bound: BoundStage, epoch: Epoch) -> Generator[StageWriter]:
+        """Yield a transaction of a stage that writes at `epoch`. When the context ends, fence and commit."""
+        with self.transaction(STAGING) as connection:
+
+            def part_of(block: Block, size: PageSize, at: Epoch) -> tuple[Block, Position | None]:
+                return self._part(bound.upstream, block, at, size)
+
+            yield StageWriter(connection, bound, epoch, part_of)
 
     def changed(self, relation: Relation, *, after: Epoch, upto: Epoch) -> bool:
         """Whether any version began or ended in `(after, upto]`."""

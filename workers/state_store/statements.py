@@ -35,7 +35,7 @@ def bound_query(relation: Relation, block: Block, spans: Block, *, at: Epoch, ro
 
 def page_query(relation: Relation, block: Block, upto: Position | None, *, at: Epoch) -> str:
     """Print a query that reads a block as of an epoch, up to a key (None: to its end), in no order."""
-    return _page(relation, block, upto, _columns(relation), at)
+    return page_rows(relation, block, upto, _columns(relation), at=at)
 
 
 def copy_query(
@@ -55,7 +55,7 @@ def copy_query(
     columns = [column for column in query.columns if isinstance(column, str)]
     # A predicate may read any column; without one the page needs only the columns that are copied.
     read = [column.name for column in upstream.columns] if query.predicate is not None else dict.fromkeys(columns)
-    page = _page(upstream, block, upto, ", ".join(map(quoted, read)), at)
+    page = page_rows(upstream, block, upto, ", ".join(map(quoted, read)), at=at)
     insert = (
         f"insert into {state_table(target.id)} ({', '.join(map(quoted, stored_columns(target)))})"
         f" select _vnode, {', '.join(map(_pushed, query.columns))}, {epoch}"
@@ -188,26 +188,54 @@ def write(relation: Relation, given: str, epoch: Epoch, *, prefer: str = "_to de
     touch different versions, which they do. They run in storage order, so index lookups and inserts stay local, and
     readers by vnode find the rows of one vnode together.
     """
-    table, key = state_table(relation.id), ", ".join(["_vnode", *(quoted(part.name) for part in relation.key)])
-    names = ", ".join(["_vnode", *(quoted(column.name) for column in relation.columns)])
-    values = ", ".join(f"{quoted(column.name)} = p.{quoted(column.name)}" for column in relation.columns)
-    nullable = {part.name for part in relation.key if relation.column(part.name).nullable}
-    same = " and ".join(
-        f"t.{quoted(name)} {'is not distinct from' if name in nullable else '='} p.{quoted(name)}"
-        for name in ("_vnode", *(part.name for part in relation.key))
+    key = ", ".join(["_vnode", *(quoted(part.name) for part in relation.key)])
+    found = (
+        f"select p.*, t._from, t.ctid"
+        f" from (select distinct on ({key}) {_named(relation)}, _to from ({given}) g order by {key}, {prefer}) p"
+        f" left join lateral ({live_version(relation, 'p', 't._from, t.ctid')}) t on true"
     )
+    return written(relation, found, epoch)
+
+
+def written(relation: Relation, found: str, epoch: Epoch) -> str:
+    """Print the CTEs of `write` for a query `found` of keys whose live version was looked up.
+
+    It gives `_vnode`, the relation's columns, `_to`, and `_from` and `ctid` of the version, NULL if there is none.
+    """
+    table, names = state_table(relation.id), _named(relation)
+    values = ", ".join(f"{quoted(column.name)} = p.{quoted(column.name)}" for column in relation.columns)
     # `_from` and `ctid` are those of the version that was found.
     there = "found p where t.ctid = p.ctid"
     return (
-        f"found as materialized (select p.*, t._from, t.ctid"
-        f" from (select distinct on ({key}) {names}, _to from ({given}) g order by {key}, {prefer}) p"
-        f" left join {table} t on {same} and {alive('t')}),"
+        f"found as materialized ({found}),"
         f" closed as (update {table} t set _to = {epoch} from {there} and p._from < {epoch} returning 1),"
         f" removed as (delete from {table} t using {there} and p._from = {epoch} and not p._to returning 1),"
         f" changed as (update {table} t set {values} from {there} and p._from = {epoch} and p._to returning 1),"
         f" made as (insert into {table} ({names}, _from) select {names}, {epoch} from found"
         f" where _to and _from is distinct from {epoch} returning 1)"
     )
+
+
+def live_version(relation: Relation, given: str, values: str) -> str:
+    """Print a lateral query for `values` of the live version `t` at the key of the row `given`, if there is one.
+
+    `OFFSET 0` keeps it one index lookup per row, whatever the planner believes about sizes. The few keys with a NULL
+    have a query of their own, because no index serves `is not distinct from`.
+    """
+    names = ["_vnode", *(quoted(part.name) for part in relation.key)]
+    nullable = [quoted(part.name) for part in relation.key if relation.column(part.name).nullable]
+    rows = f"select {values} from {state_table(relation.id)} t where {alive('t')}"
+    exact = f"{rows} and {' and '.join(f't.{name} = {given}.{name}' for name in names)}"
+    if not nullable:
+        return f"{exact} offset 0"
+    null = " or ".join(f"{given}.{name} is null" for name in nullable)
+    operators = {name: "is not distinct from" if name in nullable else "=" for name in names}
+    alike = " and ".join(f"t.{name} {operator} {given}.{name}" for name, operator in operators.items())
+    return f"{exact} union all {rows} and ({null}) and {alike}"
+
+
+def _named(relation: Relation) -> str:
+    return ", ".join(["_vnode", *(quoted(column.name) for column in relation.columns)])
 
 
 ENDED_AND_MADE: Final = "(select count(*) from closed) + (select count(*) from removed), (select count(*) from made)"
@@ -234,7 +262,8 @@ def value_postgres(value: str, kind: ColumnType) -> str:
     return f"array_to_json({value}::text[])::text" if kind.array else f"{value}::text"
 
 
-def _page(relation: Relation, block: Block, upto: Position | None, columns: str, at: Epoch) -> str:
+def page_rows(relation: Relation, block: Block, upto: Position | None, columns: str, *, at: Epoch) -> str:
+    """Print a query for the vnode and the given columns of a page's rows."""
     key = key_of(relation)
     end = "" if upto is None else f" and {upto_postgres(key, upto)}"
     return " union all ".join(

@@ -1,0 +1,84 @@
+"""Compute a stage's part of an epoch in the state store. No rows travel.
+
+Rows and parts are computed by one transaction per actor. Groups are computed by one transaction for all actors, because
+rows of several actors add to the same group.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+
+from service.protocol.ids import EpochField, RelationId
+from workers.backfill.actors import FragmentTask
+from workers.backfill.positions import BLOCK_VNODES, Positions
+from workers.backfill.stages import BoundStage, Window
+from workers.engines.history import ActorHistory, outcome_of
+from workers.engines.port import ActorOutcome
+from workers.engines.store import Copiers
+from workers.state_store.port import PageReader, Replayed, StageSession, StagingStore, Written
+
+
+class StageTask(FragmentTask):
+    """A stage's epoch.
+
+    `windows` are the changes of its inputs, and `changed` those inputs that have any. History is read `at` an epoch of
+    each input.
+    """
+
+    windows: dict[RelationId, Window]
+    changed: frozenset[RelationId]
+    at: dict[RelationId, EpochField]
+
+    @property
+    def reads(self) -> bool:
+        """Whether an actor may read history."""
+        return any(actor.permits != 0 for actor in self.actors)
+
+
+@dataclass
+class StageEngine:
+    """Computes one stage in one generation."""
+
+    store: StagingStore
+    bound: BoundStage
+    copiers: Copiers
+    block_vnodes: int = BLOCK_VNODES
+
+    def run(self, task: StageTask) -> list[ActorOutcome]:
+        """Run one epoch. When this returns, every transaction is durable. Raises the errors of the store."""
+        every = range(len(task.actors))
+        together = self.bound.stage.aggregate is not None or not task.reads
+        shares = [every] if together else [range(one, one + 1) for one in every]
+        runs = self.copiers.run([partial(self._compute, task, share) for share in shares])
+        return [outcome for outcomes in runs for outcome in outcomes]
+
+    def give_up(self) -> None:
+        """Make `run` on another thread fail soon. Nothing of it can be written any more (I7)."""
+        self.copiers.give_up()
+
+    def _compute(self, task: StageTask, actors: range) -> list[ActorOutcome]:
+        """Compute the changes, which the first actor reports, and the pages of some actors, in one transaction."""
+        outcomes: list[ActorOutcome] = []
+        with self.store.staging(self.bound, task.curr) as session:
+            changes = session.copy_changes(task.windows, task.changed) if 0 in actors and task.changed else _NOTHING
+            for index in actors:
+                outcomes.append(self._read(session, task, index, changes))
+                changes = _NOTHING
+            groups = session.end() if task.reads else _NOTHING.written
+        first = outcomes[0]
+        outcomes[0] = replace(first, inserted=first.inserted + groups.inserted, closed=first.closed + groups.closed)
+        return outcomes
+
+    def _read(self, session: StageSession, task: StageTask, index: int, changes: Replayed) -> ActorOutcome:
+        def open_pages(_: Positions) -> AbstractContextManager[PageReader]:
+            return nullcontext(lambda block, size: session.read_page(block, size, task.at))
+
+        history = ActorHistory(task, index, open_pages, self.block_vnodes)
+        for _ in history.pages():
+            if self.copiers.given_up():
+                raise InterruptedError
+        written = {"inserted": history.copied + changes.written.inserted, "closed": changes.written.closed}
+        return outcome_of({**history.report(), "upstream_rows": changes.read, **written})
+
+
+_NOTHING = Replayed(0, Written(0, 0))

@@ -1,0 +1,191 @@
+"""A stage of a view: read the history of its driver, then follow the changes of all its inputs.
+
+Its history is read once all stages before it have read theirs. Its inputs are complete then: the relations of the
+database graph at the pinned epoch, and the job's own relations as they are. A change is forwarded only after that.
+Next: `workers.engines.stages`.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from service.protocol.ids import Epoch, RelationId
+from service.protocol.plan import FragmentPlan, JobPlan, TableScanPlan
+from service.protocol.stage import Stage
+from workers.backfill.pace import COPYING, Pace
+from workers.backfill.reading import Reading, interleaved
+from workers.backfill.scan import ScanState
+from workers.backfill.stages import BoundStage, Window
+from workers.engines.port import ActorOutcome
+from workers.engines.stages import StageEngine, StageTask
+from workers.engines.store import Copiers
+from workers.runners.failure import JobFailedError
+from workers.runners.history import HistoryScan
+from workers.runners.port import FragmentReport, FragmentRunner, Phase, Place, RunningEpoch
+from workers.state_store.port import computes_stages
+
+FEW = 1000
+"""A stage with so few changes runs beside others."""
+
+
+@dataclass(kw_only=True)
+class StageScan(HistoryScan):
+    """One stage while it runs: a `FragmentRunner`."""
+
+    bound: BoundStage
+    own: frozenset[RelationId]
+    """The relations that the job itself writes. They change in the epochs of its own graph."""
+    copiers_max: int
+    consumed: Epoch | None = None
+    """The epoch that the job had consumed when it joined the database graph. Its first epoch there reads the rest."""
+    pace: Pace = COPYING
+    engine: StageEngine | None = None
+    """Made on first use, so that an idle view costs nothing."""
+    ended: bool = False
+
+    @classmethod
+    def join(
+        cls,
+        copiers_max: int,
+        _runners: Mapping[Place, FragmentRunner],
+        job: JobPlan,
+        fragment: FragmentPlan,
+        now: float,
+    ) -> "StageScan":
+        """Build a stage from its plan."""
+        assert isinstance(fragment, TableScanPlan)
+        assert isinstance(fragment.query, Stage)
+        target = job.written_by(fragment)
+        relations = {one.id: one for one in (fragment.upstream, *fragment.lookups)}
+        return cls(
+            job.id,
+            target,
+            ScanState.of(fragment, now=now),
+            bound=BoundStage(fragment.query, target, relations),
+            own=frozenset(one.id for one in job.hidden),
+            copiers_max=copiers_max,
+            consumed=None if job.snapshot is None else job.snapshot.consumed,
+        )
+
+    @property
+    def place(self) -> Place:
+        """The place of its target, which has a higher id than everything it reads."""
+        return Phase.SCAN, self.target.id, self.state.id
+
+    @property
+    def reads(self) -> Collection[RelationId]:
+        """All inputs."""
+        return tuple(self.bound.relations)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all history is read and no limit of 0 applies."""
+        return self.state.finished and not self.state.held
+
+    def replan(self) -> None:
+        """Do nothing: the engine does not depend on the actors."""
+
+    def end(self) -> None:
+        """Make a running engine fail soon, and run nothing any more."""
+        self.ended = True
+        if self.engine is not None:
+            self.engine.give_up()
+
+    def is_brief(self, epoch: RunningEpoch) -> bool:
+        """Whether its history is read, and little of its inputs has changed in this epoch."""
+        joining = self.job in epoch.readings or self.consumed is not None
+        return self.state.finished and not joining and sum(epoch.written[one] for one in self.reads) <= FEW
+
+    def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
+        """Run one epoch within the stage's share of the rest of the interval."""
+        permits, outcomes = self.permits(epoch), ()
+        windows = self._windows(epoch)
+        changed = self._changed(epoch, windows) if self.state.finished else frozenset()
+        self.timings_ms = {}
+        if changed or any(allowed != 0 for allowed in permits):
+            task = StageTask(
+                curr=epoch.barrier.curr,
+                actors=self.actor_tasks(permits),
+                page_rows=self.page_rows,
+                windows=windows,
+                changed=changed,
+                at={one: self._at(epoch, one) for one in windows},
+            )
+            outcomes = self._compute(epoch, task)
+            self.advance(outcomes)
+            inserted, closed = sum(one.inserted for one in outcomes), sum(one.closed for one in outcomes)
+            epoch.wrote(self.target.id, inserted=inserted, ended=closed)
+        self.consumed = None
+        epoch.timings_ms |= {f"{name}_{self.state.id}": took for name, took in self.timings_ms.items()}
+        by_actor = {outcome.actor: outcome for outcome in outcomes}
+        return self.reports(
+            by_actor,
+            finishing=self.state.finished,
+            forwarded=lambda actor: by_actor[actor].upstream_rows if actor in by_actor else 0,
+        )
+
+    def _windows(self, epoch: RunningEpoch) -> dict[RelationId, Window]:
+        """Return the changes of each input in this epoch.
+
+        The job's own relations change only at the epoch itself: its graph may have another previous epoch than the one
+        in which it wrote last.
+        """
+        curr, barrier = epoch.barrier.curr, epoch.barrier
+        reading = epoch.readings.get(self.job)
+        if reading is None:
+            reading = interleaved(since=barrier.prev if self.consumed is None else self.consumed, curr=curr)
+        own = Window(Epoch(curr - 1), curr)
+        return {one: own if one in self.own else Window(reading.after, reading.upto) for one in self.reads}
+
+    def _at(self, epoch: RunningEpoch, relation: RelationId) -> Epoch:
+        reading: Reading | None = epoch.readings.get(self.job)
+        return epoch.barrier.curr if reading is None or relation in self.own else reading.at
+
+    def _changed(self, epoch: RunningEpoch, windows: Mapping[RelationId, Window]) -> frozenset[RelationId]:
+        """Return the inputs that have changed. Where this epoch's runners do not say so, ask the store."""
+        asks = self.job in epoch.readings or self.consumed is not None
+        store = epoch.stores.versioned
+        return frozenset(
+            one
+            for one, window in windows.items()
+            if one in epoch.changed
+            or (
+                asks
+                and one not in self.own
+                and window.after < window.upto
+                and store.changed(self.bound.relations[one], after=window.after, upto=window.upto)
+            )
+        )
+
+    def _compute(self, epoch: RunningEpoch, task: StageTask) -> Sequence[ActorOutcome]:
+        computing = False
+        try:
+            with epoch.spark_turn():
+                # The clock starts here, so that a long wait for the turn shortens the slice.
+                began = epoch.clock()
+                task = task.model_copy(update={"slice_seconds": self.pace.slice_seconds(epoch.share_seconds())})
+                engine = self._engine(epoch)
+                # Checked here, because a call of `end` from now on finds the engine.
+                self._check_present()
+                computing = True
+                outcomes = engine.run(task)
+        except Exception as error:
+            raise JobFailedError(
+                self.job, error, target=self.target, upstream=self.bound.upstream, computing=computing
+            ) from error
+        job_seconds = epoch.clock() - began
+        self.pace = self.measure(outcomes, self.pace, slice_seconds=task.slice_seconds, job_seconds=job_seconds)
+        return outcomes
+
+    def _check_present(self) -> None:
+        if self.ended:
+            raise InterruptedError("the generation is over")
+
+    def _engine(self, epoch: RunningEpoch) -> StageEngine:
+        store = epoch.stores.versioned
+        assert computes_stages(store), "the table format computes no stages"
+        if self.engine is None:
+            at_once = min(len(self.state.actors), self.copiers_max)
+            self.engine = StageEngine(
+                store, self.bound, Copiers(f"stage-{self.target.id}", at_once), self.state.block_vnodes
+            )
+        return self.engine

@@ -1,0 +1,192 @@
+"""Print the joins of a stage, from the rows of one input on. Pure. Next: `workers.state_store.stage_sql`."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from service.protocol.ids import RelationId
+from service.protocol.quoting import quoted
+from service.protocol.relation import TRAVEL_PREFIX, state_table
+from service.protocol.stage import Condition, Join, JoinKind, by_key, equated
+from service.protocol.vnodes import vnode_postgres
+from workers.backfill.stages import BoundStage, Windows
+
+_ROW: Final = quoted(f"{TRAVEL_PREFIX}row")
+OLD: Final = "old"
+NEW: Final = "new"
+
+
+def states_of(windows: Windows, side: str) -> Mapping[RelationId, str]:
+    """Return the condition that a version is visible, per relation: before the epoch (`OLD`), or after it (`NEW`)."""
+    return {one: visible(window.after if side == OLD else window.upto) for one, window in windows.items()}
+
+
+def unchanged(windows: Windows) -> Mapping[RelationId, str]:
+    """Return the condition that a version is visible both before and after the epoch, per relation."""
+    return {one: f"_from <= {window.after} and _to > {window.upto}" for one, window in windows.items()}
+
+
+def visible(at: int) -> str:
+    """Print the condition that a version is visible at an epoch."""
+    return f"_from <= {at} and _to > {at}"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPrinter:
+    """Prints the terms of a block. With `looked_up`, each input is found row by row, by an index."""
+
+    bound: BoundStage
+    looked_up: bool = True
+
+    @property
+    def core(self) -> Join:
+        return self.bound.stage.joins[0]
+
+    @property
+    def attached(self) -> Sequence[Join]:
+        return self.bound.stage.joins[1:]
+
+    def core_terms(self, side: str, windows: Windows, changed: Collection[RelationId]) -> Iterator[str]:
+        """Yield one term per changed input of the core: earlier inputs unchanged, later ones in their whole state."""
+        states, same = states_of(windows, side), unchanged(windows)
+        for place, one in enumerate(self.core.inputs):
+            if one.relation in changed:
+                earlier = {each.alias for each in self.core.inputs[:place]}
+                seen = {alias: (same if alias in earlier else states)[rel.id] for alias, rel in self.bound.of.items()}
+                yield self.term(self._chain(one.alias, f"{side}_{one.relation}", seen), states)
+
+    def touched(self, windows: Windows, changed: Collection[RelationId]) -> Iterator[str]:
+        """Yield the queries for the unchanged rows of the core that meet a changed version beside it.
+
+        Such a row is named by the `ctid` of its versions, which no write moves while the statement runs.
+        """
+        core, same = [one.alias for one in self.core.inputs], unchanged(windows)
+        rows = ", ".join(f"{quoted(alias)}.{_ROW} as {quoted(alias)}" for alias in core)
+        for join in self.attached:
+            before = self._needed(join)
+            conditions = [*self.core.on, *join.on, *(on for group in before for on in group.on)]
+            beside = [one.alias for group in (*before, join) for one in group.inputs]
+            for one in join.inputs:
+                for side in (OLD, NEW) if one.relation in changed else ():
+                    states = states_of(windows, side)
+                    seen = {alias: (same if alias in core else states)[rel.id] for alias, rel in self.bound.of.items()}
+                    others = [alias for alias in (*beside, *core) if alias != one.alias]
+                    source = f"{side}_{one.relation}"
+                    yield f"select {rows} from {self._chained(one.alias, source, others, conditions, seen, core)}"
+
+    def _needed(self, join: Join) -> list[Join]:
+        """Return the earlier outer joins whose columns decide whether a group matches.
+
+        Such a condition is an equality with a column of theirs, so rows that they padded with NULLs never match.
+        """
+        wanted = {alias for on in join.on for alias in on.inputs}
+        found: list[Join] = []
+        for group in reversed(self.attached[: self.attached.index(join)]):
+            if group.kind is JoinKind.LEFT and wanted & {one.alias for one in group.inputs}:
+                found.append(group)
+                wanted |= {alias for on in group.on for alias in on.inputs}
+        return found[::-1]
+
+    def rejoined(self) -> str:
+        """Print the FROM of the core's rows in `touched`."""
+        texts = ["touched"]
+        for one in self.core.inputs:
+            alias = quoted(one.alias)
+            version = f"select * from {state_table(one.relation)} {alias} where ctid = touched.{alias} offset 0"
+            texts.append(f"lateral ({version}) {alias}")
+        return " cross join ".join(texts)
+
+    def chain(self, first: str, source: str, states: Mapping[RelationId, str]) -> str:
+        """Print the FROM of the core, from the rows of `source` on, with the other inputs in the given states."""
+        return self._chain(first, source, {alias: states[relation.id] for alias, relation in self.bound.of.items()})
+
+    def _chain(self, first: str, source: str, seen: Mapping[str, str]) -> str:
+        others = [one.alias for one in self.core.inputs if one.alias != first]
+        return self._chained(first, source, others, self.core.on, seen)
+
+    def _chained(
+        self,
+        first: str,
+        source: str,
+        others: Sequence[str],
+        conditions: Sequence[Condition],
+        seen: Mapping[str, str],
+        named: Collection[str] = (),
+    ) -> str:
+        alone = [on.sql for on in conditions if {first}.issuperset(on.inputs)]
+        rest = [on for on in conditions if not {first}.issuperset(on.inputs)]
+        where = f" where {' and '.join(alone)}" if alone else ""
+        begin = f"(select * from {source} {quoted(first)}{where}) {quoted(first)}"
+        items = self.items(others, {first}, rest, seen, named)
+        return "".join([begin, *(f" join {item} on true" for item in items)])
+
+    def items(
+        self,
+        aliases: Sequence[str],
+        known: Collection[str],
+        conditions: Sequence[Condition],
+        seen: Mapping[str, str],
+        named: Collection[str] = (),
+    ) -> Iterator[str]:
+        """Yield a lateral subquery for each input, each with the conditions that can be decided there.
+
+        An input that can be looked up from the known ones comes before one that cannot. Inputs in `named` tell the
+        place of their versions.
+        """
+        bound_now, left = set(known), list(aliases)
+        pending = list(conditions)
+        while left:
+            alias = min(left, key=lambda one: self._reach(one, bound_now))
+            left.remove(alias)
+            bound_now.add(alias)
+            here = [on for on in pending if bound_now.issuperset(on.inputs)]
+            pending = [on for on in pending if on not in here]
+            yield self._lookup(alias, bound_now - {alias}, here, seen[alias], named=alias in named)
+        assert not pending, pending
+
+    def _reach(self, alias: str, known: set[str]) -> int:
+        if by_key(self.bound.stage, self.bound.of, alias, known):
+            return 0
+        return 1 if any(equated(self.bound.stage, alias, known)) else 2
+
+    def _lookup(self, alias: str, known: set[str], conditions: Sequence[Condition], seen: str, *, named: bool) -> str:
+        relation, name = self.bound.of[alias], quoted(alias)
+        where = [seen, *(on.sql for on in conditions)]
+        keyed = by_key(self.bound.stage, self.bound.of, alias, known) if self.looked_up else None
+        if keyed is not None:
+            values = [(keyed[part.name].sql, relation.column(part.name).type) for part in relation.key]
+            where.insert(0, f"{name}._vnode = {vnode_postgres(values, relation.vnode_count)}")
+        columns = f"*, {name}.ctid as {_ROW}" if named else "*"
+        rows = f"select {columns} from {state_table(relation.id)} {name} where {' and '.join(where)}"
+        return f"lateral ({rows}{' offset 0' if self.looked_up else ''}) {name}"
+
+    def term(self, core: str, states: Mapping[RelationId, str]) -> str:
+        """Print the rows of the block over the rows of the core, with everything else in the given states."""
+        seen = {alias: states[relation.id] for alias, relation in self.bound.of.items()}
+        known = [one.alias for one in self.core.inputs]
+        text, where = core, [on.sql for on in self.bound.stage.where]
+        for join in self.attached:
+            inputs = [one.alias for one in join.inputs]
+            items = list(self.items(inputs, known, join.on, seen))
+            within = items[0] + "".join(f" join {item} on true" for item in items[1:])
+            match join.kind:
+                case JoinKind.LEFT | JoinKind.INNER:
+                    word = "left join" if join.kind is JoinKind.LEFT else "join"
+                    text += f" {word} {within if len(items) == 1 else f'({within})'} on true"
+                    known += inputs
+                case JoinKind.SEMI:
+                    where.append(f"exists (select from {within})")
+                case JoinKind.ANTI:
+                    where.append(f"not exists (select from {within})")
+        kept = f" where {' and '.join(where)}" if where else ""
+        return f"select {self._values()} from {text}{kept}"
+
+    def _values(self) -> str:
+        values = [f"{one.sql} as {quoted(one.name)}" for one in self.bound.stage.rows]
+        driver = [] if self._apart else [f"{quoted(self.bound.stage.driver.alias)}._vnode"]
+        return ", ".join([*driver, *values])
+
+    @property
+    def _apart(self) -> bool:
+        """Whether the vnode of a row is computed from its values."""
+        return bool(self.bound.stage.distribution) or self.bound.stage.aggregate is not None

@@ -1,0 +1,178 @@
+"""Print a stage in the state store's SQL: the rows that were and are because of changes, and a page of history. Pure.
+
+In an epoch, an input has *old* versions, which were visible before it and are not after it, *new* ones, and the *same*.
+The rows that go are those of the state before the epoch in which an old version takes part, and the rows that come are
+those of the state after it in which a new version takes part. Over the inputs 1..n of a block:
+
+    gone = union over i of  same(1) x .. x same(i-1) x old(i) x before(i+1) x .. x before(n)
+    come = union over i of  same(1) x .. x same(i-1) x new(i) x after(i+1) x .. x after(n)
+
+Every row of `gone` was in the result and every row of `come` is in it, each exactly once, so nothing has to cancel.
+An outer join, EXISTS and NOT EXISTS are evaluated beside these rows, on both states. They add the rows of unchanged
+inputs that meet a changed version there; a row that is the same on both sides is dropped.
+
+Without statistics the planner would read a whole table for a few changes. A lookup is therefore a lateral subquery with
+`OFFSET 0`, which Postgres cannot merge into a join: it stays one index lookup per row.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from service.protocol.columns import ColumnType, TypeName
+from service.protocol.ids import Epoch, RelationId
+from service.protocol.quoting import quoted
+from service.protocol.relation import ALIVE, state_table
+from service.protocol.vnodes import vnode_postgres
+from workers.backfill.stages import BoundStage, Windows
+from workers.state_store.stage_blocks import NEW, OLD, BlockPrinter, states_of, visible
+from workers.state_store.stage_parts import PAGE, of_parts, page_of_parts
+from workers.state_store.statements import live_version
+
+_BY_TEXT: Final = frozenset({TypeName.REAL, TypeName.DOUBLE, TypeName.INTERVAL, TypeName.JSONB})
+"""Types whose equal values can differ in their text, as 0 and -0. A change between them is a change."""
+
+
+def changes(bound: BoundStage, windows: Windows, changed: Collection[RelationId]) -> str:
+    """Print the CTEs for what changed in the `changed` inputs: `gone` and `come`, and those that they need."""
+    texts = list(_versions(windows, changed))
+    if bound.stage.partition is not None:
+        texts += of_parts(bound, windows[bound.upstream.id])
+        return ", ".join(texts)
+    printer = BlockPrinter(bound)
+    touched = list(printer.touched(windows, changed))
+    if touched:
+        texts.append(f"touched as materialized ({' union '.join(touched)})")
+    for name, side in (("gone", OLD), ("come", NEW)):
+        states = states_of(windows, side)
+        terms = list(printer.core_terms(side, windows, changed))
+        if touched:
+            terms.append(printer.term(printer.rejoined(), states))
+        texts.append(f"{name} as materialized ({' union all '.join(terms)})")
+    return ", ".join(texts)
+
+
+def _versions(windows: Windows, changed: Collection[RelationId]) -> Iterator[str]:
+    """Yield the CTEs with the old and the new versions of each changed relation."""
+    for relation in sorted(changed):
+        after, upto = windows[relation].after, windows[relation].upto
+        ended = f"_to > {after} and _to <= {upto} and _to <> {ALIVE} and _from <= {after}"
+        begun = f"_from > {after} and _from <= {upto} and _to > {upto}"
+        for side, span in ((OLD, ended), (NEW, begun)):
+            yield f"{side}_{relation} as materialized (select * from {state_table(relation)} where {span})"
+
+
+def counted(changed: Collection[RelationId]) -> str:
+    """Print how many versions of `changes` were read."""
+    counts = [f"(select count(*) from {side}_{relation})" for relation in sorted(changed) for side in (OLD, NEW)]
+    return " + ".join(counts)
+
+
+def page(bound: BoundStage, at: Mapping[RelationId, Epoch]) -> str:
+    """Print the query for what the page `PAGE` of the driver gives, with the other inputs at their epochs."""
+    if bound.stage.partition is not None:
+        return page_of_parts(bound, at[bound.upstream.id])
+    states = {one: visible(epoch) for one, epoch in at.items()}
+    printer = BlockPrinter(bound, looked_up=False)
+    return printer.term(printer.chain(bound.stage.driver.alias, PAGE, states), states)
+
+
+def placed(bound: BoundStage, rows: str) -> str:
+    """Print the query for rows as versions of the target: with their vnode."""
+    return f"select {vnode_of(bound)} as _vnode, {_columns(bound)} from ({rows}) rows"
+
+
+def vnode_of(bound: BoundStage) -> str:
+    """Print the vnode of a row of the target from its columns, or as its driver's row has it."""
+    if not bound.stage.distribution:
+        return "_vnode"
+    columns = [(quoted(name), bound.target.column(name).type) for name in bound.stage.distribution]
+    return vnode_postgres(columns, bound.target.vnode_count)
+
+
+def _columns(bound: BoundStage) -> str:
+    return ", ".join(quoted(column.name) for column in bound.target.columns)
+
+
+def net(bound: BoundStage) -> str:
+    """Print the query for `given` of `statements.write`: the rows that differ between `gone` and `come`.
+
+    A row that is on both sides appears twice and is dropped. No join compares the two sides.
+    """
+    names = [quoted(column.name) for column in bound.target.columns]
+    texts = [f"{quoted(column.name)}::text" for column in bound.target.columns if _by_text(column.type)]
+    return (
+        f"select {vnode_of(bound)} as _vnode, {', '.join(names)}, bool_and(_to) as _to"
+        " from (select *, true as _to from come union all select *, false from gone) either"
+        f" group by {', '.join(['_vnode'] * (not bound.stage.distribution) + names + texts)} having count(*) = 1"
+    )
+
+
+def summed(bound: BoundStage, contributions: str) -> str:
+    """Print the query for the sums by which groups change. `contributions` is a query of keys and measures."""
+    aggregate = bound.stage.aggregate
+    assert aggregate is not None
+    keys = ", ".join(map(quoted, aggregate.keys))
+    sums = [f"sum({quoted(one)}) as {quoted(one)}" for one in aggregate.measures]
+    return f"select {keys}, {', '.join(sums)} from ({contributions}) contributed group by {keys}"
+
+
+def contributed(bound: BoundStage) -> str:
+    """Print the query for what changes contribute: `come`, and the reverse of `gone`."""
+    aggregate = bound.stage.aggregate
+    assert aggregate is not None
+    keys, measures = (list(map(quoted, names)) for names in (aggregate.keys, aggregate.measures))
+    return (
+        f"select {', '.join(keys + measures)} from come"
+        f" union all select {', '.join(keys + [f'-{one}' for one in measures])} from gone"
+    )
+
+
+def found_groups(bound: BoundStage, delta: str) -> str:
+    """Print the query for `found` of `statements.written`: the changed groups with their new state and results.
+
+    `delta` is a query of keys and sums. The groups' present versions are looked up once, here.
+    """
+    aggregate, target = bound.stage.aggregate, bound.target
+    assert aggregate is not None
+    keys = [quoted(name) for name in aggregate.keys]
+    first, *_ = measures = [quoted(name) for name in aggregate.measures]
+    state = [
+        f"(coalesce(t.{quoted(name)}, 0) + coalesce(d.{quoted(name)}, 0))::{target.column(name).type} as {quoted(name)}"
+        for name in aggregate.measures
+    ]
+    changes = " or ".join(f"d.{one} <> 0" for one in measures) + (" or t.ctid is null" if aggregate.always else "")
+    lives = "true" if aggregate.always else f"{first} > 0"
+    results = {
+        one.name: f"(case when {lives} then {one.sql} end)::{target.column(one.name).type}" for one in aggregate.results
+    }
+    columns = [
+        f"{results[column.name]} as {quoted(column.name)}" if column.name in results else quoted(column.name)
+        for column in target.columns
+    ]
+    lookup = live_version(target, "d", f"t.ctid, t._from, {', '.join(f't.{one}' for one in measures)}")
+    sums = f"select {vnode_of(bound)} as _vnode, * from ({_with_always(bound, delta)}) sums order by {_key(bound)}"
+    return (
+        f"select _vnode, {', '.join(columns)}, {lives} as _to, _from, ctid from ("
+        f"select d._vnode, {', '.join(f'd.{one}' for one in keys)}, {', '.join(state)}, t._from, t.ctid"
+        f" from ({sums}) d left join lateral ({lookup}) t on true where {changes}) groups"
+    )
+
+
+def _with_always(bound: BoundStage, delta: str) -> str:
+    """Add a group without rows to the sums, if there is a row even so."""
+    aggregate = bound.stage.aggregate
+    assert aggregate is not None
+    if not aggregate.always:
+        return delta
+    ((key, value),) = [(one.name, one.sql) for one in bound.stage.rows if one.name in aggregate.keys]
+    both = ", ".join([quoted(key), *(f"sum({quoted(one)}) as {quoted(one)}" for one in aggregate.measures)])
+    zero = ", ".join(["0"] * len(aggregate.measures))
+    return f"select {both} from ({delta} union all select {value}, {zero}) every group by {quoted(key)}"
+
+
+def _key(bound: BoundStage) -> str:
+    return ", ".join(["_vnode", *(quoted(part.name) for part in bound.target.key)])
+
+
+def _by_text(kind: ColumnType) -> bool:
+    return kind.name in _BY_TEXT or (kind.name is TypeName.NUMERIC and kind.precision is None)

@@ -1,0 +1,103 @@
+"""Compute a stage in the state store's own SQL: pages of history and changes, in one transaction."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+
+from service.protocol.ids import Epoch, RelationId
+from service.protocol.quoting import quoted
+from service.protocol.relation import state_table
+from workers.backfill.order import Position
+from workers.backfill.positions import Block, PageSize
+from workers.backfill.stages import BoundStage, Windows
+from workers.state_store import stage_sql
+from workers.state_store.port import ArrowPage, Replayed, Written
+from workers.state_store.statements import ENDED_AND_MADE, page_rows, stored_columns, write, written
+
+_CHANGES: Final = ("set local enable_seqscan = off",)
+_PAGES: Final = ("set local enable_seqscan = on", "set local work_mem = '64MB'")
+"""The planner may hash the inputs beside the page, which is faster than a lookup per row."""
+
+
+@dataclass
+class StageWriter:
+    """One transaction of a stage: a `StageSession`. `part_of` finds a page's part of a block, and its upper key."""
+
+    connection: "psycopg.Connection[Any]"
+    bound: BoundStage
+    epoch: Epoch
+    part_of: Callable[[Block, PageSize, Epoch], tuple[Block, Position | None]]
+    summing: bool = False
+
+    def read_page(self, block: Block, size: PageSize, at: Mapping[RelationId, Epoch]) -> ArrowPage:
+        """Compute the rows of a page of the driver's history. See `StageSession`."""
+        self._set(_PAGES)
+        upstream = self.bound.upstream
+        part, upto = self.part_of(block, size, at[upstream.id])
+        columns = ", ".join(quoted(column.name) for column in upstream.columns)
+        rows = page_rows(upstream, part, upto, columns, at=at[upstream.id])
+        made = f"with page as materialized ({rows}), made as ({self._insert(at)} returning 1)"
+        found = self._all(f"{made} select _vnode, count(*), (select count(*) from made) from page group by _vnode")
+        # Groups are counted when they are written.
+        copied = 0 if self.summing else max((copied for *_, copied in found), default=0)
+        return ArrowPage((), {vnode: rows for vnode, rows, _ in found}, {span.vnode: upto for span in part}, copied)
+
+    def copy_changes(self, windows: Windows, changed: Collection[RelationId]) -> Replayed:
+        """Write what follows from the changes of the `changed` inputs. See `StageSession`."""
+        self._set(_CHANGES)
+        if self.bound.stage.aggregate is None:
+            parts = write(self.bound.target, stage_sql.net(self.bound), self.epoch)
+        else:
+            sums = stage_sql.summed(self.bound, stage_sql.contributed(self.bound))
+            parts = written(self.bound.target, stage_sql.found_groups(self.bound, sums), self.epoch)
+        texts = stage_sql.changes(self.bound, windows, changed)
+        ((read, ended, made),) = self._all(
+            f"with {texts}, {parts} select {stage_sql.counted(changed)}, {ENDED_AND_MADE}"
+        )
+        return Replayed(read, Written(made, ended))
+
+    def end(self) -> Written:
+        """Add the sums of all pages to the groups. See `StageSession`."""
+        aggregate = self.bound.stage.aggregate
+        if aggregate is None or not (self.summing or aggregate.always):
+            return Written(0, 0)
+        self._begin_sums()
+        self._set(_CHANGES)
+        columns = ", ".join(map(quoted, (*aggregate.keys, *aggregate.measures)))
+        found = stage_sql.found_groups(self.bound, stage_sql.summed(self.bound, f"select {columns} from sums"))
+        ((ended, made),) = self._all(f"with {written(self.bound.target, found, self.epoch)} select {ENDED_AND_MADE}")
+        return Written(made, ended)
+
+    def _insert(self, at: Mapping[RelationId, Epoch]) -> str:
+        rows, aggregate = stage_sql.page(self.bound, at), self.bound.stage.aggregate
+        if aggregate is None:
+            names = ", ".join(map(quoted, stored_columns(self.bound.target)))
+            placed = stage_sql.placed(self.bound, rows)
+            return (
+                f"insert into {state_table(self.bound.target.id)} ({names}) select *, {self.epoch} from ({placed}) new"
+            )
+        self._begin_sums()
+        columns = ", ".join(map(quoted, (*aggregate.keys, *aggregate.measures)))
+        return f"insert into sums ({columns}) {stage_sql.summed(self.bound, rows)}"
+
+    def _begin_sums(self) -> None:
+        """Create the table in which the sums of pages wait until they are added to the groups, once per epoch."""
+        aggregate = self.bound.stage.aggregate
+        if self.summing or aggregate is None:
+            return
+        columns = ", ".join(map(quoted, (*aggregate.keys, *aggregate.measures)))
+        table = state_table(self.bound.target.id)
+        self._run(f"create temp table sums on commit drop as select {columns} from {table} with no data")
+        self.summing = True
+
+    def _set(self, settings: Collection[str]) -> None:
+        for setting in settings:
+            self._run(setting)
+
+    def _run(self, sql: str) -> None:
+        self.connection.execute(sql)  # pyright: ignore[reportArgumentType, reportCallIssue] - printed from a plan
+
+    def _all(self, sql: str) -> list[tuple[Any, ...]]:
+        return self.connection.execute(sql).fetchall()  # pyright: ignore[reportArgumentType, reportCallIssue] - as above
