@@ -15,14 +15,14 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from itertools import chain
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from service.protocol.ids import RelationId
 from service.protocol.relation import Relation
 
 
-class _Value(BaseModel, frozen=True):
-    """A constant value."""
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True)
 
 
 class JoinKind(StrEnum):
@@ -158,7 +158,7 @@ class Stage(_Value):
         return self.model_copy(update={"joins": tuple(joins)})
 
 
-class LookupIndex(_Value, frozen=True):
+class LookupIndex(BaseModel, frozen=True):
     """An index that a stage needs: the columns by which it looks up rows of a relation."""
 
     relation: RelationId
