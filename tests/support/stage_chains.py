@@ -131,12 +131,12 @@ class Chains:
         statement = parse(f"create materialized view v as {query}")
         assert isinstance(statement, CreateMaterializedView)
         by_name = dict(self.tables)
-        names = [name for name, _ in await self._described(f"set search_path = plain; create temp view d as {query}")]
+        names = [name for name, _ in await self._described(f"select * from ({query}) q")]
         known: dict[RelationId, Relation] = {table.id: table for table in self.tables.values()}
         targets: dict[int, RelationId] = {}
         links: list[Link] = []
         for draft in plan_query(statement.query, by_name, {}, names):
-            types = [kind for _, kind in await self._described(f"create temp view d as {description(draft, known)}")]
+            types = [kind for _, kind in await self._described(f"select * from ({description(draft, known)}) q")]
             planned = finished(draft, types, known)
             place = planned.relation.id
             if draft.target not in targets:
@@ -214,15 +214,18 @@ class Chains:
             await conn.execute("reset search_path")
             return list(rows)
 
-    async def _described(self, view: str) -> list[tuple[str, str]]:
-        """Return the columns and types of the temporary view `d`."""
+    async def _described(self, query: str) -> list[tuple[str, str]]:
+        """Return the names and types of the columns of a query."""
         async with self.store.pool.connection() as conn, conn.transaction(force_rollback=True):
-            await conn.execute(view.encode())
-            cursor = await conn.execute(
-                "select attname, format_type(atttypid, atttypmod) from pg_attribute where attrelid = 'd'::regclass"
-                " and attnum > 0 order by attnum"
-            )
-            return [(str(name), str(kind)) for name, kind in await cursor.fetchall()]
+            await conn.execute("set local search_path = plain")
+            cursor = await conn.execute(f"{query} limit 0".encode())
+            result = cursor.pgresult
+            assert result is not None
+            types = [(result.ftype(place), result.fmod(place)) for place in range(result.nfields)]
+            asked = ", ".join(f"format_type({oid}, {modifier})" for oid, modifier in types)
+            kinds = (await (await conn.execute(f"select {asked}".encode())).fetchall())[0]
+            names = [(result.fname(place) or b"").decode() for place in range(result.nfields)]
+            return list(zip(names, map(str, kinds), strict=True))
 
 
 def table(number: int, name: str, columns: str, key: Sequence[str]) -> Relation:
