@@ -46,10 +46,10 @@ def person(salt: int) -> str:
 def auction(bids: int, salt: int) -> str:
     """Return the SELECT list of auctions."""
     persons, _ = sizes(bids)
-    starts = moment(salt)
+    starts, minutes = moment(salt), number("g", salt + 2, 20)
     return (
         f"select g, {word('g', salt, _ITEMS)}, 'as new', {number('g', salt, 100)}, {number('g', salt + 1, 1000)},"
-        f" {starts}, {starts} + {number('g', salt + 2, 20)} * interval '1 minute', 1 + {number('g', salt + 3, persons)},"
+        f" {starts}, {starts} + {minutes} * interval '1 minute', 1 + {number('g', salt + 3, persons)},"
         f" 10 + {number('g', salt + 4, 3)}, ''"
     )
 
