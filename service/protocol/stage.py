@@ -12,6 +12,7 @@ operator could follow.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 
@@ -158,7 +159,8 @@ class Stage(_Value):
         return self.model_copy(update={"joins": tuple(joins)})
 
 
-class LookupIndex(BaseModel, frozen=True):
+@dataclass(frozen=True, slots=True)
+class LookupIndex:
     """An index that a stage needs: the columns by which it looks up rows of a relation."""
 
     relation: RelationId

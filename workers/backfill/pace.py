@@ -54,24 +54,35 @@ def epoch_seconds(interval_seconds: float, *, alone: bool) -> float:
 
 PAGE_ROWS_FIRST: Final = 2_000
 PAGE_ROWS_MIN: Final = 100
-PAGE_ROWS_MAX: Final = 40_000
 PAGE_BYTES: Final = 4 << 20
 """Size limit of a page. Each actor holds a whole page in memory (I8)."""
-PAGE_SECONDS: Final = 0.1
-"""Time limit of a page. A slice is overrun by half a page on average."""
 
 
-def page_rows_after(page_rows: int, *, rows: int, size_bytes: int, seconds: float) -> int:
-    """Return the next page size: it keeps a page near `PAGE_BYTES` and `PAGE_SECONDS`, given the last page's rows, size
-    and time.
+@dataclass(frozen=True, slots=True)
+class PageAim:
+    """The limits of a page: its rows and its time. A slice is overrun by half a page on average."""
+
+    rows_max: int
+    seconds: float
+
+
+ROWS_AIM: Final = PageAim(40_000, 0.1)
+STAGE_AIM: Final = PageAim(1_000_000, 0.4)
+"""Each page of a stage may read the other inputs whole, so fewer and larger pages are faster. Their rows do not travel.
+"""
+
+
+def page_rows_after(page_rows: int, *, rows: int, size_bytes: int, seconds: float, aim: PageAim = ROWS_AIM) -> int:
+    """Return the next page size: it keeps a page near `PAGE_BYTES` and its aim, given the last page's rows, size and
+    time.
 
     The size at most quadruples at once. It does not change after a page that the end of history or the permits cut
     short. A page that was made smaller than `PAGE_ROWS_MIN`, because a larger one did not come in time, may stay so.
     """
     if rows * 2 < page_rows:
         return page_rows
-    wanted = min(PAGE_BYTES * rows // max(size_bytes, 1), int(PAGE_SECONDS * rows / max(seconds, 1e-6)))
-    return max(min(PAGE_ROWS_MIN, page_rows), min(wanted, PAGE_ROWS_MAX, page_rows * 4))
+    wanted = min(PAGE_BYTES * rows // max(size_bytes, 1), int(aim.seconds * rows / max(seconds, 1e-6)))
+    return max(min(PAGE_ROWS_MIN, page_rows), min(wanted, aim.rows_max, page_rows * 4))
 
 
 def share_of(interval_seconds: float, *, elapsed_seconds: float, jobs: int) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 
 from service.protocol.plan import VnodePosition
 from workers.backfill.actors import FragmentTask
-from workers.backfill.pace import page_rows_after
+from workers.backfill.pace import ROWS_AIM, PageAim, page_rows_after
 from workers.backfill.positions import Block, PageSize, Positions, pages
 from workers.engines.port import ActorOutcome, EpochTask, ScanTask
 from workers.state_store.port import ArrowPage, PageReader, has_store_engine
@@ -26,6 +26,7 @@ class ActorHistory:
     index: int
     open_pages: Callable[[Positions], AbstractContextManager[PageReader]]
     block_vnodes: int
+    aim: PageAim = ROWS_AIM
     began: float = field(default_factory=time.monotonic)  # noqa: TID251 - the task owns the clock of its slice
     snapshot_rows: int = 0
     copied: int = 0
@@ -48,7 +49,7 @@ class ActorHistory:
         """Yield the pages. Rows that were copied inside the store are durable when the iteration ends."""
         permits = self.task.actors[self.index].permits
         with self.open_pages(self.positions) as read_page:
-            sized = _SizedPages(read_page, self.page_rows)
+            sized = _SizedPages(read_page, self.page_rows, self.aim)
             for page in pages(
                 self.positions, sized.read, page_rows=sized.next_rows, permits=permits, more_time=self._more_time
             ):
@@ -92,6 +93,7 @@ class _SizedPages:
 
     page_reader: PageReader
     page_rows: int
+    aim: PageAim
 
     def next_rows(self) -> int:
         return self.page_rows
@@ -101,7 +103,9 @@ class _SizedPages:
         page = self.page_reader(block, size)
         seconds = time.monotonic() - began  # noqa: TID251 - as above
         rows = sum(page.rows.values())
-        self.page_rows = page_rows_after(self.page_rows, rows=rows, size_bytes=page.size_bytes, seconds=seconds)
+        self.page_rows = page_rows_after(
+            self.page_rows, rows=rows, size_bytes=page.size_bytes, seconds=seconds, aim=self.aim
+        )
         return page
 
 

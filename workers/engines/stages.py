@@ -10,6 +10,7 @@ from functools import partial
 
 from service.protocol.ids import EpochField, RelationId
 from workers.backfill.actors import FragmentTask
+from workers.backfill.pace import STAGE_AIM
 from workers.backfill.positions import BLOCK_VNODES, Positions
 from workers.backfill.stages import BoundStage, Window
 from workers.engines.history import ActorHistory, outcome_of
@@ -73,7 +74,7 @@ class StageEngine:
         def open_pages(_: Positions) -> AbstractContextManager[PageReader]:
             return nullcontext(lambda block, size: session.read_page(block, size, task.at))
 
-        history = ActorHistory(task, index, open_pages, self.block_vnodes)
+        history = ActorHistory(task, index, open_pages, self.block_vnodes, STAGE_AIM)
         for _ in history.pages():
             if self.copiers.given_up():
                 raise InterruptedError

@@ -56,7 +56,8 @@ def _versions(windows: Windows, changed: Collection[RelationId]) -> Iterator[str
     for relation in sorted(changed):
         after, upto = windows[relation].after, windows[relation].upto
         ended = f"_to > {after} and _to <= {upto} and _to <> {ALIVE} and _from <= {after}"
-        begun = f"_from > {after} and _from <= {upto} and _to > {upto}"
+        # A plain `_to > ..` could be served by a lookup index, through all live versions.
+        begun = f"_from > {after} and _from <= {upto} and _to - {upto} > 0"
         for side, span in ((OLD, ended), (NEW, begun)):
             yield f"{side}_{relation} as materialized (select * from {state_table(relation)} where {span})"
 
@@ -67,12 +68,15 @@ def counted(changed: Collection[RelationId]) -> str:
     return " + ".join(counts)
 
 
-def page(bound: BoundStage, at: Mapping[RelationId, Epoch]) -> str:
-    """Print the query for what the page `PAGE` of the driver gives, with the other inputs at their epochs."""
+def page(bound: BoundStage, at: Mapping[RelationId, Epoch], *, looked_up: bool) -> str:
+    """Print the query for what the page `PAGE` of the driver gives, with the other inputs at their epochs.
+
+    With `looked_up` they are looked up for each row, otherwise as the store chooses.
+    """
     if bound.stage.partition is not None:
         return page_of_parts(bound, at[bound.upstream.id])
     states = {one: visible(epoch) for one, epoch in at.items()}
-    printer = BlockPrinter(bound, looked_up=False)
+    printer = BlockPrinter(bound, looked_up=looked_up)
     return printer.term(printer.chain(bound.stage.driver.alias, PAGE, states), states)
 
 

@@ -18,7 +18,9 @@ from workers.state_store.statements import ENDED_AND_MADE, page_rows, stored_col
 
 _CHANGES: Final = ("set local enable_seqscan = off",)
 _PAGES: Final = ("set local enable_seqscan = on", "set local work_mem = '64MB'")
-"""The planner may hash the inputs beside the page, which is faster than a lookup per row."""
+"""The planner may hash the inputs beside a page, which is faster than a lookup per row."""
+LOOKED_UP_MAX: Final = 5_000
+"""For a page of at most so many rows, each row is looked up instead, however large the other inputs are."""
 
 
 @dataclass
@@ -33,12 +35,13 @@ class StageWriter:
 
     def read_page(self, block: Block, size: PageSize, at: Mapping[RelationId, Epoch]) -> ArrowPage:
         """Compute the rows of a page of the driver's history. See `StageSession`."""
-        self._set(_PAGES)
+        few = size.rows <= LOOKED_UP_MAX
+        self._set(_CHANGES if few else _PAGES)
         upstream = self.bound.upstream
         part, upto = self.part_of(block, size, at[upstream.id])
         columns = ", ".join(quoted(column.name) for column in upstream.columns)
         rows = page_rows(upstream, part, upto, columns, at=at[upstream.id])
-        made = f"with page as materialized ({rows}), made as ({self._insert(at)} returning 1)"
+        made = f"with page as materialized ({rows}), made as ({self._insert(at, few=few)} returning 1)"
         found = self._all(f"{made} select _vnode, count(*), (select count(*) from made) from page group by _vnode")
         # Groups are counted when they are written.
         copied = 0 if self.summing else max((copied for *_, copied in found), default=0)
@@ -70,8 +73,8 @@ class StageWriter:
         ((ended, made),) = self._all(f"with {written(self.bound.target, found, self.epoch)} select {ENDED_AND_MADE}")
         return Written(made, ended)
 
-    def _insert(self, at: Mapping[RelationId, Epoch]) -> str:
-        rows, aggregate = stage_sql.page(self.bound, at), self.bound.stage.aggregate
+    def _insert(self, at: Mapping[RelationId, Epoch], *, few: bool) -> str:
+        rows, aggregate = stage_sql.page(self.bound, at, looked_up=few), self.bound.stage.aggregate
         if aggregate is None:
             names = ", ".join(map(quoted, stored_columns(self.bound.target)))
             placed = stage_sql.placed(self.bound, rows)
