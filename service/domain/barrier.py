@@ -289,6 +289,8 @@ class Chore(StrEnum):
     """Adapt limits to the barrier that was just published."""
     TIDY = "tidy"
     """Vacuum row versions and drop staging tables."""
+    INDEX = "index"
+    """Build the indexes by which stages look up rows, and drop those that no job needs."""
     SUPERVISE = "supervise"
     """Start and end worker processes. Every service does this, not only the leader."""
     MIND_SOURCES = "mind_sources"
