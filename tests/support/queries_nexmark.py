@@ -1,4 +1,4 @@
-# ruff: noqa: E501, ISC004 - a query stands as it is written
+# ruff: noqa: E501 - a query stands as it is written
 """Nexmark's tables and queries in RisingWave's form, over tables with keys and in Postgres's SQL.
 
 TUMBLE is `date_bin`, and HOP a join with the shifts of its windows, because Postgres has neither. Functions of a query

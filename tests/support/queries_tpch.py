@@ -1,4 +1,4 @@
-# ruff: noqa: E501, ISC004 - a query stands as it is written
+# ruff: noqa: E501 - a query stands as it is written
 """TPC-H's tables and its 22 queries with the validation parameters, and small tables of random rows that they select.
 
 Texts have the standard's form with `text` for its character types. Q15's view is a common table expression.
