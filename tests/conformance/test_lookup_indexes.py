@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -37,7 +38,7 @@ async def postgres(database_url: str) -> AsyncGenerator[Store]:
 
 async def test_an_index_is_built_once_and_dropped_when_nobody_needs_it(store: Examined) -> None:
     """I9. The order of its columns has no meaning."""
-    lookups, turned = store.lookups, BOTH.model_copy(update={"columns": BOTH.columns[::-1]})
+    lookups, turned = store.lookups, replace(BOTH, columns=BOTH.columns[::-1])
     assert await lookups.missing([BOTH, ONE, NOWHERE]) == {BOTH, ONE}
     for _ in range(2):
         await lookups.build(BOTH, term=TERM)
