@@ -297,9 +297,7 @@ class Chore(StrEnum):
 
 
 def chores(view: GraphView, pace: Pace) -> tuple[Chore, ...]:
-    """Return the chores that are due. A clean-up waits for the roll back, because before that it would
-    not be fenced.
-    """
+    """Return the chores that are due. A clean-up waits for the roll back: before that it would not be fenced."""
     due = {
         Chore.START_JOBS: may_start(view.line, pace.permits),
         Chore.CLEAN_UP: view.cleanups_waiting and view.status is not GraphStatus.RECOVERING,
