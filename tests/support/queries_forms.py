@@ -82,7 +82,7 @@ FORMS: Final = (
     ("select count(*), sum(f), avg(f), bool_and(ok), bool_or(x > 3), every(y > 0) from a", "_key_one"),
     ("select count(*), sum(x), avg(n) from a where x > 100", "_key_one"),
     ("select sum(y) + 1 as s from a where false", "_key_one"),
-    ("select x, sum(f), avg(f), stddev(f), sum(f::real) as r, avg(f::real) as ar from a group by x", "x"),
+    ("select x, sum(f), avg(f), round(stddev(f)::numeric, 9) as s, sum(f::real) as r, avg(f::real) as ar from a group by x", "x"),
     ("select stddev(n), var_pop(y), variance(x), stddev_pop(n) as sp, stddev_samp(x) as sx, var_samp(n) as vn from a", None),
     ("select y, stddev(n), var_pop(x), stddev_pop(y + 0.5) as p from a group by y", "y"),
     ("select e.x, count(*) filter (where y > 1) from e group by 1 having sum(y) > 2", "x"),

@@ -2,7 +2,8 @@
 """Nexmark's tables and queries in RisingWave's form, over tables with keys and in Postgres's SQL.
 
 TUMBLE is `date_bin`, and HOP a join with the shifts of its windows, because Postgres has neither. Functions of a query
-that Postgres does not have either (q14's `count_char`) are written with those that it has.
+that Postgres does not have either (q14's `count_char`) are written with those that it has. Orders are total, so that a
+query has one answer.
 """
 
 from typing import Final
@@ -72,7 +73,7 @@ select id, item_name, description, initial_bid, reserve, date_time, expires, sel
     bid_date_time
 from (
     select a.*, b.auction, b.bidder, b.price, b.date_time as bid_date_time,
-        row_number() over (partition by a.id order by b.price desc, b.date_time asc) as rownum
+        row_number() over (partition by a.id order by b.price desc, b.date_time asc, b.id) as rownum
     from auction a, bid b
     where a.id = b.auction and b.date_time between a.date_time and a.expires) q
 where rownum <= 1""",
@@ -100,11 +101,11 @@ group by auction, to_char(date_time, 'YYYY-MM-DD')""",
     "q18": """
 select auction, bidder, price, channel, url, date_time
 from (
-    select *, row_number() over (partition by bidder, auction order by date_time desc) as rank_number from bid) q
+    select *, row_number() over (partition by bidder, auction order by date_time desc, id) as rank_number from bid) q
 where rank_number <= 1""",
     "q19": """
 select *
-from (select *, row_number() over (partition by auction order by price desc) as rank_number from bid) q
+from (select *, row_number() over (partition by auction order by price desc, id) as rank_number from bid) q
 where rank_number <= 10""",
     "q20": """
 select auction, bidder, price, channel, url, b.date_time as bid_date_time, b.extra as bid_extra, item_name, description,

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 
-from service.protocol.columns import Column, TypeName
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, RelationId, Term
 from service.protocol.plan import VnodePosition
 from service.protocol.quoting import quoted
@@ -22,6 +21,7 @@ from service.sql.queries.finishing import description, finished
 from service.sql.queries.plan import plan_query
 from service.sql.statements.tables import CreateTable, table_relation
 from service.sql.statements.views import CreateMaterializedView
+from service.sql.text.tree import Tree
 from tests.support.state_store import Store
 from workers.backfill.actors import ActorTask
 from workers.backfill.stages import BoundStage, Window
@@ -79,23 +79,31 @@ class Chains:
     """Tables by name, each both plain and versioned, and the views over them."""
 
     store: Store
-    tables: Mapping[str, Relation]
+    texts: Mapping[str, str]
+    """The CREATE TABLE of each table."""
+    views: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The query of each logical view."""
     epoch: int = 10
     written: dict[RelationId, int] = field(default_factory=dict[RelationId, int])
     """The last epoch in which each table changed."""
     ids: "count[int]" = field(default_factory=lambda: count(100))
 
+    def __post_init__(self) -> None:
+        self.tables = tables_of(self.texts)
+
     async def create(self) -> None:
         """Create both forms of each table."""
         await self.store.tables.claim(TERM)
         await self.store.tables.fence(DATABASE_GRAPH, GENERATION, term=TERM)
+        await self.store.run("create schema plain")
         for name, table in self.tables.items():
             await self.store.tables.create(table, term=TERM)
-            columns = ", ".join(f"{quoted(column.name)} {_shown(column)}" for column in table.columns)
-            key = ", ".join(quoted(part.name) for part in table.key)
-            await self.store.run(
-                f"create schema if not exists plain; create table plain.{name}({columns}, primary key({key}))"
+            text = (
+                self.texts[name].replace(" text", ' text collate "C"').replace(f"table {name}", f"table plain.{name}")
             )
+            await self.store.run(text)
+        for name, query in self.views.items():
+            await self.store.run(f"set search_path = plain; create view {name} as {query}")
 
     async def change(self, *statements: str) -> None:
         """Run users' statements, and bring their differences into the next epoch."""
@@ -131,14 +139,13 @@ class Chains:
 
     async def add(self, query: str) -> Chain:
         """Plan a query, and read all history of its stages. Raises Invalid where it is refused."""
-        statement = parse(f"create materialized view v as {query}")
-        assert isinstance(statement, CreateMaterializedView)
+        trees = {name: _tree(text) for name, text in self.views.items()}
         by_name = dict(self.tables)
         names = [name for name, _ in await self._described(f"select * from ({query}) q")]
         known: dict[RelationId, Relation] = {table.id: table for table in self.tables.values()}
         targets: dict[int, RelationId] = {}
         links: list[Link] = []
-        for draft in plan_query(statement.query, by_name, {}, names):
+        for draft in plan_query(_tree(query), by_name, trees, names):
             types = [kind for _, kind in await self._described(f"select * from ({description(draft, known)}) q")]
             planned = finished(draft, types, known)
             place = planned.relation.id
@@ -201,13 +208,19 @@ class Chains:
                 changed_own.add(link.bound.target.id)
         chain.windowed = upto
 
-    async def differs(self, chain: Chain) -> tuple[Counter[tuple[object, ...]], Counter[tuple[object, ...]]]:
-        """Return the rows that are missing in a view, and those that are too many, as texts."""
+    async def differs(
+        self, chain: Chain, *, followed: bool = False
+    ) -> tuple[Counter[tuple[object, ...]], Counter[tuple[object, ...]]]:
+        """Return the rows that are missing in a view, and those that are too many, as texts.
+
+        With `followed`, the view follows what changed before. Raises psycopg.Error if the query has no answer.
+        """
         columns = ", ".join(quoted(column.name) for column in chain.view.visible)
+        want = Counter(await self._plain(f"select tidefill_row::text from ({chain.query}) tidefill_row"))
+        if followed:
+            self.follow(chain)
         held = f"select row({columns})::text from {state_table(chain.view.id)} where _to = {ALIVE}"
-        wanted = f"select q::text from ({chain.query}) q"
         have = Counter(await self.store.rows(held))
-        want = Counter(await self._plain(wanted))
         return want - have, have - want
 
     async def _plain(self, query: str) -> list[tuple[object, ...]]:
@@ -231,8 +244,10 @@ class Chains:
             return list(zip(names, map(str, kinds), strict=True))
 
 
-def _shown(column: Column) -> str:
-    return f'{column.type} collate "C"' if column.type.name is TypeName.TEXT else str(column.type)
+def _tree(query: str) -> Tree:
+    statement = parse(f"create materialized view v as {query}")
+    assert isinstance(statement, CreateMaterializedView)
+    return statement.query
 
 
 def tables_of(texts: Mapping[str, str]) -> dict[str, Relation]:

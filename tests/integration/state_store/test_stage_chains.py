@@ -7,15 +7,17 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from random import Random
 
+import psycopg
 import pytest
 
 from tests.support import queries_forms, queries_nexmark, queries_tpch
-from tests.support.stage_chains import Chains, shuffled, tables_of
+from tests.support.stage_chains import Chains, shuffled
 from tests.support.state_store import Store, prepared_store
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
 
 EPOCHS = 8
+NOTHING: tuple[Counter[object], Counter[object]] = (Counter(), Counter())
 SUITES = {"tpch": queries_tpch, "nexmark": queries_nexmark}
 
 
@@ -25,9 +27,9 @@ async def store(database_url: str) -> AsyncGenerator[Store]:
         yield prepared
 
 
-async def filled(store: Store, tables: Mapping[str, str], rows: str) -> Chains:
-    """Create the tables, with their rows."""
-    chains = Chains(store, tables_of(tables))
+async def filled(store: Store, tables: Mapping[str, str], rows: str, views: Mapping[str, str] | None = None) -> Chains:
+    """Create the tables, with their rows, and logical views."""
+    chains = Chains(store, tables, views or {})
     await chains.create()
     await store.run("select setseed(0.3)")
     await chains.change(*rows.strip().removesuffix(";").split(";\n"))
@@ -35,17 +37,23 @@ async def filled(store: Store, tables: Mapping[str, str], rows: str) -> Chains:
 
 
 async def followed(chains: Chains, queries: Mapping[str, str], random: Random) -> list[str]:
-    """Follow all queries together; return where one of them is wrong."""
+    """Follow all queries together; return where one of them is wrong.
+
+    A query that has no answer any more, such as one with a scalar subquery of two rows, is followed no longer.
+    """
     views = {name: await chains.add(query) for name, query in queries.items()}
-    wrong = [name for name, view in views.items() if await chains.differs(view) != (Counter(), Counter())]
+    wrong = [f"{name}: {found}" for name, view in views.items() if (found := await chains.differs(view)) != NOTHING]
     for _ in range(EPOCHS):
         for _ in range(random.randrange(1, 3)):
             names = random.choices(list(chains.tables), k=random.randrange(1, 4))
             await chains.change(*(shuffled(chains.tables[name], random) for name in names))
-        for name, view in views.items():
-            chains.follow(view)
-            if await chains.differs(view) != (Counter(), Counter()):
-                wrong.append(f"{name} in epoch {chains.epoch}")
+        for name, view in list(views.items()):
+            try:
+                differing = await chains.differs(view, followed=True)
+            except psycopg.Error:
+                del views[name]
+            else:
+                wrong += [f"{name} in epoch {chains.epoch}: {differing}"] if differing != NOTHING else []
     return wrong
 
 
@@ -57,5 +65,5 @@ async def test_i1_i12_the_queries_of_a_benchmark_are_followed(store: Store, suit
 
 
 async def test_i1_i12_queries_of_every_form_are_followed(store: Store) -> None:
-    chains = await filled(store, queries_forms.TABLES, queries_forms.ROWS)
+    chains = await filled(store, queries_forms.TABLES, queries_forms.ROWS, queries_forms.VIEWS)
     assert await followed(chains, {text: text for text, _ in queries_forms.FORMS}, Random(2)) == []
