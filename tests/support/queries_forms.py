@@ -29,7 +29,7 @@ insert into b select g, nullif(floor(random() * 35)::int, 0), nullif(floor(rando
     chr(97 + floor(random() * 4)::int) from generate_series(1, 30) g;
 insert into c select i, j, chr(97 + floor(random() * 4)::int) from generate_series(1, 5) i, generate_series(1, 4) j
     where random() < 0.8;
-insert into e select g, nullif(floor(random() * 5)::int, 0), floor(random() * 4)::int from generate_series(1, 15) g;
+insert into e (_row_id, x, y) select g, nullif(floor(random() * 5)::int, 0), floor(random() * 4)::int from generate_series(1, 15) g;
 """
 """Statements that fill the tables in a Postgres. `setseed` before makes them repeatable."""
 

@@ -104,7 +104,9 @@ class _Parting:
         self._names = [*names, *(f"value_{at}" for at in range(len(values) - len(names)))]
         self.values = [source.over_part(one) for one in values]
 
-    def reading(self, planner: "Planner", query: str, key: Sequence[KeyColumn] | None = None) -> Block:
+    def reading(
+        self, planner: "Planner", query: str, key: Sequence[KeyColumn] | None = None, *, single: bool = False
+    ) -> Block:
         """Return the block that reads the query's result, with all values as outputs.
 
         `query` has a `{}` for the SELECT list. The result has the input's key, or `key`.
@@ -128,6 +130,7 @@ class _Parting:
             reads=frozenset({*keys, *self._source.columns, *self._reads(query)}),
             key=tuple(key),
             outputs=uniquely_named(outputs),
+            single=single,
             not_null=frozenset(name for name in keys if name in self._source.one.shape.not_null),
         )
         return planner.made.reading(planner.made.add(body))
@@ -202,7 +205,8 @@ def limited(planner: "Planner", node: exp.Expr, selected: Selected, scope: Scope
     made = _Parting(source, values[: len(selected.outputs)], names_of(selected))
     text, ties = _limit_text(planner, node, scope)
     order = _order_text(source, selected.order, total=not ties)
-    reading = made.reading(planner, f'SELECT {{}} FROM "{PART}"{order}{text}')
+    one = text.removeprefix(" LIMIT ") == "(1)"
+    reading = made.reading(planner, f'SELECT {{}} FROM "{PART}"{order}{text}', single=one)
     done = _over(replace(selected, order=(), distinct_on=()), reading)
     return replace(done.block, outputs=done.outputs)
 
