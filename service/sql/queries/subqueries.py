@@ -187,6 +187,12 @@ def scalar(planner: "Planner", block: Block, node: exp.Expr, scope: Scope) -> tu
         return _truth(planner, block, _query(planner, node.this, scope), [], _place(scope, node))
     if isinstance(node, exp.In) and node.args.get("query") is not None:
         return _in_value(planner, block, node, scope)
+    if isinstance(node, exp.Any | exp.All) and _queried(node.this) is not None:
+        message = (
+            "ANY and ALL of a subquery are supported in a view only as a condition that AND joins to the others: "
+            "write EXISTS"
+        )
+        raise Invalid(message, position=_place(scope, node))
     if not isinstance(node, exp.Query):
         return None
     return _value(planner, block, _query(planner, node, scope), _place(scope, node))

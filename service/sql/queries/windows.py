@@ -188,11 +188,11 @@ def limited(planner: "Planner", node: exp.Expr, selected: Selected, scope: Scope
         return block
     values = [*(one.value for one in selected.outputs), *(one.this for one in selected.order)]
     source = stored_input(planner, selected.block, (), values)
-    made = _Parting(source, values)
+    made = _Parting(source, values[: len(selected.outputs)])
     text, ties = _limit_text(planner, node, scope)
     order = _order_text(source, selected.order, total=not ties)
     reading = made.reading(planner, f'SELECT {{}} FROM "{PART}"{order}{text}')
-    done = _over(replace(selected, distinct_on=()), reading)
+    done = _over(replace(selected, order=(), distinct_on=()), reading)
     return replace(done.block, outputs=done.outputs)
 
 
