@@ -29,7 +29,7 @@ from service.sql.queries.relations import (
     union_slots,
 )
 
-_PLACEHOLDER: Final = re.compile(r"('(?:[^']|'')*')|\"_tidefill_call_(\d+)\"")
+_PLACEHOLDER: Final = re.compile(r"([eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*')|\"_tidefill_call_(\d+)\"")
 _INNER: Final = "q"
 
 
