@@ -56,7 +56,7 @@ def around(**of_graph: object) -> Around:
             Waiting(Reason.START, "the leader has yet to start it", JOB.initialized_at),
         ),
         *(
-            (replace(JOB, state=state, preparing="an index is being built"), WELL, Waiting(Reason.INDEX, "an index is being built", BEGAN))
+            (replace(JOB, state=state, preparing="an index"), WELL, Waiting(Reason.INDEX, "an index", BEGAN))
             for state in (JobState.INITIAL, JobState.QUEUED)
         ),
         (
