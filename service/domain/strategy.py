@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from service.domain.errors import Invalid
 from service.domain.parallelism import Adaptive, Parallelism, resolved
 from service.domain.parameters import SESSION_DEFAULTS
+from service.protocol.columns import ColumnType
 from service.protocol.plan import ScanType
 
 
@@ -42,6 +43,18 @@ def check_serverless(strategy: Strategy, *, own_workers: bool) -> None:
         raise Invalid(
             "Serverless Backfill is disabled. Workers are started outside of this service (TIDEFILL_LAUNCHER=none): it"
             " cannot start one for this job. SET enable_serverless_backfill = false shares theirs"
+        )
+
+
+def check_key(upstream: str, types: Collection[ColumnType], strategy: Strategy) -> None:
+    """Raise Invalid if Spark would have to compare keys of types that it does not have with positions.
+
+    A Snapshot backfill compares no key with a position, because its pages are read before it follows changes.
+    """
+    if strategy.scan_type is not ScanType.SNAPSHOT_BACKFILL and any(kind.unbounded for kind in types):
+        raise Invalid(
+            f'"{upstream}" has a numeric without a precision in its key, which Spark cannot order:'
+            " SET streaming_use_snapshot_backfill = true"
         )
 
 

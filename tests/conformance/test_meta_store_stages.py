@@ -53,6 +53,19 @@ async def test_what_is_being_dropped_cannot_be_looked_up(stores: Stores) -> None
             await tx.jobs.add(new_stages(left.relation, right.relation), now=NOW)
 
 
+async def test_the_total_of_a_later_stage_is_unknown_until_it_may_start(stores: Stores) -> None:
+    """I6."""
+    async with stores.begin() as tx:
+        left, _, plan = await stored(tx)
+        (hidden,), (first, last) = plan.hidden, plan.table_scans
+        await tx.fragments.record([collected(5, keys={left: 7, hidden.id: 3})], now=NOW)
+        before = {one.fragment: one.total for one in (await tx.fragments.scans([plan.id]))[plan.id]}
+        await tx.fragments.release([last.id])
+        after = {one.fragment: one.total for one in (await tx.fragments.scans([plan.id]))[plan.id]}
+    assert before == {first.id: 7, last.id: None}
+    assert after == {first.id: 7, last.id: 3}
+
+
 async def test_a_stage_waits_for_the_stages_that_it_reads(stores: Stores) -> None:
     async with stores.begin() as tx:
         _, _, plan = await stored(tx)

@@ -507,7 +507,8 @@ class FakeFragments:
             source_waiting = row.source_waiting or self.tables.sources[row.cdc.source.id].source.standing.waiting
         else:
             upstream = self.tables.relations[row.upstream]
-            name, total, source_waiting = upstream.relation.name, upstream.key_count, None
+            unknown = row.waiting and upstream.owner is not None
+            name, total, source_waiting = upstream.relation.name, None if unknown else upstream.key_count, None
         return ScanProgress(
             fragment=row.id,
             upstream=name,

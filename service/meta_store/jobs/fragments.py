@@ -42,6 +42,7 @@ from service.ports.records import Json, Receded
 from service.protocol.epoch import instant_of
 from service.protocol.ids import Epoch, FragmentId, GraphId, JobId, RelationId, Vnode
 from service.protocol.plan import FragmentKind, ScanType, VnodePosition
+from service.protocol.relation import RelationKind
 from service.protocol.report import ActorReport, Collected
 
 
@@ -232,12 +233,18 @@ _outputs = relation.alias("outputs")
 _NODE_NAME: Final = case(
     (_STAGE, select(_outputs.c.name).where(_outputs.c.id == _OUTPUT).scalar_subquery()), else_=relation.c.name
 )
+_UNKNOWN: Final = and_(fragment_table.c.waiting, relation.c.kind == RelationKind.INTERNAL)
+"""Whether an earlier stage has yet to write what the scan reads (I6)."""
+_TOTAL: Final = case(
+    (_UNKNOWN, None),
+    else_=func.coalesce(relation.c.key_count, cast(fragment_table.c.cdc["total"].astext, BigInteger)),
+)
 _SCANS: Final[Select[*tuple[Any, ...]]] = (
     select(
         scan_progress.c.fragment,
         func.coalesce(relation.c.name, _EXTERNAL).label("upstream"),
         scan_progress.c.rows,
-        func.coalesce(relation.c.key_count, cast(fragment_table.c.cdc["total"].astext, BigInteger)).label("total"),
+        _TOTAL.label("total"),
         scan_progress.c.rate,
         scan_progress.c.finished,
         fragment_table.c.rate_limit,

@@ -13,8 +13,9 @@ from service.operations.polling import until
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
-from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, Generation, JobId
+from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, FragmentId, Generation, JobId
 from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle, Update
+from service.protocol.stage import Stage
 
 APPLIED_WAIT: timedelta = timedelta(minutes=2)
 """The longest wait for a command. After it the caller gets an error, and the command stays queued."""
@@ -128,6 +129,7 @@ async def _check(tx: Transaction, mutation: Mutation) -> None:
         case StartFragmentBackfill(fragments=fragments):
             _check_named(fragments, "/fragments")
             await check_scans(tx, fragments)
+            await _check_no_stages(tx, fragments)
         case Stop(jobs=jobs):
             _check_named(jobs, "/jobs")
             await _check_stopping(tx, jobs)
@@ -136,6 +138,15 @@ async def _check(tx: Transaction, mutation: Mutation) -> None:
 def _check_named(named: Collection[int], pointer: str) -> None:
     if not named:
         raise Invalid("names nothing that it could be about", pointer=pointer)
+
+
+async def _check_no_stages(tx: Transaction, fragments: Collection[FragmentId]) -> None:
+    """Raise Conflict if a stage among the scans waits. Started early, it would read a part of its input."""
+    jobs = {job for job, _ in (await tx.fragments.job_of(fragments)).values()}
+    for plan in await tx.jobs.plans(jobs):
+        for scan in plan.table_scans:
+            if scan.id in fragments and scan.waiting and isinstance(scan.query, Stage):
+                raise Conflict(f"fragment {scan.id} reads {scan.upstream.name}, and starts when that is complete")
 
 
 async def _check_stopping(tx: Transaction, jobs: Collection[JobId]) -> None:

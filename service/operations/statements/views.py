@@ -11,7 +11,7 @@ from service.domain.adaptive import AUTO
 from service.domain.job import JobState
 from service.domain.parallelism import Parallelism, check_positions, check_vnodes, for_backfill, normal, resolved
 from service.domain.placement import blocks
-from service.domain.strategy import Strategy, check_serverless, check_tied, chosen
+from service.domain.strategy import Strategy, check_key, check_serverless, check_tied, chosen
 from service.operations.commands.limits import asked_limit, first_limit
 from service.operations.jobs import lifecycle
 from service.operations.jobs.lifecycle import Asked
@@ -218,6 +218,8 @@ async def _scans(
     """Return the scans of (upstream, query, output) with their actors and limits. Raises Invalid."""
     world, session = call.world, call.session
     check_positions([upstream.vnode_count for upstream, _, _ in wanted])
+    for upstream, _, _ in wanted:
+        check_key(upstream.name, upstream.key_types, strategy)
     tied = strategy.scan_type is ScanType.BACKFILL
     parallelism, backfill = normal(session, RelationKind.MATERIALIZED_VIEW), for_backfill(session)
     async with world.stores.begin() as tx:

@@ -7,7 +7,8 @@ import pytest
 from service.domain.errors import Invalid
 from service.domain.parallelism import Adaptive, Bounded, Fixed, Parallelism, parse_parallelism
 from service.domain.parameters import SESSION_DEFAULTS, parse_session_variable
-from service.domain.strategy import check_serverless, check_tied, chosen, tied_actors
+from service.domain.strategy import check_key, check_serverless, check_tied, chosen, tied_actors
+from service.protocol.columns import ColumnType
 from service.protocol.plan import ScanType
 
 SNAPSHOT, ARRANGEMENT = "streaming_use_snapshot_backfill", "streaming_use_arrangement_backfill"
@@ -67,3 +68,12 @@ def test_what_comes_to_the_upstreams_parallelism_is_accepted(asked: Parallelism 
 def test_another_parallelism_than_the_upstreams_is_refused(asked: Parallelism, wanted: int) -> None:
     with pytest.raises(Invalid, match=f"has the parallelism of its upstream: that of t is 3, not {wanted}"):
         check_tied(asked, 3, slots=6, vnode_count=256, upstream="t")
+
+
+def test_spark_orders_no_key_without_a_precision() -> None:
+    unbounded = [ColumnType.parse("bigint"), ColumnType.parse("numeric")]
+    check_key("m", unbounded, chosen({}))
+    arrangement = chosen({SNAPSHOT: "false"})
+    check_key("m", [ColumnType.parse("numeric(9,2)")], arrangement)
+    with pytest.raises(Invalid, match='"m" has a numeric without a precision in its key'):
+        check_key("m", unbounded, arrangement)

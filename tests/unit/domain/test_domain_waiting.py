@@ -55,6 +55,10 @@ def around(**of_graph: object) -> Around:
             WELL,
             Waiting(Reason.START, "the leader has yet to start it", JOB.initialized_at),
         ),
+        *(
+            (replace(JOB, state=state, preparing="an index"), WELL, Waiting(Reason.INDEX, "an index", BEGAN))
+            for state in (JobState.INITIAL, JobState.QUEUED)
+        ),
         (
             replace(JOB, state=JobState.QUEUED),
             WELL,

@@ -1,0 +1,76 @@
+"""The plan of a view of stages as text."""
+
+from service.protocol.columns import Column, ColumnType, KeyColumn
+from service.protocol.ids import RelationId
+from service.protocol.relation import Relation, RelationKind
+from service.protocol.stage import (
+    Aggregate,
+    Condition,
+    Input,
+    Join,
+    JoinKind,
+    LookupIndex,
+    Partition,
+    Side,
+    Stage,
+    Value,
+    lookups,
+)
+from service.sql.views.explain_stages import ExplainedStage, stages_text
+
+
+def relation(number: int, name: str) -> Relation:
+    columns = (Column(name="id", type=ColumnType.parse("bigint")), Column(name="k", type=ColumnType.parse("text")))
+    kind = RelationKind.MATERIALIZED_VIEW
+    return Relation(id=RelationId(number), name=name, kind=kind, columns=columns, key=(KeyColumn(name="id"),))
+
+
+RELATIONS = {one.id: one for one in (relation(1, "t"), relation(2, "u"), relation(-1, "__m_1"), relation(0, "m"))}
+EQUAL = Condition(
+    sql='"a"."k" = "b"."k"',
+    inputs=("a", "b"),
+    equal=(
+        Side(sql='"a"."k"', inputs=("a",), alias="a", column="k"),
+        Side(sql='"b"."k"', inputs=("b",), alias="b", column="k"),
+    ),
+)
+GROUPED = Stage(
+    joins=(
+        Join(kind=JoinKind.INNER, inputs=(Input(alias="a", relation=RelationId(1)),)),
+        Join(kind=JoinKind.LEFT, inputs=(Input(alias="b", relation=RelationId(2)),), on=(EQUAL,)),
+    ),
+    where=(Condition(sql='"a"."id" > 0', inputs=("a",)),),
+    rows=(Value(name="id", sql='"a"."id"'), Value(name="n", sql="1")),
+    aggregate=Aggregate(keys=("id",), measures=("n",)),
+)
+NEWEST = Stage(
+    joins=(Join(kind=JoinKind.INNER, inputs=(Input(alias="s", relation=RelationId(-1)),)),),
+    partition=Partition(columns=("k",), sql="select * from part"),
+)
+
+
+def test_stages_in_order() -> None:
+    stages = [
+        ExplainedStage(GROUPED, RELATIONS[RelationId(-1)], 2, None, lookups(GROUPED, RELATIONS)),
+        ExplainedStage(NEWEST, RELATIONS[RelationId(0)], 2, 7, lookups(NEWEST, RELATIONS)),
+    ]
+    missing = {LookupIndex(relation=RelationId(2), columns=("k",))}
+    assert stages_text(RELATIONS[RelationId(0)], stages, RELATIONS, missing, serverless=True) == (
+        "StreamMaterialize { name: m, columns: [id, k], key: [id], vnodes: 256 }",
+        "├─StreamStage { stage: 1, target: __m_1, operator: aggregate, engine: store, parallelism: 2 }",
+        "│   input: t a, driver",
+        "│   left join: u b",
+        '│     on: "a"."k" = "b"."k"',
+        '│   where: "a"."id" > 0',
+        "│   group by: [id], sums: [n]",
+        "│   stores: name: __m_1, columns: [id, k], key: [id], vnodes: 256",
+        "│   index: t (k), exists",
+        "│   index: u (k), to be built",
+        "└─StreamStage { stage: 2, target: m, operator: partition, engine: store, parallelism: 2, rate_limit: 7 }",
+        "    input: __m_1 s, driver",
+        "    computed again by: [k]",
+        "    index: __m_1 (k), made with its table",
+        "Backfill strategy: SNAPSHOT_BACKFILL, because the state store computes the stages",
+        "Backfill order: each stage after those that it reads",
+        "Backfill worker: its own, until the job merges",
+    )
