@@ -32,6 +32,7 @@ from service.sql.queries.relations import (
 from service.sql.queries.scope import Scope
 from service.sql.queries.selected import Selected
 from service.sql.queries.subqueries import split_correlated
+from service.sql.text.labels import label
 from service.sql.text.tree import given, identifier
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def grouped(planner: "Planner", select: exp.Select, selected: Selected, scope: S
     after = _changed_block(selected.after, change)
     pending = made.pending(planner, scope.tree.position(select))
     reading = planner.made.reading(pending)
-    place = {name: one.value for name, one in zip(pending.shape.columns, reading.outputs, strict=True)}
+    place = {name: one.value for name, one in zip(made.names, reading.outputs, strict=True)}
 
     def read(value: exp.Expr) -> exp.Expr:
         return made.read(value, place)
@@ -260,18 +261,28 @@ class _Groups:
 
         def replaced(node: exp.Expr) -> exp.Expr | None:
             if isinstance(node, exp.Column) and named(node)[0] == NAMELESS:
-                return place[named(node)[1].lstrip("_")].copy()
+                return place[named(node)[1]].copy()
             return None
 
         return rewritten(value, replaced)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the branch, of all keys and of all calls, in the order of the relation's columns."""
+        keys, calls = range(len(self._keys)), range(len(self._calls))
+        return [*([BRANCH] if self._branched else []), *(f"k{at}" for at in keys), *(f"c{at}" for at in calls)]
 
     def pending(self, planner: "Planner", place: int) -> Pending:
         """Return the relation of the groups."""
         members = [sorted({*one, *self._dependent}) for one in self._sets]
         keys = tuple(Output(f"k{at}", value, place) for at, value in enumerate(self._keys.values()))
         calls = tuple((f"c{at}", call) for at, call in enumerate(self._calls.values()))
-        names = [*([BRANCH] if self._branched else []), *(one.name for one in keys), *(name for name, _ in calls)]
-        outputs = tuple(Output(name.lstrip("_"), column(NAMELESS, name), place) for name in names)
+        values = [*([column(NAMELESS, BRANCH)] if self._branched else []), *self._keys.values(), *self._calls.values()]
+        outputs = tuple(
+            Output(_label(value, name), column(NAMELESS, name), place)
+            for name, value in zip(self.names, values, strict=True)
+        )
+        outputs = uniquely_named(outputs)
         if all(_is_linear(call) for _, call in calls):
             body = Grouped(self._block, keys, calls, outputs, tuple(tuple(one) for one in members))
             return planner.made.add(body)
@@ -281,7 +292,14 @@ class _Groups:
                 "supported in a view: write a UNION ALL of GROUP BYs"
             )
             raise Invalid(message, position=place)
-        return _by_parts(planner, self._block, keys, calls)
+        return _by_parts(planner, self._block, keys, calls, outputs)
+
+
+def _label(value: exp.Expr, name: str) -> str:
+    """Return a name for a stored key or call that tells what it is."""
+    if isinstance(value, exp.Column):
+        return named(value)[1]
+    return label(value) or name
 
 
 def _is_linear(call: exp.Expr) -> bool:
@@ -294,7 +312,11 @@ def _is_linear(call: exp.Expr) -> bool:
 
 
 def _by_parts(
-    planner: "Planner", block: Block, keys: Sequence[Output], calls: Sequence[tuple[str, exp.Expr]]
+    planner: "Planner",
+    block: Block,
+    keys: Sequence[Output],
+    calls: Sequence[tuple[str, exp.Expr]],
+    outputs: tuple[Output, ...],
 ) -> Pending:
     """Return the relation of groups that are computed again as a whole."""
     source = stored_input(planner, block, [one.value for one in keys], [call for _, call in calls])
@@ -305,7 +327,6 @@ def _by_parts(
     if not keys:
         shown.append(Output(ONE, parsed("1::smallint")))
     group = f" GROUP BY {', '.join(printed(one.value) for one in shown)}" if keys else ""
-    names = [one.name for one in (*(shown if keys else []), *made)]
     body = Parted(
         source=source.one,
         where=source.where,
@@ -313,7 +334,7 @@ def _by_parts(
         sql=f'SELECT {output_text([*shown, *made])} FROM "part"{group}',
         reads=frozenset({*columns, *(name for one in made for alias, name in columns_of(one.value) if alias == PART)}),
         key=tuple(KeyColumn(name=one.name) for one in shown),
-        outputs=tuple(Output(name, column(NAMELESS, name)) for name in names),
+        outputs=outputs,
         single=not keys,
         not_null=frozenset({ONE, *(name for name, call in calls if is_count(call))})
         | {one.name for one, name in zip(keys, columns, strict=True) if name in source.one.shape.not_null},

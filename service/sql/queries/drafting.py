@@ -14,7 +14,17 @@ from service.protocol.stage import Condition, Input, Join, JoinKind, Partition, 
 from service.sql.queries.blocks import Block, Output, Shape, is_true, never_null
 from service.sql.queries.drafts import Call, Draft, Grouping, Result
 from service.sql.queries.keys import keyed
-from service.sql.queries.nodes import aliases_of, bare, columns_of, named, operand, printed, realiased, rewritten
+from service.sql.queries.nodes import (
+    aliases_of,
+    bare,
+    columns_of,
+    is_quantified,
+    named,
+    operand,
+    printed,
+    realiased,
+    rewritten,
+)
 from service.sql.queries.relations import (
     BRANCH,
     NAMELESS,
@@ -286,7 +296,7 @@ def _condition(node: exp.Expr, order: Sequence[str]) -> Condition:
     inner = bare(node)
     sides = None
     if isinstance(inner, exp.EQ) and not any(
-        isinstance(side, exp.Tuple | exp.Any | exp.All) for side in (bare(inner.this), bare(inner.expression))
+        isinstance(bare(side), exp.Tuple) or is_quantified(side) for side in (inner.this, inner.expression)
     ):
         sides = (_side(inner.this, order), _side(inner.expression, order))
     return Condition(sql=_text(inner), inputs=_ordered(inner, order), equal=sides)

@@ -14,7 +14,7 @@ from sqlglot import exp
 from service.protocol.columns import ColumnType, TypeName
 from service.protocol.stage import JoinKind
 from service.sql.queries.blocks import Block, Group, Occurrence
-from service.sql.queries.nodes import bare, columns_of, named
+from service.sql.queries.nodes import bare, columns_of, is_quantified, named
 
 _FLOATS: Final = frozenset({TypeName.REAL, TypeName.DOUBLE})
 _ROUNDED: Final = frozenset({TypeName.BIGINT, TypeName.NUMERIC})
@@ -124,7 +124,7 @@ def _equalities(conditions: Sequence[exp.Expr]) -> Iterator[tuple[exp.Column, ex
         if isinstance(node, exp.EQ):
             for target, value in ((node.this, node.expression), (node.expression, node.this)):
                 inner = bare(target)
-                if isinstance(inner, exp.Column) and not isinstance(bare(value), exp.Any | exp.All):
+                if isinstance(inner, exp.Column) and not is_quantified(value):
                     yield inner, value
 
 

@@ -143,13 +143,21 @@ def _implied(node: exp.Expr) -> dict[str, exp.Expr]:
     return {printed(one): one for one in found}
 
 
+def is_quantified(node: object) -> bool:
+    """Whether a side of a comparison is ANY or ALL of several values."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    called = node.name.lower() if isinstance(node, exp.Anonymous) else ""
+    return isinstance(node, exp.Any | exp.All) or called in {"all", "any", "some"}
+
+
 def is_null_with(node: exp.Expr, aliases: frozenset[str]) -> bool:
     """Whether an expression is surely NULL in a row that has only NULLs in the columns of `aliases`."""
     if isinstance(node, exp.Column):
         return named(node)[0] in aliases
     if isinstance(node, exp.In):
         return is_null_with(node.this, aliases) and bool(node.expressions)
-    if not isinstance(node, _STRICT) or isinstance(node.args.get("expression"), exp.Any | exp.All):
+    if not isinstance(node, _STRICT) or is_quantified(node.args.get("expression")):
         # A comparison with all elements of an empty array is true even for NULL.
         return False
     sides = [node.args.get(name) for name in ("this", "expression")]

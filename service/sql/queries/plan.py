@@ -71,6 +71,8 @@ def plan_query(
         raise Invalid("the query is nested too deeply", position=tree.start + 1) from None
     if len(names) != len(block.outputs):
         raise Invalid("the columns of the query are not those that Postgres gives it", position=tree.start + 1)
+    if not names:
+        raise Invalid("a view needs a column", position=tree.start + 1)
     outputs = tuple(replace(one, name=name) for one, name in zip(block.outputs, names, strict=True))
     for at, one in enumerate(outputs):
         if one.name in names[:at]:

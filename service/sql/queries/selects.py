@@ -106,8 +106,6 @@ class _Reader:
         self._blocks = [block, EMPTY]
         self._windows = {identifier(one.this): one for one in select.args.get("windows") or []}
         outputs = tuple(self._outputs())
-        if not outputs:
-            raise Invalid("a view needs a column", position=scope.tree.position(select))
         having = select.args.get("having")
         conditions = tuple(self._value(one) for one in conjuncts(having.this)) if having is not None else ()
         distinct = select.args.get("distinct")
