@@ -11,13 +11,15 @@ functions and types come from the allow-list of `service.sql.queries`, and every
 operator could follow.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
+from service.protocol.columns import ColumnType, TypeName
 from service.protocol.ids import RelationId
 from service.protocol.relation import Relation
 
@@ -139,6 +141,11 @@ class Stage(_Value):
         return self.joins[0].inputs[0]
 
     @property
+    def is_whole(self) -> bool:
+        """Whether its only part is the whole input, also one without rows."""
+        return self.partition is not None and not self.partition.columns
+
+    @property
     def conditions(self) -> tuple[Condition, ...]:
         """All conditions."""
         return (*chain.from_iterable(join.on for join in self.joins), *self.where)
@@ -161,10 +168,33 @@ class Stage(_Value):
 
 @dataclass(frozen=True, slots=True)
 class LookupIndex:
-    """An index that a stage needs: the columns by which it looks up rows of a relation."""
+    """An index that a stage needs: the columns by which it looks up rows of a relation, in order of their names.
+
+    A `hashed` index has one column, and takes values of any length.
+    """
 
     relation: RelationId
     columns: tuple[str, ...]
+    hashed: bool = False
+
+
+_OF_ANY_LENGTH: Final = frozenset({TypeName.TEXT, TypeName.BYTEA, TypeName.JSONB})
+
+
+def lookup_index(relation: Relation, columns: Iterable[str]) -> LookupIndex:
+    """Return the index for a lookup by some columns.
+
+    Postgres refuses a row with a long value in an ordered index, and a view must not make the INSERTs of others fail
+    (I13). Columns of any length are therefore left out, or the first one is hashed if there are no others.
+    """
+    names = sorted(set(columns))
+    short = tuple(name for name in names if not _is_long(relation.column(name).type))
+    return LookupIndex(relation.id, short or tuple(names[:1]), hashed=not short)
+
+
+def _is_long(kind: ColumnType) -> bool:
+    unbounded = kind.name is TypeName.NUMERIC and kind.precision is None
+    return kind.array or unbounded or kind.name in _OF_ANY_LENGTH
 
 
 def lookups(stage: Stage, relations: Mapping[RelationId, Relation]) -> frozenset[LookupIndex]:
@@ -175,13 +205,13 @@ def lookups(stage: Stage, relations: Mapping[RelationId, Relation]) -> frozenset
     """
     if stage.partition is not None:
         columns = stage.partition.columns
-        return frozenset({LookupIndex(relation=stage.driver.relation, columns=columns)} if columns else ())
+        return frozenset({lookup_index(relations[stage.driver.relation], columns)} if columns else ())
     of = {one.alias: relations[one.relation] for one in stage.inputs}
     found = {
-        LookupIndex(relation=of[alias].id, columns=columns)
+        lookup_index(of[alias], columns)
         for alias in of
         for other in of
-        if other != alias and (columns := tuple(dict.fromkeys(column for column, _ in equated(stage, alias, {other}))))
+        if other != alias and (columns := {column for column, _ in equated(stage, alias, {other})})
         if not by_key(stage, of, alias, {other})
     }
     return frozenset(found)

@@ -14,7 +14,7 @@ import psycopg
 from psycopg import sql
 
 from service.domain.errors import Deposed, Invalid
-from service.protocol.ids import RelationId, Term
+from service.protocol.ids import Term
 from service.protocol.stage import LookupIndex
 from service.serving import relation_ddl
 from service.serving.connections import Connection, Pool, is_answered, said, translated
@@ -44,7 +44,7 @@ class PostgresLookups:
     async def missing(self, wanted: Collection[LookupIndex]) -> frozenset[LookupIndex]:
         if not wanted:
             return frozenset()
-        names = {one: index_name(one.relation, one.columns) for one in wanted}
+        names = {one: index_name(one) for one in wanted}
         with translated():
             async with self._pool.connection() as conn:
                 valid = {name for name, is_valid in await _found(conn) if is_valid}
@@ -56,7 +56,7 @@ class PostgresLookups:
         return frozenset(one for one, name in names.items() if one.relation in stored and name not in valid)
 
     async def build(self, index: LookupIndex, *, term: Term) -> None:
-        name = index_name(index.relation, index.columns)
+        name = index_name(index)
         try:
             async with self._building, self._leading(term) as conn:
                 state = dict(await _found(conn))
@@ -69,14 +69,14 @@ class PostgresLookups:
                 # It waits for older transactions to end, and nothing waits for it meanwhile.
                 await conn.execute("set lock_timeout = 0")
                 await conn.execute("set statement_timeout = 0")
-                await conn.execute(create(index.relation, index.columns, concurrently=True))
+                await conn.execute(create(index, concurrently=True))
                 for setting in ("maintenance_work_mem", "lock_timeout", "statement_timeout"):
                     await conn.execute(sql.SQL("reset {}").format(sql.Identifier(setting)))
         except psycopg.Error as error:
             raise Invalid(said(error)) from error
 
     async def drop_others(self, wanted: Collection[LookupIndex], *, term: Term) -> int:
-        kept = {index_name(one.relation, one.columns) for one in wanted}
+        kept = {index_name(one) for one in wanted}
         dropped = 0
         async with self._leading(term) as conn:
             for name in sorted({name for name, _ in await _found(conn)} - kept):
@@ -105,20 +105,20 @@ class PostgresLookups:
                     raise
 
 
-def index_name(relation: RelationId, columns: Collection[str]) -> str:
-    """Return the name of an index, the same for the same columns in any order."""
-    digest = hashlib.sha256("\0".join(sorted(columns)).encode()).hexdigest()
-    return f"t_{relation}_by_{digest[:12]}"
+def index_name(index: LookupIndex) -> str:
+    """Return the name of an index, the same for equal ones."""
+    digest = hashlib.sha256("\0".join([*index.columns, "hash" * index.hashed]).encode()).hexdigest()
+    return f"t_{index.relation}_by_{digest[:12]}"
 
 
-def create(relation: RelationId, columns: Collection[str], *, concurrently: bool = False) -> sql.Composed:
+def create(index: LookupIndex, *, concurrently: bool = False) -> sql.Composed:
     """Return the statement that creates an index if it is missing."""
-    return sql.SQL("create index {} if not exists {} on {} ({}, _to)").format(
+    columns = sql.SQL(", ").join([sql.Identifier(column) for column in index.columns])
+    return sql.SQL("create index {} if not exists {} on {} ").format(
         sql.SQL("concurrently" if concurrently else ""),
-        sql.Identifier(index_name(relation, columns)),
-        relation_ddl.table(relation),
-        sql.SQL(", ").join([sql.Identifier(column) for column in sorted(columns)]),
-    )
+        sql.Identifier(index_name(index)),
+        relation_ddl.table(index.relation),
+    ) + sql.SQL("using hash ({})" if index.hashed else "({}, _to)").format(columns)
 
 
 async def _found(conn: Connection) -> list[tuple[str, bool]]:

@@ -66,7 +66,7 @@ class PostgresTables:
             async with writing(self._pool, term) as conn:
                 await _create(conn, relation, loading=loading)
                 for one in lookups:
-                    await conn.execute(create_lookup(relation.id, one.columns))
+                    await conn.execute(create_lookup(one))
         except psycopg.Error as error:
             # Postgres has refused this relation. A retry would not help, and must not delay other relations.
             raise Invalid(said(error)) from error

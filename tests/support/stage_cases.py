@@ -221,4 +221,15 @@ CASES: Final = (
         ["id"],
         "select id, v, x from a! i0 where x is not null order by v desc, id limit 3",
     ),
+    Case(
+        "least and greatest of all, also of no rows",
+        Stage(
+            joins=(join(INNER, "a i0"),),
+            partition=Partition(columns=(), sql="select 1::bigint as id, min(v) as v, max(v) as w from part"),
+            distribution=("id",),
+        ),
+        _NUMBERS,
+        ["id"],
+        "select 1, min(v), max(v) from a! i0",
+    ),
 )

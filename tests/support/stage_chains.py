@@ -16,6 +16,7 @@ from service.protocol.quoting import quoted
 from service.protocol.relation import ALIVE, Relation, state_table
 from service.protocol.stage import lookups
 from service.protocol.vnodes import runs_of, vnode_postgres
+from service.serving.lookups import create
 from service.sql.parse import parse
 from service.sql.queries.finishing import description, finished
 from service.sql.queries.plan import plan_query
@@ -164,9 +165,8 @@ class Chains:
 
     async def _link(self, bound: BoundStage) -> Link:
         for index in lookups(bound.stage, bound.relations):
-            columns = ", ".join(map(quoted, index.columns))
-            name = f"l_{index.relation}_{abs(hash(index.columns)) % 10**8}"
-            await self.store.run(f"create index if not exists {name} on {state_table(index.relation)} ({columns}, _to)")
+            async with self.store.pool.connection() as conn:
+                await conn.execute(create(index))
         versioned = PostgresStore(self.store.logins.writer_url, DATABASE_GRAPH, GENERATION)
         return Link(bound, StageEngine(versioned, bound, Copiers("test", 1)))
 

@@ -1,7 +1,7 @@
 """Compute a stage's part of an epoch in the state store. No rows travel.
 
 Rows and parts are computed by one transaction per actor. Groups are computed by one transaction for all actors, because
-rows of several actors add to the same group.
+rows of several actors add to the same group. So is a part that is the whole input.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -48,7 +48,8 @@ class StageEngine:
     def run(self, task: StageTask) -> list[ActorOutcome]:
         """Run one epoch. When this returns, every transaction is durable. Raises the errors of the store."""
         every = range(len(task.actors))
-        together = self.bound.stage.aggregate is not None or not task.reads
+        stage = self.bound.stage
+        together = stage.aggregate is not None or stage.is_whole or not task.reads
         shares = [every] if together else [range(one, one + 1) for one in every]
         runs = self.copiers.run([partial(self._compute, task, share) for share in shares])
         return [outcome for outcomes in runs for outcome in outcomes]
@@ -60,17 +61,21 @@ class StageEngine:
     def _compute(self, task: StageTask, actors: range) -> list[ActorOutcome]:
         """Compute the changes, which the first actor reports, and the pages of some actors, in one transaction."""
         outcomes: list[ActorOutcome] = []
+        complete = True
         with self.store.staging(self.bound, task.curr) as session:
             changes = session.copy_changes(task.windows, task.changed) if 0 in actors and task.changed else _NOTHING
             for index in actors:
-                outcomes.append(self._read(session, task, index, changes))
+                history = self._read(session, task, index)
+                complete = complete and not history.positions.next_block()
+                written = {"inserted": history.copied + changes.written.inserted, "closed": changes.written.closed}
+                outcomes.append(outcome_of({**history.report(), "upstream_rows": changes.read, **written}))
                 changes = _NOTHING
-            groups = session.end() if task.reads else _NOTHING.written
+            groups = session.end(task.at, whole=complete) if task.reads else _NOTHING.written
         first = outcomes[0]
         outcomes[0] = replace(first, inserted=first.inserted + groups.inserted, closed=first.closed + groups.closed)
         return outcomes
 
-    def _read(self, session: StageSession, task: StageTask, index: int, changes: Replayed) -> ActorOutcome:
+    def _read(self, session: StageSession, task: StageTask, index: int) -> ActorHistory:
         def open_pages(_: Positions) -> AbstractContextManager[PageReader]:
             return nullcontext(lambda block, size: session.read_page(block, size, task.at))
 
@@ -78,8 +83,7 @@ class StageEngine:
         for _ in history.pages():
             if self.copiers.given_up():
                 raise InterruptedError
-        written = {"inserted": history.copied + changes.written.inserted, "closed": changes.written.closed}
-        return outcome_of({**history.report(), "upstream_rows": changes.read, **written})
+        return history
 
 
 _NOTHING = Replayed(0, Written(0, 0))

@@ -160,8 +160,11 @@ class StageSession(Protocol):
         """
         ...
 
-    def end(self) -> Written:
-        """Write the groups of all pages, before the transaction ends. Other rows are written already."""
+    def end(self, at: Mapping[RelationId, Epoch], *, whole: bool) -> Written:
+        """Write the groups of all pages, before the transaction ends. Other rows are written already.
+
+        With `whole`, all history is read now: a part that is the whole input is computed, as of `at`.
+        """
         ...
 
 

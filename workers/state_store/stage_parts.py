@@ -29,14 +29,18 @@ def page_of_parts(bound: BoundStage, at: Epoch) -> str:
     Each part is thereby computed once, and whole. Rows of a part are ordered by vnode and by the text of their key,
     which is a total order, equal on all pages.
     """
-    table, columns, seen = state_table(bound.upstream.id), _part_columns(bound), f"_from <= {at} and _to > {at}"
+    table, seen = state_table(bound.upstream.id), f"_from <= {at} and _to > {at}"
     before = f"{_rank(bound, 'e')} < {_rank(bound, 'p')}"
     earlier = " union all ".join(
-        f"(select from {table} e where {' and '.join(filter(None, [same, seen, before]))})"
-        for same in _same_part(bound, "e", "p")
+        f"(select from {table} e where {same} and {seen} and {before})" for same in _same_part(bound, "e", "p")
     )
-    parts = f"select distinct {columns or '1 as one'} from {PAGE} p where not exists ({earlier})"
+    parts = f"select distinct {_part_columns(bound)} from {PAGE} p where not exists ({earlier})"
     return f"with parts as materialized ({parts}) {_computed(bound, at)}"
+
+
+def whole_part(bound: BoundStage, at: Epoch) -> str:
+    """Print the query for the rows of the part that is the whole input."""
+    return f"with parts as materialized (select 1 as one) {_computed(bound, at)}"
 
 
 def _rank(bound: BoundStage, row: str) -> str:

@@ -25,7 +25,7 @@ from service.protocol.relation import ALIVE, state_table
 from service.protocol.vnodes import vnode_postgres
 from workers.backfill.stages import BoundStage, Windows
 from workers.state_store.stage_blocks import NEW, OLD, BlockPrinter, states_of, visible
-from workers.state_store.stage_parts import PAGE, of_parts, page_of_parts
+from workers.state_store.stage_parts import PAGE, of_parts, page_of_parts, whole_part
 from workers.state_store.statements import live_version
 
 _BY_TEXT: Final = frozenset({TypeName.REAL, TypeName.DOUBLE, TypeName.INTERVAL, TypeName.JSONB})
@@ -78,6 +78,11 @@ def page(bound: BoundStage, at: Mapping[RelationId, Epoch], *, looked_up: bool) 
     states = {one: visible(epoch) for one, epoch in at.items()}
     printer = BlockPrinter(bound, looked_up=looked_up)
     return printer.term(printer.chain(bound.stage.driver.alias, PAGE, states), states)
+
+
+def whole(bound: BoundStage, at: Mapping[RelationId, Epoch]) -> str:
+    """Print the query for the rows of a part that is the whole input, also of one without rows."""
+    return whole_part(bound, at[bound.upstream.id])
 
 
 def placed(bound: BoundStage, rows: str) -> str:

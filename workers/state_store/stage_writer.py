@@ -40,9 +40,14 @@ class StageWriter:
         upstream = self.bound.upstream
         part, upto = self.part_of(block, size, at[upstream.id])
         columns = ", ".join(quoted(column.name) for column in upstream.columns)
-        rows = page_rows(upstream, part, upto, columns, at=at[upstream.id])
-        made = f"with page as materialized ({rows}), made as ({self._insert(at, few=few)} returning 1)"
-        found = self._all(f"{made} select _vnode, count(*), (select count(*) from made) from page group by _vnode")
+        page = f"with page as materialized ({page_rows(upstream, part, upto, columns, at=at[upstream.id])})"
+        if self.bound.stage.is_whole:
+            found = self._all(f"{page} select _vnode, count(*), 0 from page group by _vnode")
+        else:
+            made = f"made as ({self._insert(at, few=few)} returning 1)"
+            found = self._all(
+                f"{page}, {made} select _vnode, count(*), (select count(*) from made) from page group by 1"
+            )
         # Groups are counted when they are written.
         copied = 0 if self.summing else max((copied for *_, copied in found), default=0)
         return ArrowPage((), {vnode: rows for vnode, rows, _ in found}, {span.vnode: upto for span in part}, copied)
@@ -61,9 +66,13 @@ class StageWriter:
         )
         return Replayed(read, Written(made, ended))
 
-    def end(self) -> Written:
-        """Add the sums of all pages to the groups. See `StageSession`."""
-        aggregate = self.bound.stage.aggregate
+    def end(self, at: Mapping[RelationId, Epoch], *, whole: bool) -> Written:
+        """Add the sums of all pages to the groups, or compute the only part. See `StageSession`."""
+        stage = self.bound.stage
+        if whole and stage.is_whole:
+            made = self._all(f"{self._insert_rows(stage_sql.whole(self.bound, at))} returning 1")
+            return Written(len(made), 0)
+        aggregate = stage.aggregate
         if aggregate is None or not (self.summing or aggregate.always):
             return Written(0, 0)
         self._begin_sums()
@@ -84,6 +93,10 @@ class StageWriter:
         self._begin_sums()
         columns = ", ".join(map(quoted, (*aggregate.keys, *aggregate.measures)))
         return f"insert into sums ({columns}) {stage_sql.summed(self.bound, rows)}"
+
+    def _insert_rows(self, rows: str) -> str:
+        names, placed = ", ".join(map(quoted, stored_columns(self.bound.target))), stage_sql.placed(self.bound, rows)
+        return f"insert into {state_table(self.bound.target.id)} ({names}) select *, {self.epoch} from ({placed}) new"
 
     def _begin_sums(self) -> None:
         """Create the table in which the sums of pages wait until they are added to the groups, once per epoch."""

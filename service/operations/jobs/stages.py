@@ -17,12 +17,12 @@ def stages_of(plan: JobPlan) -> tuple[Stage, ...]:
 
 
 def lookups_of(plan: JobPlan) -> frozenset[LookupIndex]:
-    """Return the indexes that the stages of a job need, with columns in order of their names."""
+    """Return the indexes that the stages of a job need."""
     return frozenset(
-        LookupIndex(relation=one.relation, columns=tuple(sorted(one.columns)))
+        index
         for scan in plan.table_scans
         if isinstance(scan.query, Stage)
-        for one in lookups(scan.query, {read.id: read for read in (scan.upstream, *scan.lookups)})
+        for index in lookups(scan.query, {read.id: read for read in (scan.upstream, *scan.lookups)})
     )
 
 

@@ -15,6 +15,7 @@ from service.protocol.plan import VnodePosition
 from service.protocol.quoting import quoted
 from service.protocol.stage import lookups
 from service.protocol.vnodes import runs_of, vnode_postgres
+from service.serving.lookups import create
 from tests.support.stage_cases import CASES, TABLES, Case
 from tests.support.state_store import Store, prepared_store
 from workers.backfill.actors import ActorTask
@@ -139,8 +140,8 @@ async def world_of(store: Store, case: Case, seed: int) -> World:
     for table in (*TABLES.values(), case.target):
         await store.tables.create(table, term=TERM)
     for index in lookups(case.stage, {table.id: table for table in TABLES.values()}):
-        columns = ", ".join(map(quoted, index.columns))
-        await store.run(f"create index on state.t_{index.relation} ({columns}, _to)")
+        async with store.pool.connection() as conn:
+            await conn.execute(create(index))
     return World(store, case, Random(seed))
 
 

@@ -9,11 +9,11 @@ from service.protocol.stage import (
     Input,
     Join,
     JoinKind,
-    LookupIndex,
     Partition,
     Side,
     Stage,
     Value,
+    lookup_index,
     lookups,
 )
 from service.sql.views.explain_stages import ExplainedStage, stages_text
@@ -54,7 +54,7 @@ def test_stages_in_order() -> None:
         ExplainedStage(GROUPED, RELATIONS[RelationId(-1)], 2, None, lookups(GROUPED, RELATIONS)),
         ExplainedStage(NEWEST, RELATIONS[RelationId(0)], 2, 7, lookups(NEWEST, RELATIONS)),
     ]
-    missing = {LookupIndex(relation=RelationId(2), columns=("k",))}
+    missing = {lookup_index(RELATIONS[RelationId(2)], ["k"])}
     assert stages_text(RELATIONS[RelationId(0)], stages, RELATIONS, missing, serverless=True) == (
         "StreamMaterialize { name: m, columns: [id, k], key: [id], vnodes: 256 }",
         "├─StreamStage { stage: 1, target: __m_1, operator: aggregate, engine: store, parallelism: 2 }",
