@@ -36,7 +36,7 @@ ORDERS: Final = (
     " (id bigint PRIMARY KEY, customer bigint, product bigint, status text, amount numeric(12,2), created timestamp)"
 )
 LOAD: Final = (
-    "INSERT INTO orders SELECT g, g % 5000, g * 7919 % 1000, 'open', (g % 100000) / 100.0,"
+    "INSERT INTO orders SELECT g, g % 5000, g % 7919 % 1000, 'open', (g % 100000) / 100.0,"
     f" timestamp '2026-01-01' + g * interval '10 s' FROM generate_series(1, {ROWS}) g"
 )
 REVENUE: Final = (
