@@ -28,6 +28,19 @@ SELECTS: Final = (
     "SELECT id, v, upper(note) AS note FROM {} WHERE id % 7 <> 2",
 )
 """The first two are pushed down, the last goes through Spark. All give the columns they read: any may read any."""
+STAGED: Final = (
+    "SELECT a.id, a.v, b.note FROM {0} a JOIN {1} b ON b.id = a.id",
+    "SELECT a.id, coalesce(b.v, 0) AS v, a.note FROM {0} a LEFT JOIN {1} b ON b.id = a.id AND b.v > 10",
+    "SELECT v::bigint AS id, count(*)::integer AS v, sum(id)::text AS note FROM {0} GROUP BY 1",
+    "SELECT a.v::bigint AS id, count(b.id)::integer AS v, max(b.note) AS note"  # noqa: ISC004 - one text
+    " FROM {0} a JOIN {1} b ON b.id = a.id GROUP BY a.v HAVING count(*) > 1",
+    "SELECT DISTINCT ON (v) id, v, note FROM {0} ORDER BY v, id, note",
+    "SELECT id, v, note FROM {0} a WHERE EXISTS (SELECT FROM {1} b WHERE b.id = a.id + 1)",
+    "SELECT id, v, note FROM {0} WHERE v > (SELECT avg(v) FROM {1})",
+    "SELECT id, v, note FROM {0} EXCEPT SELECT id, v, note FROM {1}",
+    "SELECT id, v, note FROM {0} ORDER BY v DESC, id, note LIMIT 20",
+)
+"""Queries with stages: joins, sums, parts, subqueries, sets. Each gives the columns it reads."""
 DEPTH_MAX: Final = 3
 KEPT_MAX: Final = 8
 """How many views there may be: each costs every epoch a Spark job for every scan."""
@@ -93,15 +106,18 @@ class Gallery:
         """Think of a view; it and what it reads are held until `let_go`."""
         with self.lock:
             readable = [one.name for one in self.views.values() if one.created and one.depth < DEPTH_MAX]
-            chosen = random.sample([*self.tables, *self.logical, *readable], random.choice((1, 1, 2, 2, 3)))
-            ordered = random.random() < 0.6 and not set(chosen) & set(self.logical)
+            staged = random.random() < 0.4
+            count = 2 if staged else random.choice((1, 1, 2, 2, 3))
+            chosen = random.sample([*self.tables, *self.logical, *readable], count)
+            ordered = not staged and random.random() < 0.6 and not set(chosen) & set(self.logical)
+            query = random.choice(STAGED).format(*chosen) if staged else _union(random, chosen)
             self.made += 1
             # Names come again: those of views that are gone are free.
             name = next(name for n in range(99) if (name := f"view_{(self.made + n) % 20}") not in self.views)
             view = View(
                 name=name,
-                strategy=random.choice(list(STRATEGIES)),
-                query=" UNION ALL ".join(random.choice(SELECTS).format(one) for one in chosen),
+                strategy="Snapshot" if staged else random.choice(list(STRATEGIES)),
+                query=query,
                 reads=chosen,
                 order=list(pairwise(chosen)) if ordered else [],
                 background=random.random() < 0.7,
@@ -142,6 +158,10 @@ class Gallery:
     def created(self) -> list[View]:
         with self.lock:
             return [view for view in self.views.values() if view.created]
+
+
+def _union(random: Random, chosen: Sequence[str]) -> str:
+    return " UNION ALL ".join(random.choice(SELECTS).format(one) for one in chosen)
 
 
 @dataclass
