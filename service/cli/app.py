@@ -278,15 +278,16 @@ def verify(
     *,
     job: Job,
     engine: Annotated[
-        Literal["spark", "store"], typer.Option(help="Who computes the query: a worker, or the state store itself")
-    ] = "spark",
+        Literal["spark", "store"] | None,
+        typer.Option(help="Who computes the query: a worker, or the state store itself, as for joins and aggregates"),
+    ] = None,
     url: Url = DEFAULT_URL,
     token: Token = None,
     as_json: Json = False,
 ) -> None:
     """Compare a view with its query over its upstreams at one epoch; exit code 4 if they differ."""
     with connected(url, token) as service:
-        path = f"/v1/jobs/{service.job_called(job)}/verify" + ("" if engine == "spark" else f"?engine={engine}")
+        path = f"/v1/jobs/{service.job_called(job)}/verify" + ("" if engine is None else f"?engine={engine}")
         found = Live(service, quiet=as_json).run(lambda: service.post(path), title=f"verifying {job}")
     if as_json:
         output.say_json(found)

@@ -181,7 +181,7 @@ def kept_as(base: str) -> ColumnType | None:
     if _UNBOUNDED.fullmatch(base):
         return None
     try:
-        return ColumnType.parse(_normal(base))
+        return ColumnType.declared(_normal(base))
     except ValueError:
         # A type that tidefill does not have travels as its text.
         return None if base.startswith("numeric") else ColumnType(TypeName.TEXT, array=base.endswith("[]"))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from service.domain.barrier import GraphStatus
 from service.domain.job import JobState
@@ -24,11 +24,20 @@ from service.protocol.ids import (
     WorkerId,
 )
 from service.protocol.mutation import Mutation
-from service.protocol.plan import Connector, ScanType, Stateless
+from service.protocol.plan import Connector, Query, ScanType
 from service.protocol.relation import Relation
+from service.protocol.stage import Stage
 from service.protocol.vnodes import Runs
 
 Json = Mapping[str, Any]
+
+THE_RELATION: Final = RelationId(0)
+"""Stands for the relation after which a new job is named."""
+
+
+def hidden_id(place: int) -> RelationId:
+    """Return the id that stands for the hidden relation at this index of a new job."""
+    return RelationId(-1 - place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +131,36 @@ class NewDml:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTableScan:
-    """A scan of an upstream. With `auto` the limit is adaptive and starts at `rate_limit`."""
+    """A scan of an upstream. With `auto` the limit is adaptive and starts at `rate_limit`.
+
+    The upstream is the driver of a stage. A negative id stands for a hidden relation of the job: -1 is `hidden[0]`.
+    """
 
     actors: tuple[Runs, ...]
     upstream: RelationId
-    query: Stateless
+    query: Query
     scan_type: ScanType
     rate_limit: int | None = None
     auto: bool = False
     output: int | None = None
     """The index in `hidden` of the relation that it writes. None is the relation after which the job is named."""
     sink: Connector | None = None
+
+    @property
+    def node(self) -> RelationId:
+        """The node of the backfill order to which the scan belongs: its upstream, or the relation that a stage writes.
+
+        0 is the relation after which the job is named.
+        """
+        if not isinstance(self.query, Stage):
+            return self.upstream
+        return THE_RELATION if self.output is None else hidden_id(self.output)
+
+    @property
+    def reads(self) -> frozenset[RelationId]:
+        """The relations that it reads, hidden ones included."""
+        stage = self.query.inputs if isinstance(self.query, Stage) else ()
+        return frozenset({self.upstream, *(one.relation for one in stage)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +192,8 @@ NewFragment = NewDml | NewTableScan | NewSourceScan | NewSplitScan
 class NewJob:
     """A new job with the relation after which it is named, and `hidden` relations, which only this job uses.
 
-    The ids of relations and the names of hidden ones are ignored, because the store assigns them. Scans of relations
-    that come after others in `order` start in the waiting state.
+    The ids of relations and the names of hidden ones are ignored, because the store assigns them. Scans whose node
+    comes after others in `order` start in the waiting state.
     """
 
     relation: Relation
@@ -182,8 +210,8 @@ class NewJob:
     hidden: tuple[Relation, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that `order` names only scanned relations. The scans after another one would wait for ever."""
-        assert {one for edge in self.order for one in edge} <= self.upstreams, self.order
+        """Check that `order` names only nodes of scans. The scans after another one would wait for ever."""
+        assert {one for edge in self.order for one in edge} <= {scan.node for scan in self.table_scans}, self.order
 
     @property
     def table_scans(self) -> tuple[NewTableScan, ...]:
@@ -192,8 +220,13 @@ class NewJob:
 
     @property
     def upstreams(self) -> frozenset[RelationId]:
-        """The scanned relations."""
-        return frozenset(one.upstream for one in self.table_scans)
+        """The relations that the scans read, without hidden ones."""
+        return frozenset(one for scan in self.table_scans for one in scan.reads if one > THE_RELATION)
+
+    @property
+    def looked_up(self) -> frozenset[RelationId]:
+        """The relations that the scans read and none of them scans."""
+        return self.upstreams - {scan.upstream for scan in self.table_scans}
 
 
 @dataclass(frozen=True, slots=True)

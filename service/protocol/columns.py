@@ -66,7 +66,8 @@ _SPARK: Final = {
     TypeName.DATE: "date",
     TypeName.TIMESTAMP: "timestamp_ntz",
     TypeName.TIMESTAMPTZ: "timestamp",
-    # Spark has no equal type, so these stay Postgres text.
+    # Spark has no equal type, so these stay Postgres text. A numeric with a precision is a decimal.
+    TypeName.NUMERIC: "string",
     TypeName.TIME: "string",
     TypeName.UUID: "string",
     TypeName.JSONB: "string",
@@ -108,7 +109,8 @@ _PATTERN: Final = re.compile(
 class ColumnType:
     """A type such as `bigint`, `numeric(12,2)` or `integer[]`. Arrays have one dimension.
 
-    Invariant: `precision` and `scale` are set for numeric only; `precision <= 38`, `0 <= scale <= precision`.
+    Invariant: `precision` and `scale` are set for numeric only, both or none; `precision <= 38`, `0 <= scale <=
+    precision`. A numeric without them is unbounded, as in Postgres: sums and averages have it. Spark has no such type.
     """
 
     name: TypeName
@@ -118,7 +120,8 @@ class ColumnType:
 
     def __post_init__(self) -> None:
         numeric = self.name is TypeName.NUMERIC
-        assert numeric == (self.precision is not None) == (self.scale is not None), self
+        assert (self.precision is None) == (self.scale is None), self
+        assert numeric or self.precision is None, self
         if self.precision is not None and self.scale is not None:
             assert 0 <= self.scale <= self.precision <= NUMERIC_PRECISION_MAX, self
 
@@ -144,19 +147,29 @@ class ColumnType:
                 raise ValueError(msg)
             return cls(name, array=array)
         if not found["precision"]:
-            msg = (
-                f'type "{text}" needs a precision, such as numeric(38, 10): Spark cannot keep an unbounded one exactly'
-            )
-            raise ValueError(msg)
+            return cls(name, array=array)
         precision, scale = int(found["precision"]), int(found["scale"] or 0)
         if not 0 <= scale <= precision <= NUMERIC_PRECISION_MAX or precision == 0:
             msg = f'type "{text}" is not supported: precision is 1 to {NUMERIC_PRECISION_MAX} and scale 0 to precision'
             raise ValueError(msg)
         return cls(name, precision, scale, array)
 
+    @classmethod
+    def declared(cls, text: str) -> Self:
+        """Return the type that a user declares, of a table's column or in a cast. Raises ValueError as `parse` does,
+        and for an unbounded numeric.
+        """
+        kind = cls.parse(text)
+        if kind.unbounded:
+            msg = (
+                f'type "{text}" needs a precision, such as numeric(38, 10): Spark cannot keep an unbounded one exactly'
+            )
+            raise ValueError(msg)
+        return kind
+
     def __str__(self) -> str:
         """Postgres's spelling, which `parse` reads back."""
-        scalar = f"numeric({self.precision},{self.scale})" if self.name is TypeName.NUMERIC else str(self.name)
+        scalar = str(self.name) if self.precision is None else f"numeric({self.precision},{self.scale})"
         return f"{scalar}[]" if self.array else scalar
 
     @property
@@ -166,9 +179,14 @@ class ColumnType:
         return ColumnType(self.name, self.precision, self.scale)
 
     @property
+    def unbounded(self) -> bool:
+        """Whether it is a numeric without a precision, or an array of them."""
+        return self.name is TypeName.NUMERIC and self.precision is None
+
+    @property
     def spark(self) -> str:
         """The Spark SQL type that represents this type in a view's query."""
-        scalar = f"decimal({self.precision},{self.scale})" if self.name is TypeName.NUMERIC else _SPARK[self.name]
+        scalar = _SPARK[self.name] if self.precision is None else f"decimal({self.precision},{self.scale})"
         return f"array<{scalar}>" if self.array else scalar
 
     @property

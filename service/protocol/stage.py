@@ -12,7 +12,6 @@ operator could follow.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 
@@ -159,8 +158,7 @@ class Stage(_Value):
         return self.model_copy(update={"joins": tuple(joins)})
 
 
-@dataclass(frozen=True, slots=True)
-class LookupIndex:
+class LookupIndex(BaseModel, frozen=True):
     """An index that a stage needs: the columns by which it looks up rows of a relation."""
 
     relation: RelationId

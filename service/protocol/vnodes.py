@@ -4,7 +4,7 @@ Postgres (for DML), Spark (for views) and Python (for tests and tools) all compu
 once, in three forms, and a test compares all three. The canonical text of a key concatenates, per column, `N` for
 NULL or `<length in characters>:<text>`. The texts by type are:
 
-- whole numbers and booleans: as they are; numeric: with its declared scale
+- whole numbers and booleans: as they are; numeric: with its declared scale, without one: as short as possible
 - text: as it is; bytea: in lower-case hex
 - date: days since 1970; timestamps: microseconds since 1970
 - uuid and time: as Postgres prints them
@@ -13,7 +13,7 @@ NULL or `<length in characters>:<text>`. The texts by type are:
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from service.protocol.columns import ColumnType, TypeName
@@ -45,14 +45,17 @@ def canonical_float(value: float) -> str:
 def vnode_postgres(columns: Sequence[tuple[str, ColumnType]], vnode_count: int) -> str:
     """Return a Postgres expression of type smallint; `columns` are (SQL expression, type) in key order."""
     joined = " || ".join(
-        _framed_postgres(_POSTGRES_TEXT[kind.name].format(sql, **_shape(kind))) for sql, kind in columns
+        _framed_postgres(_text(kind, _POSTGRES_TEXT, _UNBOUNDED_POSTGRES).format(sql, **_shape(kind)))
+        for sql, kind in columns
     )
     return f"(('x' || substr(md5({joined}), 1, 4))::bit(16)::int % {vnode_count})::smallint"
 
 
 def vnode_spark(columns: Sequence[tuple[str, ColumnType]], vnode_count: int) -> str:
     """Return a Spark SQL expression of type smallint; `columns` are (SQL expression, type) in key order."""
-    joined = ", ".join(_framed_spark(_SPARK_TEXT[kind.name].format(sql, **_shape(kind))) for sql, kind in columns)
+    joined = ", ".join(
+        _framed_spark(_text(kind, _SPARK_TEXT, _UNBOUNDED_SPARK).format(sql, **_shape(kind))) for sql, kind in columns
+    )
     return f"cast(cast(conv(substr(md5(concat({joined})), 1, 4), 16, 10) as int) % {vnode_count} as smallint)"
 
 
@@ -70,6 +73,10 @@ def runs_of(vnodes: Iterable[int]) -> Runs:
 def vnodes_of(runs: Runs) -> tuple[Vnode, ...]:
     """Return every vnode of `runs`, ascending."""
     return tuple(Vnode(vnode) for first, last in runs for vnode in range(first, last + 1))
+
+
+def _text(kind: ColumnType, texts: Mapping[TypeName, str], unbounded: str) -> str:
+    return unbounded if kind.unbounded else texts[kind.name]
 
 
 def _shape(kind: ColumnType) -> dict[str, object]:
@@ -92,6 +99,12 @@ _FLOAT_SPARK: Final = (
     "(case when {0} is null then null when isnan({0}) then 'nan' when abs(cast({0} as double)) < {limit}"
     " then cast(cast(floor(cast({0} as double) * {factor}) as bigint) as string) else 'far' end)"
 )
+
+_UNBOUNDED_POSTGRES: Final = "trim_scale({0})::text"
+_UNBOUNDED_SPARK: Final = (
+    "(case when instr({0}, '.') > 0 then trim(trailing '.' from trim(trailing '0' from {0})) else {0} end)"
+)
+"""In Spark it is Postgres's text, which has the digits of its scale."""
 
 _POSTGRES_TEXT: Final = {
     TypeName.BOOLEAN: "({0})::text",

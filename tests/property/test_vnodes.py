@@ -84,3 +84,35 @@ def test_framing_keeps_columns_apart() -> None:
     texts = ["".join("N" if part is None else f"{len(part)}:{part}" for part in key) for key in keys]
     assert len(set(texts)) == len(keys)
     assert len({vnode_of(key, VNODES) for key in keys}) == len(keys)
+
+
+_UNBOUNDED = (
+    "0",
+    "-1.50",
+    "1.5",
+    "100",
+    "100.00",
+    "0.10",
+    "12345678901234567890123456789012345678901234567890.0",
+    "NaN",
+)
+_AS_SHORT = ("0", "-1.5", "1.5", "100", "100", "0.1", "12345678901234567890123456789012345678901234567890", "NaN")
+
+
+@pytest.mark.postgres
+def test_postgres_gives_equal_numbers_of_any_scale_one_vnode(postgres_url: str) -> None:
+    vnode = vnode_postgres([("k", ColumnType.parse("numeric"))], VNODES)
+    with psycopg.connect(postgres_url) as connection:
+        texts = ",".join(f"'{text}'" for text in _UNBOUNDED)
+        query = (
+            f"select {vnode} from unnest(array[{texts}]) with ordinality t(k_, place), lateral (select k_::numeric k) n"
+        )
+        rows = connection.execute(f"{query} order by place".encode()).fetchall()
+    assert [row for (row,) in rows] == [vnode_of([text], VNODES) for text in _AS_SHORT]
+
+
+@pytest.mark.spark
+def test_spark_gives_equal_numbers_of_any_scale_one_vnode(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([(place, text) for place, text in enumerate(_UNBOUNDED)], "id int, k string")
+    got = frame.selectExpr("id", vnode_spark([("k", ColumnType.parse("numeric"))], VNODES)).collect()
+    assert [vnode for _, vnode in sorted(got)] == [vnode_of([text], VNODES) for text in _AS_SHORT]

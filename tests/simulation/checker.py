@@ -27,7 +27,7 @@ from service.protocol.ids import (
     Vnode,
 )
 from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Throttle, Update
-from service.protocol.plan import FragmentKind, PositionState, VnodePosition
+from service.protocol.plan import FragmentKind, PositionState, Stateless, VnodePosition
 from service.protocol.report import Collected
 from tests.simulation import dml, placement, shapes
 from tests.support.fake_meta_tables import BarrierRow, FragmentRow, JobRow, Journal, Tables
@@ -446,7 +446,7 @@ class Checker:
         return rows
 
     def _branch(self, scan: FragmentRow, upstream: Rows, relation: RelationId) -> Rows:
-        assert scan.query is not None
+        assert isinstance(scan.query, Stateless)
         assert scan.upstream is not None
         query, branch = shapes.query_of(scan.query), shapes.branch_of(scan.query)
         parts = len(self.tables.relations[relation].relation.key)

@@ -11,6 +11,7 @@ from service.domain.order import OrderedScan, awaited, dependents
 from service.domain.parallelism import Parallelism
 from service.domain.progress import ScanProgress, advanced
 from service.ports.records import (
+    THE_RELATION,
     CatalogEntry,
     Cleanup,
     Json,
@@ -21,6 +22,7 @@ from service.ports.records import (
     NewSplitScan,
     NewTableScan,
     Receded,
+    hidden_id,
 )
 from service.protocol.epoch import instant_of
 from service.protocol.ids import ActorId, FragmentId, GraphId, JobId, RelationId, SourceId, Vnode
@@ -41,6 +43,7 @@ from service.protocol.plan import (
 )
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.report import ActorReport, Collected
+from service.protocol.stage import Stage
 from service.protocol.vnodes import Runs, vnodes_of
 from tests.support.fake_meta_sources import check_free, followed_again, scan_of, unfollow
 from tests.support.fake_meta_tables import ActorRow, FragmentRow, JobRow, RelationRow, ScanRow, Tables, printable
@@ -69,7 +72,7 @@ class FakeCatalog:
         readers = {
             row.job
             for row in self.tables.fragments.values()
-            if row.upstream == relation or (row.cdc is not None and row.cdc.source.id == relation)
+            if relation in row.reads or (row.cdc is not None and row.cdc.source.id == relation)
         }
         return [self._entry(row) for row in self._taken() if row.owner is None and row.job in readers]
 
@@ -111,7 +114,8 @@ class FakeCatalog:
         return [row for _, row in sorted(self.tables.relations.items()) if not row.dropped]
 
     def _entry(self, row: RelationRow) -> CatalogEntry:
-        read = {fragment.upstream for fragment in self.tables.of_job(row.job) if fragment.upstream is not None}
+        read = {one for fragment in self.tables.of_job(row.job) for one in fragment.reads}
+        read = {one for one in read if self.tables.relations[one].owner is None}
         return CatalogEntry(
             relation=row.relation,
             definition=row.definition,
@@ -165,10 +169,12 @@ class FakeJobs:
             serverless=new.serverless,
             published=False,
         )
-        tables.jobs.put(number, JobRow(job, new.order, rescale_due=new.parallelism is not None))
+        ids = {THE_RELATION: relation} | {hidden_id(place): one for place, one in enumerate(hidden)}
+        order = tuple((ids.get(before, before), ids.get(after, after)) for before, after in new.order)
+        tables.jobs.put(number, JobRow(job, order, rescale_due=new.parallelism is not None))
         late = dependents(new.order)
         for one in new.fragments:
-            self._add_fragment(number, one, late, hidden)
+            self._add_fragment(number, one, late, ids)
         return job
 
     async def get(self, job: JobId) -> Job | None:
@@ -278,10 +284,10 @@ class FakeJobs:
             raise Conflict(f'{row.relation.kind} with name "{relation.name}" exists')
 
     def _add_fragment(
-        self, job: JobId, new: NewFragment, late: Collection[RelationId], hidden: Sequence[RelationId]
+        self, job: JobId, new: NewFragment, late: Collection[RelationId], ids: Mapping[RelationId, RelationId]
     ) -> None:
         one = FragmentId(next(self.tables.ids))
-        self.tables.fragments.put(one, _row_of(one, job, new, late, hidden))
+        self.tables.fragments.put(one, _row_of(one, job, new, late, ids))
         for runs in new.actors:
             actor = ActorId(next(self.tables.ids))
             self.tables.actors.put(actor, ActorRow(actor, one, runs))
@@ -322,6 +328,7 @@ class FakeJobs:
                     upstream=self.tables.relations[row.upstream].relation,
                     query=row.query,
                     scan_type=row.scan_type,
+                    lookups=tuple(self.tables.relations[one].relation for one in row.reads[1:]),
                     output=row.output,
                     sink=row.connector,
                 )
@@ -335,7 +342,7 @@ class FakeJobs:
 
 
 def _row_of(
-    one: FragmentId, job: JobId, new: NewFragment, late: Collection[RelationId], hidden: Sequence[RelationId]
+    one: FragmentId, job: JobId, new: NewFragment, late: Collection[RelationId], ids: Mapping[RelationId, RelationId]
 ) -> FragmentRow:
     match new:
         case NewDml():
@@ -345,12 +352,12 @@ def _row_of(
                 one,
                 job,
                 FragmentKind.STREAM_SCAN,
-                upstream=new.upstream,
-                query=new.query,
+                upstream=ids.get(new.upstream, new.upstream),
+                query=new.query.with_ids(ids) if isinstance(new.query, Stage) else new.query,
                 scan_type=new.scan_type,
                 rate_limit=new.rate_limit,
-                waiting=new.upstream in late,
-                output=None if new.output is None else hidden[new.output],
+                waiting=new.node in late,
+                output=None if new.output is None else ids[hidden_id(new.output)],
                 connector=new.sink,
             )
         case NewSourceScan():
@@ -467,9 +474,9 @@ class FakeFragments:
         if not any(row.waiting for row in rows):
             return scans
         ordered = [
-            OrderedScan(row.id, row.upstream, scan.finished)
+            OrderedScan(row.id, node, scan.finished)
             for row, scan in zip(rows, scans, strict=True)
-            if row.upstream is not None
+            if (node := self._node(row)) is not None
         ]
         waits = awaited(self.tables.jobs[job].order, ordered)
         named = {one: self.tables.relations[one].relation.name for before in waits.values() for one in before}
@@ -477,6 +484,11 @@ class FakeFragments:
             replace(scan, awaits=tuple(named[one] for one in waits.get(scan.fragment, ()))) if scan.waiting else scan
             for scan in scans
         ]
+
+    def _node(self, row: FragmentRow) -> RelationId | None:
+        if not isinstance(row.query, Stage):
+            return row.upstream
+        return row.output or self.tables.jobs[row.job].job.relation
 
     def _scan(self, row: FragmentRow) -> ScanProgress:
         scan = self.tables.scans[row.id]

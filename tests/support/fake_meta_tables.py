@@ -38,10 +38,11 @@ from service.protocol.ids import (
     Vnode,
     WorkerId,
 )
-from service.protocol.plan import Connector, FragmentKind, ScanType, Stateless, VnodePosition
+from service.protocol.plan import Connector, FragmentKind, Query, ScanType, VnodePosition
 from service.protocol.relation import Relation
 from service.protocol.report import Collected, Failed
 from service.protocol.request import Analyzed, Rejected, Request, Verified
+from service.protocol.stage import Stage
 from service.protocol.vnodes import Runs
 
 K = TypeVar("K")
@@ -158,7 +159,7 @@ class FragmentRow:
     job: JobId
     kind: FragmentKind
     upstream: RelationId | None = None
-    query: Stateless | None = None
+    query: Query | None = None
     scan_type: ScanType | None = None
     rate_limit: int | None = None
     waiting: bool = False
@@ -172,6 +173,13 @@ class FragmentRow:
     source_waiting: str | None = None
     output: RelationId | None = None
     connector: Connector | None = None
+
+    @property
+    def reads(self) -> tuple[RelationId, ...]:
+        """The upstream first, and each relation once."""
+        stage = self.query.inputs if isinstance(self.query, Stage) else ()
+        upstream = () if self.upstream is None else (self.upstream,)
+        return tuple(dict.fromkeys((*upstream, *(one.relation for one in stage))))
 
 
 @dataclass(frozen=True, slots=True)

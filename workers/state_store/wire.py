@@ -2,7 +2,8 @@
 
 Two ways lead back into Postgres. *Binary* COPY (ADBC) is the faster one. It takes the native types, numeric as decimal,
 uuid as sixteen bytes, and lists of native elements. A relation with any other column is written as *CSV*, where such
-columns are Postgres texts. Reads fetch as text every type that the binary reader would alter.
+columns are Postgres texts; a numeric without a precision is one. Reads fetch as text every type that the binary reader
+would alter.
 """
 
 from datetime import date, datetime
@@ -69,7 +70,9 @@ def writes_binary(relation: Relation) -> bool:
 
 
 def _writes_binary(kind: ColumnType) -> bool:
-    return native_element(kind) or (not kind.array and kind.name in {TypeName.NUMERIC, TypeName.UUID})
+    return native_element(kind) or (
+        not kind.array and not kind.unbounded and kind.name in {TypeName.NUMERIC, TypeName.UUID}
+    )
 
 
 def to_wire(name: str, kind: ColumnType, *, binary: bool) -> str:

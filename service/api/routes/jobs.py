@@ -213,9 +213,10 @@ async def wait_for_job(
 
 
 @router.post("/jobs/{job}/verify", response_model=Verified)
-async def verify_job(job: JobName, call: Calling, engine: Engine = Engine.SPARK) -> Mapping[str, Any]:
-    """Compare the view with its query over its upstreams at one committed epoch. With `engine=store`, Postgres computes
-    the query at the published epoch, and whole rows are compared in Postgres's text form.
+async def verify_job(job: JobName, call: Calling, engine: Engine | None = None) -> Mapping[str, Any]:
+    """Compare the view with its query over its upstreams at one committed epoch. With `engine=store`, the default for
+    views with joins or aggregates, Postgres computes the query at the published epoch, and whole rows are compared in
+    Postgres's text form.
     """
 
     async def act() -> Verified:

@@ -3,7 +3,22 @@
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, Text, and_, any_, cast, delete, exists, func, literal, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Text,
+    and_,
+    any_,
+    cast,
+    delete,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    union,
+    update,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -16,7 +31,10 @@ from service.meta_store.schema.core import relation as relations
 from service.meta_store.sources.followed_tables import unfollow
 from service.ports.records import CatalogEntry, Cleanup
 from service.protocol.ids import JobId, RelationId
-from service.protocol.relation import Relation
+from service.protocol.relation import Relation, RelationKind
+
+_READ: Final = (RelationKind.TABLE, RelationKind.MATERIALIZED_VIEW)
+"""The kinds that a job reads and that are not its own."""
 
 
 class PostgresCatalog:
@@ -117,10 +135,13 @@ class PostgresCatalog:
 
 
 def _upstreams() -> ColumnElement[Any]:
-    """Return the relations that the job reads, without duplicates, in order of id."""
-    ids = func.array_agg(aggregate_order_by(fragment.c.upstream.distinct(), fragment.c.upstream))
-    read = select(ids).where(fragment.c.job == job.c.id, fragment.c.upstream.is_not(None))
-    return func.coalesce(read.correlate(job).scalar_subquery(), []).label("upstreams")
+    """Return the relations that the job reads, without duplicates and hidden ones, in order of id."""
+    scanned = select(fragment.c.upstream.label("id")).where(fragment.c.job == job.c.id)
+    looked_up = select(view_reference.c.relation).where(view_reference.c.reader == job.c.relation)
+    read, named = union(scanned.correlate(job), looked_up.correlate(job)).subquery("read"), relations.alias("named")
+    ids = select(func.array_agg(aggregate_order_by(read.c.id, read.c.id))).select_from(read)
+    of_users = ids.join(named, and_(named.c.id == read.c.id, named.c.kind.in_(_READ)))
+    return func.coalesce(of_users.scalar_subquery(), []).label("upstreams")
 
 
 def _entry(row: Row[*tuple[Any, ...]]) -> CatalogEntry:

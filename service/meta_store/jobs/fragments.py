@@ -224,6 +224,14 @@ _POSITIONS: Final = TypeAdapter(Mapping[FragmentId, Sequence[VnodePosition]])
 _EXTERNAL: Final = func.concat(
     fragment_table.c.cdc["external_schema"].astext, ".", fragment_table.c.cdc["external_table"].astext
 )
+_STAGE: Final = fragment_table.c.query.has_key("joins")
+_OUTPUT: Final = func.coalesce(fragment_table.c.output, job.c.relation)
+_NODE: Final = case((_STAGE, _OUTPUT), else_=fragment_table.c.upstream)
+"""See `service.ports.records.NewTableScan.node`."""
+_outputs = relation.alias("outputs")
+_NODE_NAME: Final = case(
+    (_STAGE, select(_outputs.c.name).where(_outputs.c.id == _OUTPUT).scalar_subquery()), else_=relation.c.name
+)
 _SCANS: Final[Select[*tuple[Any, ...]]] = (
     select(
         scan_progress.c.fragment,
@@ -243,7 +251,8 @@ _SCANS: Final[Select[*tuple[Any, ...]]] = (
         fragment_table.c.job,
         job.c.state,
         case((fragment_table.c.waiting, job.c.backfill_order)).label("backfill_order"),
-        relation.c.id.label("relation"),
+        _NODE.label("node"),
+        _NODE_NAME.label("node_name"),
     )
     .join(fragment_table, fragment_table.c.id == scan_progress.c.fragment)
     .outerjoin(relation, relation.c.id == fragment_table.c.upstream)
@@ -305,12 +314,10 @@ def _scans(rows: Sequence[Row[*tuple[Any, ...]]]) -> list[ScanProgress]:
     """Return the scans of one job. A waiting scan names the relations that it waits for."""
     if not any(row.waiting for row in rows):
         return [_scan(row) for row in rows]
-    names = {RelationId(row.relation): row.upstream for row in rows}
+    names = {RelationId(row.node): row.node_name for row in rows}
     edges = next(row.backfill_order for row in rows if row.waiting)
     order = tuple((RelationId(before), RelationId(after)) for before, after in edges)
-    waits = awaited(
-        order, [OrderedScan(FragmentId(row.fragment), RelationId(row.relation), row.finished) for row in rows]
-    )
+    waits = awaited(order, [OrderedScan(FragmentId(row.fragment), RelationId(row.node), row.finished) for row in rows])
     scans = [_scan(row) for row in rows]
     return [
         replace(scan, awaits=tuple(names[one] for one in waits.get(scan.fragment, ()))) if scan.waiting else scan

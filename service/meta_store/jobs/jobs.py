@@ -23,10 +23,20 @@ from service.meta_store.schema.core import BLAMED, OPEN, TAKEN, actor, backfill_
 from service.meta_store.schema.core import job as job_table
 from service.meta_store.schema.core import relation as relations
 from service.meta_store.sources.followed_tables import followed_again, stored_scan
-from service.ports.records import NewDml, NewFragment, NewJob, NewSourceScan, NewSplitScan, NewTableScan
+from service.ports.records import (
+    THE_RELATION,
+    NewDml,
+    NewFragment,
+    NewJob,
+    NewSourceScan,
+    NewSplitScan,
+    NewTableScan,
+    hidden_id,
+)
 from service.protocol.ids import GraphId, JobId, RelationId
 from service.protocol.plan import FragmentKind, JobPlan, PositionState
 from service.protocol.relation import Relation, RelationKind
+from service.protocol.stage import Stage
 from service.protocol.vnodes import vnodes_of
 
 _ENDS: Final = TERMINAL | {JobState.CREATED, JobState.FAILED}
@@ -55,8 +65,9 @@ class PostgresJobs:
             vnode_count=new.relation.vnode_count,
         )
         await own(self._connection, relation, hidden)
-        await store_references(self._connection, relation, new.views)
+        await store_references(self._connection, relation, new.looked_up.union(new.views))
         await store_columns(self._connection, relation, new.relation)
+        ids = {THE_RELATION: relation} | {hidden_id(place): one for place, one in enumerate(hidden)}
         # Job and relation share one id, as in RisingWave, so that the catalogs can join jobs with relations.
         added = insert(job_table).values(
             id=relation,
@@ -66,7 +77,7 @@ class PostgresJobs:
             background=new.background,
             initialized_at=now,
             state_since=now,
-            backfill_order=new.order,
+            backfill_order=[(ids.get(before, before), ids.get(after, after)) for before, after in new.order],
             parallelism=parallelism_text(new.parallelism),
             backfill_parallelism=parallelism_text(new.backfill_parallelism),
             # The worker may have another number of slots when the job starts.
@@ -76,7 +87,7 @@ class PostgresJobs:
         job = JobId((await self._connection.execute(added.returning(job_table.c.id))).scalar_one())
         late = dependents(new.order)
         for one in new.fragments:
-            await self._add_fragment(job, one, late, hidden)
+            await self._add_fragment(job, one, late, ids)
         stored = await self.get(job)
         assert stored is not None
         return stored
@@ -187,9 +198,9 @@ class PostgresJobs:
         return added
 
     async def _add_fragment(
-        self, job: JobId, new: NewFragment, late: Collection[RelationId], hidden: Sequence[RelationId]
+        self, job: JobId, new: NewFragment, late: Collection[RelationId], ids: Mapping[RelationId, RelationId]
     ) -> None:
-        row = insert(fragment).values(job=job, **_stored(new, late, hidden))
+        row = insert(fragment).values(job=job, **_stored(new, late, ids))
         added = (await self._connection.execute(row.returning(fragment.c.id))).scalar_one()
         # One statement, so that the actors get ids in the given order.
         actors = [{"fragment": added, "runs": runs} for runs in new.actors]
@@ -207,21 +218,24 @@ class PostgresJobs:
                 await self._connection.execute(insert(backfill_position).values(done))
 
 
-def _stored(new: NewFragment, late: Collection[RelationId], hidden: Sequence[RelationId]) -> Mapping[str, Any]:
-    """Return the columns of a fragment. A scan of a relation in `late` starts in the state `waiting`."""
+def _stored(new: NewFragment, late: Collection[RelationId], ids: Mapping[RelationId, RelationId]) -> Mapping[str, Any]:
+    """Return the columns of a fragment. `ids` are those of the job's own relations, by what stands for them.
+
+    A scan whose node is in `late` starts in the state `waiting`.
+    """
     match new:
         case NewDml():
             return {"kind": FragmentKind.DML}
         case NewTableScan():
             return {
                 "kind": FragmentKind.STREAM_SCAN,
-                "upstream": new.upstream,
-                "query": stored(new.query),
+                "upstream": ids.get(new.upstream, new.upstream),
+                "query": stored(new.query.with_ids(ids) if isinstance(new.query, Stage) else new.query),
                 "scan_type": new.scan_type,
                 "rate_limit": new.rate_limit,
                 "auto": new.auto,
-                "waiting": new.upstream in late,
-                "output": None if new.output is None else hidden[new.output],
+                "waiting": new.node in late,
+                "output": None if new.output is None else ids[hidden_id(new.output)],
                 "connector": None if new.sink is None else new.sink.model_dump(),
             }
         case NewSourceScan():

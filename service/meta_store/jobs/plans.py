@@ -26,7 +26,7 @@ from service.meta_store.schema.core import (
 )
 from service.meta_store.schema.sources import source
 from service.meta_store.sources.followed_tables import scan_of
-from service.protocol.ids import ActorId, FragmentId, JobId, Vnode
+from service.protocol.ids import ActorId, FragmentId, JobId, RelationId, Vnode
 from service.protocol.plan import (
     ActorPlan,
     Connector,
@@ -34,17 +34,19 @@ from service.protocol.plan import (
     FragmentKind,
     FragmentPlan,
     JobPlan,
+    Query,
     ScanType,
     SnapshotPlan,
     SourceScanPlan,
     SplitScanPlan,
-    Stateless,
     TableScanPlan,
     VnodePosition,
 )
 from service.protocol.relation import Relation
+from service.protocol.stage import Stage
 from service.protocol.vnodes import Runs, vnodes_of
 
+_QUERY: Final[TypeAdapter[Query]] = TypeAdapter(Query)
 _POSITIONS: Final = TypeAdapter(list[VnodePosition])
 
 _JOBS: Final[Select[*tuple[Any, ...]]] = select(
@@ -94,13 +96,18 @@ async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Se
     found = (await connection.execute(_JOBS.where(among(job.c.id, jobs)))).all()
     targets = {row.id: row.relation for row in found}
     rows = (await connection.execute(_FRAGMENTS.where(among(fragment.c.job, jobs)))).all()
-    needed = set(targets.values()) | {row.upstream for row in rows if row.upstream is not None}
+    queries = {row.id: _QUERY.validate_json(row.query) for row in rows if row.query is not None}
+    read = {row.id: _read(row, queries.get(row.id)) for row in rows}
+    needed = set(targets.values()).union(*read.values())
     relations, hidden = await read_relations(connection, needed, targets.values())
     actors = await read_actors(connection, [row.id for row in rows])
     positions = await read_positions(connection, [row.id for row in rows if not row.finished])
     plans: dict[int, list[FragmentPlan]] = defaultdict(list)
     for row in rows:
-        plans[row.job].append(_fragment(row, actors[row.id], positions.get(row.id, {}), relations))
+        its_relations = [relations[one] for one in read[row.id]]
+        plans[row.job].append(
+            _fragment(row, actors[row.id], positions.get(row.id, {}), queries.get(row.id), its_relations)
+        )
     snapshots = {row.id: _snapshot(row) for row in found}
     return [
         JobPlan(
@@ -113,6 +120,13 @@ async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Se
         for one in sorted(targets)
         if targets[one] in relations
     ]
+
+
+def _read(row: Row[*tuple[Any, ...]], query: Query | None) -> Sequence[RelationId]:
+    """Return the relations that a scan reads, each once, its upstream first."""
+    stage = query.inputs if isinstance(query, Stage) else ()
+    upstream = () if row.upstream is None else (RelationId(row.upstream),)
+    return tuple(dict.fromkeys((*upstream, *(one.relation for one in stage))))
 
 
 def _snapshot(row: Row[*tuple[Any, ...]]) -> SnapshotPlan | None:
@@ -159,22 +173,25 @@ def _fragment(
     row: Row[*tuple[Any, ...]],
     actors: Sequence[Row[*tuple[Any, ...]]],
     positions: Mapping[Vnode, VnodePosition],
-    relations: Mapping[int, Relation],
+    query: Query | None,
+    read: Sequence[Relation],
 ) -> FragmentPlan:
     one, dealt = FragmentId(row.id), tuple(_actor(one, positions, finished=bool(row.finished)) for one in actors)
     match FragmentKind(row.kind):
         case FragmentKind.DML:
             return DmlPlan(id=one, actors=dealt)
         case FragmentKind.STREAM_SCAN:
+            assert query is not None
             return TableScanPlan(
                 id=one,
                 actors=dealt,
                 rate_limit=row.rate_limit,
                 waiting=row.waiting,
                 finished=bool(row.finished),
-                upstream=relations[row.upstream],
-                query=Stateless.model_validate_json(row.query),
+                upstream=read[0],
+                query=query,
                 scan_type=ScanType(row.scan_type),
+                lookups=tuple(read[1:]),
                 output=row.output,
                 sink=None if row.connector is None else Connector.model_validate(row.connector),
             )

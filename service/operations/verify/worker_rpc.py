@@ -5,6 +5,7 @@ from typing import Final, TypeVar
 
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from service.domain.job import Job, JobState
+from service.operations.jobs.stages import stages_of
 from service.operations.leaving import Gone
 from service.operations.polling import until
 from service.operations.status.staleness import broken_of, notice
@@ -35,11 +36,12 @@ async def analyze(world: World, upstream: Relation, query: Stateless, names: tup
     return (await _ask(world, request, Analyzed, limit=world.request_deadline)).columns
 
 
-async def verify(world: World, job: JobId, engine: Engine = Engine.SPARK, *, gone: Gone | None = None) -> Verified:
+async def verify(world: World, job: JobId, engine: Engine | None = None, *, gone: Gone | None = None) -> Verified:
     """Verify a view or a followed table.
 
     Spark compares a view with its query over its upstreams at a committed epoch. With the store engine the state store
-    computes the query. A followed table is compared with its external table.
+    computes the query. Without an engine, the store computes the queries of views with joins or aggregates. A followed
+    table is compared with its external table.
 
     If the caller is `gone`, it stops waiting for its turn. A running verification continues to its end and keeps its
     turn, because the worker does not stop it. Raises NotFound, Conflict, Invalid, Unavailable.
@@ -50,11 +52,16 @@ async def verify(world: World, job: JobId, engine: Engine = Engine.SPARK, *, gon
         return await _verified(world, job, engine)
 
 
-async def _verified(world: World, job: JobId, engine: Engine) -> Verified:
+async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified:
     async with world.stores.begin() as tx:
         found = await _verifiable(tx, job)
         (plan,) = await tx.jobs.plans([job])
-    if engine is Engine.STORE:
+    staged = bool(stages_of(plan))
+    if staged and engine is Engine.SPARK:
+        raise Conflict(
+            f'the state store computes the joins and aggregates of "{found.name}": verify it with engine=store'
+        )
+    if staged or engine is Engine.STORE:
         return await _said_stale(world, found, await by_store.compare(world, found))
     if found.kind is RelationKind.TABLE:
         return await followed.compare(world, plan)
@@ -118,6 +125,7 @@ async def _epochs(tx: Transaction, job: Job) -> tuple[Epoch, Epoch]:
 
 
 def _scan(scan: TableScanPlan, *, whole: bool) -> VerifyScan:
+    assert isinstance(scan.query, Stateless), scan
     positions = tuple(position for actor in scan.positioned for position in actor.positions)
     return VerifyScan(upstream=scan.upstream, query=scan.query, positions=None if whole else positions)
 

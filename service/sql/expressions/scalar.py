@@ -18,6 +18,7 @@ from service.protocol.relation import TRAVEL_PREFIX, Relation
 from service.sql.expressions import operators
 from service.sql.expressions.casts import cast
 from service.sql.expressions.comparing import compared, listed
+from service.sql.expressions.contexts import check_context
 from service.sql.expressions.functions import AGGREGATES, FUNCTIONS, call
 from service.sql.expressions.intervals import parse_span
 from service.sql.expressions.special import SPECIAL, array_of, extract, subscript
@@ -81,8 +82,7 @@ class Scope:
         if binder is None:
             raise self.refusal(node)
         value = binder(self, node)
-        if value.span is not None and not isinstance(node.parent, exp.Add | exp.Sub | exp.Neg | exp.Paren):
-            raise Invalid("an interval is supported in a view as something to add or subtract", position=value.position)
+        check_context(value, node)
         return value
 
     def argument(self, node: exp.Expr, name: str = "this") -> Typed:
@@ -259,7 +259,7 @@ def _cast(scope: Scope, node: exp.Expr) -> Typed:
     scope.reads(node, "this", "to")
     place = scope.tree.position(node)
     try:
-        kind = ColumnType.parse(node.args["to"].sql("postgres"))
+        kind = ColumnType.declared(node.args["to"].sql("postgres"))
     except ValueError as error:
         raise Invalid(str(error), position=place) from None
     value = scope.argument(node)

@@ -126,7 +126,7 @@ def common_type(one: ColumnType, other: ColumnType, *, position: int) -> ColumnT
     if one == other:
         return one
     names = {one.name, other.name}
-    if not (one.array or other.array):
+    if not (one.array or other.array or one.unbounded or other.unbounded):
         if names <= set(INTEGERS):
             return max(one, other, key=lambda kind: INTEGERS.index(kind.name))
         if names == {TypeName.REAL, TypeName.DOUBLE}:

@@ -151,7 +151,7 @@ def _type(cursor: Cursor) -> ColumnType:
     while cursor.token.is_symbol("[", "]"):
         words += cursor.advance().text
     try:
-        return ColumnType.parse(words)
+        return ColumnType.declared(words)
     except ValueError as error:
         raise Invalid(str(error), position=start.position) from None
 

@@ -206,4 +206,5 @@ def _hidden_name(name: str, number: int) -> str:
 
 
 def _untold(value: Typed) -> ColumnType | None:
-    return value.type if value.type is not None and value.type.name in _WITHOUT_TWIN else None
+    kind = value.type
+    return kind if kind is not None and (kind.unbounded or kind.name in _WITHOUT_TWIN) else None

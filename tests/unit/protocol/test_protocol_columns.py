@@ -12,6 +12,8 @@ def column_types(draw: st.DrawFn) -> ColumnType:
     name, array = draw(st.sampled_from(TypeName)), draw(st.booleans())
     if name is not TypeName.NUMERIC:
         return ColumnType(name, array=array)
+    if draw(st.booleans()):
+        return ColumnType(name, array=array)
     precision = draw(st.integers(1, NUMERIC_PRECISION_MAX))
     return ColumnType(name, precision, draw(st.integers(0, precision)), array)
 
@@ -48,8 +50,6 @@ NATIVE = {
     ],
 )
 def test_spellings(text: str, name: str) -> None:
-    if name == "numeric":
-        text = f"{text}(10)"
     assert ColumnType.parse(text).name == name
 
 
@@ -61,6 +61,8 @@ def test_spellings(text: str, name: str) -> None:
         ("int []", "integer[]"),
         ("numeric(1,1)[]", "numeric(1,1)[]"),
         ("varchar[]", "text[]"),
+        ("decimal", "numeric"),
+        ("numeric []", "numeric[]"),
     ],
 )
 def test_normal_spelling(text: str, printed: str) -> None:
@@ -78,8 +80,6 @@ def test_normal_spelling(text: str, printed: str) -> None:
         ("varchar(10)", "use text without a length"),
         ("timestamp(3)", "use timestamp without a length or precision"),
         ("bigint(1)", "use bigint"),
-        ("numeric", "needs a precision"),
-        ("numeric[]", "needs a precision"),
         ("numeric(0)", "precision is 1 to 38"),
         ("numeric(39)", "precision is 1 to 38"),
         ("numeric(3,4)", "scale 0 to precision"),
@@ -91,6 +91,20 @@ def test_refusals(text: str, why: str) -> None:
         ColumnType.parse(text)
     assert why in str(refused.value)
     assert f'"{text}"' in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["numeric", "decimal", "numeric[]"])
+def test_a_user_declares_a_numeric_with_a_precision(text: str) -> None:
+    with pytest.raises(ValueError, match="needs a precision"):
+        ColumnType.declared(text)
+    assert ColumnType.declared(text.replace("[]", "") + "(9,2)").precision == 9
+
+
+def test_a_numeric_without_a_precision_is_text_in_spark() -> None:
+    kind = ColumnType.parse("numeric")
+    assert (kind.unbounded, kind.native, kind.spark, kind.why_not_a_key) == (True, False, "string", None)
+    assert ColumnType.parse("numeric[]").spark == "array<string>"
+    assert not ColumnType.parse("numeric(9)").unbounded
 
 
 @settings(max_examples=300, derandomize=True)
@@ -105,7 +119,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "precision", "scale"),
-    [(TypeName.NUMERIC, None, None), (TypeName.NUMERIC, 5, None), (TypeName.BIGINT, 5, 0), (TypeName.NUMERIC, 39, 0)],
+    [(TypeName.NUMERIC, None, 5), (TypeName.NUMERIC, 5, None), (TypeName.BIGINT, 5, 0), (TypeName.NUMERIC, 39, 0)],
 )
 def test_a_type_that_cannot_be(name: TypeName, precision: int | None, scale: int | None) -> None:
     with pytest.raises((AssertionError, ValueError)):

@@ -22,6 +22,12 @@ RELATIONS = {
     ),
     "plain": table("create table plain (a int)"),
 }
+RELATIONS["sums"] = RELATIONS["plain"].model_copy(
+    update={
+        "name": "sums",
+        "columns": (Column(name="total", type=ColumnType.parse("numeric")), *RELATIONS["plain"].columns),
+    }
+)
 HEAD = "create materialized view m as "
 
 
@@ -73,6 +79,35 @@ def test_a_key_that_the_query_drops_is_kept_hidden_in_its_order() -> None:
     assert view.scans[0].query.predicate == "`ok`"
     assert (view.names, view.hidden) == (("label", "id", "_key_k"), 1)
     assert [(part.name, part.descending) for part in view.key] == [("_key_k", True), ("id", False)]
+
+
+def test_a_numeric_without_a_precision_is_passed_on() -> None:
+    for query in ("total", "(total) as t", "*", "total, total is null as missing"):
+        view = bound(f"select {query} from sums where total is not null")
+        assert view.scans[0].query.projection[0] == "`total`"
+        assert (
+            str(
+                view_relation(view, [[Column(name=n, type=ColumnType.parse("text")) for n in view.names]], "m")
+                .columns[0]
+                .type
+            )
+            == "numeric"
+        )
+    union = bound("select total from sums union all select total from sums")
+    assert len(union.scans) == 2
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["total + 1", "abs(total)", "total::text", "total = 1", "coalesce(total, 0)", "case when a > 1 then total end"],
+)
+def test_spark_computes_nothing_with_a_numeric_without_a_precision(query: str) -> None:
+    with pytest.raises(Invalid, match="can only be passed on in a view over one relation"):
+        bound(f"select {query} as x from sums")
+    union = bound("select total from sums union all select 1::bigint from plain")
+    numbers = [Column(name=name, type=ColumnType.parse("bigint")) for name in union.names]
+    with pytest.raises(Invalid, match="UNION types numeric and bigint cannot be matched"):
+        view_relation(union, [numbers, numbers], "m")
 
 
 def test_a_computed_key_column_is_no_key() -> None:

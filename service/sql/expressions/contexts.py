@@ -1,0 +1,25 @@
+"""Refuse a value in a place of an expression where Spark could not compute with it."""
+
+from sqlglot import exp
+
+from service.domain.errors import Invalid
+from service.sql.expressions.typed import Typed
+
+
+def check_context(value: Typed, node: exp.Expr) -> None:
+    """Raise Invalid for a literal interval or an unbounded numeric in an expression that cannot take it."""
+    if value.span is not None and not isinstance(node.parent, exp.Add | exp.Sub | exp.Neg | exp.Paren):
+        raise Invalid("an interval is supported in a view as something to add or subtract", position=value.position)
+    if value.type is not None and value.type.unbounded and not _passed_on(node):
+        raise Invalid(
+            f"a value of type {value.type} can only be passed on in a view over one relation, because Spark has no"
+            " decimal without a precision: cast it in the query that makes it, as in sum(x)::numeric(38, 2)",
+            position=value.position,
+        )
+
+
+def _passed_on(node: exp.Expr) -> bool:
+    """Whether an expression is a column of a SELECT, or compared with NULL."""
+    parent = node.parent
+    is_null = isinstance(parent, exp.Is) and isinstance(parent.args.get("expression"), exp.Null)
+    return is_null or isinstance(parent, exp.Select | exp.Alias | exp.Paren)

@@ -1,0 +1,113 @@
+"""Jobs of stages: hidden relations that stages read, relations that they look up, and the order of their scans."""
+
+import pytest
+
+from service.domain.errors import Conflict
+from service.domain.job import JobEvent
+from service.ports.meta_store import Stores, Transaction
+from service.ports.records import THE_RELATION, NewJob, NewTableScan, hidden_id
+from service.protocol.ids import DATABASE_GRAPH, FragmentId, RelationId
+from service.protocol.plan import JobPlan, ScanType
+from service.protocol.relation import RelationKind
+from service.protocol.stage import Condition, Input, Join, JoinKind, Partition, Side, Stage, Value
+from tests.support.meta_store import NOW, add_created, add_creating, collected, new_table, relation, report
+
+
+def joined(left: RelationId, right: RelationId) -> Stage:
+    equal = (
+        Side(sql='"a"."id"', inputs=("a",), alias="a", column="id"),
+        Side(sql='"b"."id"', inputs=("b",), alias="b", column="id"),
+    )
+    return Stage(
+        joins=(
+            Join(kind=JoinKind.INNER, inputs=(Input(alias="a", relation=left),)),
+            Join(
+                kind=JoinKind.LEFT,
+                inputs=(Input(alias="b", relation=right),),
+                on=(Condition(sql='"a"."id" = "b"."id"', inputs=("a", "b"), equal=equal),),
+            ),
+        ),
+        rows=(Value(name="name", sql='"b"."name"'),),
+    )
+
+
+def newest(of: RelationId) -> Stage:
+    driver = Join(kind=JoinKind.INNER, inputs=(Input(alias="a", relation=of),))
+    return Stage(joins=(driver,), partition=Partition(columns=("name",), sql='select "name" from part'))
+
+
+def scan(upstream: RelationId, query: Stage, output: int | None = None) -> NewTableScan:
+    kind = ScanType.SNAPSHOT_BACKFILL
+    return NewTableScan(actors=(((0, 7),),), upstream=upstream, query=query, scan_type=kind, output=output)
+
+
+def new_stages(left: RelationId, right: RelationId) -> NewJob:
+    """Return a view of two stages: a join, then the newest row of each name."""
+    hidden = hidden_id(0)
+    return NewJob(
+        relation("m", RelationKind.MATERIALIZED_VIEW),
+        "CREATE MATERIALIZED VIEW m",
+        background=True,
+        fragments=(scan(left, joined(left, right), 0), scan(hidden, newest(hidden))),
+        order=((hidden, THE_RELATION),),
+        hidden=(relation("h"),),
+    )
+
+
+async def stored(tx: Transaction) -> tuple[RelationId, RelationId, JobPlan]:
+    left, right = [(await add_created(tx, new_table(name))).relation for name in "ab"]
+    job = await add_creating(tx, new_stages(left, right))
+    (plan,) = await tx.jobs.plans([job.id])
+    return left, right, plan
+
+
+async def test_a_plan_of_stages_has_all_relations_that_they_read(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        left, right, plan = await stored(tx)
+        (again,) = await tx.jobs.plans([plan.id])
+    (hidden,) = plan.hidden
+    first, last = plan.table_scans
+    assert (first.query, last.query) == (joined(left, right), newest(hidden.id))
+    assert (first.upstream.id, [one.id for one in first.lookups]) == (left, [right])
+    assert (last.upstream, last.lookups) == (hidden, ())
+    assert (plan.written_by(first), plan.written_by(last)) == (hidden, plan.relation)
+    assert JobPlan.model_validate_json(plan.model_dump_json()) == plan == again
+
+
+async def test_a_job_reads_what_it_looks_up(stores: Stores) -> None:
+    """I9: a drop of a relation finds the views that look up its rows."""
+    async with stores.begin() as tx:
+        left, right, plan = await stored(tx)
+        readers = [[entry.relation.id for entry in await tx.catalog.dependents(one)] for one in (left, right)]
+        entry = await tx.catalog.get(plan.relation.id)
+        await tx.catalog.remove(plan.relation.id)
+        left_over = await tx.catalog.dependents(right)
+    assert readers == [[plan.relation.id], [plan.relation.id]]
+    assert entry is not None
+    assert entry.upstreams == (left, right)
+    assert left_over == []
+
+
+async def test_what_is_being_dropped_cannot_be_looked_up(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        left, right = [await add_created(tx, new_table(name)) for name in "ab"]
+        await tx.jobs.move(right.id, JobEvent.DROP_ASKED, now=NOW)
+        with pytest.raises(Conflict, match=r'"b" cannot be read: it is Dropping'):
+            await tx.jobs.add(new_stages(left.relation, right.relation), now=NOW)
+
+
+async def test_a_stage_waits_for_the_stages_that_it_reads(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        _, _, plan = await stored(tx)
+        first, last = plan.table_scans
+        held = await tx.fragments.held(DATABASE_GRAPH)
+        order = await tx.fragments.order(plan.id)
+        before = {one.fragment: (one.waiting, one.awaits) for one in (await tx.fragments.scans([plan.id]))[plan.id]}
+        (actor,) = first.actors
+        done = report(int(actor.id), FragmentId(first.id), 5, finished=True)
+        await tx.fragments.record([collected(5, done)], now=NOW)
+        after = {one.fragment: (one.waiting, one.awaits) for one in (await tx.fragments.scans([plan.id]))[plan.id]}
+    assert (held, order) == ([plan.id], [("__m_1", "m")])
+    assert [(one.waiting) for one in plan.table_scans] == [False, True]
+    assert before == {first.id: (False, ()), last.id: (True, ("__m_1",))}
+    assert after == {first.id: (False, ()), last.id: (True, ())}
