@@ -9,9 +9,13 @@ A stage is data. `workers.queries.stage_sql` prints it for the state store.
 All SQL in here is the store's (Postgres's). A column of an input is written `"alias"."column"`, always quoted. Names of
 functions and types come from the allow-list of `service.sql.queries`, and every text stands in parentheses where an
 operator could follow.
+
+Beside it may stand Spark SQL of the same meaning (`service.sql.queries.spark`), with which Spark computes the history.
+Next: `service.protocol.stage_spark`.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 
@@ -47,10 +51,25 @@ class Side(_Value):
     column: str | None = None
 
 
-class Condition(_Value):
-    """A condition over the inputs named in `inputs`. `equal` has both sides of an equality (`=`) of two values."""
+class EngineChoice(StrEnum):
+    """The engine of a stage's history that the user chose. `auto` is the store's if it has one."""
+
+    AUTO = "auto"
+    SPARK = "spark"
+    STORE = "store"
+
+
+class Expression(_Value):
+    """An expression in the store's SQL, and in Spark's unless only the store can compute it: `refusal` is why."""
 
     sql: str
+    spark: str | None = None
+    refusal: str | None = None
+
+
+class Condition(Expression):
+    """A condition over the inputs named in `inputs`. `equal` has both sides of an equality (`=`) of two values."""
+
     inputs: tuple[str, ...]
     equal: tuple[Side, Side] | None = None
 
@@ -76,11 +95,10 @@ class Join(_Value):
     on: tuple[Condition, ...] = ()
 
 
-class Value(_Value):
+class Value(Expression):
     """One column and the expression of its value."""
 
     name: str
-    sql: str
 
 
 class Aggregate(_Value):
@@ -126,6 +144,7 @@ class Stage(_Value):
     aggregate: Aggregate | None = None
     partition: Partition | None = None
     distribution: tuple[str, ...] = ()
+    engine: EngineChoice = EngineChoice.AUTO
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -158,7 +177,8 @@ class Stage(_Value):
         return self.model_copy(update={"joins": tuple(joins)})
 
 
-class LookupIndex(BaseModel, frozen=True):
+@dataclass(frozen=True, slots=True)
+class LookupIndex:
     """An index that a stage needs: the columns by which it looks up rows of a relation."""
 
     relation: RelationId

@@ -27,8 +27,13 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 def run_frame(frame: DataFrame, task: BaseModel) -> list[str]:
     """Run a frame's job and return its outcomes. Raises Spark's errors."""
-    frame.sparkSession.sparkContext.setLocalProperty(_PROPERTY, task.model_dump_json())
+    send_task(frame, task)
     return [row[0] for row in frame.collect()]
+
+
+def send_task(frame: DataFrame, task: BaseModel) -> None:
+    """Give a task to the jobs that this thread runs from now on."""
+    frame.sparkSession.sparkContext.setLocalProperty(_PROPERTY, task.model_dump_json())
 
 
 def task_of(kind: type[Task]) -> Task:
