@@ -57,6 +57,7 @@ from service.serving.comparing import PostgresFollowedRows
 from service.serving.connections import Pool, open_pool
 from service.serving.health import PostgresGauge
 from service.serving.logical_views import PostgresViews
+from service.serving.lookups import PostgresLookups
 from service.serving.pins import PostgresPins
 from service.serving.preparation import prepare, prepare_catalog_reader
 from service.serving.read_role import READ_ROLE
@@ -215,6 +216,7 @@ async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str) -
     world = World(
         stores=PostgresStores(engine),
         tables=PostgresTables(pools.leader),
+        lookups=PostgresLookups(owner),
         pins=PostgresPins(owner),
         reader=PostgresReader(pools.reader, pools.catalog, _reader_limits(settings)),
         staging=PostgresStaging(pools.staging, owner, pools.reader),

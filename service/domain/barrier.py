@@ -289,6 +289,8 @@ class Chore(StrEnum):
     """Adapt limits to the barrier that was just published."""
     TIDY = "tidy"
     """Vacuum row versions and drop staging tables."""
+    INDEX = "index"
+    """Build the indexes by which stages look up rows, and drop those that no job needs."""
     SUPERVISE = "supervise"
     """Start and end worker processes. Every service does this, not only the leader."""
     MIND_SOURCES = "mind_sources"
@@ -296,9 +298,7 @@ class Chore(StrEnum):
 
 
 def chores(view: GraphView, pace: Pace) -> tuple[Chore, ...]:
-    """Return the chores that are due. A clean-up waits for the roll back, because before that it would
-    not be fenced.
-    """
+    """Return the chores that are due. A clean-up waits for the roll back: before that it would not be fenced."""
     due = {
         Chore.START_JOBS: may_start(view.line, pace.permits),
         Chore.CLEAN_UP: view.cleanups_waiting and view.status is not GraphStatus.RECOVERING,

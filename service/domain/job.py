@@ -142,6 +142,8 @@ class Job:
     """Whether the created relation can be read. The finishing epoch is published a moment after its commit."""
     held_back: str | None = None
     """Why the created relation cannot become visible, for example because its name was taken in schema public."""
+    preparing: str | None = None
+    """What the service does before the job can start, for example the build of an index."""
 
     @property
     def shown(self) -> "Job":

@@ -72,6 +72,8 @@ def why(
     if job.held_back is not None and not job.published:
         return Waiting(Reason.NAME, f"its view cannot be made: {job.held_back}", job.state_since)
     match job.state:
+        case JobState.INITIAL | JobState.QUEUED if job.preparing is not None:
+            return Waiting(Reason.INDEX, job.preparing, job.state_since or job.initialized_at)
         case JobState.INITIAL:
             return Waiting(Reason.START, "the leader has yet to start it", job.initialized_at)
         case JobState.QUEUED:

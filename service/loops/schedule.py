@@ -20,7 +20,7 @@ from service.operations import idempotency
 from service.operations.barriers import advance, leadership, recovery
 from service.operations.jobs import queue
 from service.operations.sources import upkeep
-from service.operations.upkeep import adaptive, launching, maintenance
+from service.operations.upkeep import adaptive, launching, lookup_indexes, maintenance
 from service.operations.world import World
 from service.ports.launcher import Launcher
 from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, RelationId, Term
@@ -34,6 +34,8 @@ ATTEND_EVERY = timedelta(seconds=5)
 _TIDY_AT_MOST, _TIDY_AT_LEAST = timedelta(seconds=5), timedelta(seconds=20)
 """The shortest and the longest wait between two looks for what can be tidied up. A barrier that was not idle wakes it.
 """
+_INDEX_AT_MOST = timedelta(milliseconds=100)
+"""The shortest wait between two looks for lookup indexes: builds of a moment end one after the other."""
 _SUPERVISE_AT_MOST, _SUPERVISE_AT_LEAST = timedelta(milliseconds=200), timedelta(seconds=2)
 """The shortest and the longest wait between two looks at the workers. One that ends wakes its launcher."""
 _NO_SOURCES_AT_LEAST = timedelta(seconds=10)
@@ -58,6 +60,11 @@ class Schedule:
     attending: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     jobs_aside: SetAside[JobId] = field(default_factory=SetAside[JobId])
     relations_aside: SetAside[RelationId] = field(default_factory=SetAside[RelationId])
+    builds: lookup_indexes.Builds = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Have the queue wake when the build of an index ends."""
+        self.builds = lookup_indexes.Builds(self._built)
 
     async def run(self) -> None:
         """Run every loop until `stop` is set."""
@@ -69,6 +76,7 @@ class Schedule:
             run_periodically(self.attend, Pauses(ATTEND_EVERY), self.stop, name="graphs"),
             run_periodically(self.adapt, Pauses(_ADAPT_EVERY), self.stop, name="adaptive"),
             run_periodically(self.renew, Pauses(idempotency.RENEW_EVERY), self.stop, name="claims"),
+            run_periodically(self.index, Pauses(_INDEX_AT_MOST), self.stop, name="lookups"),
             run_periodically(self.tidy, Pauses(_TIDY_AT_MOST), self.stop, name="maintenance"),
             run_periodically(self.mind_sources, Pauses(timedelta(seconds=1)), self.stop, name="sources"),
         ]
@@ -80,6 +88,7 @@ class Schedule:
             for over in self.attended.values():
                 over.set()
             await asyncio.gather(*self.attending)
+            await self.builds.stop()
             if self.leading is not None:
                 await leadership.resign(self.world, self.holder)
 
@@ -196,6 +205,19 @@ class Schedule:
         if (term := self._term()) is not None:
             await maintenance.tidy(self.world, term=term)
         await self.world.signals.wait(_TIDY_AT_LEAST.total_seconds(), topic=Chore.TIDY, since=heard)
+
+    async def index(self) -> None:
+        """Begin to build missing lookup indexes, drop others, and wait until a job needs one or a build has ended."""
+        heard = self.world.signals.heard(Chore.INDEX)
+        if (term := self._term()) is not None:
+            await lookup_indexes.reconcile(self.world, self.builds, term=term)
+        wait = self.builds.aside.wait(now=self.world.clock.now(), longest=_TIDY_AT_LEAST)
+        await self.world.signals.wait(wait.total_seconds(), topic=Chore.INDEX, since=heard)
+
+    def _built(self) -> None:
+        """The build of an index has ended, so that the jobs that wait for it may start."""
+        self.jobs_aside.keep(())
+        self.world.signals.notify(Chore.INDEX, Chore.START_JOBS)
 
     async def mind_sources(self) -> None:
         """See to external databases. Beside everything else: one that is away takes its time to say so."""

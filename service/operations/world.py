@@ -30,7 +30,7 @@ from service.ports.parsing import Parsers
 from service.ports.records import Claim, Event
 from service.ports.signals import Signals
 from service.ports.sources import ExternalTables, Replication
-from service.ports.state_store import Pins, PublicViews, Reader, Staging, VersionedTables
+from service.ports.state_store import LookupIndexes, Pins, PublicViews, Reader, Staging, VersionedTables
 from service.protocol.dml import StatementResult
 from service.protocol.ids import JobId, RelationId, StatementId
 from service.protocol.table_format import POSTGRES, Capabilities
@@ -55,6 +55,7 @@ class World:
 
     stores: Stores
     tables: VersionedTables
+    lookups: LookupIndexes
     pins: Pins
     reader: Reader
     staging: Staging

@@ -57,6 +57,14 @@ class Jobs(Protocol):
         """Lock the row and apply `service.domain.job.after`. Raises IllegalTransition, NotFound."""
         ...
 
+    async def prepare(self, job: JobId, text: str) -> None:
+        """Record what the service does before the job can start. The start forgets it."""
+        ...
+
+    async def staged(self) -> Sequence[JobId]:
+        """Return the jobs that compute stages and have not failed, in order of id."""
+        ...
+
     async def outputs(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[RelationId]]:
         """Return the stored relations that each job writes, including hidden ones."""
         ...

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from service.protocol.columns import Column
 from service.protocol.ids import Epoch, Generation, GraphId, RelationId, StatementId, Term
 from service.protocol.relation import Relation
+from service.protocol.stage import LookupIndex
 
 
 class VersionedTables(Protocol):
@@ -26,10 +27,13 @@ class VersionedTables(Protocol):
         """Claim the store for a new leader. Older terms are refused from now on."""
         ...
 
-    async def create(self, relation: Relation, *, term: Term, loading: bool = False) -> None:
+    async def create(
+        self, relation: Relation, *, term: Term, loading: bool = False, lookups: Collection[LookupIndex] = ()
+    ) -> None:
         """Create the versioned table with its indexes, and the `live` view that DML reads.
 
-        With `loading` the table lacks the storage-order index, so rows can only be inserted and rolled back.
+        With `loading` the table lacks the storage-order index, so rows can only be inserted and rolled back. `lookups`
+        are the lookup indexes that it gets at once.
         """
         ...
 
@@ -72,6 +76,27 @@ class VersionedTables(Protocol):
 
     async def drop(self, relation: RelationId, name: str, *, term: Term) -> None:
         """Remove public view, live view and table, if they belong to this relation (I9)."""
+        ...
+
+
+class LookupIndexes(Protocol):
+    """Indexes of versioned tables by which stages look up rows. The order of an index's columns has no meaning."""
+
+    async def missing(self, wanted: Collection[LookupIndex]) -> frozenset[LookupIndex]:
+        """Return those of `wanted` that are not built yet. Those of relations without a table are left out."""
+        ...
+
+    async def build(self, index: LookupIndex, *, term: Term) -> None:
+        """Build an index if it is missing, without a lock that stops writers. The wait is as long as the build.
+
+        Raises Exhausted if the store lacks space, memory or time for it, and Invalid if the store refuses it.
+        """
+        ...
+
+    async def drop_others(self, wanted: Collection[LookupIndex], *, term: Term) -> int:
+        """Drop all lookup indexes but `wanted`, and return their number. One that is in use is left for the next
+        call.
+        """
         ...
 
 

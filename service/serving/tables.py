@@ -13,10 +13,12 @@ from psycopg import sql
 from service.domain.errors import Conflict, Invalid, MetaError
 from service.protocol.ids import Epoch, Generation, GraphId, RelationId, Term
 from service.protocol.relation import ALIVE, Relation
+from service.protocol.stage import LookupIndex
 from service.serving import fencing, marks, relation_ddl
 from service.serving.connections import Connection, Pool, is_answered, is_away, is_locked, said, translated
 from service.serving.fencing import writing
 from service.serving.horizon import advance
+from service.serving.lookups import create as create_lookup
 from service.serving.roles import role_names
 from service.telemetry.log import logger
 
@@ -57,10 +59,14 @@ class PostgresTables:
                 forget = sql.SQL("delete from {} where graph = {}")
                 await conn.execute(forget.format(sql.Identifier("state", table), graph))
 
-    async def create(self, relation: Relation, *, term: Term, loading: bool = False) -> None:
+    async def create(
+        self, relation: Relation, *, term: Term, loading: bool = False, lookups: Collection[LookupIndex] = ()
+    ) -> None:
         try:
             async with writing(self._pool, term) as conn:
                 await _create(conn, relation, loading=loading)
+                for one in lookups:
+                    await conn.execute(create_lookup(relation.id, one.columns))
         except psycopg.Error as error:
             # Postgres has refused this relation. A retry would not help, and must not delay other relations.
             raise Invalid(said(error)) from error

@@ -8,12 +8,13 @@ from typing import Any, Protocol, cast
 import pytest
 
 from service.ports.meta_store import Stores
-from service.ports.state_store import VersionedTables
+from service.ports.state_store import LookupIndexes, VersionedTables
 from service.protocol.ids import DATABASE_GRAPH
 from service.protocol.relation import ALIVE, Relation, state_table
+from service.serving.lookups import PostgresLookups
 from service.serving.tables import PostgresTables
 from tests.support.fake_meta_store import FakeStores
-from tests.support.fake_state_store import FakeTables, StateStore
+from tests.support.fake_state_store import FakeLookups, FakeTables, StateStore
 from tests.support.meta_store import NOW, stores_on
 from tests.support.model import Version
 from tests.support.state_store import Store, prepared_store
@@ -55,6 +56,9 @@ class Examined(Protocol):
     @property
     def tables(self) -> VersionedTables: ...
 
+    @property
+    def lookups(self) -> LookupIndexes: ...
+
     async def put(self, relation: Relation, key: int, value: str, epoch: int, ended: int | None = None) -> None:
         """Store a version of the row `(key, value)`."""
         ...
@@ -79,6 +83,10 @@ class ExaminedPostgres:
     @property
     def tables(self) -> PostgresTables:
         return self.store.tables
+
+    @property
+    def lookups(self) -> PostgresLookups:
+        return PostgresLookups(self.store.pool)
 
     async def put(self, relation: Relation, key: int, value: str, epoch: int, ended: int | None = None) -> None:
         end = "default" if ended is None else str(ended)
@@ -106,6 +114,7 @@ class ExaminedPostgres:
 class ExaminedFake:
     store: StateStore
     tables: FakeTables
+    lookups: FakeLookups
 
     async def put(self, relation: Relation, key: int, value: str, epoch: int, ended: int | None = None) -> None:
         version = Version(0, (key,), cast("Any", (value,)), epoch, ALIVE if ended is None else ended)
@@ -129,7 +138,7 @@ class ExaminedFake:
 async def examined(request: pytest.FixtureRequest) -> AsyncGenerator[Examined]:
     if request.param == "fake":
         store = StateStore()
-        yield ExaminedFake(store, FakeTables(store))
+        yield ExaminedFake(store, FakeTables(store), FakeLookups(store))
         return
     async with prepared_store(request.getfixturevalue("database_url")) as prepared:
         yield ExaminedPostgres(prepared)

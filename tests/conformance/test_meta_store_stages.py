@@ -5,53 +5,10 @@ import pytest
 from service.domain.errors import Conflict
 from service.domain.job import JobEvent
 from service.ports.meta_store import Stores, Transaction
-from service.ports.records import THE_RELATION, NewJob, NewTableScan, hidden_id
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, RelationId
-from service.protocol.plan import JobPlan, ScanType
-from service.protocol.relation import RelationKind
-from service.protocol.stage import Condition, Input, Join, JoinKind, Partition, Side, Stage, Value
-from tests.support.meta_store import NOW, add_created, add_creating, collected, new_table, relation, report
-
-
-def joined(left: RelationId, right: RelationId) -> Stage:
-    equal = (
-        Side(sql='"a"."id"', inputs=("a",), alias="a", column="id"),
-        Side(sql='"b"."id"', inputs=("b",), alias="b", column="id"),
-    )
-    return Stage(
-        joins=(
-            Join(kind=JoinKind.INNER, inputs=(Input(alias="a", relation=left),)),
-            Join(
-                kind=JoinKind.LEFT,
-                inputs=(Input(alias="b", relation=right),),
-                on=(Condition(sql='"a"."id" = "b"."id"', inputs=("a", "b"), equal=equal),),
-            ),
-        ),
-        rows=(Value(name="name", sql='"b"."name"'),),
-    )
-
-
-def newest(of: RelationId) -> Stage:
-    driver = Join(kind=JoinKind.INNER, inputs=(Input(alias="a", relation=of),))
-    return Stage(joins=(driver,), partition=Partition(columns=("name",), sql='select "name" from part'))
-
-
-def scan(upstream: RelationId, query: Stage, output: int | None = None) -> NewTableScan:
-    kind = ScanType.SNAPSHOT_BACKFILL
-    return NewTableScan(actors=(((0, 7),),), upstream=upstream, query=query, scan_type=kind, output=output)
-
-
-def new_stages(left: RelationId, right: RelationId) -> NewJob:
-    """Return a view of two stages: a join, then the newest row of each name."""
-    hidden = hidden_id(0)
-    return NewJob(
-        relation("m", RelationKind.MATERIALIZED_VIEW),
-        "CREATE MATERIALIZED VIEW m",
-        background=True,
-        fragments=(scan(left, joined(left, right), 0), scan(hidden, newest(hidden))),
-        order=((hidden, THE_RELATION),),
-        hidden=(relation("h"),),
-    )
+from service.protocol.plan import JobPlan
+from tests.support.meta_stages import joined, new_stages, newest
+from tests.support.meta_store import NOW, add_created, add_creating, collected, new_table, report
 
 
 async def stored(tx: Transaction) -> tuple[RelationId, RelationId, JobPlan]:

@@ -225,12 +225,21 @@ class FakeJobs:
             state=state,
             state_since=now,
             started_at=now if event is JobEvent.STARTED else before.started_at,
+            preparing=None if event is JobEvent.STARTED else before.preparing,
             finished_at=now if state in _ENDS and before.finished_at is None else before.finished_at,
             error=before.error if error is None else printable(error),
         )
         due = row.rescale_due or (event is JobEvent.FINISHED and before.backfill_parallelism is not None)
         self.tables.jobs.put(job, replace(row, job=moved, rescale_due=due))
         return moved
+
+    async def prepare(self, job: JobId, text: str) -> None:
+        row = self.tables.jobs[job]
+        self.tables.jobs.put(job, replace(row, job=replace(row.job, preparing=printable(text))))
+
+    async def staged(self) -> Sequence[JobId]:
+        jobs = {row.job for row in self.tables.fragments.values() if isinstance(row.query, Stage)}
+        return sorted(job for job in jobs if self.tables.jobs[job].job.state is not JobState.FAILED)
 
     async def outputs(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[RelationId]]:
         stored = [row for _, row in sorted(self.tables.relations.items()) if row.relation.kind.stored]

@@ -16,6 +16,7 @@ from typing_extensions import override
 from service.domain.errors import Conflict, Deposed, Stale
 from service.protocol.ids import Epoch, Generation, GraphId, RelationId, Term
 from service.protocol.relation import ALIVE, Relation
+from service.protocol.stage import LookupIndex
 from service.protocol.vnodes import vnode_of
 from tests.support.model import Half, Key, ModelPage, Row, Version, VersionedTable
 from workers.backfill.order import Position, key_of
@@ -56,6 +57,7 @@ class StoredTable(VersionedTable):
         super().__init__(key_of(relation), relation.vnode_count)
         self.relation = relation
         self.indexed = True
+        self.lookups: set[frozenset[str]] = set()
         self._by_key: dict[Key, list[Version]] = {}
 
     @override
@@ -229,6 +231,35 @@ def _unseen(_: str) -> None:
 
 
 @dataclass
+class FakeLookups:
+    """See `service.ports.state_store.LookupIndexes`."""
+
+    store: StateStore
+
+    async def missing(self, wanted: Collection[LookupIndex]) -> frozenset[LookupIndex]:
+        tables = self.store.tables
+        stored = (one for one in wanted if one.relation in tables)
+        return frozenset(one for one in stored if frozenset(one.columns) not in tables[one.relation].lookups)
+
+    async def build(self, index: LookupIndex, *, term: Term) -> None:
+        self._assert_term(term)
+        self.store.tables[index.relation].lookups.add(frozenset(index.columns))
+
+    async def drop_others(self, wanted: Collection[LookupIndex], *, term: Term) -> int:
+        self._assert_term(term)
+        dropped = 0
+        for relation, table in self.store.tables.items():
+            kept = {frozenset(one.columns) for one in wanted if one.relation == relation}
+            dropped += len(table.lookups - kept)
+            table.lookups &= kept
+        return dropped
+
+    def _assert_term(self, term: Term) -> None:
+        if self.store.term != term:
+            raise Deposed(term)
+
+
+@dataclass
 class FakeTables:
     """See `service.ports.state_store.VersionedTables`. `passing` is called around each transaction, with its name."""
 
@@ -242,7 +273,9 @@ class FakeTables:
         self.store.term = term
         self.passing("after claim")
 
-    async def create(self, relation: Relation, *, term: Term, loading: bool = False) -> None:
+    async def create(
+        self, relation: Relation, *, term: Term, loading: bool = False, lookups: Collection[LookupIndex] = ()
+    ) -> None:
         self.passing("before create")
         self._assert_term(term)
         table = self.store.tables.get(relation.id)
@@ -252,6 +285,7 @@ class FakeTables:
             table = self.store.tables[relation.id] = self.store.table(relation)
             table.indexed = False
         table.indexed |= not loading
+        table.lookups.update(frozenset(one.columns) for one in lookups)
         self.store.live[relation.name] = relation.id
         self.passing("after create")
 

@@ -101,6 +101,7 @@ def world_of(stores: Stores, **ports: object) -> World:
         **dict.fromkeys(
             (
                 "tables",
+                "lookups",
                 "pins",
                 "reader",
                 "staging",

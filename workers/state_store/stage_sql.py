@@ -56,7 +56,8 @@ def _versions(windows: Windows, changed: Collection[RelationId]) -> Iterator[str
     for relation in sorted(changed):
         after, upto = windows[relation].after, windows[relation].upto
         ended = f"_to > {after} and _to <= {upto} and _to <> {ALIVE} and _from <= {after}"
-        begun = f"_from > {after} and _from <= {upto} and _to > {upto}"
+        # A plain `_to > ..` could be served by a lookup index, through all live versions.
+        begun = f"_from > {after} and _from <= {upto} and _to - {upto} > 0"
         for side, span in ((OLD, ended), (NEW, begun)):
             yield f"{side}_{relation} as materialized (select * from {state_table(relation)} where {span})"
 

@@ -145,7 +145,7 @@ class PostgresJobs:
         if event is JobEvent.FINISHED and row.backfill_parallelism is not None:
             values["rescale_due"] = True
         if event is JobEvent.STARTED:
-            values["started_at"] = now
+            values |= {"started_at": now, "preparing": None}
         if state in _ENDS and row.finished_at is None:
             values["finished_at"] = now
         if error is not None:
@@ -154,6 +154,15 @@ class PostgresJobs:
         moved = await self.get(job)
         assert moved is not None
         return moved
+
+    async def prepare(self, job: JobId, text: str) -> None:
+        differs = and_(job_table.c.id == job, job_table.c.preparing.is_distinct_from(printable(text)))
+        await self._connection.execute(update(job_table).where(differs).values(preparing=printable(text)))
+
+    async def staged(self) -> Sequence[JobId]:
+        staged = exists().where(fragment.c.job == job_table.c.id, fragment.c.query.has_key("joins"))
+        found = select(job_table.c.id).where(staged, job_table.c.state != JobState.FAILED)
+        return [JobId(one) for one in (await self._connection.execute(found.order_by(job_table.c.id))).scalars()]
 
     async def outputs(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[RelationId]]:
         its = or_(relations.c.id == job_table.c.relation, relations.c.owner == job_table.c.relation)
@@ -275,6 +284,7 @@ JOBS: Final[Select[*tuple[Any, ...]]] = select(
     job_table.c.serverless,
     relations.c.shown,
     relations.c.held_back,
+    job_table.c.preparing,
 ).join(relations, relations.c.id == job_table.c.relation)
 _WIDTH: Final = len(JOBS.selected_columns)
 

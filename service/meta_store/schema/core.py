@@ -215,6 +215,7 @@ job = Table(
     Column("snapshot_epoch", BigInteger),
     Column("state_since", _INSTANT),
     Column("serverless", Boolean, nullable=False, server_default=_FALSE),
+    Column("preparing", Text),
     UniqueConstraint("relation", name="job_creates_one_relation"),
 )
 BLAMED: Final = job.c.failures > literal_column("0")

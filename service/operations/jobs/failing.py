@@ -2,9 +2,16 @@
 
 from datetime import datetime
 
-from service.domain.job import JobEvent, JobState
+from service.domain.job import Job, JobEvent, JobState
 from service.ports.meta_store import Transaction
 from service.protocol.ids import JobId
+
+
+async def refuse(tx: Transaction, job: Job, error: str, *, now: datetime) -> None:
+    """Fail a job that has not started. Raises IllegalTransition."""
+    await tx.jobs.move(job.id, JobEvent.FAILED, now=now, error=error)
+    await tx.catalog.remove(job.relation)
+    await tx.events.append("job.failed", {"job": job.id, "name": job.name, "error": error}, now=now)
 
 
 async def fail(tx: Transaction, job: JobId, error: str, *, now: datetime) -> None:

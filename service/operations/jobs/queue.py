@@ -3,16 +3,21 @@
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 
+from service.domain.barrier import Chore
 from service.domain.errors import Deposed, Refused, Unavailable
 from service.domain.job import IllegalTransition, Job, JobEvent, JobState
 from service.domain.parameters import SystemParameters
 from service.domain.set_aside import SetAside
 from service.operations.commands.fan_out import follow
+from service.operations.jobs.failing import refuse
 from service.operations.jobs.snapshots import is_snapshot, many_rows
+from service.operations.jobs.stages import lookups_of, named, of_users, only_inserts
 from service.operations.world import World
 from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId, Term
 from service.protocol.mutation import Add
+from service.protocol.plan import JobPlan
 from service.protocol.relation import RelationKind
+from service.protocol.stage import LookupIndex
 from service.telemetry.log import logger
 
 log = logger("queue")
@@ -21,8 +26,8 @@ log = logger("queue")
 async def start_jobs(world: World, *, term: Term, aside: SetAside[JobId] | None = None) -> int:
     """Start every waiting job that may start, and return how many were attempted.
 
-    A job that cannot be started now is set aside, and the others continue. A job whose tables the state store refuses
-    fails. Raises Deposed, Unavailable.
+    A job that waits for an index, or cannot be started now, is set aside, and the others continue. A job whose tables
+    the state store refuses fails. Raises Deposed, Unavailable.
     """
     aside = SetAside() if aside is None else aside
     async with world.stores.begin(term) as tx:
@@ -42,15 +47,13 @@ async def start_jobs(world: World, *, term: Term, aside: SetAside[JobId] | None 
                 with suppress(IllegalTransition):
                     await tx.jobs.move(job.id, JobEvent.QUEUED, now=world.clock.now())
         outputs = await tx.jobs.outputs([job.id for job in starting])
-    for job in starting:
-        await _try(world, job, outputs.get(job.id, ()), aside, term=term)
-    return len(starting)
+    return sum([await _try(world, job, outputs.get(job.id, ()), aside, term=term) for job in starting])
 
 
-async def _try(world: World, job: Job, outputs: Collection[RelationId], aside: SetAside[JobId], *, term: Term) -> None:
+async def _try(world: World, job: Job, outputs: Collection[RelationId], aside: SetAside[JobId], *, term: Term) -> bool:
     world.starting.update(outputs)
     try:
-        await _start(world, job, term=term)
+        started = await _start(world, job, term=term)
     except Deposed:
         raise
     except Exception as error:
@@ -59,6 +62,11 @@ async def _try(world: World, job: Job, outputs: Collection[RelationId], aside: S
             log.exception("job.not_started", job=job.id, name=job.name, failures=failures)
         else:
             log.warning("job.not_started", job=job.id, name=job.name, failures=failures, error=str(error))
+        return True
+    else:
+        if not started:
+            aside.failed(job.id, now=world.clock.now())
+        return started
     finally:
         world.starting.difference_update(outputs)
 
@@ -79,24 +87,32 @@ def _takes_permit(job: Job) -> bool:
     return job.kind is not RelationKind.TABLE
 
 
-async def _start(world: World, job: Job, *, term: Term) -> None:
-    """Create the job's tables, then queue the Add, or begin the snapshot. Repeatable until the second step commits."""
+async def _start(world: World, job: Job, *, term: Term) -> bool:
+    """Create the job's tables, then queue the Add, or begin the snapshot. Repeatable until the second step commits.
+
+    Return whether that is done. A job that waits for an index is not started.
+    """
     async with world.stores.begin(term) as tx:
         plans = await tx.jobs.plans([job.id])
         if not plans:
-            return  # cancelled meanwhile, before any table existed
+            return True  # cancelled meanwhile, before any table existed
         (plan,) = plans
-        loading = is_snapshot(plan) and await many_rows(tx, plan)
+        loading = is_snapshot(plan) and only_inserts(plan) and await many_rows(tx, plan)
+    needed = lookups_of(plan)
+    if await _lacks_indexes(world, job, plan, needed, term=term):
+        return False
     try:
         for output in plan.outputs:
-            await world.tables.create(output, term=term, loading=loading)
+            its_lookups = [one for one in needed if one.relation == output.id]
+            await world.tables.create(output, term=term, loading=loading, lookups=its_lookups)
     except Refused as error:
-        await _refuse(world, job, str(error), term=term)
-        return
+        async with world.stores.begin(term) as tx:
+            await refuse(tx, job, str(error), now=world.clock.now())
+        return True
     async with world.stores.begin(term) as tx:
         current = await tx.jobs.get(job.id)
         if current is None or current.state not in {JobState.INITIAL, JobState.QUEUED}:
-            return  # cancelled meanwhile, and its removal queued the clean-up of the table
+            return True  # cancelled meanwhile, and its removal queued the clean-up of the table
         await tx.jobs.move(job.id, JobEvent.STARTED, now=world.clock.now())
         begun = None
         if is_snapshot(plan):
@@ -106,10 +122,18 @@ async def _start(world: World, job: Job, *, term: Term) -> None:
             await tx.commands.add(DATABASE_GRAPH, Add(jobs=(plan,)), asked_by=f"job {job.id}", now=world.clock.now())
         facts = {"job": job.id, "name": job.name, "graph": (current if begun is None else begun).graph}
         await tx.events.append("job.started", facts | {"serverless": job.serverless}, now=world.clock.now())
+    return True
 
 
-async def _refuse(world: World, job: Job, error: str, *, term: Term) -> None:
-    async with world.stores.begin(term) as tx:
-        await tx.jobs.move(job.id, JobEvent.FAILED, now=world.clock.now(), error=error)
-        await tx.catalog.remove(job.relation)
-        await tx.events.append("job.failed", {"job": job.id, "name": job.name, "error": error}, now=world.clock.now())
+async def _lacks_indexes(world: World, job: Job, plan: JobPlan, needed: Collection[LookupIndex], *, term: Term) -> bool:
+    """Whether an index of a user's relation is missing. Record that the job waits for it, and have it built."""
+    wanted = of_users(plan, needed)
+    missing = await world.lookups.missing(wanted) if wanted else ()
+    if not missing:
+        return False
+    if job.preparing is None:
+        listed = ", ".join(sorted(named(one, plan) for one in missing))
+        async with world.stores.begin(term) as tx:
+            await tx.jobs.prepare(job.id, f"an index of {listed} is being built")
+    world.signals.notify(Chore.INDEX)
+    return True

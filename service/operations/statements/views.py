@@ -3,7 +3,7 @@
 Next: `service.sql.views.bind`, then `service.operations.jobs.lifecycle`.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,18 +22,23 @@ from service.operations.offload import beside
 from service.operations.statements import logical_views
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome, tag
+from service.operations.statements.staged_views import StagedView, check_staged, plan_stages
 from service.operations.verify import worker_rpc
 from service.operations.world import World
-from service.ports.records import CatalogEntry, NewJob, NewTableScan
+from service.ports.records import THE_RELATION, CatalogEntry, NewJob, NewTableScan
 from service.protocol.ids import JobId, RelationId
-from service.protocol.plan import ScanType
+from service.protocol.plan import Query, ScanType
 from service.protocol.relation import Relation, RelationKind
+from service.protocol.stage import lookups
+from service.sql.queries.plan import needs_stages
 from service.sql.statements.logical_views import query_reads
 from service.sql.statements.views import CreateMaterializedView, Explain, ExplainBackfill
 from service.sql.text.tokens import mentioned
+from service.sql.text.tree import Tree
 from service.sql.views.backfill_order import dot
 from service.sql.views.bind import bind_view, view_relation
 from service.sql.views.explain import PlannedScan, plan_text
+from service.sql.views.explain_stages import ExplainedStage, stages_text
 from service.sql.views.keys import BoundView
 
 SLOW_DDL_SECONDS: Final = 30
@@ -44,17 +49,20 @@ class _Planned:
     """The plan of a materialized view."""
 
     new: NewJob
-    bound: BoundView
+    bound: BoundView | StagedView
     strategy: Strategy
 
 
 @dataclass(frozen=True, slots=True)
-class _Bound:
-    """A view's bound query, the readable relations by name, and the logical views that it reads directly."""
+class _Read:
+    """The readable relations and the queries of logical views that a query reads, by name, and the views that it names
+    itself. `length` is that of all texts.
+    """
 
-    view: BoundView
     relations: Mapping[str, Relation]
+    queries: Mapping[str, Tree]
     views: tuple[RelationId, ...]
+    length: int
 
 
 @handles(CreateMaterializedView)
@@ -75,7 +83,7 @@ async def create_from_query(
     if taken is not None:
         asked = Asked(taken.job, existed=True)
     else:
-        new = adapted((await _plan(call, statement, background=background)).new)
+        new = adapted((await _plan(call, statement, kind, background=background)).new)
         asked = await lifecycle.create(world, new, if_not_exists=statement.if_not_exists, asked_by=call.asked_by)
     if not asked.existed:
         notices = await (_started if background else _finished)(world, asked.job, gone)
@@ -92,18 +100,42 @@ async def _explain(call: Call, statement: Explain) -> Outcome:
     view, kind = statement.view, RelationKind.MATERIALIZED_VIEW
     if await _taken(call.world, view, kind) is not None:
         return _plan_of(_existing(kind, view.name))
-    planned = await _plan(call, view, background=False)
+    planned = await _plan(call, view, kind, background=False)
+    new = planned.new
+    if isinstance(planned.bound, StagedView):
+        return _plan_of(await _explained(call.world, planned.bound, new))
     scans = [
         PlannedScan(scan.upstream.name, scan.query, len(fragment.actors), fragment.rate_limit)
         for scan, fragment in zip(planned.bound.scans, planned.new.table_scans, strict=True)
     ]
-    new = planned.new
     return _plan_of(plan_text(new.relation, scans, planned.strategy, planned.bound.order, serverless=new.serverless))
 
 
 @handles(ExplainBackfill)
 async def _explain_backfill(call: Call, statement: ExplainBackfill) -> Outcome:
-    return _plan_of(dot((await _bound(call.world, statement.view)).view.order))
+    world, view = call.world, statement.view
+    found = await _read(world, view)
+    if not await _staged(world, view, found):
+        return _plan_of(dot((await _bound(world, view, found)).order))
+    check_staged(world, view, chosen(call.session), RelationKind.MATERIALIZED_VIEW)
+    planned = await plan_stages(world, view, found.relations, found.queries)
+    names = {id_: relation.name for id_, relation in planned.relations.items()}
+    return _plan_of(dot(tuple((names[before], names[after]) for before, after in planned.order)))
+
+
+async def _explained(world: World, view: StagedView, new: NewJob) -> Iterable[str]:
+    needed = [lookups(one.stage, view.relations) for one in view.stages]
+    of_users = frozenset(index for indexes in needed for index in indexes if index.relation > THE_RELATION)
+    missing = await world.lookups.missing(of_users) if of_users else frozenset()
+    stages = [
+        ExplainedStage(one.stage, _target(view, one.output), len(scan.actors), scan.rate_limit, indexes)
+        for one, scan, indexes in zip(view.stages, new.table_scans, needed, strict=True)
+    ]
+    return stages_text(view.relation, stages, view.relations, missing, serverless=new.serverless)
+
+
+def _target(view: StagedView, output: int | None) -> Relation:
+    return view.relation if output is None else view.hidden[output]
 
 
 def _plan_of(lines: Iterable[str]) -> Outcome:
@@ -123,25 +155,32 @@ async def _readable(world: World, names: Collection[str], *, read: Collection[st
     return {name: one.entry.relation for name, one in readable.items() if one.entry is not None}
 
 
-async def _bound(world: World, statement: CreateMaterializedView) -> _Bound:
-    """Bind a query. Raises Invalid, NotFound, Conflict."""
+async def _read(world: World, statement: CreateMaterializedView) -> _Read:
+    """Look up what a query reads. Raises Invalid, NotFound, Conflict."""
     ordered = {one.name for edge in statement.order.edges for one in edge}
     reads = await beside(world.parsers, statement.text, query_reads, statement.query)
     views = await logical_views.queries(world, reads | ordered)
     queries = [statement.query, *(view.query for view in views.values())]
     named_in = ordered.union(*(mentioned(query.text) for query in queries))
     relations = await _readable(world, named_in, read=reads)
-    read = {name: view.query for name, view in views.items()}
-    if views:
+    direct = tuple(views[name].id for name in sorted(reads) if name in views)
+    length = sum(len(query.text) for query in queries)
+    return _Read(relations, {name: view.query for name, view in views.items()}, direct, length)
+
+
+async def _staged(world: World, statement: CreateMaterializedView, read: _Read) -> bool:
+    return await beside(world.parsers, statement.text, needs_stages, statement.query, read.queries)
+
+
+async def _bound(world: World, statement: CreateMaterializedView, read: _Read) -> BoundView:
+    """Bind a query without joins and aggregates. Raises Invalid, NotFound."""
+    if read.queries:
         # The text grows exponentially with the depth of the views if each reads the previous one twice.
-        length = sum(len(query.text) for query in queries)
-        bound = await world.parsers.run(length, bind_view, statement, relations, read)
-    else:
-        bound = await beside(world.parsers, statement.text, bind_view, statement, relations, read)
-    return _Bound(bound, relations, tuple(views[name].id for name in sorted(reads) if name in views))
+        return await world.parsers.run(read.length, bind_view, statement, read.relations, read.queries)
+    return await beside(world.parsers, statement.text, bind_view, statement, read.relations, read.queries)
 
 
-async def _plan(call: Call, statement: CreateMaterializedView, *, background: bool) -> _Planned:
+async def _plan(call: Call, statement: CreateMaterializedView, kind: RelationKind, *, background: bool) -> _Planned:
     world, session = call.world, call.session
     # All checks that need no worker come before the request to the worker.
     strategy = chosen(session)
@@ -150,37 +189,56 @@ async def _plan(call: Call, statement: CreateMaterializedView, *, background: bo
         serverless = session.get("enable_serverless_backfill") == "true"
     if serverless:
         check_serverless(strategy, own_workers=world.own_workers)
-    found = await _bound(world, statement)
-    bound, relations = found.view, found.relations
-    check_positions([scan.upstream.vnode_count for scan in bound.scans])
-    columns = [await worker_rpc.analyze(world, scan.upstream, scan.query, bound.names) for scan in bound.scans]
-    relation = view_relation(bound, columns, statement.name)
+    found = await _read(world, statement)
+    if await _staged(world, statement, found):
+        check_staged(world, statement, strategy, kind)
+        staged = await plan_stages(world, statement, found.relations, found.queries)
+        scans = await _scans(call, statement, strategy, [(one.driver, one.stage, one.output) for one in staged.stages])
+        order, hidden, bound, relation = staged.order, staged.hidden, staged, staged.relation
+    else:
+        bound = await _bound(world, statement, found)
+        check_positions([scan.upstream.vnode_count for scan in bound.scans])
+        columns = [await worker_rpc.analyze(world, scan.upstream, scan.query, bound.names) for scan in bound.scans]
+        relation, hidden = view_relation(bound, columns, statement.name), ()
+        scans = await _scans(call, statement, strategy, [(scan.upstream, scan.query, None) for scan in bound.scans])
+        order = tuple((found.relations[before].id, found.relations[after].id) for before, after in bound.order)
+    # A NoShuffle scan always has the actors of its upstream, so the job records no requested parallelism.
     tied = strategy.scan_type is ScanType.BACKFILL
-    parallelism, backfill = normal(session, relation.kind), for_backfill(session)
+    asked = (None, None) if tied else (normal(session, relation.kind), for_backfill(session))
+    new = NewJob(relation, statement.text, background, scans, *asked, order, found.views, serverless, hidden)
+    return _Planned(new, bound, strategy)
+
+
+async def _scans(
+    call: Call,
+    statement: CreateMaterializedView,
+    strategy: Strategy,
+    wanted: Sequence[tuple[Relation, Query, int | None]],
+) -> tuple[NewTableScan, ...]:
+    """Return the scans of (upstream, query, output) with their actors and limits. Raises Invalid."""
+    world, session = call.world, call.session
+    check_positions([upstream.vnode_count for upstream, _, _ in wanted])
+    tied = strategy.scan_type is ScanType.BACKFILL
+    parallelism, backfill = normal(session, RelationKind.MATERIALIZED_VIEW), for_backfill(session)
     async with world.stores.begin() as tx:
         available = await slots(tx, now=world.clock.now(), lease=world.worker_lease) or 1
         first = await first_limit(tx)
-        beside = [await actors_beside(tx, scan.upstream) if tied else None for scan in bound.scans]
+        beside = [await actors_beside(tx, upstream) if tied else None for upstream, _, _ in wanted]
     limit = asked_limit(statement.backfill_rate_limit, session, given=statement.limited)
-    scans = tuple(
+    return tuple(
         NewTableScan(
             actors=blocks(
-                scan.upstream.vnode_count,
-                _actors(scan.upstream, parallelism, backfill, slots=available, beside=tied_to),
+                upstream.vnode_count, _actors(upstream, parallelism, backfill, slots=available, beside=tied_to)
             ),
-            upstream=scan.upstream.id,
-            query=scan.query,
+            upstream=upstream.id,
+            query=query,
             scan_type=strategy.scan_type,
             rate_limit=first if limit == AUTO else limit,
             auto=limit == AUTO,
+            output=output,
         )
-        for scan, tied_to in zip(bound.scans, beside, strict=True)
+        for (upstream, query, output), tied_to in zip(wanted, beside, strict=True)
     )
-    order = tuple((relations[before].id, relations[after].id) for before, after in bound.order)
-    # A NoShuffle scan always has the actors of its upstream, so the job records no requested parallelism.
-    asked = (None, None) if tied else (parallelism, backfill)
-    new = NewJob(relation, statement.text, background, scans, *asked, order, found.views, serverless)
-    return _Planned(new, bound, strategy)
 
 
 def _actors(

@@ -15,7 +15,7 @@ from service.domain.errors import Invalid, NotFound
 from service.protocol.columns import Column
 from service.protocol.dml import live_view
 from service.protocol.relation import RESERVED_COLUMNS, Relation
-from service.sql.dml.functions import check_allowed
+from service.sql.expressions.allowed import check_allowed
 from service.sql.expressions.functions import AGGREGATES
 from service.sql.statements.select import named_relations
 from service.sql.text.cursor import SCHEMA

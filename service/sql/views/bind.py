@@ -20,7 +20,7 @@ from service.sql.expressions.typed import Typed, coerced, common_type, settled
 from service.sql.statements.tables import UNBOUND
 from service.sql.statements.views import CreateMaterializedView
 from service.sql.text.cursor import SCHEMA, checked_column
-from service.sql.text.tokens import fold
+from service.sql.text.labels import label
 from service.sql.text.tree import Tree, given, identifier
 from service.sql.views.backfill_order import bind_order
 from service.sql.views.keys import BoundScan, BoundView, Branch, Output, check_widths, keyed, united
@@ -74,13 +74,13 @@ def view_relation(bound: BoundView, columns: Sequence[Sequence[Column]], name: s
     """
     visible = len(bound.names) - bound.hidden
     made: list[Column] = []
-    for place, label in enumerate(bound.names):
+    for place, column_name in enumerate(bound.names):
         given_types = [_type(scan, typed, place) for scan, typed in zip(bound.scans, columns, strict=True)]
         kind = given_types[0]
         for scan, other in zip(bound.scans[1:], given_types[1:], strict=True):
             kind = common_type(kind, other, position=scan.places[place])
         nullable = any(_nullable(scan, typed, place) for scan, typed in zip(bound.scans, columns, strict=True))
-        made.append(Column(name=label, type=kind, nullable=nullable, hidden=place >= visible))
+        made.append(Column(name=column_name, type=kind, nullable=nullable, hidden=place >= visible))
     return Relation(
         id=UNBOUND,
         name=name,
@@ -271,53 +271,7 @@ def _expanded(scope: Scope, node: exp.Expr, number: int) -> list[Output]:
         return [Output(name, value) for name in scope.names if (value := scope.named(name, place)) is not None]
     if isinstance(node, exp.Alias):
         scope.reads(node, "this", "alias")
-        label = checked_column(identifier(node.args["alias"]), scope.tree.position(node.args["alias"]))
-        return [Output(label, settled(scope.argument(node)))]
+        name = checked_column(identifier(node.args["alias"]), scope.tree.position(node.args["alias"]))
+        return [Output(name, settled(scope.argument(node)))]
     value = settled(scope.bind(node))
-    return [Output(checked_column(_label(node) or f"column{number}", place), value)]
-
-
-def _label(node: exp.Expr) -> str | None:
-    """Return the name that Postgres gives an expression without an alias, or None for `?column?`."""
-    match node:
-        case exp.Paren():
-            return _label(node.this)
-        case exp.Column():
-            return identifier(node.this)
-        case exp.Anonymous():
-            return identifier(node.this) if isinstance(node.this, exp.Identifier) else fold(str(node.this))
-        case exp.Cast():
-            return _label(node.this) or _TYPE_LABELS.get(str(node.args["to"].this.value).lower())
-        case exp.Case():
-            otherwise = node.args.get("default")
-            return (otherwise is not None and _label(otherwise)) or "case"
-        case exp.Bracket():
-            return _label(node.this)
-        case _:
-            return _LABELS.get(type(node))
-
-
-_LABELS: Final[Mapping[type[exp.Expr], str]] = {
-    exp.Array: "array",
-    exp.AtTimeZone: "timezone",
-    exp.Boolean: "bool",
-    exp.Extract: "extract",
-    exp.StrPosition: "position",
-    exp.Substring: "substring",
-    exp.Trim: "btrim",
-}
-_TYPE_LABELS: Final[Mapping[str, str]] = {
-    "bigint": "int8",
-    "boolean": "bool",
-    "date": "date",
-    "decimal": "numeric",
-    "double": "float8",
-    "float": "float4",
-    "int": "int4",
-    "smallint": "int2",
-    "text": "text",
-    "timestamp": "timestamp",
-    "timestamptz": "timestamptz",
-    "varbinary": "bytea",
-    "varchar": "varchar",
-}
+    return [Output(checked_column(label(node) or f"column{number}", place), value)]

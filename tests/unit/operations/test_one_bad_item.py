@@ -19,6 +19,7 @@ from service.operations.world import World
 from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, RelationId, StatementId, Term
 from service.protocol.mutation import Stop
 from service.protocol.relation import Relation, RelationKind
+from service.protocol.stage import LookupIndex
 from tests.support.fake_meta_store import FakeStores
 from tests.support.fake_state_store import FakeTables, StateStore
 from tests.support.http import StillClock, world_of
@@ -33,11 +34,13 @@ class Refusing(FakeTables):
     tried: list[str] = field(default_factory=list[str])
     foreign: tuple[str, ...] = ()
 
-    async def create(self, relation: Relation, *, term: Term, loading: bool = False) -> None:
+    async def create(
+        self, relation: Relation, *, term: Term, loading: bool = False, lookups: Collection[LookupIndex] = ()
+    ) -> None:
         self.tried.append(relation.name)
         if relation.name == "bad":
             raise self.error
-        await super().create(relation, term=term, loading=loading)
+        await super().create(relation, term=term, loading=loading, lookups=lookups)
 
     async def drop(self, relation: RelationId, name: str, *, term: Term) -> None:
         self.tried.append(name)

@@ -9,7 +9,7 @@ import pytest
 from service.domain.errors import Invalid, NotFound
 from service.protocol.relation import Relation
 from service.sql.dml.bind import bind_delete, bind_insert, bind_update
-from service.sql.dml.functions import FUNCTIONS, TYPES
+from service.sql.expressions.allowed import FUNCTIONS, TYPES
 from service.sql.parse import parse
 from service.sql.statements.dml import Delete, Insert, Update
 from service.sql.statements.tables import CreateTable, table_relation

@@ -53,9 +53,9 @@ FUNCTIONS: Final = frozenset(
     regr_avgx regr_avgy regr_count regr_intercept regr_r2 regr_slope covar_pop covar_samp bit_xor
     """.split()  # noqa: SIM905 - a list of words reads best as words
 ) | (AGGREGATES - {"approx_count_distinct"})
-_SYNTAX: Final = frozenset({"all", "any", "array", "grouping", "row", "some"})
+SYNTAX: Final = frozenset({"all", "any", "array", "grouping", "row", "some"})
 """Constructs that look like a function call."""
-_FORMS: Final = (
+FORMS: Final = (
     exp.Array, exp.And, exp.Or, exp.Xor, exp.Case, exp.If, exp.Cast, exp.Extract, exp.Overlay, exp.StrPosition,
     exp.Substring, exp.Trim, exp.Exists, exp.Unnest, exp.Pow, exp.Sqrt, exp.Cbrt, exp.Abs, exp.RegexpLike,
     exp.RegexpILike, exp.JSONExtract, exp.JSONExtractScalar, exp.JSONBExtract, exp.JSONBExtractScalar,
@@ -68,7 +68,7 @@ TYPES: Final = frozenset(
     """bigint bit boolean bytea char character cidr date decimal double float inet int integer interval json jsonb
     jsonpath macaddr name numeric real smallint text time timestamp timestamptz timetz uuid varbit varchar""".split()  # noqa: SIM905 - a list of words reads best as words
 )
-_USERS: Final = frozenset(
+USERS: Final = frozenset(
     "current_catalog current_role current_schema current_user session_user system_user user".split()  # noqa: SIM905 - see above
 )
 SYSTEM_COLUMNS: Final = frozenset({"cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"})
@@ -86,7 +86,7 @@ def check_allowed(tree: Tree, node: exp.Expr) -> None:
             _refuse(tree, node, f"a cast to {node.sql('postgres').lower()} is not allowed here")
         case exp.DataType():
             _check_type(tree, node)
-        case exp.Func() if not isinstance(node, _FORMS):
+        case exp.Func() if not isinstance(node, FORMS):
             _refuse(tree, node, f"function {node.sql_name().lower()} is not allowed here: {_LIST}")
         case exp.Column():
             _check_name(tree, node)
@@ -95,7 +95,7 @@ def check_allowed(tree: Tree, node: exp.Expr) -> None:
 
 
 def _check_call(tree: Tree, node: exp.Anonymous) -> None:
-    name, around = _name(node), node.parent
+    name, around = called_name(node), node.parent
     qualified = (isinstance(around, exp.Dot) and around.expression is node) or (
         isinstance(around, exp.Table) and around.args.get("db") is not None
     )
@@ -103,11 +103,12 @@ def _check_call(tree: Tree, node: exp.Anonymous) -> None:
         assert around is not None
         written = around.sql("postgres", comments=False, normalize_functions=False).partition("(")[0]
         _refuse(tree, node, f"function {written} is not allowed here: functions are named without a schema. {_LIST}")
-    if name not in FUNCTIONS and name not in _SYNTAX:
+    if name not in FUNCTIONS and name not in SYNTAX:
         _refuse(tree, node, f"function {name} is not allowed here: {_LIST}")
 
 
-def _name(node: exp.Anonymous) -> str:
+def called_name(node: exp.Anonymous) -> str:
+    """Return the name of the function that is called."""
     if isinstance(node.this, exp.Identifier):
         return node.this.name if node.this.args.get("quoted") else fold(node.this.name)
     return fold(str(node.this))
@@ -127,7 +128,7 @@ def _check_name(tree: Tree, node: exp.Column) -> None:
         return
     if identifier(name) in SYSTEM_COLUMNS:
         raise NotFound(f'column "{identifier(name)}" does not exist', kind="column", position=tree.position(node))
-    if node.args.get("table") is None and not name.args.get("quoted") and fold(name.name) in _USERS:
+    if node.args.get("table") is None and not name.args.get("quoted") and fold(name.name) in USERS:
         _refuse(tree, node, f"{fold(name.name)} is not allowed here: {_LIST}")
 
 

@@ -1,0 +1,139 @@
+"""Plan a view with joins, aggregates, subqueries or windows as stages, which the state store computes.
+
+Postgres checks the whole text first and gives the view's columns. The planner makes drafts of the stages, and Postgres
+types each of them from a SELECT over typed NULLs. Nothing is read. Next: `service.sql.queries.plan`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from service.domain.errors import Invalid
+from service.domain.strategy import Strategy
+from service.operations.offload import beside
+from service.operations.world import World
+from service.ports.records import THE_RELATION, hidden_id
+from service.protocol.ids import RelationId
+from service.protocol.plan import ScanType
+from service.protocol.relation import Relation, RelationKind
+from service.protocol.stage import Stage
+from service.sql.queries.drafts import Draft, Planned
+from service.sql.queries.finishing import description, finished
+from service.sql.queries.plan import plan_query
+from service.sql.statements.views import CreateMaterializedView
+from service.sql.text.cursor import checked_column
+from service.sql.text.tree import Tree
+from service.sql.views.bind import SCANS_MAX
+
+DESCRIBE_MS: Final = 10_000
+"""The timeout of a description. Postgres only plans the query."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStage:
+    """A stage with its driver. `output` is the index in `hidden` of the relation that it writes, None for the view."""
+
+    stage: Stage
+    driver: Relation
+    output: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StagedView:
+    """A view of stages, in order, with its hidden relations. `relations` are all that the stages read or write."""
+
+    relation: Relation
+    hidden: tuple[Relation, ...]
+    stages: tuple[PlannedStage, ...]
+    relations: Mapping[RelationId, Relation]
+
+    @property
+    def order(self) -> tuple[tuple[RelationId, RelationId], ...]:
+        """The backfill order: a stage comes after those that write what it reads."""
+        edges = (
+            (read.relation, THE_RELATION if one.output is None else hidden_id(one.output))
+            for one in self.stages
+            for read in one.stage.inputs
+            if read.relation < THE_RELATION
+        )
+        return tuple(dict.fromkeys(edges))
+
+
+def check_staged(world: World, statement: CreateMaterializedView, strategy: Strategy, kind: RelationKind) -> None:
+    """Raise Invalid if a view of stages cannot be created in this way."""
+    what = "joins, aggregates, subqueries and windows"
+    place = statement.query.start + 1
+    if kind is RelationKind.SINK:
+        raise Invalid(f"a sink has no {what}: create a materialized view, then a sink FROM it", position=place)
+    if not world.table_format.store_engine:
+        raise Invalid(f"{what} need a state store that computes them, which this table format is not", position=place)
+    if strategy.scan_type is not ScanType.SNAPSHOT_BACKFILL:
+        raise Invalid(
+            f"{what} are built by a snapshot backfill: SET streaming_use_snapshot_backfill = true", position=place
+        )
+    if statement.order.edges:
+        first = statement.order.edges[0][0].position
+        raise Invalid(f"backfill_order = FIXED is not supported for {what}: stages have an order", position=first)
+
+
+async def plan_stages(
+    world: World, statement: CreateMaterializedView, relations: Mapping[str, Relation], views: Mapping[str, Tree]
+) -> StagedView:
+    """Return the stages of a view. Raises Invalid, NotFound, Unavailable."""
+    names = await _names(world, statement)
+    if views:
+        length = len(statement.text) + sum(len(view.text) for view in views.values())
+        drafts = await world.parsers.run(length, plan_query, statement.query, relations, views, names)
+    else:
+        drafts = await beside(world.parsers, statement.text, plan_query, statement.query, relations, views, names)
+    place = statement.query.start + 1
+    if len(drafts) > SCANS_MAX:
+        raise Invalid(f"the view has {len(drafts)} stages, and may have {SCANS_MAX}", position=place)
+    known = {relation.id: relation for relation in relations.values()}
+    stages: list[PlannedStage] = []
+    for draft in drafts:
+        planned = await _typed(world, draft, known, place)
+        relation = planned.relation
+        output = None if draft.final else draft.target
+        before = known.get(relation.id)
+        known[relation.id] = relation if before is None else _either(before, relation)
+        stages.append(PlannedStage(planned.stage, known[planned.stage.driver.relation], output))
+    made = known[THE_RELATION].model_copy(update={"name": statement.name})
+    hidden = tuple(
+        known[hidden_id(at)].model_copy(update={"name": f"__{statement.name}_{at + 1}"})
+        for at in range(max((one.output + 1 for one in stages if one.output is not None), default=0))
+    )
+    named = {hidden_id(at): one for at, one in enumerate(hidden)}
+    return StagedView(made, hidden, tuple(stages), {**known, **named, THE_RELATION: made})
+
+
+async def _names(world: World, statement: CreateMaterializedView) -> Sequence[str]:
+    """Return the names of the view's columns. Postgres checks the text, and its positions become the statement's."""
+    offset = statement.query.start
+    try:
+        columns = await world.reader.describe(statement.sql, timeout_ms=DESCRIBE_MS)
+    except Invalid as error:
+        place = None if error.position is None else error.position + offset
+        raise Invalid(error.message, position=place, pointer=error.pointer) from None
+    if not columns:
+        raise Invalid("a view needs a column", position=offset + 1)
+    named = (name if name != "?column?" else f"column{number}" for number, (name, _) in enumerate(columns, 1))
+    return [checked_column(name, offset + 1) for name in named]
+
+
+async def _typed(world: World, draft: Draft, known: Mapping[RelationId, Relation], place: int) -> Planned:
+    try:
+        columns = await world.reader.describe(description(draft, known), timeout_ms=DESCRIBE_MS)
+    except Invalid as error:
+        # The position is one in the description.
+        raise Invalid(error.message, position=place) from None
+    return finished(draft, [kind for _, kind in columns], known)
+
+
+def _either(one: Relation, other: Relation) -> Relation:
+    """Return the relation that two drafts write. A column that is NULL in one of them is nullable."""
+    columns = tuple(
+        mine.model_copy(update={"nullable": mine.nullable or theirs.nullable})
+        for mine, theirs in zip(one.columns, other.columns, strict=True)
+    )
+    return one.model_copy(update={"columns": columns})

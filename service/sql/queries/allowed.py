@@ -1,0 +1,143 @@
+"""Refuse what a view cannot maintain in an expression: anything that does not depend on its columns alone."""
+
+from collections.abc import Mapping
+from typing import Final, Never
+
+from sqlglot import exp
+
+from service.domain.errors import Invalid
+from service.sql.expressions.allowed import FUNCTIONS, SYNTAX, TYPES, USERS, called_name
+from service.sql.text.tokens import fold
+from service.sql.text.tree import Tree, called, given
+
+LINEAR: Final = frozenset(
+    "avg bool_and bool_or count every stddev stddev_pop stddev_samp sum var_pop var_samp variance".split()  # noqa: SIM905 - a list of words reads best as words
+)
+"""Aggregates that are computed from sums of contributions."""
+WHOLE: Final = frozenset(
+    """any_value array_agg bit_and bit_or bit_xor corr covar_pop covar_samp json_agg json_object_agg jsonb_agg
+    jsonb_object_agg max min mode percentile_cont percentile_disc regr_avgx regr_avgy regr_count regr_intercept regr_r2
+    regr_slope regr_sxx regr_sxy regr_syy string_agg""".split()  # noqa: SIM905 - see above
+)
+"""Aggregates that are computed from all rows of the group."""
+AGGREGATES: Final = LINEAR | WHOLE
+WINDOWED: Final = frozenset(
+    "cume_dist dense_rank first_value lag last_value lead nth_value ntile percent_rank rank row_number".split()  # noqa: SIM905 - see above
+)
+_CLOCK: Final = frozenset(
+    """clock_timestamp current_date current_time current_timestamp localtime localtimestamp now statement_timestamp
+    timeofday transaction_timestamp""".split()  # noqa: SIM905 - see above
+)
+_RANDOM: Final = frozenset(
+    "array_sample array_shuffle gen_random_uuid random random_normal uuidv4 uuidv7".split()  # noqa: SIM905 - see above
+)
+SEVERAL_ROWS: Final = frozenset(
+    """generate_series generate_subscripts json_array_elements json_array_elements_text json_each json_each_text
+    json_object_keys json_to_record json_to_recordset jsonb_array_elements jsonb_array_elements_text jsonb_each
+    jsonb_each_text jsonb_object_keys jsonb_path_query jsonb_to_record jsonb_to_recordset regexp_matches
+    regexp_split_to_table string_to_table unnest""".split()  # noqa: SIM905 - see above
+)
+_DAYS: Final = frozenset({"now", "today", "tomorrow", "yesterday"})
+_NODES: Final = (
+    exp.Column, exp.Identifier, exp.Literal, exp.Boolean, exp.Null, exp.Paren, exp.And, exp.Or, exp.Not, exp.EQ,
+    exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.NullSafeNEQ, exp.Is, exp.In, exp.Between, exp.Like,
+    exp.ILike, exp.SimilarTo, exp.RegexpLike, exp.RegexpILike, exp.Escape, exp.Case, exp.If, exp.Cast, exp.DataType,
+    exp.DataTypeParam, exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Pow, exp.Sqrt, exp.Cbrt, exp.Abs,
+    exp.DPipe, exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot, exp.BitwiseLeftShift,
+    exp.BitwiseRightShift, exp.Anonymous, exp.Filter, exp.Where, exp.WithinGroup, exp.Order, exp.Ordered, exp.Window,
+    exp.WindowSpec, exp.Distinct, exp.Extract, exp.Var, exp.Substring, exp.Trim, exp.Overlay, exp.StrPosition,
+    exp.Array, exp.Bracket, exp.Slice, exp.Tuple, exp.JSONExtract, exp.JSONExtractScalar, exp.JSONBExtract,
+    exp.JSONBExtractScalar, exp.JSONBContains, exp.JSONBContainsAllTopKeys, exp.JSONBContainsAnyTopKeys,
+    exp.JSONBContainsTopKey, exp.JSONBDeleteAtPath, exp.JSONBPathExists, exp.ArrayContainsAll, exp.ArrayContainedBy,
+    exp.ArrayOverlaps, exp.StartsWith, exp.AtTimeZone, exp.Collate, exp.Any, exp.All, exp.Star,
+)  # fmt: skip
+_INSTEAD: Final[Mapping[type[exp.Expr], str]] = {
+    exp.Dot: "a qualified name is not supported in a view here: functions are named without a schema",
+    exp.Parameter: "a parameter is not supported",
+    exp.Placeholder: "a parameter is not supported",
+    exp.SessionParameter: "a parameter is not supported",
+    exp.Operator: "OPERATOR(..) is not supported in a view: write the operator itself",
+}
+
+
+def check(tree: Tree, node: exp.Expr) -> None:
+    """Raise Invalid unless a node of an expression may stand in a view."""
+    match node:
+        case exp.Anonymous():
+            _check_call(tree, node)
+        case exp.Cast() if isinstance(node.this, exp.Literal) and node.this.name.strip().lower() in _DAYS:
+            _refuse(tree, node, f"'{node.this.name}' changes with the clock: use a constant date")
+        case exp.DataType() if node.this is not exp.DType.ARRAY:
+            _check_type(tree, node)
+        case exp.Column():
+            _check_name(tree, node)
+        case exp.Order() if node.args.get("siblings"):
+            _refuse(tree, node, "ORDER SIBLINGS BY is not supported in a view")
+        case _ if not isinstance(node, _NODES):
+            _refuse(tree, node, _INSTEAD.get(type(node), f"{called(node)} is not supported in a view"))
+        case _:
+            pass
+
+
+def _check_call(tree: Tree, node: exp.Anonymous) -> None:
+    name = called_name(node)
+    if name in _CLOCK or (name == "age" and len(node.expressions) == 1):
+        _refuse(tree, node, f"{name} depends on the time of the statement: {_clock_instead(name)}")
+    if name in _RANDOM:
+        _refuse(tree, node, f"function {name} gives another value at each call: store its value in a table")
+    if name in SEVERAL_ROWS:
+        message = f"function {name} returns several rows, which is not supported in a view: store the rows in a table"
+        _refuse(tree, node, message)
+    if name not in FUNCTIONS and name not in SYNTAX and name not in AGGREGATES:
+        _refuse(tree, node, f"function {name} is not supported in a view: docs/sql.md lists the functions")
+
+
+def _clock_instead(name: str) -> str:
+    if name == "age":
+        return "use age with two arguments"
+    return "a view changes only when its tables do. Filter by time in the SELECT that reads the view"
+
+
+def _check_type(tree: Tree, node: exp.DataType) -> None:
+    shown = node.sql("postgres", comments=False).lower()
+    if shown.partition("(")[0].partition(" ")[0] not in TYPES:
+        _refuse(tree, node, f"a cast to {shown} is not supported in a view: docs/sql.md lists the types")
+
+
+def _check_name(tree: Tree, node: exp.Column) -> None:
+    name = node.this
+    if not isinstance(name, exp.Identifier) or name.args.get("quoted") or given(node) != frozenset({"this"}):
+        return
+    if fold(name.name) in USERS:
+        _refuse(tree, node, f"{fold(name.name)} depends on the session, and a view does not")
+    if fold(name.name) in _CLOCK:
+        _refuse(
+            tree, node, f"{fold(name.name)} depends on the time of the statement: {_clock_instead(fold(name.name))}"
+        )
+
+
+def _refuse(tree: Tree, node: exp.Expr, message: str) -> Never:
+    raise Invalid(message, position=tree.position(node))
+
+
+def is_aggregate(node: exp.Expr) -> bool:
+    """Whether a node is a call of an aggregate, with its FILTER or WITHIN GROUP. A window function is none."""
+    around = node.parent
+    while isinstance(around, exp.Filter | exp.WithinGroup):
+        around = around.parent
+    if isinstance(around, exp.Window) and node.find_ancestor(exp.Window) is around and _is_function(around, node):
+        return False
+    return isinstance(node, exp.Filter | exp.WithinGroup) or is_aggregate_call(node)
+
+
+def _is_function(window: exp.Window, node: exp.Expr) -> bool:
+    """Whether a node is the function of a window, perhaps with FILTER, and not in its PARTITION BY or ORDER BY."""
+    inner = window.this
+    while inner is not node and isinstance(inner, exp.Filter | exp.WithinGroup):
+        inner = inner.this
+    return inner is node
+
+
+def is_aggregate_call(node: exp.Expr) -> bool:
+    """Whether a node is a call of a function that is an aggregate, perhaps as a window function."""
+    return isinstance(node, exp.Anonymous) and called_name(node) in AGGREGATES

@@ -1,0 +1,186 @@
+"""Finish a draft: describe the columns of which the types are wanted, then make the stage and its relation."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from service.domain.errors import Invalid
+from service.protocol.columns import Column, ColumnType
+from service.protocol.ids import RelationId
+from service.protocol.quoting import quoted
+from service.protocol.relation import Relation, RelationKind
+from service.protocol.stage import Aggregate, Join, Stage, Value
+from service.sql.queries.drafts import Draft, Grouping, Planned
+from service.sql.queries.measures import Measures
+from service.sql.statements.tables import UNBOUND
+
+
+def description(draft: Draft, relations: Mapping[RelationId, Relation]) -> str:
+    """Return a SELECT over typed NULLs whose columns have the types that `finished` needs. It reads no table."""
+    if draft.partition is not None:
+        part = _columns(relations[draft.joins[0].inputs[0].relation])
+        return f'with "part" as (select {part}) {draft.partition.sql}'
+    if draft.grouping is not None:
+        return _described(draft, draft.grouping, relations)
+    branches = draft.branches or ((draft.joins, draft.rows),)
+    return " union all ".join(
+        f"select {_list(value.sql for value in rows)} from {_inputs(joins, relations)}" for joins, rows in branches
+    )
+
+
+def finished(draft: Draft, types: Sequence[str], relations: Mapping[RelationId, Relation]) -> Planned:
+    """Return the stage and the relation of a draft. `types` has those of the description. Raises Invalid."""
+    if draft.grouping is not None:
+        return _finished_aggregate(draft, draft.grouping, types, relations)
+    kinds = {name: _type(draft, name, text) for name, text in zip(draft.columns, types, strict=True)}
+    rows = tuple(
+        Value(name=value.name, sql=f"cast({value.sql} as {kinds[value.name]})")
+        if draft.branches or _differs(kinds[value.name], types[at])
+        else value
+        for at, value in enumerate(draft.rows)
+    )
+    partition = draft.partition
+    if partition is not None and any(
+        _differs(kinds[name], text) for name, text in zip(draft.columns, types, strict=True)
+    ):
+        shown = ", ".join(f"cast({quoted(name)} as {kind}) as {quoted(name)}" for name, kind in kinds.items())
+        partition = partition.model_copy(update={"sql": f'select {shown} from ({partition.sql}) "p"'})
+    stage = Stage(joins=draft.joins, where=draft.where, rows=rows, partition=partition, distribution=draft.distribution)
+    return Planned(stage, _relation(draft, kinds, relations))
+
+
+def _described(draft: Draft, grouping: Grouping, relations: Mapping[RelationId, Relation]) -> str:
+    inputs = _inputs(draft.joins, relations)
+    arguments = [call.argument for call in grouping.calls if call.argument is not None]
+    keys = ", ".join(f"{row.sql} as {quoted(row.name)}" for row in draft.rows)
+    calls = ", ".join(f'{call.sql} as "call_{at}"' for at, call in enumerate(grouping.calls)) or "count(*)"
+    results = [
+        "".join(part if isinstance(part, str) else f'"c"."call_{part}"' for part in one.parts)
+        for one in grouping.results
+    ]
+    columns = [
+        *(f'"k".{quoted(row.name)}' for row in draft.rows),
+        *(f'"a"."argument_{at}"' for at in range(len(arguments))),
+        *(f'"c"."call_{at}"' for at in range(len(grouping.calls))),
+        *results,
+    ]
+    given = _list(f'{text} as "argument_{at}"' for at, text in enumerate(arguments)) or "1"
+    return (
+        f'select {_list(columns)} from (select {keys} from {inputs}) "k" '
+        f'cross join (select {given} from {inputs}) "a" cross join (select {calls} from {inputs}) "c"'
+    )
+
+
+def _finished_aggregate(
+    draft: Draft, grouping: Grouping, types: Sequence[str], relations: Mapping[RelationId, Relation]
+) -> Planned:
+    left = iter(types)
+    keys = {row.name: _key_type(draft, row.name, next(left)) for row in draft.rows}
+    arguments = [None if call.argument is None else next(left) for call in grouping.calls]
+    called = [next(left) for _ in grouping.calls]
+    results = {one.name: (one, next(left)) for one in grouping.results}
+    measures = Measures()
+    texts = [
+        measures.result(call, argument, kind)
+        for call, argument, kind in zip(grouping.calls, arguments, called, strict=True)
+    ]
+    kinds: dict[str, ColumnType] = {name: keys[name] for name in draft.columns if name in keys}
+    values: list[Value] = []
+    for name, (one, text) in results.items():
+        kinds[name] = _type(draft, name, text)
+        sql = "".join(part if isinstance(part, str) else texts[part] for part in one.parts)
+        values.append(Value(name=name, sql=f"cast({sql} as {kinds[name]})" if _differs(kinds[name], text) else sql))
+    rows = [
+        Value(name=row.name, sql=f"cast(null as {keys[row.name]})")
+        if row.name in grouping.padded
+        else _cast(row, keys[row.name], types[at])
+        for at, row in enumerate(draft.rows)
+    ]
+    stage = Stage(
+        joins=draft.joins,
+        where=draft.where,
+        rows=(*rows, *measures.rows),
+        aggregate=Aggregate(
+            keys=tuple(keys), measures=tuple(one.name for one in measures.rows), results=tuple(values),
+            always=grouping.always,
+        ),
+        distribution=draft.distribution,
+    )  # fmt: skip
+    kinds = {**{name: kinds[name] for name in draft.columns}, **measures.types}
+    not_null = draft.not_null | measures.types.keys()
+    return Planned(stage, _relation(replace(draft, not_null=not_null), kinds, relations))
+
+
+def _cast(row: Value, kind: ColumnType, described: str) -> Value:
+    return Value(name=row.name, sql=f"cast({row.sql} as {kind})") if _differs(kind, described) else row
+
+
+def _differs(kind: ColumnType, described: str) -> bool:
+    try:
+        return ColumnType.parse(described) != kind
+    except ValueError:
+        return True
+
+
+def _relation(draft: Draft, kinds: Mapping[str, ColumnType], relations: Mapping[RelationId, Relation]) -> Relation:
+    for part in draft.key:
+        _refuse_key(draft, part.name, kinds[part.name])
+    columns = tuple(
+        Column(name=name, type=kind, nullable=name not in draft.not_null, hidden=at >= draft.visible)
+        for at, (name, kind) in enumerate(kinds.items())
+    )
+    return Relation(
+        id=UNBOUND if draft.final else RelationId(-(draft.target + 1)),
+        name=f"stage_{draft.target}",
+        kind=RelationKind.MATERIALIZED_VIEW,
+        columns=columns,
+        key=draft.key,
+        vnode_count=max(relations[one.relation].vnode_count for join in draft.joins for one in join.inputs),
+    )
+
+
+def _key_type(draft: Draft, name: str, text: str) -> ColumnType:
+    kind = _type(draft, name, text)
+    _refuse_key(draft, name, kind)
+    return kind
+
+
+def _refuse_key(draft: Draft, name: str, kind: ColumnType) -> None:
+    reason = kind.why_not_a_key
+    if reason is not None:
+        message = f"a view cannot group by or distinguish rows by a value of type {kind}: {reason}. Use its text (cast)"
+        raise Invalid(message, position=draft.places.get(name))
+
+
+_PLAIN = {"character varying": "text", "character": "text", '"char"': "text", "name": "text", "unknown": "text"}
+
+
+def _type(draft: Draft, name: str, text: str) -> ColumnType:
+    scalar, _, array = text.partition("[")
+    bare, _, limits = scalar.partition("(")
+    _, _, behind = limits.partition(")")
+    plain = f"{bare.strip()}{behind}".strip()
+    plain = _PLAIN.get(plain, plain)
+    wanted = scalar if plain == "numeric" else plain
+    if array:
+        wanted += "[]"
+    try:
+        return ColumnType.parse(wanted)
+    except ValueError:
+        if plain == "numeric":
+            return ColumnType.parse("numeric[]" if array else "numeric")
+        hint = ": cast it to jsonb" if plain == "json" else ""
+        message = f'column "{name}" has type {text}, which is not supported{hint}'
+        raise Invalid(message, position=draft.places.get(name)) from None
+
+
+def _inputs(joins: Sequence[Join], relations: Mapping[RelationId, Relation]) -> str:
+    inputs = [one for join in joins for one in join.inputs]
+    return " cross join ".join(f"(select {_columns(relations[one.relation])}) {quoted(one.alias)}" for one in inputs)
+
+
+def _columns(relation: Relation) -> str:
+    return ", ".join(f"null::{one.type} as {quoted(one.name)}" for one in relation.columns)
+
+
+def _list(texts: "Iterator[str] | Sequence[str]") -> str:
+    return ", ".join(texts)

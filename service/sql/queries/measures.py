@@ -1,0 +1,158 @@
+"""Choose the sums by which an aggregate is maintained, and print its result from them, with Postgres's digits.
+
+Every measure is an exact number. A float contributes its shortest decimal, so that the sum does not depend on the
+order of rows and a removed row is subtracted exactly. NaN and the infinities are counted on their own.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from service.domain.errors import Invalid
+from service.protocol.columns import ColumnType, TypeName
+from service.protocol.quoting import quoted
+from service.protocol.relation import KEY_PREFIX
+from service.protocol.stage import Value
+from service.sql.queries.drafts import Call
+
+_INTEGERS: Final = frozenset({"smallint", "integer", "bigint"})
+_FLOATS: Final = frozenset({"real", "double precision"})
+_BIGINT: Final = ColumnType(TypeName.BIGINT)
+
+
+class Measures:
+    """The measures of one aggregate. Calls share equal ones. The first counts rows."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, str] = {}
+        self._types: dict[str, ColumnType] = {}
+        self._count = self._measure("1::bigint", _BIGINT)
+
+    @property
+    def rows(self) -> tuple[Value, ...]:
+        """Each measure and what one row contributes to it."""
+        return tuple(Value(name=name, sql=sql) for sql, name in self._rows.items())
+
+    @property
+    def types(self) -> Mapping[str, ColumnType]:
+        """The type of each measure."""
+        return self._types
+
+    def result(self, call: Call, argument: str | None, result: str) -> str:
+        """Return the SQL of a call's result over the sums. Raises Invalid.
+
+        `argument` and `result` are the types of its argument and of its result.
+        """
+        if call.function == "count":
+            return self._number(call)
+        assert argument is not None
+        assert call.argument is not None
+        kind = argument.partition("(")[0]
+        if call.function in {"bool_and", "every"}:
+            return self._known(call, f"({self._counted(call, f'not {call.argument}')} = 0)")
+        if call.function == "bool_or":
+            return self._known(call, f"({self._counted(call, call.argument)} > 0)")
+        if kind not in {*_INTEGERS, *_FLOATS, "numeric"}:
+            message = f"{call.function} of a value of type {argument} is not supported in a view: use a number"
+            raise Invalid(message)
+        return self._known(call, _FORMULAS[call.function](self, call, kind, result))
+
+    def _known(self, call: Call, sql: str) -> str:
+        """Return the result where a value that is not NULL has been counted, else NULL."""
+        return f"(case when {self._number(call)} > 0 then {sql} end)"
+
+    def _number(self, call: Call) -> str:
+        """Return the number of rows that the call counts."""
+        if call.argument is None:
+            return self._count if call.filter is None else self._counted(call, None)
+        return self._counted(call, f"{call.argument} is not null")
+
+    def _counted(self, call: Call, condition: str | None) -> str:
+        conditions = [*([f"({condition})"] if condition else []), *([f"({call.filter})"] if call.filter else [])]
+        return self._measure(f"(case when {' and '.join(conditions)} then 1 else 0 end)::bigint", _BIGINT)
+
+    def sum(self, call: Call, kind: str) -> str:
+        """Return the exact sum of the finite values."""
+        return self._summed(call, kind, _exact(call, kind))
+
+    def squares(self, call: Call, kind: str) -> str:
+        """Return the exact sum of the squares of the finite values."""
+        return self._summed(call, kind, f"{_exact(call, kind)} * {_exact(call, kind)}")
+
+    def _summed(self, call: Call, kind: str, value: str) -> str:
+        conditions = [f"{call.argument} is not null", *([f"({call.filter})"] if call.filter else [])]
+        if kind not in _INTEGERS:
+            conditions.append(f"{call.argument}::text not in ('NaN', 'Infinity', '-Infinity')")
+        # A CASE has the type of its branches; Postgres evaluates the value only where the conditions hold.
+        sql = f"(case when {' and '.join(conditions)} then {value} else 0 end)::numeric"
+        return self._measure(sql, ColumnType.parse("numeric"))
+
+    def special(self, call: Call, kind: str, sql: str, *, squared: bool = False) -> str:
+        """Return a result that is NaN or infinite if a value is."""
+        if kind in _INTEGERS:
+            return sql
+        nan, high, low = (
+            self._counted(call, f"{call.argument}::text = '{text}'") for text in ("NaN", "Infinity", "-Infinity")
+        )
+        if squared:
+            return f"case when {nan} + {high} + {low} > 0 then 'NaN' else {sql} end"
+        return (
+            f"case when {nan} > 0 or ({high} > 0 and {low} > 0) then 'NaN' "
+            f"when {high} > 0 then 'Infinity' when {low} > 0 then '-Infinity' else {sql} end"
+        )
+
+    def number(self, call: Call) -> str:
+        """Return the number of values that are not NULL."""
+        return self._number(call)
+
+    def _measure(self, sql: str, kind: ColumnType) -> str:
+        name = self._rows.setdefault(sql, f"{KEY_PREFIX}m{len(self._rows)}")
+        self._types[name] = kind
+        return quoted(name)
+
+
+def _exact(call: Call, kind: str) -> str:
+    return f"({call.argument})::text::numeric" if kind in _FLOATS else f"({call.argument})::numeric"
+
+
+def _sum(measures: Measures, call: Call, kind: str, result: str) -> str:
+    return f"({measures.special(call, kind, f'{measures.sum(call, kind)}::{result}')})"
+
+
+def _avg(measures: Measures, call: Call, kind: str, result: str) -> str:
+    total, number = measures.sum(call, kind), measures.number(call)
+    mean = f"({total}::{result} / {number}::{result})"
+    return f"({measures.special(call, kind, mean)})"
+
+
+def _variance(measures: Measures, call: Call, kind: str, result: str) -> str:
+    return f"({_spread(measures, call, kind, sample=not call.function.endswith('pop'))})::{result}"
+
+
+def _deviation(measures: Measures, call: Call, kind: str, result: str) -> str:
+    # The digits of a square root follow from its scale, which is that of the variance here. Twenty more digits are
+    # computed, because Postgres rounds once.
+    spread = _spread(measures, call, kind, sample=not call.function.endswith("pop"), plain=True)
+    root = f"sqrt({spread} * 1e40) * 0.00000000000000000001"
+    text = f"(select round({root}, scale({spread})))" if kind not in _FLOATS else f"sqrt({spread})"
+    return f"({measures.special(call, kind, f'{text}::{result}', squared=True)})::{result}"
+
+
+def _spread(measures: Measures, call: Call, kind: str, *, sample: bool, plain: bool = False) -> str:
+    number, total, squares = measures.number(call), measures.sum(call, kind), measures.squares(call, kind)
+    above = f"({number} * {squares} - {total} * {total})"
+    below = f"({number}::numeric * ({number} - 1))" if sample else f"({number}::numeric * {number})"
+    single = f"when {number} < 2 then null " if sample else ""
+    sql = f"case {single}when {above} <= 0 then 0 else {above} / {below} end"
+    return f"({sql})" if plain else f"({measures.special(call, kind, sql, squared=True)})"
+
+
+_FORMULAS: Final[Mapping[str, Callable[[Measures, Call, str, str], str]]] = {
+    "sum": _sum,
+    "avg": _avg,
+    "variance": _variance,
+    "var_samp": _variance,
+    "var_pop": _variance,
+    "stddev": _deviation,
+    "stddev_samp": _deviation,
+    "stddev_pop": _deviation,
+}

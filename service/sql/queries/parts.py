@@ -1,0 +1,99 @@
+"""Find the one stored input of a partition stage, and make orders within it total."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from sqlglot import exp
+
+from service.sql.expressions.allowed import called_name
+from service.sql.queries.blocks import Block, Occurrence, Output
+from service.sql.queries.nodes import bare, column, columns_of, named, printed, rewritten
+
+if TYPE_CHECKING:
+    from service.sql.queries.planner import Planner
+
+PART: Final = "part"
+_ORDERED: Final = frozenset(
+    """any_value array_agg avg corr covar_pop covar_samp json_agg json_object_agg jsonb_agg jsonb_object_agg regr_avgx
+    regr_avgy regr_intercept regr_r2 regr_slope regr_sxx regr_sxy regr_syy stddev stddev_pop stddev_samp string_agg sum
+    var_pop var_samp variance""".split()  # noqa: SIM905 - a list of words reads best as words
+)
+"""Aggregates whose result can depend on the order of rows. For sums that is so with floats."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """The input of a partition stage.
+
+    `where` are conditions over it, `columns` those that hold the expressions by which it is partitioned, and `values`
+    the columns for further expressions of the block, by their text.
+    """
+
+    one: Occurrence
+    where: tuple[exp.Expr, ...]
+    columns: tuple[str, ...]
+    values: dict[str, str]
+
+    def over_part(self, value: exp.Expr) -> exp.Expr:
+        """Return an expression of the block as one over `part`."""
+
+        def replaced(node: exp.Expr) -> exp.Expr | None:
+            name = self.values.get(printed(node))
+            if name is not None:
+                return column(PART, name)
+            if isinstance(node, exp.Column):
+                return column(PART, named(node)[1])
+            return None
+
+        return rewritten(value, replaced)
+
+    @property
+    def key(self) -> tuple[exp.Column, ...]:
+        """The key of the input, over `part`."""
+        return tuple(column(PART, part.name) for part in self.one.shape.key)
+
+
+def stored_input(planner: "Planner", block: Block, partition: Sequence[exp.Expr], values: Iterable[exp.Expr]) -> Source:
+    """Return the stored input of a block: its only relation, or else a hidden one of the rows of the block."""
+    only = block.only
+    plain = [bare(one) for one in partition]
+    if only is not None and not block.where and all(isinstance(one, exp.Column) for one in plain):
+        columns = tuple(named(one)[1] for one in plain if isinstance(one, exp.Column))
+        return Source(only, block.core.on, columns, {})
+    wanted = {printed(one): one for one in plain}
+    for value in values:
+        for at in columns_of(value):
+            wanted.setdefault(printed(column(*at)), column(*at))
+    outputs = tuple(Output(_name(one, number), one) for number, one in enumerate(wanted.values()))
+    if not outputs:
+        outputs = (Output("one", exp.Literal.number(1)),)
+    pending = planner.made.stored(replace(block, outputs=outputs))
+    reading = planner.made.reading(pending)
+    only = reading.only
+    assert only is not None
+    names = dict(zip(wanted, only.shape.columns, strict=False))
+    return Source(only, (), tuple(names[printed(one)] for one in plain), names)
+
+
+def _name(value: exp.Expr, number: int) -> str:
+    return named(value)[1] if isinstance(value, exp.Column) else f"value_{number}"
+
+
+def ordered_within(call: exp.Expr, order: Sequence[exp.Expr]) -> exp.Expr:
+    """Return an aggregate whose rows have a total order: the one written, then the input's key."""
+    if isinstance(call, exp.Filter):
+        return exp.Filter(this=ordered_within(call.this, order), expression=call.expression)
+    if not isinstance(call, exp.Anonymous) or called_name(call) not in _ORDERED or not call.expressions:
+        return call
+    last = call.expressions[-1]
+    if any(isinstance(one, exp.Distinct) for one in call.expressions) or _is_distinct(last):
+        return call
+    written = list(last.expressions) if isinstance(last, exp.Order) else []
+    inner = last.this if isinstance(last, exp.Order) else last
+    every = exp.Order(this=inner, expressions=[*written, *(exp.Ordered(this=one.copy()) for one in order)])
+    return exp.Anonymous(this=call.this, expressions=[*call.expressions[:-1], every])
+
+
+def _is_distinct(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Order) and isinstance(node.this, exp.Distinct)

@@ -1,0 +1,179 @@
+"""Plan a query bottom up: every query, in FROM or elsewhere, becomes a block with outputs."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sqlglot import exp
+
+from service.domain.errors import Invalid, NotFound
+from service.protocol.relation import Relation
+from service.sql.queries import selects, sets, subqueries
+from service.sql.queries.allowed import check, is_aggregate
+from service.sql.queries.blocks import Block, Shape
+from service.sql.queries.nodes import conjuncts, operand, rewritten
+from service.sql.queries.relations import Pending, Relations
+from service.sql.queries.scope import Common, Scope
+from service.sql.text.tree import Tree, identifier
+
+STAGES_MAX = 64
+"""Each stage costs every epoch a statement of its own. Views over views could multiply them without bound."""
+
+
+class Planner:
+    """The relations and logical views that a query can read, and the hidden relations made so far."""
+
+    def __init__(self, relations: Mapping[str, Relation], views: Mapping[str, Tree]) -> None:
+        self.relations, self.views = relations, views
+        self.made = Relations()
+        self._shared: dict[object, Pending] = {}
+        self._stack: list[str] = []
+        self._repeated: dict[int, bool] = {}
+
+    def shape(self, name: str) -> Shape:
+        """Return the shape of a relation of the catalog."""
+        relation = self.relations[name]
+        return Shape(
+            columns=tuple(one.name for one in relation.visible),
+            key=relation.key,
+            not_null=frozenset(one.name for one in relation.columns if not one.nullable),
+            types={one.name: one.type for one in relation.columns},
+            relation=relation.id,
+        )
+
+    def query(self, node: exp.Expr, scope: Scope) -> Block:
+        """Return the block of a query. `scope` has the names of the outer query. Raises Invalid and NotFound."""
+        if len(self.made.pending) > STAGES_MAX:
+            raise Invalid(f"the view needs more than {STAGES_MAX} stages", position=scope.tree.start + 1)
+        match node:
+            case exp.Select():
+                return selects.read_select(self, node, scope)
+            case exp.SetOperation():
+                return sets.read_set(self, node, scope)
+            case exp.Subquery() if isinstance(node.this, exp.Query):
+                return selects.limited_query(self, node, scope)
+            case _:
+                place = scope.tree.position(node)
+                raise Invalid(f"{type(node).__name__.upper()} is not supported in a view", position=place)
+
+    def with_common(self, node: exp.Expr, scope: Scope) -> Scope:
+        """Return the scope with the common table expressions of a query."""
+        clause = node.args.get("with_")
+        if clause is None:
+            return scope
+        if clause.args.get("recursive"):
+            place = scope.tree.position(clause)
+            raise Invalid("WITH RECURSIVE is not supported in a view", position=place)
+        for one in clause.expressions:
+            alias = one.args["alias"]
+            columns = tuple(identifier(each) for each in alias.args.get("columns") or [])
+            name = identifier(alias.this)
+            scope = replace(scope, common={**scope.common, name: Common(name, one.this, columns, scope)})
+        return scope
+
+    def common(self, common: Common) -> Block:
+        """Return the block of a common table expression."""
+        block = self._once(id(common.node), common.node, common.scope, common.name)
+        names = common.columns
+        outputs = tuple(
+            replace(one, name=names[at]) if at < len(names) else one for at, one in enumerate(block.outputs)
+        )
+        return replace(block, outputs=outputs)
+
+    def view(self, name: str, place: int) -> Block:
+        """Return the block of a logical view."""
+        if name in self._stack:
+            raise Invalid(f'view "{name}" reads itself', position=place)
+        self._stack.append(name)
+        try:
+            return self._once(name, self.views[name].root, Scope(self.views[name]), name)
+        except (Invalid, NotFound) as error:
+            raise Invalid(f'view "{name}": {error}', position=place) from None
+        finally:
+            self._stack.pop()
+
+    def _once(self, key: object, node: exp.Expr, scope: Scope, name: str) -> Block:
+        """Plan a named query that is read in several places once, if it needs stages of its own."""
+        if key in self._shared:
+            return self.made.reading(self._shared[key])
+        before = len(self.made.pending)
+        block = self.query(node, scope)
+        one = block.only
+        if len(self.made.pending) == before or one is None or not self._read_again(name, scope.tree):
+            return block
+        pending = self.made.stored(block)
+        pending.shared = True
+        self._shared[key] = pending
+        return self.made.reading(pending)
+
+    def _read_again(self, name: str, tree: Tree) -> bool:
+        trees = [self.root, tree, *(self.views.values())]
+        found = 0
+        for each in {id(one): one for one in trees}.values():
+            found += sum(
+                isinstance(table.this, exp.Identifier) and identifier(table.this) == name
+                for table in each.root.find_all(exp.Table)
+            )
+        return found > 1
+
+    def where(self, block: Block, node: exp.Expr, scope: Scope) -> Block:
+        """Return the block with a condition of WHERE, whose subqueries become further groups."""
+        for one in conjuncts(node):
+            block = subqueries.condition(self, block, one, scope)
+        return block
+
+    def value(self, block: Block, node: exp.Expr, scope: Scope) -> tuple[Block, exp.Expr]:
+        """Return a resolved expression, and the block with the groups that its scalar subqueries need."""
+        holder = [block]
+
+        def replace_part(part: exp.Expr) -> exp.Expr | None:
+            if isinstance(part, exp.Column):
+                check(scope.tree, part)
+                return operand(scope.column(part))
+            found = subqueries.scalar(self, holder[0], part, scope)
+            if found is not None:
+                holder[0], value = found
+                return value
+            check(scope.tree, part)
+            return None
+
+        value = rewritten(node, replace_part)
+        return holder[0], value
+
+    def grouped_value(self, blocks: list[Block], node: exp.Expr, scope: Scope) -> exp.Expr:
+        """Return a resolved expression of a grouped query.
+
+        `blocks` has the block below the aggregate and the one above it. A subquery within an aggregate is joined below.
+        """
+
+        def replace_part(part: exp.Expr) -> exp.Expr | None:
+            if is_aggregate(part):
+                blocks[0], value = self.value(blocks[0], part, scope)
+                return value
+            if isinstance(part, exp.Column):
+                check(scope.tree, part)
+                return operand(scope.column(part))
+            found = subqueries.scalar(self, blocks[1], part, scope)
+            if found is not None:
+                blocks[1], value = found
+                return value
+            check(scope.tree, part)
+            return None
+
+        return rewritten(node, replace_part)
+
+    def plain(self, node: exp.Expr, scope: Scope) -> exp.Expr:
+        """Return a resolved expression without subqueries."""
+        query = node.find(exp.Query)
+        if query is not None:
+            message = "a subquery is not supported here: join it in FROM"
+            raise Invalid(message, position=scope.tree.position(query))
+        return self.value(Block(()), node, scope)[1]
+
+    root: Tree
+
+
+def planned(tree: Tree, relations: Mapping[str, Relation], views: Mapping[str, Tree]) -> tuple[Planner, Block]:
+    """Return the block of a whole query and the planner that has its hidden relations."""
+    planner = Planner(relations, views)
+    planner.root = tree
+    return planner, planner.query(tree.root, Scope(tree))

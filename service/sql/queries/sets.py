@@ -1,0 +1,138 @@
+"""Plan UNION, INTERSECT and EXCEPT.
+
+All of them begin with a UNION ALL. The distinct forms group its rows by all columns and count the rows of each side.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from sqlglot import exp
+
+from service.domain.errors import Invalid
+from service.protocol.columns import KeyColumn
+from service.sql.queries import aggregates
+from service.sql.queries.blocks import Block, Output, filtered, foreign
+from service.sql.queries.nodes import column, parsed, printed
+from service.sql.queries.relations import NAMELESS, Grouped, Parted, Rows, output_text, over_branch, union
+from service.sql.queries.scope import Scope
+from service.sql.queries.selects import ordered_query
+from service.sql.text.tree import given
+
+if TYPE_CHECKING:
+    from service.sql.queries.planner import Planner
+
+BRANCHES_MAX: Final = 64
+_KNOWN: Final = frozenset({"this", "expression", "distinct", "order", "limit", "offset", "fetch", "with_"})
+_ORDINAL: Final = "_key_copy"
+
+
+def read_set(planner: "Planner", node: exp.SetOperation, scope: Scope) -> Block:
+    """Return the block of a set operation. Raises Invalid and NotFound."""
+    for clause in sorted(given(node) - _KNOWN):
+        message = f"{clause.strip('_').upper()} is not supported in a view"
+        raise Invalid(message, position=scope.tree.position(node))
+    scope = planner.with_common(node, scope)
+    if isinstance(node, exp.Union):
+        block = _united(planner, node, scope)
+        if node.args.get("distinct"):
+            block = aggregates.distinct(planner, block)
+    else:
+        block = _compared(planner, node, scope)
+    return ordered_query(planner, node, block, scope)
+
+
+def _united(planner: "Planner", node: exp.SetOperation, scope: Scope) -> Block:
+    """Return the block of a UNION ALL."""
+    sides = [planner.query(one, scope) for one in (node.this, node.expression)]
+    return _union(planner, sides, scope.tree.position(node))
+
+
+def _union(planner: "Planner", sides: list[Block], place: int) -> Block:
+    if len({len(one.outputs) for one in sides}) > 1:
+        raise Invalid("each UNION query must have the same number of columns", position=place)
+    if any(foreign(one) for one in sides):
+        message = "a set operation that names the outer query is not supported in a view: write EXISTS for each side"
+        raise Invalid(message, position=place)
+    names = sides[0].outputs
+    blocks = [one for side in sides for one in _branches(planner, side)]
+    if len(blocks) > BRANCHES_MAX:
+        message = f"the view has more than {BRANCHES_MAX} SELECTs in one UNION ALL"
+        raise Invalid(message, position=place)
+    reading = planner.made.reading(planner.made.add(union(blocks)))
+    outputs = tuple(
+        replace(one, name=name.name, place=name.place) for one, name in zip(reading.outputs, names, strict=True)
+    )
+    return replace(reading, outputs=outputs)
+
+
+def _branches(planner: "Planner", side: Block) -> Iterator[Block]:
+    """Yield the branches of a side that is itself a UNION ALL, or the side."""
+    only = side.only
+    pending = only.shape.pending if only is not None else None
+    if only is None or pending is None or pending.shared or not isinstance(pending.body, Rows):
+        yield side
+        return
+    # The inner relation is not needed any more.
+    planner.made.pending.remove(pending)
+    yield from (over_branch(side, only.alias, branch) for branch in pending.body.blocks)
+
+
+def _compared(planner: "Planner", node: exp.SetOperation, scope: Scope) -> Block:
+    """Return the block of an INTERSECT or EXCEPT: groups of equal rows with the number of rows on each side."""
+    sides = [planner.query(one, scope) for one in (node.this, node.expression)]
+    names = sides[0].outputs
+    marked = [
+        replace(side, outputs=(*side.outputs, Output("side", parsed(f"{number}::smallint"))))
+        for number, side in enumerate(sides)
+    ]
+    both = _union(planner, marked, scope.tree.position(node))
+    keys = tuple(Output(f"k{at}", one.value, one.place) for at, one in enumerate(both.outputs[:-1]))
+    side = printed(both.outputs[-1].value)
+    calls = tuple((f"c{number}", parsed(f"count(*) FILTER (WHERE {side} = {number})")) for number in (0, 1))
+    listed = [*(one.name for one in keys), "c0", "c1"]
+    body = Grouped(
+        replace(both, outputs=()),
+        keys,
+        calls,
+        tuple(Output(name, column(NAMELESS, name)) for name in listed),
+        (tuple(range(len(keys))),),
+    )
+    reading = planner.made.reading(planner.made.add(body))
+    first, second = (one.value for one in reading.outputs[-2:])
+    within = isinstance(node, exp.Intersect)
+    outputs = tuple(
+        replace(one, name=name.name, place=name.place) for one, name in zip(reading.outputs[:-2], names, strict=True)
+    )
+    if not node.args.get("distinct"):
+        return _copies(planner, reading, outputs, within=within)
+    text = f"{printed(first)} > 0 AND {printed(second)} {'> 0' if within else '= 0'}"
+    return replace(filtered(replace(reading, outputs=()), parsed(text)), outputs=outputs)
+
+
+def _copies(planner: "Planner", reading: Block, outputs: tuple[Output, ...], *, within: bool) -> Block:
+    """Return the block of an INTERSECT ALL or EXCEPT ALL, which has as many copies of a row as the counts say."""
+    only = reading.only
+    assert only is not None
+    names = only.shape.columns
+    number = 'least("part"."c0", "part"."c1")' if within else '"part"."c0" - "part"."c1"'
+    shown = [Output(name, column("part", name)) for name in names[:-2]]
+    keys = tuple(part.name for part in only.shape.key)
+    body = Parted(
+        source=only,
+        where=(),
+        columns=keys,
+        sql=f'SELECT {output_text(shown)}, "n"."n" AS "{_ORDINAL}" FROM "part" CROSS JOIN LATERAL '
+        f'generate_series(1, {number}) AS "n"("n")',
+        reads=frozenset(names),
+        key=(*only.shape.key, KeyColumn(name=_ORDINAL)),
+        outputs=tuple(Output(one.name, column(NAMELESS, one.name)) for one in shown),
+        not_null=frozenset({_ORDINAL}),
+    )
+    made = planner.made.reading(planner.made.add(body))
+    return replace(
+        made,
+        outputs=tuple(
+            replace(one, name=name.name, place=name.place) for one, name in zip(made.outputs, outputs, strict=True)
+        ),
+    )

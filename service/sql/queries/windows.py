@@ -1,0 +1,222 @@
+"""Plan window functions, DISTINCT ON and ORDER BY with LIMIT: each part of one stored input is computed as a whole.
+
+Every order is made total by the input's key where that cannot change the result that Postgres defines. Rows that
+Postgres could return in any order have therefore one result here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from sqlglot import exp
+
+from service.domain.errors import Invalid
+from service.protocol.relation import TRAVEL_PREFIX
+from service.sql.expressions.allowed import called_name
+from service.sql.queries.blocks import Block, Output
+from service.sql.queries.nodes import bare, column, columns_of, named, printed
+from service.sql.queries.parts import PART, Source, stored_input
+from service.sql.queries.relations import NAMELESS, Parted, output_text
+from service.sql.queries.scope import Scope
+from service.sql.queries.selected import Selected
+from service.sql.text.tree import identifier
+
+if TYPE_CHECKING:
+    from service.sql.queries.planner import Planner
+
+_BY_ROW: Final = frozenset({"row_number", "ntile", "lag", "lead"})
+"""Functions whose result depends on the order of all rows, whatever the frame."""
+_BY_PEERS: Final = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})
+_AT_THE_END: Final = frozenset({"last_value", "nth_value"})
+
+
+def with_named(node: exp.Expr, windows: Mapping[str, exp.Expr], scope: Scope) -> exp.Expr:
+    """Return an expression whose `OVER name` have the definition from the WINDOW clause."""
+    for one in list(node.find_all(exp.Window)):
+        alias = one.args.get("alias")
+        if alias is None:
+            continue
+        name = identifier(alias)
+        if name not in windows:
+            raise Invalid(f'window "{name}" does not exist', position=scope.tree.position(one))
+        one.set("alias", None)
+        for part in ("partition_by", "order", "spec"):
+            found = windows[name].args.get(part)
+            if found and not one.args.get(part):
+                one.set(part, [each.copy() for each in found] if isinstance(found, list) else found.copy())
+        with_named(one, windows, scope)
+    return node
+
+
+def has_windows(selected: Selected) -> bool:
+    """Whether a SELECT has window functions."""
+    return any(one.find(exp.Window) is not None for one in _values(selected))
+
+
+def _values(selected: Selected) -> list[exp.Expr]:
+    return [*(one.value for one in selected.outputs), *(one.this for one in selected.order), *selected.distinct_on]
+
+
+def windowed(planner: "Planner", selected: Selected, place: int) -> Selected:
+    """Return the SELECT over a relation that has the values of its window functions."""
+    values = _values(selected)
+    found = [one for value in values for one in value.find_all(exp.Window)]
+    common = _common([one.args.get("partition_by") or [] for one in found])
+    source = stored_input(planner, selected.block, common, values)
+    made = _Parting(source, values)
+    for one in made.values:
+        for window in one.find_all(exp.Window):
+            _make_total(window, source, place)
+    reading = made.reading(planner, f'SELECT {{}} FROM "{PART}"')
+    return _over(selected, reading)
+
+
+def _common(partitions: Sequence[Sequence[exp.Expr]]) -> list[exp.Expr]:
+    """Return the expressions by which all windows partition."""
+    texts = [{printed(bare(one)) for one in each} for each in partitions]
+    first = {printed(bare(one)): bare(one) for one in partitions[0]}
+    return [one for text, one in first.items() if all(text in each for each in texts)]
+
+
+def _over(selected: Selected, reading: Block) -> Selected:
+    values = [one.value for one in reading.outputs]
+    outputs = tuple(replace(one, value=value) for one, value in zip(selected.outputs, values, strict=False))
+    values = values[len(outputs) :]
+    order = tuple(
+        exp.Ordered(**{**one.args, "this": value}) for one, value in zip(selected.order, values, strict=False)
+    )
+    return Selected(replace(reading, outputs=()), outputs, order=order, distinct_on=tuple(values[len(order) :]))
+
+
+class _Parting:
+    """A query over `part` that gives the input's key and some values."""
+
+    def __init__(self, source: Source, values: Sequence[exp.Expr]) -> None:
+        self._source = source
+        self.values = [source.over_part(one) for one in values]
+
+    def reading(self, planner: "Planner", query: str, *, single: bool = False) -> Block:
+        """Return the block that reads the query's result, with all values as outputs.
+
+        `query` has a `{}` for the SELECT list.
+        """
+        keys = [part.name for part in self._source.one.shape.key]
+        shown = [Output(name, column(PART, name)) for name in keys]
+        outputs: list[Output] = []
+        for number, value in enumerate(self.values):
+            inner = bare(value)
+            if isinstance(inner, exp.Column) and named(inner)[1] in keys:
+                outputs.append(Output(f"value_{number}", column(NAMELESS, named(inner)[1])))
+                continue
+            shown.append(Output(f"{TRAVEL_PREFIX}{number}", value))
+            outputs.append(Output(f"value_{number}", column(NAMELESS, shown[-1].name)))
+        body = Parted(
+            source=self._source.one,
+            where=self._source.where,
+            columns=tuple(dict.fromkeys(self._source.columns)),
+            sql=query.replace("{}", output_text(shown), 1),
+            reads=frozenset({*keys, *self._source.columns, *self._reads(query)}),
+            key=self._source.one.shape.key,
+            outputs=tuple(outputs),
+            single=single,
+            not_null=frozenset(name for name in keys if name in self._source.one.shape.not_null),
+        )
+        return planner.made.reading(planner.made.add(body))
+
+    def _reads(self, query: str) -> set[str]:
+        read = {name for value in self.values for _, name in columns_of(value)}
+        return read | {name for name in self._source.one.shape.columns if f'"{PART}"."{name}"' in query}
+
+
+def _make_total(window: exp.Window, source: Source, place: int) -> None:
+    """Append the input's key to the ORDER BY of a window, where the result depends on the order of equal rows."""
+    inner = window.this.this if isinstance(window.this, exp.Filter) else window.this
+    name = called_name(inner) if isinstance(inner, exp.Anonymous) else ""
+    spec, order = window.args.get("spec"), window.args.get("order")
+    kind = str(spec.args.get("kind") or "").upper() if spec is not None else ""
+    unbounded = (
+        spec is not None
+        and str(spec.args.get("end")).upper() == "UNBOUNDED"
+        and (str(spec.args.get("end_side")).upper() == "FOLLOWING")
+    )
+    if name in _BY_PEERS:
+        return
+    if name in _AT_THE_END and order is not None and kind != "ROWS" and not unbounded:
+        message = (
+            f"{name} over a frame that ends with rows of equal order is not supported in a view: "
+            "add ROWS BETWEEN .. to the window"
+        )
+        raise Invalid(message, position=place)
+    if name in _BY_ROW or name == "first_value" or name in _AT_THE_END or kind == "ROWS":
+        _append(window, order, source)
+
+
+def _append(window: exp.Window, order: exp.Expr | None, source: Source) -> None:
+    spec = window.args.get("spec")
+    if spec is not None and str(spec.args.get("kind") or "").upper() == "RANGE" and _has_offset(spec):
+        return
+    items = list(order.expressions) if order is not None else []
+    window.set("order", exp.Order(expressions=[*items, *(exp.Ordered(this=one) for one in source.key)]))
+
+
+def _has_offset(spec: exp.Expr) -> bool:
+    return any(isinstance(spec.args.get(name), exp.Expr) for name in ("start", "end"))
+
+
+def distinct_on(planner: "Planner", selected: Selected) -> Selected:
+    """Return the SELECT over the first row of each set of rows with equal values of DISTINCT ON."""
+    values = [*(one.value for one in selected.outputs), *(one.this for one in selected.order), *selected.distinct_on]
+    source = stored_input(planner, selected.block, selected.distinct_on, values)
+    made = _Parting(source, values)
+    keys = ", ".join(printed(column(PART, name)) for name in source.columns)
+    order = _order_text(source, selected.order)
+    reading = made.reading(planner, f'SELECT DISTINCT ON ({keys}) {{}} FROM "{PART}"{order}')
+    return _over(replace(selected, distinct_on=()), reading)
+
+
+def _order_text(source: Source, order: Sequence[exp.Ordered], *, total: bool = True) -> str:
+    items = [printed(exp.Ordered(**{**one.args, "this": source.over_part(one.this)})) for one in order]
+    if total:
+        items += [printed(one) for one in source.key]
+    return f" ORDER BY {', '.join(items)}" if items else ""
+
+
+def limited(planner: "Planner", node: exp.Expr, selected: Selected, scope: Scope) -> Block:
+    """Return the block of a SELECT, of whose rows LIMIT and OFFSET keep some."""
+    block = replace(selected.block, outputs=selected.outputs)
+    if not any(node.args.get(name) for name in ("limit", "offset", "fetch")):
+        return block
+    values = [*(one.value for one in selected.outputs), *(one.this for one in selected.order)]
+    source = stored_input(planner, selected.block, (), values)
+    made = _Parting(source, values)
+    text, ties = _limit_text(planner, node, scope)
+    order = _order_text(source, selected.order, total=not ties)
+    reading = made.reading(planner, f'SELECT {{}} FROM "{PART}"{order}{text}')
+    done = _over(replace(selected, distinct_on=()), reading)
+    return replace(done.block, outputs=done.outputs)
+
+
+def _limit_text(planner: "Planner", node: exp.Expr, scope: Scope) -> tuple[str, bool]:
+    """Print LIMIT and OFFSET, and tell whether rows that tie with the last one stay."""
+    text, ties = "", False
+    offset, limit = node.args.get("offset"), node.args.get("limit") or node.args.get("fetch")
+    if offset is not None:
+        text += f" OFFSET {_constant(planner, offset.expression, scope)}"
+    if isinstance(limit, exp.Fetch):
+        options = limit.args.get("limit_options")
+        ties = options is not None and bool(options.args.get("with_ties"))
+        if options is not None and options.args.get("percent"):
+            raise Invalid("FETCH .. PERCENT is not supported in a view", position=scope.tree.position(limit))
+        count = limit.args.get("count")
+        number = _constant(planner, count, scope) if count is not None else "1"
+        text += f" FETCH FIRST {number} ROWS {'WITH TIES' if ties else 'ONLY'}"
+    elif limit is not None:
+        text += f" LIMIT {_constant(planner, limit.expression, scope)}"
+    return text, ties
+
+
+def _constant(planner: "Planner", node: exp.Expr, scope: Scope) -> str:
+    if node.find(exp.Query) is not None or node.find(exp.Column) is not None:
+        message = "LIMIT and OFFSET of a view take constants"
+        raise Invalid(message, position=scope.tree.position(node))
+    return f"({printed(planner.plain(node, Scope(scope.tree)))})"

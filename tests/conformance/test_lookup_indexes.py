@@ -1,0 +1,100 @@
+"""The examination of `LookupIndexes`: indexes by which stages find rows."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from service.domain.errors import Deposed
+from service.protocol.ids import RelationId, Term
+from service.protocol.stage import LookupIndex
+from service.serving.lookups import PostgresLookups, index_name
+from tests.conformance.conftest import Examined
+from tests.support.state_store import Store, prepared_store, relation
+
+TERM = Term(7)
+ORDERS = relation(1, "orders", {"id": "bigint", "a b": "integer", "v": "text"})
+BOTH = LookupIndex(relation=ORDERS.id, columns=("v", "a b"))
+ONE = LookupIndex(relation=ORDERS.id, columns=("v",))
+NOWHERE = LookupIndex(relation=RelationId(9), columns=("v",))
+
+
+@pytest.fixture
+async def store(examined: Examined) -> Examined:
+    await examined.tables.claim(TERM)
+    await examined.tables.create(ORDERS, term=TERM)
+    return examined
+
+
+@pytest.fixture
+async def postgres(database_url: str) -> AsyncGenerator[Store]:
+    async with prepared_store(database_url) as prepared:
+        await prepared.tables.claim(TERM)
+        await prepared.tables.create(ORDERS, term=TERM)
+        yield prepared
+
+
+async def test_an_index_is_built_once_and_dropped_when_nobody_needs_it(store: Examined) -> None:
+    """I9. The order of its columns has no meaning."""
+    lookups, turned = store.lookups, replace(BOTH, columns=BOTH.columns[::-1])
+    assert await lookups.missing([BOTH, ONE, NOWHERE]) == {BOTH, ONE}
+    for _ in range(2):
+        await lookups.build(BOTH, term=TERM)
+    assert await lookups.missing([turned, ONE]) == {ONE}
+    await lookups.build(ONE, term=TERM)
+    assert await lookups.drop_others([turned], term=TERM) == 1
+    assert await lookups.missing([BOTH, ONE]) == {ONE}
+    assert await lookups.drop_others([], term=TERM) == 1
+
+
+async def test_a_hidden_relation_has_its_indexes_at_once(store: Examined) -> None:
+    hidden = relation(2, "__m_1")
+    needed = LookupIndex(relation=hidden.id, columns=("v",))
+    for _ in range(2):
+        await store.tables.create(hidden, term=TERM, lookups=[needed])
+    assert await store.lookups.missing([needed]) == frozenset()
+
+
+async def test_a_deposed_leader_builds_and_drops_nothing(store: Examined) -> None:
+    """I7."""
+    await store.lookups.build(ONE, term=TERM)
+    await store.tables.claim(Term(8))
+    with pytest.raises(Deposed):
+        await store.lookups.build(BOTH, term=TERM)
+    with pytest.raises(Deposed):
+        await store.lookups.drop_others([], term=TERM)
+    assert await store.lookups.missing([BOTH, ONE]) == {BOTH}
+
+
+@pytest.mark.postgres
+async def test_what_an_interrupted_build_left_is_built_again(postgres: Store) -> None:
+    lookups = PostgresLookups(postgres.pool)
+    await lookups.build(ONE, term=TERM)
+    name = index_name(ONE.relation, ONE.columns)
+    await postgres.run(f"update pg_index set indisvalid = false where indexrelid = 'state.{name}'::regclass")
+    assert await lookups.missing([ONE]) == {ONE}
+    await lookups.build(ONE, term=TERM)
+    assert await lookups.missing([ONE]) == frozenset()
+
+
+@pytest.mark.postgres
+async def test_writers_go_on_while_an_index_waits_to_be_built(postgres: Store) -> None:
+    """I13. The build waits for the older transaction; a later one does not wait for the build."""
+    lookups, insert = PostgresLookups(postgres.pool), "insert into state.t_1 (_vnode, id, _from) values (0, {}, 1)"
+    watched = "select 1 from pg_stat_progress_create_index where phase like 'waiting for%'"
+    async with await psycopg.AsyncConnection.connect(postgres.url, application_name="tidefill-test") as writer:
+        await writer.execute(insert.format(1).encode())
+        building = asyncio.create_task(lookups.build(ONE, term=TERM))
+        async with asyncio.timeout(20):
+            while not await postgres.rows(watched):
+                assert not building.done()
+        # The owner's lock timeout is 5 s.
+        await postgres.run(insert.format(2))
+        assert not building.done()
+        await writer.commit()
+        await building
+    assert await lookups.missing([ONE]) == frozenset()
+    settings = await postgres.rows("show lock_timeout")
+    assert settings == [("5s",)], "the connection has its own settings again"

@@ -1,0 +1,234 @@
+"""Views of stages on a real meta store and a real state store: what is planned, refused, stored and indexed."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from service.domain.errors import Conflict, Invalid
+from service.domain.job import JobState
+from service.meta_store.stores import PostgresStores
+from service.operations.jobs import queue
+from service.operations.jobs.stages import lookups_of
+from service.operations.statements import dispatch
+from service.operations.statements.outcome import Outcome
+from service.operations.upkeep.lookup_indexes import Builds, reconcile
+from service.operations.verify import worker_rpc
+from service.operations.world import World
+from service.ports.records import NewDml, NewJob
+from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, Term
+from service.protocol.plan import JobPlan, ScanType
+from service.protocol.request import Engine
+from service.protocol.table_format import Capabilities
+from service.serving.logical_views import PostgresViews
+from service.serving.lookups import PostgresLookups
+from service.serving.reader import PostgresReader
+from service.serving.user_query import open_reader_pool
+from service.sql.parse import parse
+from service.sql.statements.tables import CreateTable, table_relation
+from tests.support.http import world_of
+from tests.support.meta_store import NOW, add_created, stores_on
+from tests.support.state_store import Store, prepared_store
+
+pytestmark = pytest.mark.postgres
+
+TABLES = (
+    "create table orders (id bigint primary key, customer bigint, amount numeric(12,2), at timestamp)",
+    "create table customers (id bigint primary key, region text)",
+    "create table regions (name text, tax numeric(4,2), primary key (name))",
+)
+JOINED = "create materialized view m as select o.id, c.region from orders o join customers c on o.customer = c.id"
+SUMMED = (
+    "create materialized view m as select c.region, sum(o.amount) as total, count(*) as n"
+    " from orders o join customers c on o.customer = c.id group by c.region"
+)
+RANKED = "create materialized view m as select id, amount from orders order by amount desc limit 3"
+
+
+@dataclass
+class Here:
+    """Both stores with three tables, and a world on them."""
+
+    stores: PostgresStores
+    store: Store
+    world: World
+    term: Term
+
+    async def run(self, text: str, **session: str) -> Outcome:
+        return await dispatch.run(self.world, text, session=session, asked_by="a test")
+
+    async def explained(self, text: str) -> str:
+        return "\n".join(line for (line,) in (await self.run(f"explain {text}")).rows)
+
+    async def created(self, text: str) -> JobPlan:
+        """Store the job of a view. Nobody waits for it, because no worker runs it."""
+        asked = asyncio.create_task(self.run(text, background_ddl="true"))
+        found: list[Any] = []
+        while not found and not asked.done():
+            await asyncio.wait([asked], timeout=0.01)
+            async with self.stores.begin() as tx:
+                found = [job for job in await tx.jobs.where({JobState.INITIAL}) if job.name == "m"]
+        asked.cancel()
+        await asyncio.wait([asked])
+        if not asked.cancelled():
+            asked.result()
+        return await self.plan(found[0].id)
+
+    async def plan(self, job: JobId) -> JobPlan:
+        async with self.stores.begin() as tx:
+            (plan,) = await tx.jobs.plans([job])
+        return plan
+
+    async def indexes(self) -> set[object]:
+        rows = await self.store.rows(
+            "select tablename || ' ' || substring(indexdef from '\\(.*') from pg_indexes"
+            " where schemaname = 'state' and indexname like '%\\_by\\_%'"
+        )
+        return {one for (one,) in rows}
+
+
+@pytest.fixture
+async def here(database_url: str) -> AsyncGenerator[Here]:
+    async with (
+        stores_on(database_url) as (stores, _),
+        prepared_store(database_url) as store,
+        open_reader_pool(store.logins.reader_url, size=1) as pool,
+    ):
+        async with stores.begin() as tx:
+            term = await tx.leases.gain("a test", lease=timedelta(minutes=5))
+        assert term is not None
+        await store.tables.claim(term)
+        world = world_of(
+            stores,
+            tables=store.tables,
+            lookups=PostgresLookups(store.pool),
+            reader=PostgresReader(pool),
+            views=PostgresViews(store.pool),
+        )
+        made = Here(stores, store, world, term)
+        for text in TABLES:
+            statement = parse(text)
+            assert isinstance(statement, CreateTable)
+            relation = table_relation(statement)
+            async with stores.begin() as tx:
+                job = await add_created(
+                    tx, NewJob(relation, text, background=False, fragments=(NewDml((((0, 255),),)),))
+                )
+                await tx.graphs.set_published(DATABASE_GRAPH, Epoch(0), now=NOW)
+            stored = relation.model_copy(update={"id": job.relation})
+            await store.tables.create(stored, term=term)
+            await store.tables.publish(DATABASE_GRAPH, Epoch(5), term=term, created=[stored])
+        yield made
+
+
+async def test_a_view_of_stages_is_stored_with_its_hidden_relations_and_their_order(here: Here) -> None:
+    plan = await here.created(SUMMED)
+    assert [(one.name, str(one.type), one.hidden) for one in plan.relation.visible] == [
+        ("region", "text", False),
+        ("total", "numeric", False),
+        ("n", "bigint", False),
+    ]
+    assert all(scan.scan_type is ScanType.SNAPSHOT_BACKFILL for scan in plan.table_scans)
+    read = {one.name for scan in plan.table_scans for one in (scan.upstream, *scan.lookups)}
+    assert {"orders", "customers"} <= read
+    async with here.stores.begin() as tx:
+        entry = await tx.catalog.named("m")
+        readers = [
+            one.relation.name
+            for name in ("orders", "customers")
+            if (of := await tx.catalog.named(name))
+            for one in await tx.catalog.dependents(of.relation.id)
+        ]
+    assert entry is not None
+    assert len(entry.upstreams) == 2
+    assert readers == ["m", "m"]
+
+
+async def test_later_stages_wait_for_earlier_ones(here: Here) -> None:
+    plan = await here.created(f"{SUMMED} order by total desc limit 2")
+    *earlier, last = plan.table_scans
+    assert last.waiting
+    assert last.upstream in plan.hidden
+    assert not earlier[0].waiting
+    async with here.stores.begin() as tx:
+        scans = (await tx.fragments.scans([plan.id]))[plan.id]
+    assert scans[-1].awaits == (last.upstream.name,)
+
+
+async def test_a_job_starts_once_its_indexes_are_there(here: Here) -> None:
+    """I9: and they go with it."""
+    plan = await here.created(JOINED)
+    needed = lookups_of(plan)
+    assert needed
+    builds = Builds(lambda: None)
+    assert await queue.start_jobs(here.world, term=here.term) == 0
+    async with here.stores.begin() as tx:
+        job = await tx.jobs.get(plan.id)
+    assert job is not None
+    assert job.preparing == "an index of orders (customer) is being built"
+    await reconcile(here.world, builds, term=here.term)
+    await asyncio.gather(*builds.tasks.values())
+    assert await here.indexes() == {"t_1 (customer, _to)"}
+    assert await queue.start_jobs(here.world, term=here.term) == 1
+    async with here.stores.begin() as tx:
+        job = await tx.jobs.get(plan.id)
+        assert job is not None
+        assert (job.state, job.preparing) == (JobState.CREATING, None)
+        await tx.catalog.remove(job.relation)
+    await reconcile(here.world, builds, term=here.term)
+    assert await here.indexes() == set()
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("select ^missing from orders join customers using (id)", 'column "missing" does not exist'),
+        ("select count(*) from ^nowhere", 'relation "nowhere" does not exist'),
+        ("select region, ^id from customers group by region", "must appear in the GROUP BY clause"),
+        ("select ^region, id as region from customers limit 1", 'column "region" specified more than once'),
+        ("select count(*) as ^_vnode from customers", 'column name "_vnode" is reserved'),
+    ],
+)
+async def test_a_refusal_is_where_the_user_wrote_it(here: Here, query: str, message: str) -> None:
+    text = f"create materialized view m as {query}"
+    with pytest.raises(Invalid, match=message) as refused:
+        await here.run(text.replace("^", ""))
+    assert refused.value.position is not None
+    if "specified" not in message and "reserved" not in message:
+        assert refused.value.position == text.index("^") + 1
+
+
+async def test_stages_need_a_snapshot_backfill(here: Here) -> None:
+    with pytest.raises(Invalid, match="SET streaming_use_snapshot_backfill = true"):
+        await here.run(JOINED, streaming_use_snapshot_backfill="false")
+    with pytest.raises(Invalid, match="create a materialized view, then a sink FROM it"):
+        await here.run("create sink s as select count(*) from orders with (connector = 'blackhole')")
+    with pytest.raises(Invalid, match="backfill_order = FIXED is not supported"):
+        await here.run(JOINED.replace(" as ", " with (backfill_order = FIXED(orders -> customers)) as ", 1))
+    world = replace(here.world, table_format=Capabilities())
+    with pytest.raises(Invalid, match="need a state store that computes them"):
+        await dispatch.run(world, JOINED, session={}, asked_by="a test")
+
+
+async def test_explain_names_the_stages(here: Here) -> None:
+    joined = await here.explained(JOINED)
+    assert "StreamStage { stage: 1, target: m, operator: join, engine: store, parallelism: 1 }" in joined
+    assert "index: orders (customer), to be built" in joined
+    summed = await here.explained(SUMMED)
+    assert "operator: aggregate" in summed
+    ranked = await here.explained(RANKED)
+    assert "operator: partition" in ranked
+    dot = "\n".join(line for (line,) in (await here.run(f"explain (backfill, format dot) {SUMMED} limit 3")).rows)
+    assert '"public.__m_1" -> "public.m";' in dot
+
+
+async def test_the_store_verifies_a_view_of_stages(here: Here) -> None:
+    plan = await here.created(RANKED)
+    await queue.start_jobs(here.world, term=here.term)
+    with pytest.raises(Conflict, match="cannot be read yet"):
+        await worker_rpc.verify(here.world, plan.id)
+    with pytest.raises(Conflict, match="verify it with engine=store"):
+        await worker_rpc.verify(here.world, plan.id, Engine.SPARK)

@@ -1,0 +1,243 @@
+"""Whole queries as chains of stages in a real store, beside plain tables that hold the same rows.
+
+Users' statements change the plain tables. Their differences become an epoch of the versioned tables, the stages follow,
+and the query itself over the plain tables says what the last stage has to hold.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from service.protocol.columns import Column, ColumnType, KeyColumn
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, RelationId, Term
+from service.protocol.plan import VnodePosition
+from service.protocol.quoting import quoted
+from service.protocol.relation import ALIVE, Relation, RelationKind, state_table
+from service.protocol.stage import lookups
+from service.protocol.vnodes import runs_of, vnode_postgres
+from service.sql.parse import parse
+from service.sql.queries.finishing import description, finished
+from service.sql.queries.plan import plan_query
+from service.sql.statements.views import CreateMaterializedView
+from tests.support.state_store import Store
+from workers.backfill.actors import ActorTask
+from workers.backfill.stages import BoundStage, Window
+from workers.engines.stages import StageEngine, StageTask
+from workers.engines.store import Copiers
+from workers.state_store.postgres import PostgresStore
+from workers.state_store.statements import write
+
+GENERATION, TERM = Generation(1), Term(3)
+
+
+@dataclass
+class Link:
+    """One stage of a chain, and the positions of its driver's vnodes."""
+
+    bound: BoundStage
+    engine: StageEngine
+    positions: dict[int, VnodePosition] = field(default_factory=dict[int, VnodePosition])
+
+    def run(
+        self, epoch: int, windows: Mapping[RelationId, Window], changed: frozenset[RelationId], *, permits: int | None
+    ) -> bool:
+        """Run an epoch; return whether the target changed."""
+        actor = ActorTask(
+            runs=runs_of(range(self.bound.upstream.vnode_count)),
+            positions=tuple(self.positions.values()),
+            permits=permits,
+        )
+        task = StageTask(
+            curr=Epoch(epoch),
+            actors=(actor,),
+            page_rows=1000,
+            slice_seconds=30.0,
+            windows=dict(windows),
+            changed=changed,
+            at={one: window.upto for one, window in windows.items()},
+        )
+        (outcome,) = self.engine.run(task)
+        self.positions |= {position.vnode: position for position in outcome.positions}
+        return bool(outcome.inserted or outcome.closed)
+
+
+@dataclass
+class Chain:
+    """A view: its query, its stages in order, and the relation of the last one."""
+
+    query: str
+    links: list[Link]
+    view: Relation
+    windowed: int
+
+
+@dataclass
+class Chains:
+    """Tables by name, each both plain and versioned, and the views over them."""
+
+    store: Store
+    tables: Mapping[str, Relation]
+    epoch: int = 10
+    written: dict[RelationId, int] = field(default_factory=dict[RelationId, int])
+    """The last epoch in which each table changed."""
+    ids: "count[int]" = field(default_factory=lambda: count(100))
+
+    async def create(self) -> None:
+        """Create both forms of each table."""
+        await self.store.tables.claim(TERM)
+        await self.store.tables.fence(DATABASE_GRAPH, GENERATION, term=TERM)
+        for name, table in self.tables.items():
+            await self.store.tables.create(table, term=TERM)
+            columns = ", ".join(f"{quoted(column.name)} {column.type}" for column in table.columns)
+            key = ", ".join(quoted(part.name) for part in table.key)
+            await self.store.run(
+                f"create schema if not exists plain; create table plain.{name}({columns}, primary key({key}))"
+            )
+
+    async def change(self, *statements: str) -> None:
+        """Run users' statements, and bring their differences into the next epoch."""
+        self.epoch += 1
+        for statement in statements:
+            await self.store.run(f"set search_path = plain, public; {self._overwriting(statement)}")
+        for name, table in self.tables.items():
+            columns = ", ".join(quoted(column.name) for column in table.columns)
+            key = [(quoted(part.name), table.column(part.name).type) for part in table.key]
+            live = f"select {columns} from {state_table(table.id)} where _to = {ALIVE}"
+            gone = f"select * from ({live} except select {columns} from plain.{name}) g"
+            come = f"select * from (select {columns} from plain.{name} except {live}) c"
+            rows = f"select *, true as _to from ({come}) c union all select *, false from ({gone}) g"
+            given = f"select {vnode_postgres(key, table.vnode_count)} as _vnode, {columns}, _to from ({rows}) r"
+            ((closed, made),) = await self.store.rows(
+                f"with {write(table, given, Epoch(self.epoch))}"
+                " select (select count(*) from closed), (select count(*) from made)"
+            )
+            if closed or made:
+                self.written[table.id] = self.epoch
+
+    def _overwriting(self, statement: str) -> str:
+        """Return an INSERT that overwrites rows, as one of tidefill does."""
+        if not statement.startswith("insert into "):
+            return statement
+        name = statement.split()[2]
+        table = self.tables[name]
+        key = [part.name for part in table.key]
+        rest = [column.name for column in table.columns if column.name not in key]
+        sets = ", ".join(f"{quoted(one)} = excluded.{quoted(one)}" for one in rest)
+        return f"{statement} on conflict ({', '.join(map(quoted, key))}) do update set {sets}"
+
+    async def add(self, query: str) -> Chain:
+        """Plan a query, and read all history of its stages."""
+        statement = parse(f"create materialized view v as {query}")
+        assert isinstance(statement, CreateMaterializedView)
+        by_name = dict(self.tables)
+        names = [name for name, _ in await self._described(f"select * from ({query}) q")]
+        known: dict[RelationId, Relation] = {table.id: table for table in self.tables.values()}
+        targets: dict[int, RelationId] = {}
+        links: list[Link] = []
+        for draft in plan_query(statement.query, by_name, {}, names):
+            types = [kind for _, kind in await self._described(f"select * from ({description(draft, known)}) q")]
+            planned = finished(draft, types, known)
+            place = planned.relation.id
+            if draft.target not in targets:
+                targets[draft.target] = RelationId(next(self.ids))
+                relation = planned.relation.model_copy(update={"id": targets[draft.target], "name": f"v{len(links)}"})
+                relation = relation.model_copy(update={"name": f"v_{relation.id}"})
+                known[place] = known[relation.id] = relation
+                await self.store.tables.create(relation, term=TERM)
+            stage = planned.stage.with_ids({one: known[one].id for one in known})
+            read = {one.relation: known[one.relation] for one in stage.inputs}
+            links.append(await self._link(BoundStage(stage, known[targets[draft.target]], read)))
+        chain = Chain(query, links, links[-1].bound.target, self.epoch)
+        self._read_history(chain)
+        return chain
+
+    async def _link(self, bound: BoundStage) -> Link:
+        for index in lookups(bound.stage, bound.relations):
+            columns = ", ".join(map(quoted, index.columns))
+            name = f"l_{index.relation}_{abs(hash(index.columns)) % 10**8}"
+            await self.store.run(f"create index if not exists {name} on {state_table(index.relation)} ({columns}, _to)")
+        versioned = PostgresStore(self.store.logins.writer_url, DATABASE_GRAPH, GENERATION)
+        return Link(bound, StageEngine(versioned, bound, Copiers("test", 1)))
+
+    def _read_history(self, chain: Chain) -> None:
+        own = {link.bound.target.id for link in chain.links}
+        for link in chain.links:
+            done = False
+            while not done:
+                self.epoch += 1
+                at = {
+                    one: Window(Epoch(self.epoch), Epoch(self.epoch if one in own else chain.windowed))
+                    for one in link.bound.relations
+                }
+                windows = {one: Window(window.upto, window.upto) for one, window in at.items()}
+                link.run(self.epoch, windows, frozenset(), permits=None)
+                done = len(link.positions) == link.bound.upstream.vnode_count and all(
+                    position.key is None for position in link.positions.values()
+                )
+
+    def follow(self, chain: Chain) -> None:
+        """Compute what changed since the last time."""
+        upto = self.epoch
+        self.epoch += 1
+        changed_own: set[RelationId] = set()
+        own = {link.bound.target.id for link in chain.links}
+        for link in chain.links:
+            windows = {
+                one: Window(Epoch(self.epoch - 1), Epoch(self.epoch))
+                if one in own
+                else Window(Epoch(chain.windowed), Epoch(upto))
+                for one in link.bound.relations
+            }
+            changed = frozenset(
+                one
+                for one in link.bound.relations
+                if (one in changed_own if one in own else self.written.get(one, 0) > chain.windowed)
+            )
+            if changed and link.run(self.epoch, windows, changed, permits=0):
+                changed_own.add(link.bound.target.id)
+        chain.windowed = upto
+
+    async def differs(self, chain: Chain) -> tuple[Counter[tuple[object, ...]], Counter[tuple[object, ...]]]:
+        """Return the rows that are missing in a view, and those that are too many, as texts."""
+        columns = ", ".join(quoted(column.name) for column in chain.view.visible)
+        held = f"select row({columns})::text from {state_table(chain.view.id)} where _to = {ALIVE}"
+        wanted = f"select q::text from ({chain.query}) q"
+        have = Counter(await self.store.rows(held))
+        want = Counter(await self._plain(wanted))
+        return want - have, have - want
+
+    async def _plain(self, query: str) -> list[tuple[object, ...]]:
+        async with self.store.pool.connection() as conn:
+            await conn.execute("set search_path = plain")
+            rows = await (await conn.execute(query.encode())).fetchall()
+            await conn.execute("reset search_path")
+            return list(rows)
+
+    async def _described(self, query: str) -> list[tuple[str, str]]:
+        """Return the names and types of the columns of a query."""
+        async with self.store.pool.connection() as conn, conn.transaction(force_rollback=True):
+            await conn.execute("set local search_path = plain")
+            cursor = await conn.execute(f"{query} limit 0".encode())
+            result = cursor.pgresult
+            assert result is not None
+            types = [(result.ftype(place), result.fmod(place)) for place in range(result.nfields)]
+            asked = ", ".join(f"format_type({oid}, {modifier})" for oid, modifier in types)
+            kinds = (await (await conn.execute(f"select {asked}".encode())).fetchall())[0]
+            names = [(result.fname(place) or b"").decode() for place in range(result.nfields)]
+            return list(zip(names, map(str, kinds), strict=True))
+
+
+def table(number: int, name: str, columns: str, key: Sequence[str]) -> Relation:
+    """Return a table from its columns as CREATE TABLE writes them, `a bigint, b numeric(15,2)`."""
+    pairs = [part.strip().split(" ", 1) for part in columns.replace("(15,2)", "(15;2)").split(",")]
+    return Relation(
+        id=RelationId(number),
+        name=name,
+        kind=RelationKind.TABLE,
+        columns=tuple(
+            Column(name=title, type=ColumnType.parse(kind.replace(";", ",")), nullable=title not in key)
+            for title, kind in pairs
+        ),
+        key=tuple(KeyColumn(name=part) for part in key),
+    )

@@ -1,0 +1,144 @@
+"""A job with stages starts when the indexes exist by which they look up rows of users' tables."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+import pytest
+from typing_extensions import override
+
+from service.domain.errors import Exhausted, Invalid, MetaError, Unavailable
+from service.domain.job import Job, JobState
+from service.domain.set_aside import SetAside
+from service.operations.jobs import queue
+from service.operations.upkeep.lookup_indexes import Builds, reconcile
+from service.operations.world import World
+from service.protocol.ids import JobId, Term
+from service.protocol.stage import LookupIndex
+from tests.support.fake_meta_store import FakeStores
+from tests.support.fake_state_store import FakeLookups, FakeTables, StateStore
+from tests.support.http import world_of
+from tests.support.meta_stages import new_stages
+from tests.support.meta_store import LEASE, NOW, add_created, new_table
+
+
+@dataclass
+class Slow(FakeLookups):
+    """Builds wait until they may go on, and fail with the errors, one after the other."""
+
+    may: asyncio.Event = field(default_factory=asyncio.Event)
+    errors: list[MetaError] = field(default_factory=list[MetaError])
+
+    @override
+    async def build(self, index: LookupIndex, *, term: Term) -> None:
+        await self.may.wait()
+        if self.errors:
+            raise self.errors.pop(0)
+        await super().build(index, term=term)
+
+
+@dataclass
+class Here:
+    world: World
+    lookups: Slow
+    store: StateStore
+    job: JobId
+    term: Term
+    builds: Builds
+    aside: SetAside[JobId] = field(default_factory=SetAside[JobId])
+
+    async def start(self) -> int:
+        self.aside.keep(())
+        return await queue.start_jobs(self.world, term=self.term, aside=self.aside)
+
+    async def build(self) -> None:
+        """Look for missing indexes, and wait for the builds that begin."""
+        self.builds.aside.keep(())
+        await reconcile(self.world, self.builds, term=self.term)
+        await asyncio.gather(*self.builds.tasks.values())
+
+    async def found(self) -> Job:
+        async with self.world.stores.begin() as tx:
+            job = await tx.jobs.get(self.job)
+        assert job is not None
+        return job
+
+    async def left(self) -> list[set[frozenset[str]]]:
+        return [table.lookups for _, table in sorted(self.store.tables.items())]
+
+
+@pytest.fixture
+async def here() -> Here:
+    stores, store = FakeStores(lambda: NOW), StateStore()
+    tables, lookups = FakeTables(store), Slow(store)
+    world = replace(world_of(stores), tables=tables, lookups=lookups)
+    async with stores.begin() as tx:
+        made = [await add_created(tx, new_table(name)) for name in "ab"]
+        job = await tx.jobs.add(new_stages(*(one.relation for one in made)), now=NOW)
+        term = await tx.leases.gain("a", lease=LEASE)
+        assert term is not None
+        await tables.claim(term)
+        for plan in await tx.jobs.plans([one.id for one in made]):
+            await tables.create(plan.relation, term=term)
+    return Here(world, lookups, store, job.id, term, Builds(lambda: None))
+
+
+PRICE, NAME = frozenset({"price"}), frozenset({"name"})
+
+
+async def test_a_job_starts_when_its_indexes_are_built(here: Here) -> None:
+    assert await here.start() == 0
+    waiting = await here.found()
+    assert (waiting.state, waiting.preparing) == (
+        JobState.INITIAL,
+        "an index of a (price), b (price) is being built",
+    )
+    await reconcile(here.world, here.builds, term=here.term)
+    assert len(here.builds.tasks) == 2
+    await reconcile(here.world, here.builds, term=here.term)
+    assert len(here.builds.tasks) == 2, "a build begins once"
+    assert await here.start() == 0
+    here.lookups.may.set()
+    await here.build()
+    assert await here.start() == 1
+    started = await here.found()
+    assert (started.state, started.preparing) == (JobState.CREATING, None)
+    # The two tables, the hidden relation with the index of the later stage, and the view.
+    assert await here.left() == [{PRICE}, {PRICE}, {NAME}, set()]
+    assert all(table.indexed for table in here.store.tables.values())
+
+
+async def test_indexes_go_with_the_last_job_that_needs_them(here: Here) -> None:
+    """I9."""
+    here.lookups.may.set()
+    await here.build()
+    assert await here.left() == [{PRICE}, {PRICE}]
+    view = (await here.found()).relation
+    async with here.world.stores.begin() as tx:
+        await tx.catalog.remove(view)
+    await here.build()
+    assert await here.left() == [set(), set()]
+
+
+async def test_a_refused_index_fails_its_job(here: Here) -> None:
+    here.lookups.may.set()
+    here.lookups.errors += [Invalid("too wide"), Invalid("too wide")]
+    await here.build()
+    failed = await here.found()
+    assert failed.state is JobState.FAILED
+    assert failed.error is not None
+    assert failed.error.startswith("an index of a (price) could not be built: ")
+
+
+async def test_a_full_store_fails_the_job_after_some_tries_and_an_absent_one_never(here: Here) -> None:
+    """I13."""
+    here.lookups.may.set()
+    here.lookups.errors += [Unavailable("away")] * 8 + [Exhausted("disk full")] * 4
+    for _ in range(6):
+        await here.build()
+    waiting = await here.found()
+    assert waiting.state is JobState.INITIAL
+    assert waiting.preparing is not None
+    assert "could not be built: disk full" in waiting.preparing
+    here.lookups.errors += [Exhausted("disk full")] * 2
+    await here.build()
+    assert (await here.found()).state is JobState.FAILED
