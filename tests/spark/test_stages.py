@@ -3,7 +3,6 @@
 Small pages make many epochs. The other inputs are sent to all tasks, or exchanged between them.
 """
 
-import re
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 
@@ -15,7 +14,6 @@ from service.sql.queries.spark import with_spark
 from tests.support.stage_cases import CASES, TABLES, Case
 from tests.support.stage_world import Made, run, stage_store
 from tests.support.state_store import Store
-from workers.engines import stage_spark
 from workers.engines.stage_spark import SparkStageEngine
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(120)]

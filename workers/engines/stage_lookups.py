@@ -21,7 +21,7 @@ from workers.backfill.positions import Positions, pages
 from workers.backfill.stages import BoundStage
 from workers.engines.rows import actor_indexes
 from workers.queries.stage_spark import input_columns, loaded_columns, used_columns
-from workers.spark.frames import spark_schema
+from workers.spark.frames import bytes_of, spark_schema
 from workers.state_store.port import VersionedStore
 from workers.state_store.wire import read_schema
 
@@ -142,7 +142,7 @@ class Lookups:
         for relation, aliases in self.aliases.items():
             loaded = self.loaded[relation]
             whole = reduce(DataFrame.unionAll, loaded.frames)
-            size = _bytes_of(whole)
+            size = bytes_of(whole)
             for alias in aliases:
                 view = whole.selectExpr(*input_columns(alias, loaded.relation))
                 if size <= self.broadcast_bytes:
@@ -157,9 +157,3 @@ class Lookups:
         for loaded in self.loaded.values():
             loaded.drop()
         self.loaded = {}
-
-
-def _bytes_of(frame: DataFrame) -> int:
-    """Return how large Spark takes a frame to be. Of persisted ones it knows."""
-    statistics = frame._jdf.queryExecution().optimizedPlan().stats()  # noqa: SLF001 - pyspark has no public way
-    return int(str(statistics.sizeInBytes()))

@@ -33,7 +33,7 @@ from workers.engines.stage_lookups import BROADCAST_BYTES, Lookups
 from workers.engines.stages import StageTask
 from workers.queries.stage_spark import StageSelect, driver_columns, used_columns
 from workers.queries.stateless import REPORT
-from workers.spark.frames import OUTCOME, outcome, run_frame, send_task, spark_schema, task_of
+from workers.spark.frames import OUTCOME, outcome, physical_plan, run_frame, send_task, spark_schema, task_of
 from workers.state_store.port import VersionedStore, computes_stages
 from workers.state_store.wire import read_schema
 
@@ -122,7 +122,7 @@ class SparkStageEngine:
             return kept
         self._kept.clear()
         made = self._made(actors)
-        if not _EXCHANGE.search(_physical(made)):
+        if not _EXCHANGE.search(physical_plan(made)):
             self._kept[place] = made
         return made
 
@@ -141,10 +141,6 @@ class SparkStageEngine:
             rows = self.session.sql(select.written())
             return rows.mapInArrow(partial(_write, self.scan), f"{OUTCOME} string")
         return self.session.sql(select.sums_written()).mapInArrow(_pack, f"{OUTCOME} string, {_SUMS} binary")
-
-
-def _physical(frame: DataFrame) -> str:
-    return str(frame._jdf.queryExecution().executedPlan().toString())  # noqa: SLF001 - pyspark has no public way
 
 
 def _nothing(actor: int, page_rows: int, seconds: float) -> ActorOutcome:

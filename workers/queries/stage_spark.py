@@ -23,7 +23,7 @@ _PASSES: Final = f"{ticked(REPORT)} is not null"
 
 
 def used_columns(bound: BoundStage, aliases: Sequence[str]) -> Relation:
-    """Return the relation of some inputs, of one relation, with its key and the columns that the stage reads of them."""
+    """Return the relation of some inputs, all of one, with its key and the columns that the stage reads of them."""
     stage, relation = bound.stage, bound.of[aliases[0]]
     texts = [one.spark or "" for one in (*stage.conditions, *stage.rows)]
     keys = {part.name for part in relation.key}
@@ -42,8 +42,14 @@ def driver_columns(bound: BoundStage, relation: Relation) -> list[str]:
 
 
 def loaded_columns(relation: Relation) -> list[str]:
-    """Return the select of the rows of a whole relation in wire types: its columns in their Spark types."""
-    return [f"{from_wire(column.name, column.type)} as {ticked(column.name)}" for column in relation.columns]
+    """Return the select of the rows of a whole relation in wire types: vnode, and the columns in their Spark types."""
+    columns = [f"{from_wire(column.name, column.type)} as {ticked(column.name)}" for column in relation.columns]
+    return [ticked(VNODE), *columns]
+
+
+def whole_driver_columns(alias: str, relation: Relation) -> list[str]:
+    """Return the select of a driver from loaded rows: no report, vnode, and its columns by their names."""
+    return [f"cast(null as string) as {ticked(REPORT)}", ticked(VNODE), *_named(alias, relation, typed=True)]
 
 
 def input_columns(alias: str, relation: Relation) -> list[str]:
@@ -110,16 +116,12 @@ class StageSelect:
         return f"select {', '.join(columns)} from ({self.summed()})"
 
     def held(self) -> str:
-        """Print all rows that the target should hold, with their vnodes. The driver's rows come without control rows."""
+        """Print all rows that the target should hold, with their vnodes. The driver comes without control rows."""
         aggregate, target = self.stage.aggregate, self.bound.target
         if aggregate is None:
             return self.placed()
-        groups = self.summed()
-        first = ticked(aggregate.measures[0])
-        if aggregate.always:
-            groups = self._with_always(groups)
-        else:
-            groups = f"select * from ({groups}) where {first} > 0"
+        groups, first = self.summed(), ticked(aggregate.measures[0])
+        groups = self._with_always(groups) if aggregate.always else f"select * from ({groups}) where {first} > 0"
         results = {one.name: one.spark for one in aggregate.results}
         columns = [
             f"cast({results.get(one.name) or ticked(one.name)} as {one.type.spark}) as {ticked(one.name)}"

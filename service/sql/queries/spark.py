@@ -8,7 +8,7 @@ columns and numbers become one: there all rows have as many digits behind the po
 most 28 digits, because Spark adds ten for a sum, which 10,000,000,000 rows cannot exceed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
@@ -60,7 +60,7 @@ class _Scope(Scope):
             return replace(coerced(value, NUMERIC), column=None)
         raise Invalid(f"a cast from {value.shown} to numeric without a precision is the state store's alone")
 
-    def computed_by_store(self, expression: str, kind: ColumnType, position: int) -> Typed:
+    def computed_by_store(self, expression: str, kind: ColumnType, position: int) -> Typed:  # noqa: ARG002 - see the base
         raise Invalid(f"only the state store computes {expression} as Postgres does", position=position)
 
 
@@ -69,7 +69,7 @@ def with_spark(stage: Stage, relations: Mapping[RelationId, Relation], target: R
 
     It is idempotent. `service.protocol.stage_spark.spark_reason` tells whether all are there.
     """
-    columns = {
+    columns: dict[_Name, Typed] = {
         (one.alias, column.name): Typed(
             quoted_name(spark_column(one.alias, column.name), 0), column.type, 0, column=column
         )
@@ -93,7 +93,7 @@ def with_spark(stage: Stage, relations: Mapping[RelationId, Relation], target: R
             "joins": tuple(_joined(join, binder) for join in stage.joins),
             "where": tuple(binder.condition(one) for one in stage.where),
             "rows": tuple(rows),
-            "aggregate": None if aggregate is None else _with_results(aggregate, binder, rows, target),
+            "aggregate": None if aggregate is None else _with_results(aggregate, binder, target),
         }
     )
 
@@ -102,7 +102,7 @@ def _joined(join: Join, binder: "_Binder") -> Join:
     return join.model_copy(update={"on": tuple(binder.condition(one) for one in join.on)})
 
 
-def _with_results(aggregate: Aggregate, binder: "_Binder", rows: Sequence[Expression], target: Relation) -> Aggregate:
+def _with_results(aggregate: Aggregate, binder: "_Binder", target: Relation) -> Aggregate:
     """Bind the results over keys and sums, which are columns by their names."""
     values: dict[_Name, Typed] = {}
     for name in (*aggregate.keys, *aggregate.measures):
