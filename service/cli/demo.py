@@ -1,9 +1,10 @@
-"""`tidefill demo`: backfill a view while its table keeps changing, on a service of its own.
+"""`tidefill demo`: backfill an analyst's views while their tables keep changing, on a service of its own.
 
-One million orders are loaded. Writers insert, update (some change keys) and delete, while a materialized view is built.
-The demo pauses, resumes, throttles and releases it, and kills the worker. A view over the view follows. Then a union of
-two tables with a backfill order is built; its rate limit adapts to the load, and its actors are doubled. At the end
-each view is verified against its query.
+One million orders of 5,000 customers are loaded. Writers insert, update (some change keys) and delete, while the
+revenue per customer and day is built. The demo pauses, resumes, throttles and releases it, and kills the worker. The
+ten products with most revenue and the latest order of each customer follow. Then a union of two tables with a backfill
+order is built; its rate limit adapts to the load, and its actors are doubled. At the end each view is verified against
+its query.
 """
 
 import threading
@@ -26,25 +27,34 @@ MOVED: Final = 10_000_000
 """The distance by which keys are moved, beyond all loaded keys."""
 LIMIT: Final = 25_000
 """The view's first limit in rows per second and actor, which makes its progress visible."""
-TABLE: Final = (
+CUSTOMERS: Final = "CREATE TABLE customers (id bigint PRIMARY KEY, name text, city text)"
+LOAD_CUSTOMERS: Final = (
+    "INSERT INTO customers SELECT g, 'customer ' || g, 'city ' || g % 40 FROM generate_series(0, 4999) g"
+)
+ORDERS: Final = (
     "CREATE TABLE orders"
-    " (id bigint PRIMARY KEY, customer bigint, status text, amount numeric(12,2), created timestamptz)"
+    " (id bigint PRIMARY KEY, customer bigint, product bigint, status text, amount numeric(12,2), created timestamp)"
 )
 LOAD: Final = (
-    "INSERT INTO orders"
-    " SELECT g, g % 5000, 'open', (g % 100000) / 100.0, timestamptz '2026-01-01' + g * interval '1 s'"
-    f" FROM generate_series(1, {ROWS}) g"
+    "INSERT INTO orders SELECT g, g % 5000, g * 7919 % 1000, 'open', (g % 100000) / 100.0,"
+    f" timestamp '2026-01-01' + g * interval '10 s' FROM generate_series(1, {ROWS}) g"
 )
-VIEW: Final = (
-    "CREATE MATERIALIZED VIEW big_orders AS SELECT id, customer, upper(status) AS status, amount * 2 AS doubled"
-    " FROM orders WHERE amount >= 100"
+REVENUE: Final = (
+    "CREATE MATERIALIZED VIEW revenue AS SELECT c.city, o.customer, o.created::date AS day, count(*) AS orders,"
+    " sum(o.amount) AS revenue FROM orders o JOIN customers c ON c.id = o.customer"
+    " GROUP BY c.city, o.customer, o.created::date"
 )
-CHAIN: Final = (
-    "CREATE MATERIALIZED VIEW large_orders AS SELECT id, customer, doubled FROM big_orders WHERE doubled > 1500"
+TOP: Final = (
+    "CREATE MATERIALIZED VIEW top_products AS SELECT product, sum(amount) AS revenue FROM orders"
+    " GROUP BY product ORDER BY revenue DESC, product LIMIT 10"
+)
+LATEST: Final = (
+    "CREATE MATERIALIZED VIEW latest_orders AS SELECT DISTINCT ON (customer) customer, id, created, amount"
+    " FROM orders ORDER BY customer, created DESC, id DESC"
 )
 ARCHIVE: Final = "CREATE TABLE archive (id bigint PRIMARY KEY, customer bigint, amount numeric(12,2))"
 ARCHIVED: Final = "INSERT INTO archive SELECT g, g % 5000, 10 FROM generate_series(1, 20000) g"
-SHOWN: Final = "select status, count(*) from big_orders group by 1"
+SHOWN: Final = "select city, sum(revenue) from revenue group by 1 order by 2 desc limit 5"
 UNION: Final = (
     "CREATE MATERIALIZED VIEW every_order"
     " WITH (backfill_order = FIXED(archive -> orders), backfill_rate_limit = 'auto')"
@@ -92,6 +102,7 @@ class Writers:
                 f"UPDATE orders SET amount = amount + 50, status = 'paid' WHERE id BETWEEN {first} AND {first + BATCH}",
                 f"UPDATE orders SET id = id + {MOVED * 10} WHERE id BETWEEN {first} AND {first + BATCH // 10}",
                 f"DELETE FROM orders WHERE id BETWEEN {first + BATCH + 1} AND {first + BATCH + BATCH // 4}",
+                f"UPDATE customers SET city = 'city {turn % 40}' WHERE id = {first % 5000}",
             ):
                 self._run(statement)
 
@@ -120,31 +131,33 @@ class Demo:
 
     def run(self) -> bool:
         """Run all steps; return whether every view equals its query."""
-        self.stage.step(TABLE)
-        self.stage.sql(TABLE)
+        for table in (CUSTOMERS, ORDERS):
+            self.stage.step(table)
+            self.stage.sql(table)
         self.stage.step(f"loading {ROWS:,} rows")
         began = now()
-        self.stage.sql(LOAD)
+        for load in (LOAD_CUSTOMERS, LOAD):
+            self.stage.sql(load)
         self.stage.say(f"loaded in {now() - began:.1f} s")
         writers = Writers(self.stage.service)
         self.stage.step("writers insert, update, move keys and delete from now on")
         writers.start()
-        self.stage.step(VIEW)
-        self.stage.sql(VIEW, background_ddl="true", backfill_rate_limit=str(LIMIT))
-        job = self.stage.service.job_called("big_orders")
+        self.stage.step(REVENUE)
+        self.stage.sql(REVENUE, background_ddl="true", backfill_rate_limit=str(LIMIT))
+        job = self.stage.service.job_called("revenue")
         self._steer(job)
         self.stage.until(lambda: self.stage.state(job) == "Created", "the view is created", seconds=180, shown=job)
-        jobs = [job, self._chain(), self._union()]
+        jobs = [job, self._created(TOP, "top_products"), self._created(LATEST, "latest_orders"), self._union()]
         rate = writers.end()
         self.stage.say(f"the writers changed {writers.changed:,} rows, {rate:,.0f} rows/s")
         self.stage.sql("FLUSH")
         return all(self.stage.verify(one) for one in jobs)
 
-    def _chain(self) -> int:
-        """Create a view over the view, with the default strategy, while both follow the table."""
-        self.stage.step(CHAIN)
-        self.stage.sql(CHAIN)
-        return self.stage.service.job_called("large_orders")
+    def _created(self, statement: str, view: str) -> int:
+        """Create a view while its table changes."""
+        self.stage.step(statement)
+        self.stage.sql(statement)
+        return self.stage.service.job_called(view)
 
     def _union(self) -> int:
         """Create a union that reads two histories in order, in the database graph. Change its actors and its limit
@@ -188,14 +201,14 @@ class Demo:
         self.stage.service.post("/v1/mutations", {"type": "resume"}, wait="applied")
         self.stage.look(job, seconds=3)
         self.stage.step("throttle to 2,000 rows/s per actor")
-        self.stage.sql("ALTER MATERIALIZED VIEW big_orders SET BACKFILL_RATE_LIMIT TO 2000")
+        self.stage.sql("ALTER MATERIALIZED VIEW revenue SET BACKFILL_RATE_LIMIT TO 2000")
         self.stage.look(job, seconds=4)
         self.stage.step(f"release to {LIMIT:,} rows/s per actor")
-        self.stage.sql(f"ALTER MATERIALIZED VIEW big_orders SET BACKFILL_RATE_LIMIT TO {LIMIT}")
+        self.stage.sql(f"ALTER MATERIALIZED VIEW revenue SET BACKFILL_RATE_LIMIT TO {LIMIT}")
         self.stage.until(lambda: self.stage.rows(job) > ROWS // 3, "a third is there", seconds=120, shown=job)
         self.stage.kill_worker(job)
         self.stage.step("no limit from here on")
-        self.stage.sql("ALTER MATERIALIZED VIEW big_orders SET BACKFILL_RATE_LIMIT TO DEFAULT")
+        self.stage.sql("ALTER MATERIALIZED VIEW revenue SET BACKFILL_RATE_LIMIT TO DEFAULT")
 
 
 def demo(*, keep: bool) -> int:
@@ -212,4 +225,4 @@ def _run(stage: Stage, _folder: Path, *, keep: bool) -> bool:
 
 def _fresh(first: int) -> str:
     keys = f"generate_series({first}, {first + BATCH - 1})"
-    return f"INSERT INTO orders SELECT g, g % 5000, 'new', 150.25, now() FROM {keys} g"
+    return f"INSERT INTO orders SELECT g, g % 5000, g % 1000, 'new', 150.25, now()::timestamp FROM {keys} g"

@@ -56,8 +56,8 @@ class OwnWorker:
 class FailedIndex:
     """Why the index of a snapshot job's table could not be built, and when the build is tried again (`due`).
 
-    `failures` counts the tries for which Postgres lacked space, memory or time. It does not count the tries in which
-    Postgres was unreachable or the table was locked.
+    `failures` counts the tries for which Postgres lacked space, memory or time. An unreachable server or a locked table
+    does not count.
     """
 
     failures: int
@@ -76,7 +76,7 @@ class Decoupled:
     merged: bool = False
     """The job continues in the database graph. Its state committed here stays recorded until it is created."""
     unindexed: bool = False
-    """The snapshot is loaded, but its table still lacks the index that replay of the change log needs."""
+    """The snapshot is loaded, but its table lacks the index that a replay needs."""
     index_failed: FailedIndex | None = None
     """None if the index was not tried yet, or its build never failed."""
     own_worker: OwnWorker | None = None
@@ -277,8 +277,7 @@ def after_commit(view: GraphView, epoch: Epoch, *, now: datetime, pace: Pace) ->
 class Chore(StrEnum):
     """The leader's work outside the barriers.
 
-    Each chore has its own loop, because one item may wait long for a lock or fail repeatedly. No barrier waits for that
-    (I13).
+    Each chore has its own loop, because one item may wait long for a lock or fail repeatedly. No barrier waits (I13).
     """
 
     START_JOBS = "start_jobs"
@@ -290,7 +289,7 @@ class Chore(StrEnum):
     TIDY = "tidy"
     """Vacuum row versions and drop staging tables."""
     INDEX = "index"
-    """Build the indexes by which stages look up rows, and drop those that no job needs."""
+    """Build the lookup indexes of stages, and drop the others."""
     SUPERVISE = "supervise"
     """Start and end worker processes. Every service does this, not only the leader."""
     MIND_SOURCES = "mind_sources"

@@ -5,20 +5,22 @@ and the query itself over the plain tables says what the last stage has to hold.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
+from random import Random
 
-from service.protocol.columns import Column, ColumnType, KeyColumn
+from service.protocol.columns import Column, TypeName
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, RelationId, Term
 from service.protocol.plan import VnodePosition
 from service.protocol.quoting import quoted
-from service.protocol.relation import ALIVE, Relation, RelationKind, state_table
+from service.protocol.relation import ALIVE, Relation, state_table
 from service.protocol.stage import lookups
 from service.protocol.vnodes import runs_of, vnode_postgres
 from service.sql.parse import parse
 from service.sql.queries.finishing import description, finished
 from service.sql.queries.plan import plan_query
+from service.sql.statements.tables import CreateTable, table_relation
 from service.sql.statements.views import CreateMaterializedView
 from tests.support.state_store import Store
 from workers.backfill.actors import ActorTask
@@ -89,7 +91,7 @@ class Chains:
         await self.store.tables.fence(DATABASE_GRAPH, GENERATION, term=TERM)
         for name, table in self.tables.items():
             await self.store.tables.create(table, term=TERM)
-            columns = ", ".join(f"{quoted(column.name)} {column.type}" for column in table.columns)
+            columns = ", ".join(f"{quoted(column.name)} {_shown(column)}" for column in table.columns)
             key = ", ".join(quoted(part.name) for part in table.key)
             await self.store.run(
                 f"create schema if not exists plain; create table plain.{name}({columns}, primary key({key}))"
@@ -124,10 +126,11 @@ class Chains:
         key = [part.name for part in table.key]
         rest = [column.name for column in table.columns if column.name not in key]
         sets = ", ".join(f"{quoted(one)} = excluded.{quoted(one)}" for one in rest)
-        return f"{statement} on conflict ({', '.join(map(quoted, key))}) do update set {sets}"
+        does = f"update set {sets}" if sets else "nothing"
+        return f"{statement} on conflict ({', '.join(map(quoted, key))}) do {does}"
 
     async def add(self, query: str) -> Chain:
-        """Plan a query, and read all history of its stages."""
+        """Plan a query, and read all history of its stages. Raises Invalid where it is refused."""
         statement = parse(f"create materialized view v as {query}")
         assert isinstance(statement, CreateMaterializedView)
         by_name = dict(self.tables)
@@ -228,16 +231,46 @@ class Chains:
             return list(zip(names, map(str, kinds), strict=True))
 
 
-def table(number: int, name: str, columns: str, key: Sequence[str]) -> Relation:
-    """Return a table from its columns as CREATE TABLE writes them, `a bigint, b numeric(15,2)`."""
-    pairs = [part.strip().split(" ", 1) for part in columns.replace("(15,2)", "(15;2)").split(",")]
-    return Relation(
-        id=RelationId(number),
-        name=name,
-        kind=RelationKind.TABLE,
-        columns=tuple(
-            Column(name=title, type=ColumnType.parse(kind.replace(";", ",")), nullable=title not in key)
-            for title, kind in pairs
-        ),
-        key=tuple(KeyColumn(name=part) for part in key),
-    )
+def _shown(column: Column) -> str:
+    return f'{column.type} collate "C"' if column.type.name is TypeName.TEXT else str(column.type)
+
+
+def tables_of(texts: Mapping[str, str]) -> dict[str, Relation]:
+    """Return the relations of CREATE TABLE statements, by name. A column `_row_id` is the hidden key of its table."""
+    relations: dict[str, Relation] = {}
+    for place, (name, text) in enumerate(texts.items(), 1):
+        # A user may not call a column so, but the plain table has to have it.
+        statement = parse(text.replace("_row_id bigint primary key, ", ""))
+        assert isinstance(statement, CreateTable)
+        relations[name] = table_relation(statement).model_copy(update={"id": RelationId(place)})
+    return relations
+
+
+def shuffled(table: Relation, random: Random) -> str:
+    """Return a statement that changes some rows of a table: their values become those of other rows, or they move, come
+    or go.
+    """
+    key = [part.name for part in table.key]
+    rest = [column.name for column in table.columns if column.name not in key]
+    every = ", ".join(quoted(column.name) for column in table.columns)
+    some = f"(select {every} from {table.name} order by random() limit {random.randrange(1, 4)})"
+    names = ", ".join(quoted(name) for name in key)
+    last = quoted(key[-1])
+    chosen = [quoted(name) for name in rest if random.random() < 0.5]
+    new = ", ".join(f"{last} + {random.randrange(1, 40)}" if quoted(name) == last else quoted(name) for name in key)
+    copied = ", ".join([new, *map(quoted, rest)])
+    match random.randrange(4):
+        case 0:
+            return f"delete from {table.name} where ({names}) in (select {names} from {some} s)"
+        case 1:
+            columns = ", ".join([names, *map(quoted, rest)])
+            # Each key once, because an INSERT may not overwrite a row of its own.
+            return f"insert into {table.name} ({columns}) select {copied} from (select * from {some} s limit 1) s"
+        case 2 if chosen:
+            values = ", ".join(f"{name} = o.{name}" for name in chosen)
+            return f"update {table.name} t set {values} from {some} o where t.{last} % 7 = {random.randrange(7)}"
+        case _:
+            free = f"not exists (select from {table.name} where {last} > 1000)"
+            return (
+                f"update {table.name} t set {last} = {last} + 1000 where {last} % 9 = {random.randrange(9)} and {free}"
+            )

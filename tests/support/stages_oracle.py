@@ -68,7 +68,7 @@ def evaluate(
     views: Mapping[str, str] | None = None,
 ) -> Evaluated:
     """Plan a query and evaluate its stages, each into a temporary table."""
-    described = _run(connection, f"select * from ({text}) q limit 0").description or []
+    described = run(connection, f"select * from ({text}) q limit 0").description or []
     names = [column.name for column in described]
     drafts = plan_query(tree(text), relations, {name: tree(sql) for name, sql in (views or {}).items()}, names)
     known: dict[RelationId, Relation] = {one.id: one for one in relations.values()}
@@ -85,14 +85,14 @@ def evaluate(
         stages.append(planned.stage)
         if first:
             columns = ", ".join(f"{quoted(one.name)} {one.type}" for one in relation.columns)
-            _run(connection, f"create table {tables[relation.id]} ({columns})")
+            run(connection, f"create table {tables[relation.id]} ({columns})")
         _fill(connection, planned.stage, relation, tables)
     assert relation is not None
     return Evaluated(relation, tables[relation.id], tuple(stages))
 
 
 def _types(connection: psycopg.Connection, text: str) -> list[str]:
-    _run(connection, f"create temp view described as select * from ({text}) q({_labels(connection, text)})")
+    run(connection, f"create temp view described as select * from ({text}) q({_labels(connection, text)})")
     rows = connection.execute(
         "select format_type(atttypid, atttypmod) from pg_attribute "
         "where attrelid = 'described'::regclass and attnum > 0 order by attnum"
@@ -102,7 +102,7 @@ def _types(connection: psycopg.Connection, text: str) -> list[str]:
 
 
 def _labels(connection: psycopg.Connection, text: str) -> str:
-    count = len(_run(connection, f"select * from ({text}) q limit 0").description or [])
+    count = len(run(connection, f"select * from ({text}) q limit 0").description or [])
     return ", ".join(f"c{at}" for at in range(count))
 
 
@@ -112,7 +112,7 @@ def _fill(connection: psycopg.Connection, stage: Stage, relation: Relation, tabl
     if stage.partition is not None:
         one = stage.driver
         where = _all(stage.where)
-        _run(
+        run(
             connection,
             f"with part as (select * from {tables[one.relation]} {quoted(one.alias)}{where}) "
             f"insert into {target} ({columns}) select {columns} from ({stage.partition.sql}) s",
@@ -121,7 +121,7 @@ def _fill(connection: psycopg.Connection, stage: Stage, relation: Relation, tabl
     rows = f"select {', '.join(f'{one.sql} as {quoted(one.name)}' for one in stage.rows)} from {_joined(stage, tables)}"
     if stage.aggregate is not None:
         rows = _aggregated(stage, rows, relation)
-    _run(connection, f"insert into {target} ({columns}) select {columns} from ({rows}) s")
+    run(connection, f"insert into {target} ({columns}) select {columns} from ({rows}) s")
 
 
 def _aggregated(stage: Stage, rows: str, relation: Relation) -> str:
@@ -163,5 +163,6 @@ def _all(conditions: Sequence[Condition]) -> str:
     return f" where {' and '.join(one.sql for one in conditions)}" if conditions else ""
 
 
-def _run(connection: psycopg.Connection, text: str) -> psycopg.Cursor:
+def run(connection: psycopg.Connection, text: str) -> psycopg.Cursor:
+    """Run a text of ours."""
     return connection.execute(text.encode())

@@ -1,5 +1,6 @@
 """Refuse what a view cannot maintain in an expression: anything that does not depend on its columns alone."""
 
+import re
 from collections.abc import Mapping
 from typing import Final, Never
 
@@ -37,7 +38,8 @@ SEVERAL_ROWS: Final = frozenset(
     jsonb_each_text jsonb_object_keys jsonb_path_query jsonb_to_record jsonb_to_recordset regexp_matches
     regexp_split_to_table string_to_table unnest""".split()  # noqa: SIM905 - see above
 )
-_DAYS: Final = frozenset({"now", "today", "tomorrow", "yesterday"})
+_DAY: Final = re.compile(r"\b(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
+_TEXTS: Final = frozenset({exp.DType.TEXT, exp.DType.VARCHAR, exp.DType.CHAR})
 _NODES: Final = (
     exp.Column, exp.Identifier, exp.Literal, exp.Boolean, exp.Null, exp.Paren, exp.And, exp.Or, exp.Not, exp.EQ,
     exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.NullSafeNEQ, exp.Is, exp.In, exp.Between, exp.Like,
@@ -49,7 +51,8 @@ _NODES: Final = (
     exp.Array, exp.Bracket, exp.Slice, exp.Tuple, exp.JSONExtract, exp.JSONExtractScalar, exp.JSONBExtract,
     exp.JSONBExtractScalar, exp.JSONBContains, exp.JSONBContainsAllTopKeys, exp.JSONBContainsAnyTopKeys,
     exp.JSONBContainsTopKey, exp.JSONBDeleteAtPath, exp.JSONBPathExists, exp.ArrayContainsAll, exp.ArrayContainedBy,
-    exp.ArrayOverlaps, exp.StartsWith, exp.AtTimeZone, exp.Collate, exp.Any, exp.All, exp.Star,
+    exp.ArrayOverlaps, exp.StartsWith, exp.AtTimeZone, exp.Collate, exp.Kwarg, exp.ByteString,
+    exp.RawString, exp.HexString, exp.BitString, exp.Any, exp.All, exp.Star,
 )  # fmt: skip
 _INSTEAD: Final[Mapping[type[exp.Expr], str]] = {
     exp.Dot: "a qualified name is not supported in a view here: functions are named without a schema",
@@ -65,8 +68,9 @@ def check(tree: Tree, node: exp.Expr) -> None:
     match node:
         case exp.Anonymous():
             _check_call(tree, node)
-        case exp.Cast() if isinstance(node.this, exp.Literal) and node.this.name.strip().lower() in _DAYS:
-            _refuse(tree, node, f"'{node.this.name}' changes with the clock: use a constant date")
+        case exp.Literal() if _is_clock(node):
+            message = f"'{node.name}' as a date or time changes with the clock: use a constant, or cast a text to text"
+            _refuse(tree, node, message)
         case exp.DataType() if node.this is not exp.DType.ARRAY:
             _check_type(tree, node)
         case exp.Column():
@@ -77,6 +81,16 @@ def check(tree: Tree, node: exp.Expr) -> None:
             _refuse(tree, node, _INSTEAD.get(type(node), f"{called(node)} is not supported in a view"))
         case _:
             pass
+
+
+def _is_clock(node: exp.Literal) -> bool:
+    """Whether a text can be a date that depends on the clock: any such word that is cast, or the word alone."""
+    if not node.args.get("is_string"):
+        return False
+    around = node.parent
+    if isinstance(around, exp.Cast):
+        return around.args["to"].this not in _TEXTS and _DAY.search(node.name) is not None
+    return _DAY.fullmatch(node.name.strip()) is not None
 
 
 def _check_call(tree: Tree, node: exp.Anonymous) -> None:

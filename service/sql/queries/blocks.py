@@ -19,6 +19,7 @@ from service.sql.queries.nodes import (
     common_conjuncts,
     conjuncts,
     is_null_with,
+    named,
     realiased,
     rejects_nulls,
 )
@@ -226,10 +227,23 @@ def is_true(node: exp.Expr) -> bool:
     return isinstance(inner, exp.Boolean) and bool(inner.this)
 
 
+_ARITHMETIC = (exp.Paren, exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Cast)
+
+
 def never_null(value: exp.Expr, inputs: Sequence[Occurrence]) -> bool:
-    """Whether an expression is a column of inputs that are joined inner, and has no NULL."""
-    inner = bare(value)
-    if not isinstance(inner, exp.Column):
-        return isinstance(inner, exp.Literal | exp.Boolean)
-    alias, name = inner.args["table"].name, inner.this.name
-    return any(one.alias == alias and name in one.shape.not_null for one in inputs)
+    """Whether an expression is arithmetic over columns of inputs that are joined inner, and has no NULL."""
+    match value:
+        case exp.Literal() | exp.Boolean() | exp.DataType():
+            return True
+        case exp.Column():
+            alias, name = named(value)
+            return any(one.alias == alias and name in one.shape.not_null for one in inputs)
+        case exp.Case():
+            values = [one.args["true"] for one in value.args["ifs"]]
+            otherwise = value.args.get("default")
+            return otherwise is not None and all(never_null(one, inputs) for one in (*values, otherwise))
+        case _ if isinstance(value, _ARITHMETIC):
+            parts = [part for part in value.args.values() if isinstance(part, exp.Expr)]
+            return all(never_null(one, inputs) for one in parts)
+        case _:
+            return False

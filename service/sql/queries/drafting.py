@@ -11,7 +11,7 @@ from service.protocol.columns import KeyColumn
 from service.protocol.ids import RelationId
 from service.protocol.quoting import quoted
 from service.protocol.stage import Condition, Input, Join, JoinKind, Partition, Side, Value
-from service.sql.queries.blocks import Block, Output, Shape, is_true
+from service.sql.queries.blocks import Block, Output, Shape, is_true, never_null
 from service.sql.queries.drafts import Call, Draft, Grouping, Result
 from service.sql.queries.keys import keyed
 from service.sql.queries.nodes import aliases_of, bare, columns_of, named, operand, printed, realiased, rewritten
@@ -29,7 +29,7 @@ from service.sql.queries.relations import (
     union_slots,
 )
 
-_PLACEHOLDER: Final = re.compile(r"('(?:[^']|'')*')|\"_tidefill_call_(\d+)\"")
+_PLACEHOLDER: Final = re.compile(r"([eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*')|\"_tidefill_call_(\d+)\"")
 _INNER: Final = "q"
 
 
@@ -169,7 +169,7 @@ def _grouped(body: Grouped, targets: dict[int, int], target: int) -> Iterator[Dr
     calls = [(name, call) for name, call in body.calls if name in used]
     every = (*outputs, *hidden)
     results = tuple(_result(output, names, [name for name, _ in calls]) for output in every)
-    stored = {names[one.name] for one in body.keys} | {BRANCH, ONE}
+    stored = set(names.values())
     for number, members in enumerate(body.sets):
         rows = [Value(name=names[one.name], sql=_text(one.value)) for one in body.keys]
         if body.branched:
@@ -187,7 +187,7 @@ def _grouped(body: Grouped, targets: dict[int, int], target: int) -> Iterator[Dr
             distribution=tuple(part.name for part in key),
             not_null=not_null(body, every),
             grouping=Grouping(
-                calls=tuple(_call(call) for _, call in calls),
+                calls=tuple(_call(call, block) for _, call in calls),
                 results=tuple(one for one in results if one.name not in stored),
                 always=not members,
                 padded=frozenset(names[one.name] for at, one in enumerate(body.keys) if at not in members),
@@ -220,7 +220,7 @@ def _result(output: Output, names: dict[str, str], calls: Sequence[str]) -> Resu
     return Result(output.name, tuple(part for part in (*parts, text[at:]) if part != ""))
 
 
-def _call(node: exp.Expr) -> Call:
+def _call(node: exp.Expr, block: Block) -> Call:
     condition = node.expression.this if isinstance(node, exp.Filter) else None
     inner = node.this if isinstance(node, exp.Filter) else node
     assert isinstance(inner, exp.Anonymous)
@@ -230,6 +230,7 @@ def _call(node: exp.Expr) -> Call:
         sql=printed(node),
         argument=None if argument is None or isinstance(argument, exp.Star) else _text(argument),
         filter=None if condition is None else _text(condition),
+        sure=argument is not None and never_null(argument, block.core.inputs),
     )
 
 

@@ -15,13 +15,15 @@ from service.protocol.stage import Condition, Join, Partition, Stage, Value
 class Call:
     """A call of an aggregate that is a sum of contributions.
 
-    `sql` is the whole call. `argument` is None for `count(*)`. Only rows that satisfy `filter` count.
+    `sql` is the whole call. `argument` is None for `count(*)`, and has no NULL if it is `sure`. Only rows that satisfy
+    `filter` count.
     """
 
     function: str
     sql: str
     argument: str | None = None
     filter: str | None = None
+    sure: bool = False
 
 
 @dataclass(frozen=True, slots=True)

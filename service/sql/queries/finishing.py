@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from service.domain.errors import Invalid
-from service.protocol.columns import Column, ColumnType
+from service.protocol.columns import Column, ColumnType, TypeName
 from service.protocol.ids import RelationId
 from service.protocol.quoting import quoted
 from service.protocol.relation import Relation, RelationKind
@@ -78,7 +78,7 @@ def _finished_aggregate(
     arguments = [None if call.argument is None else next(left) for call in grouping.calls]
     called = [next(left) for _ in grouping.calls]
     results = {one.name: (one, next(left)) for one in grouping.results}
-    measures = Measures()
+    measures = Measures(_finite(draft, relations))
     texts = [
         measures.result(call, argument, kind)
         for call, argument, kind in zip(grouping.calls, arguments, called, strict=True)
@@ -108,6 +108,17 @@ def _finished_aggregate(
     kinds = {**{name: kinds[name] for name in draft.columns}, **measures.types}
     not_null = draft.not_null | measures.types.keys()
     return Planned(stage, _relation(replace(draft, not_null=not_null), kinds, relations))
+
+
+def _finite(draft: Draft, relations: Mapping[RelationId, Relation]) -> dict[str, bool]:
+    """Return for each column of the inputs whether its type has only finite values, and no text that can be NaN."""
+    exact = {TypeName.SMALLINT, TypeName.INTEGER, TypeName.BIGINT, TypeName.BOOLEAN, TypeName.DATE}
+    return {
+        f"{quoted(one.alias)}.{quoted(column.name)}": column.type.name in exact or column.type.scale is not None
+        for join in draft.joins
+        for one in join.inputs
+        for column in relations[one.relation].columns
+    }
 
 
 def _cast(row: Value, kind: ColumnType, described: str) -> Value:

@@ -4,6 +4,7 @@ Every measure is an exact number. A float contributes its shortest decimal, so t
 order of rows and a removed row is subtracted exactly. NaN and the infinities are counted on their own.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -16,13 +17,16 @@ from service.sql.queries.drafts import Call
 
 _INTEGERS: Final = frozenset({"smallint", "integer", "bigint"})
 _FLOATS: Final = frozenset({"real", "double precision"})
+_COLUMN: Final = re.compile(r'"(?:[^"]|"")*"\."(?:[^"]|"")*"')
 _BIGINT: Final = ColumnType(TypeName.BIGINT)
 
 
 class Measures:
     """The measures of one aggregate. Calls share equal ones. The first counts rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, exact: Mapping[str, bool]) -> None:
+        """`exact` tells of each column of the inputs, as it is printed, whether all of its values are finite."""
+        self._exact_columns = exact
         self._rows: dict[str, str] = {}
         self._types: dict[str, ColumnType] = {}
         self._count = self._measure("1::bigint", _BIGINT)
@@ -62,7 +66,7 @@ class Measures:
 
     def _number(self, call: Call) -> str:
         """Return the number of rows that the call counts."""
-        if call.argument is None:
+        if call.argument is None or call.sure:
             return self._count if call.filter is None else self._counted(call, None)
         return self._counted(call, f"{call.argument} is not null")
 
@@ -79,19 +83,28 @@ class Measures:
         return self._summed(call, kind, f"{_exact(call, kind)} * {_exact(call, kind)}")
 
     def _summed(self, call: Call, kind: str, value: str) -> str:
-        conditions = [f"{call.argument} is not null", *([f"({call.filter})"] if call.filter else [])]
-        if kind not in _INTEGERS:
-            conditions.append(f"{call.argument}::text not in ('NaN', 'Infinity', '-Infinity')")
-        # A CASE has the type of its branches; Postgres evaluates the value only where the conditions hold.
-        sql = f"(case when {' and '.join(conditions)} then {value} else 0 end)::numeric"
-        return self._measure(sql, ColumnType.parse("numeric"))
+        conditions = [] if call.sure else [f"{call.argument} is not null"]
+        conditions += [f"({call.filter})"] if call.filter else []
+        if not self._exact(call, kind):
+            conditions.append(f"{call.argument} not in ('NaN', 'Infinity', '-Infinity')")
+        sql = f"case when {' and '.join(conditions)} then {value} else 0 end" if conditions else value
+        return self._measure(f"({sql})::numeric", ColumnType.parse("numeric"))
+
+    def _exact(self, call: Call, kind: str) -> bool:
+        """Whether a value is surely neither NaN nor infinite: arithmetic over integers and numerics with a scale."""
+        if kind in _INTEGERS:
+            return True
+        assert call.argument is not None
+        if kind in _FLOATS or re.search("nan|inf", call.argument, re.IGNORECASE):
+            return False
+        return all(self._exact_columns.get(found[0], True) for found in _COLUMN.finditer(call.argument))
 
     def special(self, call: Call, kind: str, sql: str, *, squared: bool = False) -> str:
         """Return a result that is NaN or infinite if a value is."""
-        if kind in _INTEGERS:
+        if self._exact(call, kind):
             return sql
         nan, high, low = (
-            self._counted(call, f"{call.argument}::text = '{text}'") for text in ("NaN", "Infinity", "-Infinity")
+            self._counted(call, f"{call.argument} = '{text}'") for text in ("NaN", "Infinity", "-Infinity")
         )
         if squared:
             return f"case when {nan} + {high} + {low} > 0 then 'NaN' else {sql} end"

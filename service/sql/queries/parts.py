@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from sqlglot import exp
 
 from service.sql.expressions.allowed import called_name
-from service.sql.queries.blocks import Block, Occurrence, Output
-from service.sql.queries.nodes import bare, column, columns_of, named, printed, rewritten
+from service.sql.queries.blocks import Block, Occurrence, Output, foreign
+from service.sql.queries.nodes import aliases_of, bare, column, columns_of, named, printed, rewritten
 
 if TYPE_CHECKING:
     from service.sql.queries.planner import Planner
@@ -56,6 +56,9 @@ class Source:
 
 def stored_input(planner: "Planner", block: Block, partition: Sequence[exp.Expr], values: Iterable[exp.Expr]) -> Source:
     """Return the stored input of a block: its only relation, or else a hidden one of the rows of the block."""
+    values = list(values)
+    if foreign(block) or any(aliases_of(one) - block.aliases for one in (*partition, *values)):
+        planner.made.refuse_outer()
     only = block.only
     plain = [bare(one) for one in partition]
     if only is not None and not block.where and all(isinstance(one, exp.Column) for one in plain):

@@ -9,7 +9,6 @@ from service.domain.errors import Invalid
 from service.protocol.relation import Relation
 from service.sql.expressions.allowed import called_name
 from service.sql.queries.allowed import AGGREGATES
-from service.sql.queries.blocks import foreign
 from service.sql.queries.drafting import drafts_of
 from service.sql.queries.drafts import Draft
 from service.sql.queries.planner import planned
@@ -72,8 +71,6 @@ def plan_query(
         raise Invalid("the query is nested too deeply", position=tree.start + 1) from None
     if len(names) != len(block.outputs):
         raise Invalid("the columns of the query are not those that Postgres gives it", position=tree.start + 1)
-    if foreign(block):
-        raise Invalid("a subquery that names the outer query is not supported here", position=tree.start + 1)
     outputs = tuple(replace(one, name=name) for one, name in zip(block.outputs, names, strict=True))
     for at, one in enumerate(outputs):
         if one.name in names[:at]:

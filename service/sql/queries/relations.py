@@ -9,15 +9,16 @@ the keys and calls of the aggregate, the columns of the partition's query.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NoReturn
 
 from sqlglot import exp
 
+from service.domain.errors import Invalid
 from service.protocol.columns import ColumnType, KeyColumn
 from service.protocol.relation import KEY_PREFIX
 from service.sql.queries.blocks import Block, Occurrence, Output, Shape, filtered, foreign, never_null, single
 from service.sql.queries.keys import keyed
-from service.sql.queries.nodes import bare, column, columns_of, named, parsed, printed, substituted
+from service.sql.queries.nodes import aliases_of, bare, column, columns_of, named, parsed, printed, substituted
 from service.sql.text.cursor import NAME_BYTES_MAX
 
 NAMELESS: Final = ""
@@ -81,6 +82,11 @@ class Pending:
 
     body: Body
     shared: bool = False
+
+    @property
+    def always(self) -> bool:
+        """Whether there is one row even if the input has none."""
+        return isinstance(self.body, Grouped) and _single(self.body)
 
     @property
     def shape(self) -> Shape:
@@ -265,11 +271,26 @@ def _single(body: Body) -> bool:
             return body.single
 
 
+def _outer(body: Body) -> bool:
+    """Whether a relation reads an input that is not its own."""
+    match body:
+        case Rows():
+            return any(foreign(block) for block in body.blocks)
+        case Grouped():
+            read = (*(one.value for one in body.keys), *(call for _, call in body.calls))
+            own = body.block.aliases
+            return bool(foreign(body.block)) or any(aliases_of(one) - own for one in read)
+        case Parted():
+            return any(aliases_of(one) - {body.source.alias} for one in body.where)
+
+
 class Relations:
     """All relations of a query in the order of their making, and the aliases of their inputs."""
 
     def __init__(self) -> None:
         self.pending: list[Pending] = []
+        self.place = 1
+        """The position of the SELECT that is being planned."""
         self._aliases = 0
 
     def occurrence(self, shape: Shape) -> Occurrence:
@@ -278,10 +299,20 @@ class Relations:
         return Occurrence(f"i{self._aliases - 1}", shape)
 
     def add(self, body: Body) -> Pending:
-        """Return a new relation."""
+        """Return a new relation. Raises Invalid if it would depend on an outer query."""
+        if _outer(body):
+            self.refuse_outer()
         made = Pending(body)
         self.pending.append(made)
         return made
+
+    def refuse_outer(self) -> NoReturn:
+        """Raise Invalid for a subquery that names the outer query where only one by itself is supported."""
+        message = (
+            "a subquery that names the outer query is not supported in a view here: link the two by equalities in its "
+            "WHERE, or join it in FROM"
+        )
+        raise Invalid(message, position=self.place)
 
     def reading(self, pending: Pending) -> Block:
         """Return the block that reads a relation and gives its visible columns."""

@@ -39,6 +39,7 @@ def read_select(planner: "Planner", select: exp.Select, scope: Scope) -> Block:
     if where is not None:
         block = planner.where(block, where.this, inner)
     selected = _Reader(planner, select, block, inner).selected
+    planner.made.place = scope.tree.position(select)
     if aggregates.is_grouped(select):
         selected = aggregates.grouped(planner, select, selected, inner)
     if windows.has_windows(selected):

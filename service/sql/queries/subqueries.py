@@ -37,7 +37,8 @@ def condition(planner: "Planner", block: Block, node: exp.Expr, scope: Scope) ->
     tested = bare(inner.this) if isinstance(inner, exp.Not) else inner
     if isinstance(tested, exp.Exists):
         kind = JoinKind.ANTI if negated else JoinKind.SEMI
-        return _matched(planner, block, _query(planner, tested.this, scope), kind, [], _place(scope, tested))
+        inner = _query(planner, _unlimited(tested.this), scope)
+        return _matched(planner, block, inner, kind, [], _place(scope, tested))
     if isinstance(tested, exp.In) and tested.args.get("query") is not None:
         return _in(planner, block, tested, scope, negated=negated)
     if isinstance(tested, _COMPARISONS) and isinstance(bare(tested.expression), exp.Any | exp.All):
@@ -60,6 +61,17 @@ def _queried(node: exp.Expr) -> exp.Expr | None:
     if isinstance(inner, exp.Subquery) and isinstance(inner.this, exp.Query):
         return inner
     return inner if isinstance(inner, exp.Select | exp.SetOperation) else None
+
+
+def _unlimited(node: exp.Expr) -> exp.Expr:
+    """Return the query of an EXISTS without a LIMIT of at least one row, which does not matter there."""
+    limit = node.args.get("limit")
+    count = limit.expression if isinstance(limit, exp.Limit) else None
+    if not isinstance(count, exp.Literal) or not count.name.isdigit() or int(count.name) < 1 or node.args.get("offset"):
+        return node
+    copied = node.copy()
+    copied.set("limit", None)
+    return copied
 
 
 def _query(planner: "Planner", node: exp.Expr, scope: Scope) -> Block:
@@ -184,9 +196,19 @@ def _without_unread(inner: Block, pairs: Sequence[exp.Expr]) -> Block:
 def scalar(planner: "Planner", block: Block, node: exp.Expr, scope: Scope) -> tuple[Block, exp.Expr] | None:
     """Return the value of a subquery in an expression, and the block that has its input. None for other nodes."""
     if isinstance(node, exp.Exists):
-        return _truth(planner, block, _query(planner, node.this, scope), [], _place(scope, node))
+        return _truth(planner, block, _query(planner, _unlimited(node.this), scope), [], _place(scope, node))
     if isinstance(node, exp.In) and node.args.get("query") is not None:
-        return _in_value(planner, block, node, scope)
+        return _in_value(planner, block, node, node.args["query"], scope)
+    if isinstance(node, exp.EQ) and isinstance(any_of := bare(node.expression), exp.Any):
+        query = _queried(any_of.this)
+        if query is not None:
+            return _in_value(planner, block, node, query, scope)
+    if isinstance(node, exp.Any | exp.All) and _queried(node.this) is not None:
+        message = (
+            "ANY and ALL of a subquery are supported in a view only as a condition that AND joins to the others: "
+            "write EXISTS"
+        )
+        raise Invalid(message, position=_place(scope, node))
     if not isinstance(node, exp.Query):
         return None
     return _value(planner, block, _query(planner, node, scope), _place(scope, node))
@@ -198,7 +220,8 @@ def _value(planner: "Planner", block: Block, inner: Block, place: int) -> tuple[
         raise Invalid("a subquery as a value has one column", position=place)
     value = inner.outputs[0].value
     only = inner.only
-    if only is not None and only.shape.single and not inner.conditions:
+    pending = only.shape.pending if only is not None else None
+    if pending is not None and pending.always and not inner.conditions:
         return merged(block, replace(inner, outputs=())), operand(value)
     if inner.simple and at_most_one(inner, foreign(inner)):
         return _joined(block, inner, value)
@@ -245,10 +268,12 @@ def _checked(planner: "Planner", block: Block, inner: Block) -> tuple[Block, exp
     return attached(block, JoinKind.LEFT, replace(reading, outputs=()), []), reading.outputs[0].value
 
 
-def _in_value(planner: "Planner", block: Block, node: exp.In, scope: Scope) -> tuple[Block, exp.Expr]:
+def _in_value(
+    planner: "Planner", block: Block, node: exp.Expr, query: exp.Expr, scope: Scope
+) -> tuple[Block, exp.Expr]:
     place = _place(scope, node)
     block, value = planner.value(block, node.this, scope)
-    inner = _query(planner, node.args["query"], scope)
+    inner = _query(planner, query, scope)
     _check_width(inner, 1, place)
     other = inner.outputs[0].value
     if not _is_filter(node) and not (_sure(value, block) and _sure(other, inner)):
@@ -265,7 +290,7 @@ def _is_filter(node: exp.Expr) -> bool:
     at = node.parent
     while isinstance(at, exp.Paren | exp.And | exp.Or):
         at = at.parent
-    return isinstance(at, exp.Where)
+    return isinstance(at, exp.Where | exp.Having)
 
 
 def _truth(

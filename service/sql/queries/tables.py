@@ -53,8 +53,10 @@ def _item(planner: "Planner", node: exp.Expr, scope: Scope) -> tuple[Block, Name
             _check_extra(scope, node, {"this", "db", "alias", "joins"})
             return _table(planner, node, scope)
         case exp.Subquery() if isinstance(node.this, exp.Table):
-            _check_extra(scope, node, {"this"})
-            return _joined(planner, node.this, [], scope)
+            _check_extra(scope, node, {"this", "alias"})
+            block, names = _joined(planner, node.this, [], scope)
+            alias = node.args.get("alias")
+            return (block, names) if alias is None else _aliased(replace(block, outputs=names.columns), alias, None)
         case exp.Subquery():
             _check_extra(scope, node, {"this", "alias", "with_"})
             block = planner.query(node.this, scope.inner())

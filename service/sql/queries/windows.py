@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Final
 from sqlglot import exp
 
 from service.domain.errors import Invalid
+from service.protocol.columns import KeyColumn
 from service.protocol.relation import TRAVEL_PREFIX
 from service.sql.expressions.allowed import called_name
-from service.sql.queries.blocks import Block, Output
-from service.sql.queries.nodes import bare, column, columns_of, named, printed
+from service.sql.queries.blocks import Block, Output, filtered, foreign
+from service.sql.queries.nodes import bare, column, columns_of, named, operand, printed
 from service.sql.queries.parts import PART, Source, stored_input
-from service.sql.queries.relations import NAMELESS, Parted, output_text
+from service.sql.queries.relations import NAMELESS, Parted, output_text, uniquely_named
 from service.sql.queries.scope import Scope
 from service.sql.queries.selected import Selected
+from service.sql.queries.subqueries import split_correlated
 from service.sql.text.tree import identifier
 
 if TYPE_CHECKING:
@@ -63,12 +65,17 @@ def windowed(planner: "Planner", selected: Selected, place: int) -> Selected:
     found = [one for value in values for one in value.find_all(exp.Window)]
     common = _common([one.args.get("partition_by") or [] for one in found])
     source = stored_input(planner, selected.block, common, values)
-    made = _Parting(source, values)
+    made = _Parting(source, values, names_of(selected))
     for one in made.values:
         for window in one.find_all(exp.Window):
             _make_total(window, source, place)
     reading = made.reading(planner, f'SELECT {{}} FROM "{PART}"')
     return _over(selected, reading)
+
+
+def names_of(selected: Selected) -> list[str]:
+    """Return the names of a SELECT's outputs."""
+    return [one.name for one in selected.outputs]
 
 
 def _common(partitions: Sequence[Sequence[exp.Expr]]) -> list[exp.Expr]:
@@ -91,34 +98,36 @@ def _over(selected: Selected, reading: Block) -> Selected:
 class _Parting:
     """A query over `part` that gives the input's key and some values."""
 
-    def __init__(self, source: Source, values: Sequence[exp.Expr]) -> None:
+    def __init__(self, source: Source, values: Sequence[exp.Expr], names: Sequence[str]) -> None:
+        """`names` are those of the first values."""
         self._source = source
+        self._names = [*names, *(f"value_{at}" for at in range(len(values) - len(names)))]
         self.values = [source.over_part(one) for one in values]
 
-    def reading(self, planner: "Planner", query: str, *, single: bool = False) -> Block:
+    def reading(self, planner: "Planner", query: str, key: Sequence[KeyColumn] | None = None) -> Block:
         """Return the block that reads the query's result, with all values as outputs.
 
-        `query` has a `{}` for the SELECT list.
+        `query` has a `{}` for the SELECT list. The result has the input's key, or `key`.
         """
-        keys = [part.name for part in self._source.one.shape.key]
+        key = self._source.one.shape.key if key is None else key
+        keys = [part.name for part in key]
         shown = [Output(name, column(PART, name)) for name in keys]
         outputs: list[Output] = []
         for number, value in enumerate(self.values):
             inner = bare(value)
             if isinstance(inner, exp.Column) and named(inner)[1] in keys:
-                outputs.append(Output(f"value_{number}", column(NAMELESS, named(inner)[1])))
+                outputs.append(Output(self._names[number], column(NAMELESS, named(inner)[1])))
                 continue
             shown.append(Output(f"{TRAVEL_PREFIX}{number}", value))
-            outputs.append(Output(f"value_{number}", column(NAMELESS, shown[-1].name)))
+            outputs.append(Output(self._names[number], column(NAMELESS, shown[-1].name)))
         body = Parted(
             source=self._source.one,
             where=self._source.where,
             columns=tuple(dict.fromkeys(self._source.columns)),
             sql=query.replace("{}", output_text(shown), 1),
             reads=frozenset({*keys, *self._source.columns, *self._reads(query)}),
-            key=self._source.one.shape.key,
-            outputs=tuple(outputs),
-            single=single,
+            key=tuple(key),
+            outputs=uniquely_named(outputs),
             not_null=frozenset(name for name in keys if name in self._source.one.shape.not_null),
         )
         return planner.made.reading(planner.made.add(body))
@@ -167,7 +176,7 @@ def distinct_on(planner: "Planner", selected: Selected) -> Selected:
     """Return the SELECT over the first row of each set of rows with equal values of DISTINCT ON."""
     values = [*(one.value for one in selected.outputs), *(one.this for one in selected.order), *selected.distinct_on]
     source = stored_input(planner, selected.block, selected.distinct_on, values)
-    made = _Parting(source, values)
+    made = _Parting(source, values, names_of(selected))
     keys = ", ".join(printed(column(PART, name)) for name in source.columns)
     order = _order_text(source, selected.order)
     reading = made.reading(planner, f'SELECT DISTINCT ON ({keys}) {{}} FROM "{PART}"{order}')
@@ -187,13 +196,43 @@ def limited(planner: "Planner", node: exp.Expr, selected: Selected, scope: Scope
     if not any(node.args.get(name) for name in ("limit", "offset", "fetch")):
         return block
     values = [*(one.value for one in selected.outputs), *(one.this for one in selected.order)]
+    if foreign(block):
+        return _first_for_each(planner, node, selected, values)
     source = stored_input(planner, selected.block, (), values)
-    made = _Parting(source, values)
+    made = _Parting(source, values[: len(selected.outputs)], names_of(selected))
     text, ties = _limit_text(planner, node, scope)
     order = _order_text(source, selected.order, total=not ties)
     reading = made.reading(planner, f'SELECT {{}} FROM "{PART}"{order}{text}')
-    done = _over(replace(selected, distinct_on=()), reading)
+    done = _over(replace(selected, order=(), distinct_on=()), reading)
     return replace(done.block, outputs=done.outputs)
+
+
+def _first_for_each(planner: "Planner", node: exp.Expr, selected: Selected, values: list[exp.Expr]) -> Block:
+    """Return the block of a subquery with LIMIT 1: the first row for each row of the outer query."""
+    limit = node.args.get("limit")
+    one = limit.expression.name if isinstance(limit, exp.Limit) else None
+    if one != "1" or node.args.get("offset") is not None:
+        planner.made.refuse_outer()
+    block = selected.block
+    own = {each.alias for group in block.groups for each in group.inputs}
+    linked, block = split_correlated(block, [], own, planner.made.place)
+    mine = [each for each, _ in linked]
+    source = stored_input(planner, block, mine, [*values, *mine])
+    made = _Parting(source, [*values[: len(selected.outputs)], *mine], names_of(selected))
+    columns = ", ".join(printed(column(PART, name)) for name in source.columns)
+    order = _order_text(source, selected.order)
+    key = [KeyColumn(name=name) for name in dict.fromkeys(source.columns)]
+    reading = made.reading(planner, f'SELECT DISTINCT ON ({columns}) {{}} FROM "{PART}" {_after(order, columns)}', key)
+    shown = reading.outputs[: len(selected.outputs)]
+    result = replace(reading, outputs=())
+    for value, (_, theirs) in zip(reading.outputs[len(shown) :], linked, strict=True):
+        result = filtered(result, exp.EQ(this=value.value, expression=operand(theirs)))
+    outputs = (replace(one, value=each.value) for one, each in zip(selected.outputs, shown, strict=True))
+    return replace(result, outputs=tuple(outputs))
+
+
+def _after(order: str, columns: str) -> str:
+    return f"ORDER BY {columns}, {order.removeprefix(' ORDER BY ')}" if order else ""
 
 
 def _limit_text(planner: "Planner", node: exp.Expr, scope: Scope) -> tuple[str, bool]:
