@@ -105,8 +105,8 @@ class Aggregate(_Value):
     """Groups whose state is a sum of contributions, so that a change adds to it and its reverse subtracts again.
 
     `keys` and `measures` are names of the stage's `rows`. A measure is an exact number that each row contributes, never
-    NULL. The first measure counts rows: a group without rows has no row in the target. With `always` (no keys but a
-    constant) there is a row even so. Keys and sums of measures are columns of the target. `results` are its other
+    NULL. The first measure counts rows: a group without rows has no row in the target. With `always` (no keys but
+    constants) there is a row even so. Keys and sums of measures are columns of the target. `results` are its other
     columns, computed from those by name.
     """
 

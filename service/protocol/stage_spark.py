@@ -72,14 +72,16 @@ def in_order(join: Join, known: Collection[str]) -> Iterator[tuple[str, Sequence
     own = [on for on in join.on if inside.issuperset(on.inputs)]
     if known and not any(equates(on, inside, known) for on in join.on):
         return
-    left, placed = [one.alias for one in join.inputs], set[str]()
+    left, placed, pending = [one.alias for one in join.inputs], set[str](), own
     while left:
         alias = next((one for one in left if not placed or any(equates(on, {one}, placed) for on in own)), None)
         if alias is None:
             return
         left.remove(alias)
         placed.add(alias)
-        yield alias, [on for on in own if alias in on.inputs and placed.issuperset(on.inputs)]
+        here = [on for on in pending if placed.issuperset(on.inputs)]
+        pending = [on for on in pending if on not in here]
+        yield alias, here
 
 
 def equates(on: Condition, some: Collection[str], others: Collection[str]) -> bool:

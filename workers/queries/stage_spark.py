@@ -133,12 +133,13 @@ class StageSelect:
     def _with_always(self, groups: str) -> str:
         aggregate = self.stage.aggregate
         assert aggregate is not None
-        (key,) = aggregate.keys
-        (value,) = [one.spark for one in self.stage.rows if one.name == key]
+        constants = {one.name: one.spark for one in self.stage.rows}
+        keys = ", ".join(map(ticked, aggregate.keys))
+        values = ", ".join(f"{constants[key]}" for key in aggregate.keys)
         zeros = ", ".join(["0"] * len(aggregate.measures))
         sums = ", ".join(f"sum({ticked(one)}) as {ticked(one)}" for one in aggregate.measures)
-        every = f"{groups} union all select null, {value}, {zeros}"
-        return f"select {ticked(REPORT)}, {ticked(key)}, {sums} from ({every}) group by {ticked(REPORT)}, {ticked(key)}"
+        every = f"{groups} union all select null, {values}, {zeros}"
+        return f"select {ticked(REPORT)}, {keys}, {sums} from ({every}) group by {ticked(REPORT)}, {keys}"
 
     def rows(self) -> str:
         """Print the values of all combinations, by the names of `rows`, and the control rows."""

@@ -168,10 +168,12 @@ def _with_always(bound: BoundStage, delta: str) -> str:
     assert aggregate is not None
     if not aggregate.always:
         return delta
-    ((key, value),) = [(one.name, one.sql) for one in bound.stage.rows if one.name in aggregate.keys]
-    both = ", ".join([quoted(key), *(f"sum({quoted(one)}) as {quoted(one)}" for one in aggregate.measures)])
-    zero = ", ".join(["0"] * len(aggregate.measures))
-    return f"select {both} from ({delta} union all select {value}, {zero}) every group by {quoted(key)}"
+    constants = {one.name: one.sql for one in bound.stage.rows}
+    values = ", ".join(constants[key] for key in aggregate.keys)
+    keys = ", ".join(map(quoted, aggregate.keys))
+    sums = ", ".join(f"sum({quoted(one)}) as {quoted(one)}" for one in aggregate.measures)
+    zeros = ", ".join(["0"] * len(aggregate.measures))
+    return f"select {keys}, {sums} from ({delta} union all select {values}, {zeros}) every group by {keys}"
 
 
 def _key(bound: BoundStage) -> str:

@@ -5,6 +5,7 @@ from typing import Final, TypeVar
 
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from service.domain.job import Job, JobState
+from service.domain.stage_engine import check_verifiable
 from service.operations.jobs.stages import stages_of
 from service.operations.leaving import Gone
 from service.operations.polling import until
@@ -15,9 +16,20 @@ from service.ports.meta_store import Transaction
 from service.ports.requests import REQUEST_TRIES_MAX
 from service.protocol.columns import Column
 from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, RequestId
-from service.protocol.plan import Stateless, TableScanPlan
+from service.protocol.plan import JobPlan, Stateless, TableScanPlan
 from service.protocol.relation import Relation, RelationKind
-from service.protocol.request import Analyze, Analyzed, Engine, Rejected, Request, Verified, Verify, VerifyScan
+from service.protocol.request import (
+    Analyze,
+    Analyzed,
+    Engine,
+    Rejected,
+    Request,
+    Verified,
+    Verify,
+    VerifyScan,
+    VerifyStage,
+)
+from service.protocol.stage import Stage
 
 NO_WORKER: Final = "no worker is alive"
 VERIFY_WAIT: timedelta = timedelta(minutes=30)
@@ -58,10 +70,12 @@ async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified
         (plan,) = await tx.jobs.plans([job])
     staged = bool(stages_of(plan))
     if staged and engine is Engine.SPARK:
-        raise Conflict(
-            f'the state store computes the joins and aggregates of "{found.name}": verify it with engine=store'
-        )
-    if staged or engine is Engine.STORE:
+        check_verifiable(found.name, stages_of(plan))
+        if found.state is not JobState.CREATED:
+            raise Conflict(
+                f'"{found.name}" is being created: Spark compares its joins and aggregates with what is whole'
+            )
+    elif staged or engine is Engine.STORE:
         return await _said_stale(world, found, await by_store.compare(world, found))
     if found.kind is RelationKind.TABLE:
         return await followed.compare(world, plan)
@@ -75,8 +89,9 @@ async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified
                 break  # Otherwise an epoch was committed in between, and the positions may not match the epochs.
         epoch, relation_epoch = epochs
         whole = found.state is JobState.CREATED
-        scans = tuple(_scan(scan, whole=whole) for scan in plan.table_scans)
-        if not scans:
+        scans = () if staged else tuple(_scan(scan, whole=whole) for scan in plan.table_scans)
+        stages = tuple(_stage(plan, scan) for scan in plan.table_scans) if staged else ()
+        if not scans and not stages:
             raise Conflict(f"job {job} is a {found.kind}: only what is built from an upstream can be verified")
         # The holder of a pin must be unique, so each verification reserves a number.
         asked = await tx.statements.reserve()
@@ -88,6 +103,7 @@ async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified
             relation_epoch=relation_epoch,
             relation=plan.relation,
             scans=scans,
+            stages=stages,
         )
         answer = await _ask(world, request, Verified, limit=VERIFY_WAIT)
     return await _said_stale(world, found, answer)
@@ -128,6 +144,11 @@ def _scan(scan: TableScanPlan, *, whole: bool) -> VerifyScan:
     assert isinstance(scan.query, Stateless), scan
     positions = tuple(position for actor in scan.positioned for position in actor.positions)
     return VerifyScan(upstream=scan.upstream, query=scan.query, positions=None if whole else positions)
+
+
+def _stage(plan: JobPlan, scan: TableScanPlan) -> VerifyStage:
+    assert isinstance(scan.query, Stage)
+    return VerifyStage(stage=scan.query, target=plan.written_by(scan), relations=(scan.upstream, *scan.lookups))
 
 
 async def _served(world: World, tx: Transaction) -> bool:

@@ -31,9 +31,10 @@ MEASURE_DIGITS_MAX: Final = 28
 """Spark's sum of a decimal has ten digits more."""
 _UNIFORM: Final = (
     exp.Paren, exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Cast, exp.DataType, exp.DataTypeParam, exp.Column,
-    exp.Identifier, exp.Literal,
+    exp.Identifier, exp.Literal, exp.Extract, exp.Var,
 )  # fmt: skip
 """Nodes of an expression whose values all have the same number of digits behind the point."""
+_SPECIAL: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 _Name = tuple[str | None, str]
 E = TypeVar("E", bound=Expression)
 
@@ -51,7 +52,21 @@ class _Scope(Scope):
     def bind(self, node: exp.Expr) -> Typed:
         if isinstance(node, exp.Cast) and _type_of(node).unbounded and not _type_of(node).array:
             return self._exact(node)
+        if isinstance(node, exp.Case) and node.this is None and any(map(_is_special, node.args["ifs"])):
+            return self._finite(node)
         return Scope.bind(self, node)
+
+    def _finite(self, node: exp.Case) -> Typed:
+        """Bind the value of a sum that may be NaN or infinite in Postgres. No decimal of Spark is, so it fails."""
+        branches: list[exp.If] = node.args["ifs"]
+        special = [truth(self.argument(one), "CASE/WHEN") for one in branches if _is_special(one)]
+        value = self.bind(_without_special(node))
+        if not _is_exact(value):
+            raise Invalid("Spark's sum of floats is another one", position=value.position)
+        failing = "raise_error('NaN and infinity are not supported in a numeric')"
+        return replace(
+            value, sql=f"(case when {' or '.join(special)} then {failing} else {value.sql} end)", column=None
+        )
 
     def _exact(self, node: exp.Cast) -> Typed:
         """Bind a cast to numeric without a precision, which changes no exact number."""
@@ -203,16 +218,41 @@ def _widens(value: Typed, to: ColumnType) -> bool:
     return whole <= room and scale <= places
 
 
+def _is_special(branch: exp.If) -> bool:
+    value = branch.args["true"]
+    return isinstance(value, exp.Literal) and value.is_string and value.name in _SPECIAL
+
+
+def _without_special(node: exp.Case) -> exp.Expr:
+    """Return a CASE without the branches that give NaN or infinity."""
+    rest = [one for one in node.args["ifs"] if not _is_special(one)]
+    otherwise = node.args.get("default")
+    if rest or otherwise is None:
+        return exp.Case(ifs=rest, default=otherwise)
+    return otherwise
+
+
 def _uniform(node: exp.Expr) -> bool:
     return all(isinstance(part, _UNIFORM) for part in node.walk())
 
 
 def _taken(node: exp.Expr, *, zero: bool) -> exp.Expr:
     """Return the only value of `case when .. then value end` that is not NULL. With `zero` there may be an `else 0`."""
-    while isinstance(node, exp.Paren) or (isinstance(node, exp.Cast) and _type_of(node).unbounded):
-        node = node.this
-    if not isinstance(node, exp.Case) or node.this is not None or len(node.args["ifs"]) > 1:
-        return node
-    otherwise = node.args.get("default")
-    alone = otherwise is None or (zero and isinstance(otherwise, exp.Literal) and otherwise.name == "0")
-    return node.args["ifs"][0].args["true"] if alone else node
+    while True:
+        if isinstance(node, exp.Paren) or (isinstance(node, exp.Cast) and _type_of(node).unbounded):
+            node = node.this
+            continue
+        if not isinstance(node, exp.Case) or node.this is not None:
+            return node
+        branches = [one for one in node.args["ifs"] if not _is_special(one)]
+        otherwise = node.args.get("default")
+        if not branches and otherwise is not None:
+            node = otherwise
+        elif len(branches) == 1 and (otherwise is None or (zero and _is_zero(otherwise))):
+            node = branches[0].args["true"]
+        else:
+            return node
+
+
+def _is_zero(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Literal) and node.name == "0"
