@@ -1,6 +1,6 @@
 """Choose the engine that reads the history of a view's stages: the state store, or Spark."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from service.domain.errors import Conflict, Invalid
 from service.domain.parameters import SESSION_DEFAULTS
@@ -25,10 +25,12 @@ def with_engine(stage: Stage, choice: EngineChoice) -> Stage:
     return stage.model_copy(update={"engine": choice})
 
 
-def check_verifiable(name: str, stages: Iterable[Stage]) -> None:
-    """Raise Conflict if Spark cannot compute what a view of stages holds."""
+def check_verifiable(name: str, stages: Collection[Stage], *, created: bool) -> None:
+    """Raise Conflict if Spark cannot compute what a view of `stages` holds. A view without any has another plan."""
     reason = next((reason for stage in stages if (reason := verify_reason(stage)) is not None), None)
     if reason is not None:
         raise Conflict(
             f'only the state store computes a stage of "{name}" as Postgres does: {reason}. Verify it with engine=store'
         )
+    if stages and not created:
+        raise Conflict(f'"{name}" is being created: Spark compares joins and aggregates once they are whole')

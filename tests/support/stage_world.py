@@ -25,6 +25,8 @@ from workers.state_store.statements import write
 GENERATION = Generation(1)
 TERM = Term(3)
 ACTORS = 2
+EPOCHS_MAX = 100
+"""More epochs than a history of a few rows can take."""
 
 
 class HistoryEngine(Protocol):
@@ -118,7 +120,10 @@ class World:
         """Read all history, a few rows at a time or at once."""
         self.windowed = self.epoch
         few = self.random.random() < 0.5
+        epochs = 0
         while sum(len(held) for held in self.positions.values()) < 256 or not self._complete():
+            epochs += 1
+            assert epochs < EPOCHS_MAX, "the history does not end"
             self.run(permits=2 if few else None)
 
     def _complete(self) -> bool:

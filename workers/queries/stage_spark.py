@@ -192,7 +192,8 @@ class StageSelect:
 
 
 def _all(conditions: Sequence[Condition]) -> str:
-    return " and ".join(f"({one.spark})" for one in conditions)
+    # Spark takes `where (x)` behind a table for an alias with a list of columns.
+    return " and ".join(["true", *(f"({one.spark})" for one in conditions)])
 
 
 def _no_control(conditions: Sequence[Condition]) -> str:

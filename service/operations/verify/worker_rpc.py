@@ -68,15 +68,10 @@ async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified
     async with world.stores.begin() as tx:
         found = await _verifiable(tx, job)
         (plan,) = await tx.jobs.plans([job])
-    staged = bool(stages_of(plan))
-    if staged and engine is Engine.SPARK:
-        check_verifiable(found.name, stages_of(plan))
-        if found.state is not JobState.CREATED:
-            raise Conflict(
-                f'"{found.name}" is being created: Spark compares its joins and aggregates with what is whole'
-            )
-    elif staged or engine is Engine.STORE:
+    staged = stages_of(plan)
+    if engine is Engine.STORE or (staged and engine is None):
         return await _said_stale(world, found, await by_store.compare(world, found))
+    check_verifiable(found.name, staged, created=found.state is JobState.CREATED)
     if found.kind is RelationKind.TABLE:
         return await followed.compare(world, plan)
     async with world.stores.begin() as tx:
@@ -87,26 +82,28 @@ async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified
             epochs = await _epochs(tx, found)
             if epochs == seen:
                 break  # Otherwise an epoch was committed in between, and the positions may not match the epochs.
-        epoch, relation_epoch = epochs
-        whole = found.state is JobState.CREATED
-        scans = () if staged else tuple(_scan(scan, whole=whole) for scan in plan.table_scans)
-        stages = tuple(_stage(plan, scan) for scan in plan.table_scans) if staged else ()
-        if not scans and not stages:
-            raise Conflict(f"job {job} is a {found.kind}: only what is built from an upstream can be verified")
+        request = _request(found, plan, *epochs)
         # The holder of a pin must be unique, so each verification reserves a number.
         asked = await tx.statements.reserve()
-    async with world.pins.pin(DATABASE_GRAPH, epoch, holder=f"verify {asked}"):
-        request = Verify(
-            id=_UNASSIGNED,
-            graph=DATABASE_GRAPH,
-            epoch=epoch,
-            relation_epoch=relation_epoch,
-            relation=plan.relation,
-            scans=scans,
-            stages=stages,
-        )
+    async with world.pins.pin(DATABASE_GRAPH, request.epoch, holder=f"verify {asked}"):
         answer = await _ask(world, request, Verified, limit=VERIFY_WAIT)
     return await _said_stale(world, found, answer)
+
+
+def _request(job: Job, plan: JobPlan, epoch: Epoch, relation_epoch: Epoch) -> Verify:
+    """Return the question to a worker. Raises Conflict if a job is not built from an upstream."""
+    staged, whole = bool(stages_of(plan)), job.state is JobState.CREATED
+    if not plan.table_scans:
+        raise Conflict(f"job {job.id} is a {job.kind}: only what is built from an upstream can be verified")
+    return Verify(
+        id=_UNASSIGNED,
+        graph=DATABASE_GRAPH,
+        epoch=epoch,
+        relation_epoch=relation_epoch,
+        relation=plan.relation,
+        scans=() if staged else tuple(_scan(scan, whole=whole) for scan in plan.table_scans),
+        stages=tuple(_stage(plan, scan) for scan in plan.table_scans) if staged else (),
+    )
 
 
 async def _said_stale(world: World, job: Job, answer: Verified) -> Verified:
