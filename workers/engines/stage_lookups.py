@@ -6,10 +6,12 @@ later ones as long as nothing has changed in between.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial, reduce
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own customary name
@@ -26,8 +28,8 @@ from workers.state_store.port import VersionedStore
 from workers.state_store.wire import read_schema
 
 PAGE_ROWS = 20_000
-PART_VNODES = 32
-"""So many vnodes are read by a task at a time."""
+FIRST_VNODES = 4
+"""So many vnodes are read by a task at first, and twice as many whenever that took little of a slice."""
 BROADCAST_BYTES = 64 << 20
 """A smaller input is sent to all tasks, so that the driver's rows need not be exchanged between them."""
 
@@ -66,16 +68,23 @@ def _read_blocks(whole: Whole, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
 
 @dataclass
 class _Loaded:
-    """The parts of a relation that have been read."""
+    """What has been read of a relation: the vnodes before `vnode`. The next part has `width` vnodes for each task."""
 
     relation: Relation
-    left: list[tuple[Runs, ...]]
-    at: Epoch | None = None
+    at: Epoch
+    vnode: int = 0
+    width: int = FIRST_VNODES
     frames: list[DataFrame] = field(default_factory=list[DataFrame])
 
+    @property
+    def whole(self) -> bool:
+        return self.vnode >= self.relation.vnode_count
+
     def drop(self) -> None:
-        for frame in self.frames:
-            frame.unpersist()
+        while self.frames:
+            # If Spark has ended, nothing is left of them.
+            with suppress(Py4JError, OSError):
+                self.frames.pop().unpersist()
 
 
 @dataclass
@@ -87,6 +96,7 @@ class Lookups:
     bound: BoundStage
     broadcast_bytes: int = BROADCAST_BYTES
     version: int = 0
+    closed: bool = False
     loaded: dict[RelationId, _Loaded] = field(default_factory=dict[RelationId, _Loaded])
 
     @property
@@ -98,41 +108,52 @@ class Lookups:
         return found
 
     def ready(self, at: Mapping[RelationId, Epoch], *, slice_seconds: float) -> bool:
-        """Read what is missing, one part at least and then for about a slice. Return whether all is there."""
+        """Read what is missing, one part at least and then for about a slice. Return whether all is there.
+
+        Raises InterruptedError when closed meanwhile.
+        """
         began = time.monotonic()  # noqa: TID251 - the engine owns the clock of its slice
         parts = 0
-        for relation, aliases in self.aliases.items():
-            loaded = self._current(relation, aliases, at[relation])
-            while loaded.left:
-                if parts and time.monotonic() - began >= slice_seconds:  # noqa: TID251 - as above
-                    return False
-                frame = Whole(self.store, loaded.relation, at[relation], loaded.left[0]).frame(self.spark)
-                loaded.frames.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
-                frame.count()
-                loaded.left.pop(0)
-                parts += 1
-        return True
+        try:
+            for relation, aliases in self.aliases.items():
+                loaded = self._current(relation, aliases, at[relation])
+                while not loaded.whole:
+                    now = time.monotonic()  # noqa: TID251 - as above
+                    if parts and now - began >= slice_seconds:
+                        return False
+                    self._read_part(loaded)
+                    parts += 1
+                    took = time.monotonic() - now  # noqa: TID251 - as above
+                    if took < slice_seconds / 4:
+                        loaded.width *= 2
+            return True
+        finally:
+            if self.closed:
+                self.close()
 
     def _current(self, relation: RelationId, aliases: Sequence[str], at: Epoch) -> _Loaded:
         loaded = self.loaded.get(relation)
-        if loaded is not None and loaded.at is not None and loaded.at != at:
+        if loaded is not None and loaded.at != at:
             first, last = min(loaded.at, at), max(loaded.at, at)
             if self.store.changed(self.bound.relations[relation], after=first, upto=last):
                 loaded.drop()
                 loaded = None
         if loaded is None:
             self.version += 1
-            read = used_columns(self.bound, aliases)
-            loaded = self.loaded[relation] = _Loaded(read, self._parts(read.vnode_count))
+            loaded = self.loaded[relation] = _Loaded(used_columns(self.bound, aliases), at)
         loaded.at = at
         return loaded
 
-    def _parts(self, vnodes: int) -> list[tuple[Runs, ...]]:
-        blocks: list[Runs] = [
-            ((first, min(first + PART_VNODES, vnodes) - 1),) for first in range(0, vnodes, PART_VNODES)
-        ]
-        tasks = self.spark.sparkContext.defaultParallelism
-        return [tuple(blocks[first : first + tasks]) for first in range(0, len(blocks), tasks)]
+    def _read_part(self, loaded: _Loaded) -> None:
+        if self.closed:
+            raise InterruptedError("the generation is over")
+        end = loaded.relation.vnode_count
+        starts = range(loaded.vnode, end, loaded.width)[: self.spark.sparkContext.defaultParallelism]
+        blocks: list[Runs] = [((first, min(first + loaded.width, end) - 1),) for first in starts]
+        frame = Whole(self.store, loaded.relation, loaded.at, tuple(blocks)).frame(self.spark)
+        loaded.frames.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
+        frame.count()
+        loaded.vnode = starts[-1] + loaded.width
 
     def name_views(self) -> int:
         """Create the view of each input beside the driver, and return how many bytes they have that are not sent to all
@@ -152,8 +173,8 @@ class Lookups:
                 view.createOrReplaceTempView(alias)
         return exchanged
 
-    def drop(self) -> None:
-        """Release the memory of all inputs."""
+    def close(self) -> None:
+        """Release the memory of all inputs. A part that another thread reads meanwhile is released when it is there."""
+        self.closed = True
         for loaded in self.loaded.values():
             loaded.drop()
-        self.loaded = {}

@@ -63,7 +63,6 @@ class SparkStageEngine:
     bound: BoundStage
     block_vnodes: int = BLOCK_VNODES
     broadcast_bytes: int = BROADCAST_BYTES
-    given_up: bool = False
     _kept: dict[tuple[int, int], DataFrame] = field(default_factory=dict[tuple[int, int], DataFrame])
 
     def __post_init__(self) -> None:
@@ -96,7 +95,7 @@ class SparkStageEngine:
     def close(self) -> None:
         """Release the memory of the other inputs."""
         self._kept.clear()
-        self.lookups.drop()
+        self.lookups.close()
 
     def _written(self, frame: DataFrame, task: StageTask) -> list[ActorOutcome]:
         told = [json.loads(text) for text in run_frame(frame, task)]
