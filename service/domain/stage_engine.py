@@ -30,7 +30,7 @@ def check_verifiable(name: str, stages: Collection[Stage], *, created: bool) -> 
     reason = next((reason for stage in stages if (reason := verify_reason(stage)) is not None), None)
     if reason is not None:
         raise Conflict(
-            f'only the state store computes a stage of "{name}" as Postgres does: {reason}. Verify it with engine=store'
+            f'only the state store computes a stage of "{name}" as Postgres does, verify it with engine=store: {reason}'
         )
     if stages and not created:
         raise Conflict(f'"{name}" is being created: Spark compares joins and aggregates once they are whole')

@@ -6,7 +6,7 @@ from tests.support.service import Service
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-ROWS = 20_000
+ROWS = 6_000
 SPARK = {"stage_engine": "spark", "background_ddl": "true"}
 JOINED = "SELECT o.id, c.region, o.amount * 2 AS twice FROM orders o JOIN customers c ON o.customer = c.id"
 SUMMED = f"SELECT region, count(*) AS n, sum(id) AS total FROM ({JOINED}) j GROUP BY region"
@@ -22,7 +22,7 @@ def test_the_history_of_stages_in_spark_outlives_its_worker(service: Service) ->
         "CREATE MATERIALIZED VIEW m AS SELECT customer, max(amount) AS most FROM orders GROUP BY customer", **SPARK
     )
     assert "only the state store can compute a stage of this view" in str(refused)
-    service.run(f"CREATE MATERIALIZED VIEW joined WITH (backfill_rate_limit = 2000) AS {JOINED}", **SPARK)
+    service.run(f"CREATE MATERIALIZED VIEW joined WITH (backfill_rate_limit = 1000) AS {JOINED}", **SPARK)
     service.until_rows(service.job("joined"), 1000)
     generation = service.graph()["generation"]
     service.kill_worker()
