@@ -10,6 +10,7 @@ from service.domain.adaptive import AUTO, Bounds
 from service.domain.compatibility import WITHOUT_EFFECT
 from service.domain.errors import Invalid, NotFound
 from service.domain.parallelism import ACTORS_MAX, Fixed, parse_parallelism
+from service.protocol.stage import EngineChoice
 
 INTEGER_MAX: Final = (1 << 31) - 1
 """Every number here is a Postgres integer."""
@@ -116,6 +117,7 @@ SESSION_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
         "backfill_rate_limit": "default",
         "background_ddl": "false",
         "enable_serverless_backfill": "false",
+        "stage_engine": EngineChoice.AUTO.value,
         "streaming_max_parallelism": "default",
         "streaming_parallelism": "default",
         **{f"streaming_parallelism_for_{kind}": "default" for kind in _KINDS},
@@ -127,6 +129,10 @@ SESSION_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
         "timezone": "UTC",
     }
 )
+_WORDS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {"stage_engine": {one.value: one.value for one in EngineChoice}, "timezone": {"utc": "UTC", "etc/utc": "UTC"}}
+)
+"""The words that other session variables take, each with how it is stored."""
 _TRUE: Final = frozenset({"true", "on", "yes", "1", "t"})
 _FALSE: Final = frozenset({"false", "off", "no", "0", "f"})
 
@@ -157,13 +163,19 @@ def parse_session_variable(name: str, text: str) -> str:
         return SESSION_DEFAULTS[name]
     if SESSION_DEFAULTS[name] in {"true", "false"}:
         return str(parse_bool(name, lowered)).lower()
-    if name == "timezone":
-        if lowered not in {"utc", "etc/utc"}:
-            raise Invalid('only "UTC" is supported as "timezone"', pointer=name)
-        return "UTC"
+    if name in _WORDS:
+        return _parse_word(name, lowered)
     if name.startswith("streaming_parallelism"):
         return _parse_parallelism(name, lowered)
     return _parse_number(name, lowered)
+
+
+def _parse_word(name: str, text: str) -> str:
+    found = _WORDS[name].get(text)
+    if found is None:
+        words = " or ".join(f'"{word}"' for word in dict.fromkeys(_WORDS[name].values()))
+        raise Invalid(f'only {words} is supported as "{name}"', pointer=name)
+    return found
 
 
 def bounded(name: str, text: str, parameters: SystemParameters) -> int:

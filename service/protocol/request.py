@@ -12,6 +12,7 @@ from service.protocol.columns import Column
 from service.protocol.ids import Bigint, Count, EpochField, GraphId, RequestId, Vnode
 from service.protocol.plan import Stateless, VnodePosition
 from service.protocol.relation import Relation
+from service.protocol.stage import Stage
 
 
 class _Value(BaseModel):
@@ -41,8 +42,19 @@ class VerifyScan(_Value):
     positions: tuple[VnodePosition, ...] | None = None
 
 
+class VerifyStage(_Value):
+    """One stage of a view, which Spark computes whole: `relations` are its inputs, `target` is what it writes."""
+
+    stage: Stage
+    target: Relation
+    relations: tuple[Relation, ...]
+
+
 class Verify(_Value):
     """Compare a view with its query over its upstreams at `epoch`. The worker answers with `Verified`.
+
+    A view has either scans or stages. Stages come in order, the last ones write the view. Only tables and other views
+    are read: what the stages before it give is computed again.
 
     It reads the view at `relation_epoch`. The two epochs differ only while a partial graph still builds the view.
     """
@@ -54,6 +66,7 @@ class Verify(_Value):
     relation_epoch: EpochField
     relation: Relation
     scans: tuple[VerifyScan, ...]
+    stages: tuple[VerifyStage, ...] = ()
     differing_keys_max: int = 20
 
 

@@ -9,6 +9,9 @@ A stage is data. `workers.queries.stage_sql` prints it for the state store.
 All SQL in here is the store's (Postgres's). A column of an input is written `"alias"."column"`, always quoted. Names of
 functions and types come from the allow-list of `service.sql.queries`, and every text stands in parentheses where an
 operator could follow.
+
+Beside it may stand Spark SQL of the same meaning (`service.sql.queries.spark`), with which Spark computes the history.
+Next: `service.protocol.stage_spark`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -50,10 +53,25 @@ class Side(_Value):
     column: str | None = None
 
 
-class Condition(_Value):
-    """A condition over the inputs named in `inputs`. `equal` has both sides of an equality (`=`) of two values."""
+class EngineChoice(StrEnum):
+    """The engine of a stage's history that the user chose. `auto` is the store's if it has one."""
+
+    AUTO = "auto"
+    SPARK = "spark"
+    STORE = "store"
+
+
+class Expression(_Value):
+    """An expression in the store's SQL, and in Spark's unless only the store can compute it: `refusal` is why."""
 
     sql: str
+    spark: str | None = None
+    refusal: str | None = None
+
+
+class Condition(Expression):
+    """A condition over the inputs named in `inputs`. `equal` has both sides of an equality (`=`) of two values."""
+
     inputs: tuple[str, ...]
     equal: tuple[Side, Side] | None = None
 
@@ -79,19 +97,18 @@ class Join(_Value):
     on: tuple[Condition, ...] = ()
 
 
-class Value(_Value):
+class Value(Expression):
     """One column and the expression of its value."""
 
     name: str
-    sql: str
 
 
 class Aggregate(_Value):
     """Groups whose state is a sum of contributions, so that a change adds to it and its reverse subtracts again.
 
     `keys` and `measures` are names of the stage's `rows`. A measure is an exact number that each row contributes, never
-    NULL. The first measure counts rows: a group without rows has no row in the target. With `always` (no keys but a
-    constant) there is a row even so. Keys and sums of measures are columns of the target. `results` are its other
+    NULL. The first measure counts rows: a group without rows has no row in the target. With `always` (no keys but
+    constants) there is a row even so. Keys and sums of measures are columns of the target. `results` are its other
     columns, computed from those by name.
     """
 
@@ -129,6 +146,7 @@ class Stage(_Value):
     aggregate: Aggregate | None = None
     partition: Partition | None = None
     distribution: tuple[str, ...] = ()
+    engine: EngineChoice = EngineChoice.AUTO
 
     @property
     def inputs(self) -> tuple[Input, ...]:

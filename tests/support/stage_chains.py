@@ -20,9 +20,11 @@ from service.serving.lookups import create
 from service.sql.parse import parse
 from service.sql.queries.finishing import description, finished
 from service.sql.queries.plan import plan_query
+from service.sql.queries.spark import with_spark
 from service.sql.statements.tables import CreateTable, table_relation
 from service.sql.statements.views import CreateMaterializedView
 from service.sql.text.tree import Tree
+from tests.support.stage_world import HistoryEngine, Made
 from tests.support.state_store import Store
 from workers.backfill.actors import ActorTask
 from workers.backfill.stages import BoundStage, Window
@@ -40,6 +42,8 @@ class Link:
 
     bound: BoundStage
     engine: StageEngine
+    reader: HistoryEngine
+    """Reads the history."""
     positions: dict[int, VnodePosition] = field(default_factory=dict[int, VnodePosition])
 
     def run(
@@ -60,7 +64,7 @@ class Link:
             changed=changed,
             at={one: window.upto for one, window in windows.items()},
         )
-        (outcome,) = self.engine.run(task)
+        (outcome,) = (self.engine if permits == 0 else self.reader).run(task)
         self.positions |= {position.vnode: position for position in outcome.positions}
         return bool(outcome.inserted or outcome.closed)
 
@@ -138,8 +142,11 @@ class Chains:
         does = f"update set {sets}" if sets else "nothing"
         return f"{statement} on conflict ({', '.join(map(quoted, key))}) do {does}"
 
-    async def add(self, query: str) -> Chain:
-        """Plan a query, and read all history of its stages. Raises Invalid where it is refused."""
+    async def add(self, query: str, made: Made | None = None) -> Chain:
+        """Plan a query, and read all history of its stages. `made` makes the engine of it, in place of the store's.
+
+        Raises Invalid where the query is refused.
+        """
         trees = {name: _tree(text) for name, text in self.views.items()}
         by_name = dict(self.tables)
         names = [name for name, _ in await self._described(f"select * from ({query}) q")]
@@ -156,19 +163,21 @@ class Chains:
                 relation = relation.model_copy(update={"name": f"v_{relation.id}"})
                 known[place] = known[relation.id] = relation
                 await self.store.tables.create(relation, term=TERM)
-            stage = planned.stage.with_ids({one: known[one].id for one in known})
+            target = known[targets[draft.target]]
+            stage = with_spark(planned.stage, known, target).with_ids({one: known[one].id for one in known})
             read = {one.relation: known[one.relation] for one in stage.inputs}
-            links.append(await self._link(BoundStage(stage, known[targets[draft.target]], read)))
+            links.append(await self._link(BoundStage(stage, target, read), made))
         chain = Chain(query, links, links[-1].bound.target, self.epoch)
         self._read_history(chain)
         return chain
 
-    async def _link(self, bound: BoundStage) -> Link:
+    async def _link(self, bound: BoundStage, made: Made | None) -> Link:
         for index in lookups(bound.stage, bound.relations):
             async with self.store.pool.connection() as conn:
                 await conn.execute(create(index))
         versioned = PostgresStore(self.store.logins.writer_url, DATABASE_GRAPH, GENERATION)
-        return Link(bound, StageEngine(versioned, bound, Copiers("test", 1)))
+        engine = StageEngine(versioned, bound, Copiers("test", 1))
+        return Link(bound, engine, engine if made is None else made(versioned, bound))
 
     def _read_history(self, chain: Chain) -> None:
         own = {link.bound.target.id for link in chain.links}

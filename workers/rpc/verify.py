@@ -24,6 +24,7 @@ from service.protocol.vnodes import Runs, runs_of
 from workers.backfill.positions import Positions, pages
 from workers.engines.rows import PositionColumns, actor_indexes, input_schema, row_batch
 from workers.queries.stateless import StatelessPlan, plan
+from workers.rpc.verify_stages import by_value, compared, staged
 from workers.spark.frames import spark_schema
 from workers.state_store.port import LIVE, PAGE, VNODE, VersionedStore
 from workers.state_store.wire import ticked
@@ -47,6 +48,8 @@ class _Side:
 
 def verify(spark: SparkSession, store: VersionedStore, request: Verify, *, parallelism: int) -> Verified:
     """Compare the two sides. Raises Spark's errors."""
+    if request.stages:
+        request = request.model_copy(update={"relation": compared(request.relation)})
     whole = _blocks(request.relation.vnode_count, parallelism)
     expected, found = (_digests(frame, request.relation) for frame in _both(spark, store, request, blocks=whole))
     differing = [vnode for vnode in sorted(expected.keys() | found.keys()) if expected.get(vnode) != found.get(vnode)]
@@ -72,8 +75,13 @@ def _both(
     """Return the rows that the view should hold, and the rows that it holds."""
     held = _Side(store, request.relation, request.relation_epoch, blocks, None)
     identity = Stateless(projection=tuple(ticked(column.name) for column in request.relation.columns))
+    if request.stages:
+        wanted = staged(spark, store, request, blocks=blocks)
+    else:
+        scans = (_wanted(spark, store, request, scan, blocks=blocks) for scan in request.scans)
+        wanted = reduce(DataFrame.unionAll, scans)
     return (
-        reduce(DataFrame.unionAll, (_wanted(spark, store, request, scan, blocks=blocks) for scan in request.scans)),
+        wanted,
         _frame(spark, held, plan(identity, request.relation, request.relation)),
     )
 
@@ -124,7 +132,10 @@ def _digests(frame: DataFrame, relation: Relation) -> Digests:
 
 
 def _hash(relation: Relation) -> Any:
-    columns = [F.col(ticked(column.name)) for column in relation.columns]
+    columns = [
+        by_value(column.name) if column.type.unbounded and not column.type.array else F.col(ticked(column.name))
+        for column in relation.columns
+    ]
     return F.xxhash64(*columns, *(column.isNull() for column in columns))
 
 

@@ -30,5 +30,5 @@ def _scan(
 ) -> FragmentRunner:
     assert isinstance(fragment, TableScanPlan)
     if isinstance(fragment.query, Stage):
-        return StageScan.join(spark.sparkContext.defaultParallelism, runners, job, fragment, now)
+        return StageScan.join(spark, runners, job, fragment, now)
     return TableScan.join(spark, runners, job, fragment, now)

@@ -6,16 +6,21 @@ Next: `workers.engines.stages`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
 
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.plan import FragmentPlan, JobPlan, TableScanPlan
+from service.protocol.request import Engine
 from service.protocol.stage import Stage
+from service.protocol.stage_spark import engine_of
 from workers.backfill.pace import COPYING, Pace
 from workers.backfill.reading import Reading, interleaved
 from workers.backfill.scan import ScanState
 from workers.backfill.stages import BoundStage, Window
 from workers.engines.port import ActorOutcome
+from workers.engines.stage_spark import SparkStageEngine
 from workers.engines.stages import StageEngine, StageTask
 from workers.engines.store import Copiers
 from workers.runners.failure import JobFailedError
@@ -34,18 +39,20 @@ class StageScan(HistoryScan):
     bound: BoundStage
     own: frozenset[RelationId]
     """The relations that the job itself writes. They change in the epochs of its own graph."""
-    copiers_max: int
+    spark: SparkSession
     consumed: Epoch | None = None
     """The epoch that the job had consumed when it joined the database graph. Its first epoch there reads the rest."""
-    pace: Pace = COPYING
+    paces: dict[Engine, Pace] = field(default_factory=lambda: {Engine.SPARK: Pace(), Engine.STORE: COPYING})
     engine: StageEngine | None = None
     """Made on first use, so that an idle view costs nothing."""
+    reader: SparkStageEngine | None = None
+    """Reads the history if Spark does. It is closed when all history is read."""
     ended: bool = False
 
     @classmethod
     def join(
         cls,
-        copiers_max: int,
+        spark: SparkSession,
         _runners: Mapping[Place, FragmentRunner],
         job: JobPlan,
         fragment: FragmentPlan,
@@ -62,7 +69,7 @@ class StageScan(HistoryScan):
             ScanState.of(fragment, now=now),
             bound=BoundStage(fragment.query, target, relations),
             own=frozenset(one.id for one in job.hidden),
-            copiers_max=copiers_max,
+            spark=spark,
             consumed=None if job.snapshot is None else job.snapshot.consumed,
         )
 
@@ -89,6 +96,7 @@ class StageScan(HistoryScan):
         self.ended = True
         if self.engine is not None:
             self.engine.give_up()
+        self._close_reader()
 
     def is_brief(self, epoch: RunningEpoch) -> bool:
         """Whether its history is read, and little of its inputs has changed in this epoch."""
@@ -112,6 +120,8 @@ class StageScan(HistoryScan):
             )
             outcomes = self._compute(epoch, task)
             self.advance(outcomes)
+            if self.state.finished:
+                self._close_reader()
             inserted, closed = sum(one.inserted for one in outcomes), sum(one.closed for one in outcomes)
             epoch.wrote(self.target.id, inserted=inserted, ended=closed)
         self.consumed = None
@@ -162,8 +172,9 @@ class StageScan(HistoryScan):
             with epoch.spark_turn():
                 # The clock starts here, so that a long wait for the turn shortens the slice.
                 began = epoch.clock()
-                task = task.model_copy(update={"slice_seconds": self.pace.slice_seconds(epoch.share_seconds())})
-                engine = self._engine(epoch)
+                name = self._chosen(epoch)
+                task = task.model_copy(update={"slice_seconds": self.paces[name].slice_seconds(epoch.share_seconds())})
+                engine = self._reader(epoch) if name is Engine.SPARK else self._engine(epoch)
                 # Checked here, because a call of `end` from now on finds the engine.
                 self._check_present()
                 computing = True
@@ -173,8 +184,18 @@ class StageScan(HistoryScan):
                 self.job, error, target=self.target, upstream=self.bound.upstream, computing=computing
             ) from error
         job_seconds = epoch.clock() - began
-        self.pace = self.measure(outcomes, self.pace, slice_seconds=task.slice_seconds, job_seconds=job_seconds)
+        self.paces[name] = self.measure(
+            outcomes, self.paces[name], slice_seconds=task.slice_seconds, job_seconds=job_seconds
+        )
         return outcomes
+
+    def _chosen(self, epoch: RunningEpoch) -> Engine:
+        """Return the engine of this epoch. Live changes are the store's."""
+        if self.state.finished:
+            return Engine.STORE
+        store_engine = epoch.stores.versioned.capabilities.store_engine
+        name, _ = engine_of(self.bound.stage, store_engine=store_engine)
+        return name
 
     def _check_present(self) -> None:
         if self.ended:
@@ -184,8 +205,18 @@ class StageScan(HistoryScan):
         store = epoch.stores.versioned
         assert computes_stages(store), "the table format computes no stages"
         if self.engine is None:
-            at_once = min(len(self.state.actors), self.copiers_max)
+            at_once = min(len(self.state.actors), self.spark.sparkContext.defaultParallelism)
             self.engine = StageEngine(
                 store, self.bound, Copiers(f"stage-{self.target.id}", at_once), self.state.block_vnodes
             )
         return self.engine
+
+    def _reader(self, epoch: RunningEpoch) -> SparkStageEngine:
+        if self.reader is None:
+            self.reader = SparkStageEngine(self.spark, epoch.stores.versioned, self.bound, self.state.block_vnodes)
+        return self.reader
+
+    def _close_reader(self) -> None:
+        reader, self.reader = self.reader, None
+        if reader is not None:
+            reader.close()

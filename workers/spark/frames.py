@@ -5,7 +5,7 @@ Therefore a frame is built on first use and kept. The task of an epoch reaches t
 the job.
 """
 
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pydantic import BaseModel
@@ -27,8 +27,29 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 def run_frame(frame: DataFrame, task: BaseModel) -> list[str]:
     """Run a frame's job and return its outcomes. Raises Spark's errors."""
-    frame.sparkSession.sparkContext.setLocalProperty(_PROPERTY, task.model_dump_json())
+    send_task(frame, task)
     return [row[0] for row in frame.collect()]
+
+
+def send_task(frame: DataFrame, task: BaseModel) -> None:
+    """Give a task to the jobs that this thread runs from now on."""
+    frame.sparkSession.sparkContext.setLocalProperty(_PROPERTY, task.model_dump_json())
+
+
+def bytes_of(frame: DataFrame) -> int:
+    """Return how large Spark takes a frame to be. It knows the size of a persisted one that has been computed."""
+    return int(str(_execution(frame).optimizedPlan().stats().sizeInBytes()))
+
+
+def physical_plan(frame: DataFrame) -> str:
+    """Return the text of a frame's physical plan."""
+    return str(_execution(frame).executedPlan().toString())
+
+
+def _execution(frame: DataFrame) -> Any:
+    """Return the JVM's object, to which pyspark has no public way."""
+    java: Any = frame._jdf  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    return java.queryExecution()
 
 
 def task_of(kind: type[Task]) -> Task:

@@ -160,6 +160,13 @@ class StageSession(Protocol):
         """
         ...
 
+    def add_sums(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Add sums of pages that another engine has read: rows of keys and measures. A group may come several times.
+
+        Keys travel as `wire.to_wire` prints them for CSV, measures as decimals.
+        """
+        ...
+
     def end(self, at: Mapping[RelationId, Epoch], *, whole: bool) -> Written:
         """Write the groups of all pages, before the transaction ends. Other rows are written already.
 

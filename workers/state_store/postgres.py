@@ -2,7 +2,6 @@
 `workers.state_store.statements`.
 """
 
-import io
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,7 +10,6 @@ from typing import Any, ClassVar, Final
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
 
 from service.protocol.ids import Epoch, Generation, GraphId, RequestId
 from service.protocol.plan import Pushdown
@@ -37,6 +35,7 @@ from workers.state_store.connections import (
     psycopg_connection,
     question_name,
 )
+from workers.state_store.copying import copy_csv
 from workers.state_store.port import CLOSE, LIVE, VNODE, ArrowPage, PageReader, Replayed, Written
 from workers.state_store.stage_writer import StageWriter
 from workers.state_store.wire import is_close, key_text, read_schema, writes_binary
@@ -195,10 +194,10 @@ class PostgresStore:
             closed = 0
             if closes:
                 cursor.execute(_sql(_closing_table(relation)))
-                _copy_csv(cursor, "closing", [_keys(relation, closes)])
+                copy_csv(cursor, "closing", [_keys(relation, closes)])
                 closed = _close(cursor, relation, epoch, BY_KEY)
             incoming = _Counted(_stored(relation, epoch, rest))
-            _copy_csv(cursor, state_table(relation.id), incoming)
+            copy_csv(cursor, state_table(relation.id), incoming)
         return Written(incoming.rows, closed)
 
     @contextmanager
@@ -329,25 +328,6 @@ def _close(cursor: Any, relation: Relation, epoch: Epoch, planned: Sequence[str]
 def _two(cursor: Any, sql: str) -> tuple[int, int]:
     first, second = cursor.execute(_sql(sql)).fetchone()
     return first, second
-
-
-def _copy_csv(cursor: Any, table: str, batches: Iterable[pa.RecordBatch | pa.Table]) -> None:
-    incoming = iter(batches)
-    first = next(incoming, None)
-    if first is None:
-        return
-    names = ", ".join(quoted(name) for name in first.schema.names)
-    with cursor.copy(f"copy {table} ({names}) from stdin (format csv)") as copy:
-        copy.write(_csv(first))
-        for batch in incoming:
-            copy.write(_csv(batch))
-
-
-def _csv(batch: pa.RecordBatch | pa.Table) -> bytes:
-    """Return a batch as CSV. NULL is an empty field and an empty text a quoted one, as Postgres expects."""
-    sink = io.BytesIO()
-    pyarrow.csv.write_csv(batch, sink, pyarrow.csv.WriteOptions(include_header=False))
-    return sink.getvalue()
 
 
 def _execute(connection: Any, sql: str) -> None:

@@ -1,10 +1,11 @@
 """Compute a stage in the state store's own SQL: pages of history and changes, in one transaction."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
+import pyarrow as pa
 
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.quoting import quoted
@@ -13,6 +14,7 @@ from workers.backfill.order import Position
 from workers.backfill.positions import Block, PageSize
 from workers.backfill.stages import BoundStage, Windows
 from workers.state_store import stage_sql
+from workers.state_store.copying import copy_csv
 from workers.state_store.port import ArrowPage, Replayed, Written
 from workers.state_store.statements import ENDED_AND_MADE, page_rows, stored_columns, write, written
 
@@ -65,6 +67,12 @@ class StageWriter:
             f"with {texts}, {parts} select {stage_sql.counted(changed)}, {ENDED_AND_MADE}"
         )
         return Replayed(read, Written(made, ended))
+
+    def add_sums(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Add sums that were computed elsewhere to those of pages. See `StageSession`."""
+        self._begin_sums()
+        with self.connection.cursor() as cursor:
+            copy_csv(cursor, "sums", batches)
 
     def end(self, at: Mapping[RelationId, Epoch], *, whole: bool) -> Written:
         """Add the sums of all pages to the groups, or compute the only part. See `StageSession`."""

@@ -5,10 +5,11 @@ types each of them from a SELECT over typed NULLs. Nothing is read. Next: `servi
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from service.domain.errors import Invalid
+from service.domain.stage_engine import with_engine
 from service.domain.strategy import Strategy
 from service.operations.offload import beside
 from service.operations.world import World
@@ -16,10 +17,11 @@ from service.ports.records import THE_RELATION, hidden_id
 from service.protocol.ids import RelationId
 from service.protocol.plan import ScanType
 from service.protocol.relation import Relation, RelationKind
-from service.protocol.stage import Stage
+from service.protocol.stage import EngineChoice, Stage
 from service.sql.queries.drafts import Draft, Planned
 from service.sql.queries.finishing import description, finished
 from service.sql.queries.plan import plan_query
+from service.sql.queries.spark import with_spark
 from service.sql.statements.views import CreateMaterializedView
 from service.sql.text.cursor import checked_column
 from service.sql.text.tree import Tree
@@ -77,7 +79,11 @@ def check_staged(world: World, statement: CreateMaterializedView, strategy: Stra
 
 
 async def plan_stages(
-    world: World, statement: CreateMaterializedView, relations: Mapping[str, Relation], views: Mapping[str, Tree]
+    world: World,
+    statement: CreateMaterializedView,
+    relations: Mapping[str, Relation],
+    views: Mapping[str, Tree],
+    engine: EngineChoice,
 ) -> StagedView:
     """Return the stages of a view. Raises Invalid, NotFound, Unavailable."""
     names = await _names(world, statement)
@@ -104,7 +110,13 @@ async def plan_stages(
         for at in range(max((one.output + 1 for one in stages if one.output is not None), default=0))
     )
     named = {hidden_id(at): one for at, one in enumerate(hidden)}
-    return StagedView(made, hidden, tuple(stages), {**known, **named, THE_RELATION: made})
+    known = {**known, **named, THE_RELATION: made}
+    return StagedView(made, hidden, tuple(_for_engine(one, known, engine) for one in stages), known)
+
+
+def _for_engine(one: PlannedStage, known: Mapping[RelationId, Relation], engine: EngineChoice) -> PlannedStage:
+    target = known[THE_RELATION if one.output is None else hidden_id(one.output)]
+    return replace(one, stage=with_engine(with_spark(one.stage, known, target), engine))
 
 
 async def _names(world: World, statement: CreateMaterializedView) -> Sequence[str]:

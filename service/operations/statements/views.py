@@ -11,6 +11,7 @@ from service.domain.adaptive import AUTO
 from service.domain.job import JobState
 from service.domain.parallelism import Parallelism, check_positions, check_vnodes, for_backfill, normal, resolved
 from service.domain.placement import blocks
+from service.domain.stage_engine import asked_engine
 from service.domain.strategy import Strategy, check_key, check_serverless, check_tied, chosen
 from service.operations.commands.limits import asked_limit, first_limit
 from service.operations.jobs import lifecycle
@@ -118,7 +119,7 @@ async def _explain_backfill(call: Call, statement: ExplainBackfill) -> Outcome:
     if not await _staged(world, view, found):
         return _plan_of(dot((await _bound(world, view, found)).order))
     check_staged(world, view, chosen(call.session), RelationKind.MATERIALIZED_VIEW)
-    planned = await plan_stages(world, view, found.relations, found.queries)
+    planned = await plan_stages(world, view, found.relations, found.queries, asked_engine(call.session))
     names = {id_: relation.name for id_, relation in planned.relations.items()}
     return _plan_of(dot(tuple((names[before], names[after]) for before, after in planned.order)))
 
@@ -192,7 +193,7 @@ async def _plan(call: Call, statement: CreateMaterializedView, kind: RelationKin
     found = await _read(world, statement)
     if await _staged(world, statement, found):
         check_staged(world, statement, strategy, kind)
-        staged = await plan_stages(world, statement, found.relations, found.queries)
+        staged = await plan_stages(world, statement, found.relations, found.queries, asked_engine(session))
         scans = await _scans(call, statement, strategy, [(one.driver, one.stage, one.output) for one in staged.stages])
         order, hidden, bound, relation = staged.order, staged.hidden, staged, staged.relation
     else:

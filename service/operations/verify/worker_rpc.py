@@ -5,6 +5,7 @@ from typing import Final, TypeVar
 
 from service.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from service.domain.job import Job, JobState
+from service.domain.stage_engine import check_verifiable
 from service.operations.jobs.stages import stages_of
 from service.operations.leaving import Gone
 from service.operations.polling import until
@@ -15,9 +16,20 @@ from service.ports.meta_store import Transaction
 from service.ports.requests import REQUEST_TRIES_MAX
 from service.protocol.columns import Column
 from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, RequestId
-from service.protocol.plan import Stateless, TableScanPlan
+from service.protocol.plan import JobPlan, Stateless, TableScanPlan
 from service.protocol.relation import Relation, RelationKind
-from service.protocol.request import Analyze, Analyzed, Engine, Rejected, Request, Verified, Verify, VerifyScan
+from service.protocol.request import (
+    Analyze,
+    Analyzed,
+    Engine,
+    Rejected,
+    Request,
+    Verified,
+    Verify,
+    VerifyScan,
+    VerifyStage,
+)
+from service.protocol.stage import Stage
 
 NO_WORKER: Final = "no worker is alive"
 VERIFY_WAIT: timedelta = timedelta(minutes=30)
@@ -56,13 +68,10 @@ async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified
     async with world.stores.begin() as tx:
         found = await _verifiable(tx, job)
         (plan,) = await tx.jobs.plans([job])
-    staged = bool(stages_of(plan))
-    if staged and engine is Engine.SPARK:
-        raise Conflict(
-            f'the state store computes the joins and aggregates of "{found.name}": verify it with engine=store'
-        )
-    if staged or engine is Engine.STORE:
+    staged = stages_of(plan)
+    if engine is Engine.STORE or (staged and engine is None):
         return await _said_stale(world, found, await by_store.compare(world, found))
+    check_verifiable(found.name, staged, created=found.state is JobState.CREATED)
     if found.kind is RelationKind.TABLE:
         return await followed.compare(world, plan)
     async with world.stores.begin() as tx:
@@ -73,24 +82,28 @@ async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified
             epochs = await _epochs(tx, found)
             if epochs == seen:
                 break  # Otherwise an epoch was committed in between, and the positions may not match the epochs.
-        epoch, relation_epoch = epochs
-        whole = found.state is JobState.CREATED
-        scans = tuple(_scan(scan, whole=whole) for scan in plan.table_scans)
-        if not scans:
-            raise Conflict(f"job {job} is a {found.kind}: only what is built from an upstream can be verified")
+        request = _request(found, plan, *epochs)
         # The holder of a pin must be unique, so each verification reserves a number.
         asked = await tx.statements.reserve()
-    async with world.pins.pin(DATABASE_GRAPH, epoch, holder=f"verify {asked}"):
-        request = Verify(
-            id=_UNASSIGNED,
-            graph=DATABASE_GRAPH,
-            epoch=epoch,
-            relation_epoch=relation_epoch,
-            relation=plan.relation,
-            scans=scans,
-        )
+    async with world.pins.pin(DATABASE_GRAPH, request.epoch, holder=f"verify {asked}"):
         answer = await _ask(world, request, Verified, limit=VERIFY_WAIT)
     return await _said_stale(world, found, answer)
+
+
+def _request(job: Job, plan: JobPlan, epoch: Epoch, relation_epoch: Epoch) -> Verify:
+    """Return the question to a worker. Raises Conflict if a job is not built from an upstream."""
+    staged, whole = bool(stages_of(plan)), job.state is JobState.CREATED
+    if not plan.table_scans:
+        raise Conflict(f"job {job.id} is a {job.kind}: only what is built from an upstream can be verified")
+    return Verify(
+        id=_UNASSIGNED,
+        graph=DATABASE_GRAPH,
+        epoch=epoch,
+        relation_epoch=relation_epoch,
+        relation=plan.relation,
+        scans=() if staged else tuple(_scan(scan, whole=whole) for scan in plan.table_scans),
+        stages=tuple(_stage(plan, scan) for scan in plan.table_scans) if staged else (),
+    )
 
 
 async def _said_stale(world: World, job: Job, answer: Verified) -> Verified:
@@ -128,6 +141,11 @@ def _scan(scan: TableScanPlan, *, whole: bool) -> VerifyScan:
     assert isinstance(scan.query, Stateless), scan
     positions = tuple(position for actor in scan.positioned for position in actor.positions)
     return VerifyScan(upstream=scan.upstream, query=scan.query, positions=None if whole else positions)
+
+
+def _stage(plan: JobPlan, scan: TableScanPlan) -> VerifyStage:
+    assert isinstance(scan.query, Stage)
+    return VerifyStage(stage=scan.query, target=plan.written_by(scan), relations=(scan.upstream, *scan.lookups))
 
 
 async def _served(world: World, tx: Transaction) -> bool:

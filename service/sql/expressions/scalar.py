@@ -76,6 +76,11 @@ class Scope:
             return None
         return Typed(quoted_name(name, place), column.type, place, column=column, store=quoted(name))
 
+    def resolved(self, qualifier: exp.Expr | None, name: str, place: int) -> Typed | None:
+        """Return the value of a name with its qualifier, if it has one. Raises NotFound for an unknown qualifier."""
+        self.qualifier(qualifier)
+        return self.named(name, place)
+
     def bind(self, node: exp.Expr) -> Typed:
         """Return the Spark SQL of an expression. Raises Invalid and NotFound."""
         binder = _BINDERS.get(type(node))
@@ -128,8 +133,7 @@ def _column(scope: Scope, node: exp.Expr) -> Typed:
         raise NotFound(
             f'schema "{identifier(schema)}" does not exist', kind="schema", position=scope.tree.position(schema)
         )
-    scope.qualifier(node.args.get("table"))
-    found = scope.named(name, place)
+    found = scope.resolved(node.args.get("table"), name, place)
     if found is None:
         raise NotFound(f'column "{name}" does not exist', kind="column", position=place)
     return found
@@ -140,10 +144,6 @@ def _literal(scope: Scope, node: exp.Expr) -> Typed:
     if node.args.get("is_string"):
         return Typed(quoted_text(text, place), None, place, literal=text)
     return number(text, place)
-
-
-def _null(scope: Scope, node: exp.Expr) -> Typed:
-    return Typed("NULL", None, scope.tree.position(node))
 
 
 def _boolean(scope: Scope, node: exp.Expr) -> Typed:
@@ -391,7 +391,7 @@ _BINDERS: Final[Mapping[type[exp.Expr], Callable[[Scope, exp.Expr], Typed]]] = {
     exp.JSONExtractScalar: _json,
     exp.Like: _like,
     exp.Literal: _literal,
-    exp.Null: _null,
+    exp.Null: lambda scope, node: Typed("NULL", None, scope.tree.position(node)),
     exp.Paren: _paren,
     exp.Pow: _power,
     exp.StrPosition: _position,

@@ -3,163 +3,27 @@
 A later epoch's changes come in windows of one or several epochs, as they do when a job catches up.
 """
 
-from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, field
-from random import Random
 
 import pytest
 
-from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, RelationId, Term
-from service.protocol.plan import VnodePosition
-from service.protocol.quoting import quoted
-from service.protocol.stage import lookups
-from service.protocol.vnodes import runs_of, vnode_postgres
-from service.serving.lookups import create
-from tests.support.stage_cases import CASES, TABLES, Case
-from tests.support.state_store import Store, prepared_store
-from workers.backfill.actors import ActorTask
+from service.protocol.ids import RelationId
+from tests.support.stage_cases import CASES, Case
+from tests.support.stage_world import run, stage_store
+from tests.support.state_store import Store
 from workers.backfill.stages import BoundStage, Window, Windows
-from workers.engines.port import ActorOutcome
-from workers.engines.stages import StageEngine, StageTask
-from workers.engines.store import Copiers
 from workers.state_store import stage_blocks, stage_sql
-from workers.state_store.postgres import PostgresStore
 from workers.state_store.stage_parts import of_parts
-from workers.state_store.statements import write
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
-GENERATION = Generation(1)
-TERM = Term(3)
-ACTORS = 2
 CONTRIBUTED = stage_sql.contributed
-
-
-@dataclass
-class World:
-    """The tables, one stage over them, and how far it has come."""
-
-    store: Store
-    case: Case
-    random: Random
-    epoch: int = 10
-    positions: dict[int, dict[int, VnodePosition]] = field(default_factory=dict[int, dict[int, VnodePosition]])
-    windowed: int = 10
-
-    def __post_init__(self) -> None:
-        relations = {table.id: table for table in TABLES.values()}
-        read = {one.relation for one in self.case.stage.inputs}
-        self.bound = BoundStage(self.case.stage, self.case.target, {one: relations[one] for one in read})
-        versioned = PostgresStore(self.store.logins.writer_url, DATABASE_GRAPH, GENERATION)
-        self.engine = StageEngine(versioned, self.bound, Copiers("test", ACTORS), 4)
-
-    async def change(self, rows: int = 4) -> None:
-        """Write some rows into each table, and delete some, in the next epoch."""
-        self.epoch += 1
-        for table in TABLES.values():
-            keys = {self.random.randrange(14) for _ in range(self.random.randrange(rows))}
-            if not keys:
-                continue
-            vnode = vnode_postgres([("id", table.column("id").type)], table.vnode_count)
-            given = ", ".join(self._row(key) for key in keys)
-            rows_of = f"select {vnode} as _vnode, id, x, v, _to from (values {given}) g(id, x, v, _to)"
-            await self.store.run(f"with {write(table, rows_of, Epoch(self.epoch))} select 1")
-
-    def _row(self, key: int) -> str:
-        x = self.random.choice(["null", *map(str, range(5))])
-        return f"({key}::bigint, {x}::bigint, {self.random.randrange(4)}::bigint, {self.random.random() < 0.7})"
-
-    def run(self, *, permits: int | None) -> list[ActorOutcome]:
-        """Run one epoch of the stage, at the present epoch."""
-        window = Window(Epoch(self.windowed), Epoch(self.epoch))
-        self.epoch += 1
-        vnodes = range(256)
-        actors = tuple(
-            ActorTask(
-                runs=runs_of(vnodes[index * 128 : (index + 1) * 128]),
-                positions=tuple(self.positions.get(index, {}).values()),
-                permits=permits,
-            )
-            for index in range(ACTORS)
-        )
-        changed = self.bound.relations.keys() if permits == 0 else ()
-        task = StageTask(
-            curr=Epoch(self.epoch),
-            actors=actors,
-            page_rows=3,
-            slice_seconds=30.0 if permits is None else 0.0,
-            windows=dict.fromkeys(self.bound.relations, window),
-            changed=frozenset(changed),
-            at=dict.fromkeys(self.bound.relations, Epoch(self.windowed)),
-        )
-        outcomes = self.engine.run(task)
-        for outcome in outcomes:
-            held = self.positions.setdefault(outcome.actor, {})
-            held.update({position.vnode: position for position in outcome.positions})
-        return outcomes
-
-    def read_history(self) -> None:
-        """Read all history, a few rows at a time or at once."""
-        self.windowed = self.epoch
-        few = self.random.random() < 0.5
-        while sum(len(held) for held in self.positions.values()) < 256 or not self._complete():
-            self.run(permits=2 if few else None)
-
-    def _complete(self) -> bool:
-        return all(position.key is None for held in self.positions.values() for position in held.values())
-
-    def follow(self) -> None:
-        """Compute what changed since the last time."""
-        upto = self.epoch
-        self.run(permits=0)
-        self.windowed = upto
-
-    async def differs(self) -> tuple[Counter[tuple[object, ...]], Counter[tuple[object, ...]]]:
-        """Return the rows that are missing and those that are too many."""
-        columns = ", ".join(map(quoted, self.case.columns))
-        held = Counter(await self.store.rows(f"select {columns} from state.t_9 where _to = 9223372036854775807"))
-        wanted = Counter(await self.store.rows(self.case.wanted))
-        return wanted - held, held - wanted
 
 
 @pytest.fixture
 async def store(database_url: str) -> AsyncGenerator[Store]:
-    async with prepared_store(database_url) as prepared:
-        await prepared.tables.claim(TERM)
-        await prepared.tables.fence(DATABASE_GRAPH, GENERATION, term=TERM)
-        for table in TABLES.values():
-            await prepared.tables.create(table, term=TERM)
+    async with stage_store(database_url) as prepared:
         yield prepared
-
-
-async def world_of(store: Store, case: Case, seed: int) -> World:
-    """Empty the tables and create the target of a case."""
-    for number in (*(table.id for table in TABLES.values()), RelationId(9)):
-        await store.run(f"set application_name = 'tidefill'; drop table if exists state.t_{number} cascade")
-    for table in (*TABLES.values(), case.target):
-        await store.tables.create(table, term=TERM)
-    for index in lookups(case.stage, {table.id: table for table in TABLES.values()}):
-        async with store.pool.connection() as conn:
-            await conn.execute(create(index))
-    return World(store, case, Random(seed))
-
-
-async def run(store: Store, case: Case, seed: int) -> str | None:
-    """Run a schedule; return where the target is wrong, or None."""
-    world = await world_of(store, case, seed)
-    for _ in range(3 * (seed > 0)):
-        await world.change(rows=8)
-    world.read_history()
-    if await world.differs() != (Counter(), Counter()):
-        return f"after the history of seed {seed}"
-    for _ in range(12):
-        for _ in range(world.random.randrange(1, 3)):
-            await world.change()
-        world.follow()
-        if await world.differs() != (Counter(), Counter()):
-            return f"in epoch {world.epoch} of seed {seed}"
-    return None
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

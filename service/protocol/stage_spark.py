@@ -1,0 +1,93 @@
+"""Tell whether Spark can compute a stage, and which engine reads its history.
+
+Live changes are computed by the state store always. Spark reads the whole of every input but the driver, and joins
+rows only by equalities: a join without any would compare every row with every other.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
+
+from service.protocol.request import Engine
+from service.protocol.stage import Condition, EngineChoice, Expression, Join, Stage
+
+UNPLANNED: Final = "it was planned without Spark"
+
+
+def spark_column(alias: str, name: str) -> str:
+    """Return the name of an input's column among the columns of all inputs in Spark."""
+    return f"{alias}__{name}"
+
+
+def engine_of(stage: Stage, *, store_engine: bool) -> tuple[Engine, str]:
+    """Return the engine that reads a stage's history, and why. `store_engine` is whether the table format has one."""
+    reason = spark_reason(stage)
+    match stage.engine:
+        case EngineChoice.SPARK if reason is None:
+            return Engine.SPARK, "stage_engine is spark"
+        case EngineChoice.AUTO if reason is None and not store_engine:
+            return Engine.SPARK, "the table format computes no stages"
+        case EngineChoice.STORE:
+            return Engine.STORE, "stage_engine is store"
+        case _:
+            return Engine.STORE, "the table format computes stages itself" if reason is None else reason
+
+
+def spark_reason(stage: Stage) -> str | None:
+    """Return why Spark cannot compute a stage's history, or None if it can."""
+    if stage.partition is not None:
+        return "parts are recomputed (min, max, DISTINCT, ORDER BY, windows): only the state store does that"
+    for join in stage.joins:
+        known = set[str]() if join is stage.joins[0] else _before(stage, join)
+        if len(list(in_order(join, known))) < len(join.inputs):
+            return "a join without an equality: Spark would compare every row with every other"
+    return _refusal((*stage.conditions, *stage.rows))
+
+
+def verify_reason(stage: Stage) -> str | None:
+    """Return why Spark cannot compute what a stage holds, or None if it can."""
+    aggregate = stage.aggregate
+    return spark_reason(stage) or (None if aggregate is None else _refusal(aggregate.results))
+
+
+def _refusal(expressions: Sequence[Expression]) -> str | None:
+    for one in expressions:
+        if one.spark is None:
+            return f"{one.sql}: {one.refusal or UNPLANNED}"
+    return None
+
+
+def _before(stage: Stage, join: Join) -> set[str]:
+    """Return the inputs that the conditions of a later group may name."""
+    return {one.alias for earlier in stage.joins[: stage.joins.index(join)] for one in earlier.inputs}
+
+
+def in_order(join: Join, known: Collection[str]) -> Iterator[tuple[str, Sequence[Condition]]]:
+    """Yield the inputs of a group so that each is joined with those before it by an equality, with the conditions that
+    can be decided then. The first one is joined with `known`, or with nothing if there are none.
+
+    It ends early if there is no such order. A group is joined with `known` as a whole: inside it, conditions that name
+    `known` inputs are left out.
+    """
+    inside = {one.alias for one in join.inputs}
+    own = [on for on in join.on if inside.issuperset(on.inputs)]
+    if known and not any(equates(on, inside, known) for on in join.on):
+        return
+    left, placed, pending = [one.alias for one in join.inputs], set[str](), own
+    while left:
+        alias = next((one for one in left if not placed or any(equates(on, {one}, placed) for on in own)), None)
+        if alias is None:
+            return
+        left.remove(alias)
+        placed.add(alias)
+        here = [on for on in pending if placed.issuperset(on.inputs)]
+        pending = [on for on in pending if on not in here]
+        yield alias, here
+
+
+def equates(on: Condition, some: Collection[str], others: Collection[str]) -> bool:
+    """Whether a condition equates a value of `some` inputs with one of `others`."""
+    sides = (on.equal, on.equal[::-1]) if on.equal is not None else ()
+    return any(
+        bool(one.inputs) and bool(other.inputs) and set(one.inputs) <= set(some) and set(other.inputs) <= set(others)
+        for one, other in sides
+    )

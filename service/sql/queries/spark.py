@@ -1,0 +1,258 @@
+"""Give the expressions of a finished stage their Spark SQL, where Spark means exactly the same (I12).
+
+The store's text is parsed again and bound as an expression of a view over one relation is, with the columns of all
+inputs. What the binder refuses has no Spark text, and keeps the reason. A value has exactly the type of its column.
+
+A numeric without a precision is a text in Spark. It must have Postgres's digits, so only sums and products of plain
+columns and numbers become one: there all rows have as many digits behind the point. A measure is an exact number of at
+most 28 digits, because Spark adds ten for a sum, which 10,000,000,000 rows cannot exceed.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, TypeVar
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from service.domain.errors import Invalid, NotFound
+from service.protocol.columns import NUMERIC_PRECISION_MAX, ColumnType, TypeName
+from service.protocol.ids import RelationId
+from service.protocol.relation import Relation
+from service.protocol.stage import Aggregate, Expression, Join, Stage
+from service.protocol.stage_spark import spark_column
+from service.sql.expressions.operators import truth
+from service.sql.expressions.scalar import Scope
+from service.sql.expressions.typed import INTEGERS, NUMERIC, Typed, coerced, digits, numeric, quoted_name
+from service.sql.text.tree import Tree, identifier
+
+MEASURE_DIGITS_MAX: Final = 28
+"""Spark's sum of a decimal has ten digits more."""
+_UNIFORM: Final = (
+    exp.Paren, exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Cast, exp.DataType, exp.DataTypeParam, exp.Column,
+    exp.Identifier, exp.Literal, exp.Extract, exp.Var,
+)  # fmt: skip
+"""Nodes of an expression whose values all have the same number of digits behind the point."""
+_SPECIAL: Final = frozenset({"NaN", "Infinity", "-Infinity"})
+_Name = tuple[str | None, str]
+E = TypeVar("E", bound=Expression)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope(Scope):
+    """The columns of all inputs, by alias and name."""
+
+    values: Mapping[_Name, Typed] = field(default_factory=dict[_Name, Typed])
+
+    def resolved(self, qualifier: exp.Expr | None, name: str, place: int) -> Typed | None:
+        found = self.values.get((None if qualifier is None else identifier(qualifier), name))
+        return None if found is None else replace(found, position=place)
+
+    def bind(self, node: exp.Expr) -> Typed:
+        if isinstance(node, exp.Cast) and _type_of(node).unbounded and not _type_of(node).array:
+            return self._exact(node)
+        if isinstance(node, exp.Case) and node.this is None and any(map(_is_special, node.args["ifs"])):
+            return self._finite(node)
+        return Scope.bind(self, node)
+
+    def _finite(self, node: exp.Case) -> Typed:
+        """Bind the value of a sum that may be NaN or infinite in Postgres. No decimal of Spark is, so it fails."""
+        branches: list[exp.If] = node.args["ifs"]
+        special = [truth(self.argument(one), "CASE/WHEN") for one in branches if _is_special(one)]
+        value = self.bind(_without_special(node))
+        if not _is_exact(value):
+            raise Invalid("Spark's sum of floats is another one", position=value.position)
+        failing = "raise_error('NaN and infinity are not supported in a numeric')"
+        return replace(
+            value, sql=f"(case when {' or '.join(special)} then {failing} else {value.sql} end)", column=None
+        )
+
+    def _exact(self, node: exp.Cast) -> Typed:
+        """Bind a cast to numeric without a precision, which changes no exact number."""
+        value = self.argument(node)
+        if value.type is None or value.name in INTEGERS or value.name is TypeName.NUMERIC:
+            return replace(coerced(value, NUMERIC), column=None)
+        raise Invalid(f"a cast from {value.shown} to numeric without a precision is the state store's alone")
+
+    def computed_by_store(self, expression: str, kind: ColumnType, position: int) -> Typed:  # noqa: ARG002 - see the base
+        raise Invalid(f"only the state store computes {expression} as Postgres does", position=position)
+
+
+def with_spark(stage: Stage, relations: Mapping[RelationId, Relation], target: Relation) -> Stage:
+    """Return the stage with the Spark texts of its expressions. `target` is the relation that it writes.
+
+    It is idempotent. `service.protocol.stage_spark.spark_reason` tells whether all are there.
+    """
+    columns: dict[_Name, Typed] = {
+        (one.alias, column.name): Typed(
+            quoted_name(spark_column(one.alias, column.name), 0), column.type, 0, column=column
+        )
+        for one in stage.inputs
+        for column in relations[one.relation].columns
+        if "${" not in column.name
+    }
+    binder = _Binder(relations[stage.driver.relation], columns)
+    aggregate = stage.aggregate
+    measures = () if aggregate is None else aggregate.measures
+    rows = [
+        binder.expression(
+            one,
+            partial(binder.measure, one.name) if one.name in measures else binder.value,
+            target.column(one.name).type,
+        )
+        for one in stage.rows
+    ]
+    return stage.model_copy(
+        update={
+            "joins": tuple(_joined(join, binder) for join in stage.joins),
+            "where": tuple(binder.condition(one) for one in stage.where),
+            "rows": tuple(rows),
+            "aggregate": None if aggregate is None else _with_results(aggregate, binder, target),
+        }
+    )
+
+
+def _joined(join: Join, binder: "_Binder") -> Join:
+    return join.model_copy(update={"on": tuple(binder.condition(one) for one in join.on)})
+
+
+def _with_results(aggregate: Aggregate, binder: "_Binder", target: Relation) -> Aggregate:
+    """Bind the results over keys and sums, which are columns by their names."""
+    values: dict[_Name, Typed] = {}
+    for name in (*aggregate.keys, *aggregate.measures):
+        kind, sql = target.column(name).type, quoted_name(name, 0)
+        if kind.unbounded and name in aggregate.measures:
+            scale = binder.scales.get(name)
+            if scale is None:
+                continue
+            kind = ColumnType(TypeName.NUMERIC, NUMERIC_PRECISION_MAX - 1, scale)
+        values[None, name] = Typed(sql, kind, 0)
+    over = _Binder(binder.relation, values)
+    results = tuple(over.expression(one, over.value, target.column(one.name).type) for one in aggregate.results)
+    return aggregate.model_copy(update={"results": results})
+
+
+@dataclass
+class _Binder:
+    relation: Relation
+    values: Mapping[_Name, Typed]
+    scales: dict[str, int] = field(default_factory=dict[str, int])
+    """The digits behind the point of each measure whose column has no precision."""
+
+    def condition(self, one: E) -> E:
+        return self._with(one, lambda scope, node: truth(scope.bind(node), "WHERE"))
+
+    def expression(self, one: E, read: "Callable[[Typed, exp.Expr, ColumnType], str]", kind: ColumnType) -> E:
+        return self._with(one, lambda scope, node: read(scope.bind(node), node, kind))
+
+    def _with(self, one: E, read: Callable[[Scope, exp.Expr], str]) -> E:
+        text = f"select {one.sql}"
+        tree = Tree(text, 0, len(text))
+        try:
+            (node,) = tree.root.expressions
+            spark = read(_Scope(tree, self.relation, frozenset(), values=self.values), node)
+        except (Invalid, NotFound) as error:
+            return one.model_copy(update={"spark": None, "refusal": str(error)})
+        except (SqlglotError, RecursionError, ValueError):
+            return one.model_copy(update={"spark": None, "refusal": "Spark's planner does not read it"})
+        return one.model_copy(update={"spark": spark, "refusal": None})
+
+    def value(self, value: Typed, node: exp.Expr, to: ColumnType) -> str:
+        """Return a value in exactly the type of its column. Raises Invalid."""
+        if value.type is None:
+            value = coerced(value, to)
+        if value.type == to:
+            return value.sql
+        if to.unbounded and not to.array and _is_exact(value) and _uniform(_taken(node, zero=False)):
+            exact = coerced(value, NUMERIC)
+            if exact.type is not None and digits(exact.type)[0] + digits(exact.type)[1] < NUMERIC_PRECISION_MAX:
+                return f"cast({exact.sql} as string)"
+        if _widens(value, to):
+            return f"cast({value.sql} as {to.spark})"
+        raise Invalid(f"Spark's value has type {value.type}, and the column {to}", position=value.position)
+
+    def measure(self, name: str, value: Typed, node: exp.Expr, to: ColumnType) -> str:
+        """Return what a row contributes, as a decimal with room for its sum. Raises Invalid."""
+        if not _is_exact(value):
+            raise Invalid(f"Spark cannot sum a value of type {value.shown} exactly", position=value.position)
+        exact = coerced(value, NUMERIC)
+        assert exact.type is not None
+        whole, scale = digits(exact.type)
+        if whole + scale > MEASURE_DIGITS_MAX:
+            raise Invalid(
+                f"Spark sums numbers of at most {MEASURE_DIGITS_MAX} digits exactly, and this one has {whole + scale}",
+                position=value.position,
+            )
+        if to.unbounded:
+            self.scales[name] = scale
+            if not _uniform(_taken(node, zero=True)):
+                raise Invalid("the digits of this sum depend on the rows in it", position=value.position)
+        elif not (_widens(value, to) or _widens(exact, to)):
+            raise Invalid(f"Spark's value has type {value.type}, and the column {to}", position=value.position)
+        return f"cast({exact.sql} as {numeric(whole, scale).spark})"
+
+
+def _type_of(node: exp.Cast) -> ColumnType:
+    try:
+        return ColumnType.parse(node.args["to"].sql("postgres"))
+    except ValueError as error:
+        raise Invalid(str(error)) from None
+
+
+def _is_exact(value: Typed) -> bool:
+    return value.name in INTEGERS or (
+        value.name is TypeName.NUMERIC and value.type is not None and not value.type.unbounded
+    )
+
+
+def _widens(value: Typed, to: ColumnType) -> bool:
+    """Whether every value of an exact number is one of the column's type."""
+    if to.array or to.unbounded or value.type is None or not _is_exact(value):
+        return False
+    if to.name in INTEGERS:
+        return value.name in INTEGERS and INTEGERS.index(value.name) <= INTEGERS.index(to.name)
+    if to.name is not TypeName.NUMERIC:
+        return False
+    (whole, scale), (room, places) = digits(value.type), digits(to)
+    return whole <= room and scale <= places
+
+
+def _is_special(branch: exp.If) -> bool:
+    value = branch.args["true"]
+    return isinstance(value, exp.Literal) and value.is_string and value.name in _SPECIAL
+
+
+def _without_special(node: exp.Case) -> exp.Expr:
+    """Return a CASE without the branches that give NaN or infinity."""
+    rest = [one for one in node.args["ifs"] if not _is_special(one)]
+    otherwise = node.args.get("default")
+    if rest or otherwise is None:
+        return exp.Case(ifs=rest, default=otherwise)
+    return otherwise
+
+
+def _uniform(node: exp.Expr) -> bool:
+    return all(isinstance(part, _UNIFORM) for part in node.walk())
+
+
+def _taken(node: exp.Expr, *, zero: bool) -> exp.Expr:
+    """Return the only value of `case when .. then value end` that is not NULL. With `zero` there may be an `else 0`."""
+    while True:
+        if isinstance(node, exp.Paren) or (isinstance(node, exp.Cast) and _type_of(node).unbounded):
+            node = node.this
+            continue
+        if not isinstance(node, exp.Case) or node.this is not None:
+            return node
+        branches = [one for one in node.args["ifs"] if not _is_special(one)]
+        otherwise = node.args.get("default")
+        if not branches and otherwise is not None:
+            node = otherwise
+        elif len(branches) == 1 and (otherwise is None or (zero and _is_zero(otherwise))):
+            node = branches[0].args["true"]
+        else:
+            return node
+
+
+def _is_zero(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Literal) and node.name == "0"

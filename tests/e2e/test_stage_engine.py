@@ -1,0 +1,39 @@
+"""A view with a join and an aggregate whose history Spark reads, with real processes."""
+
+import pytest
+
+from tests.support.service import Service
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+ROWS = 6_000
+SPARK = {"stage_engine": "spark", "background_ddl": "true"}
+JOINED = "SELECT o.id, c.region, o.amount * 2 AS twice FROM orders o JOIN customers c ON o.customer = c.id"
+SUMMED = f"SELECT region, count(*) AS n, sum(id) AS total FROM ({JOINED}) j GROUP BY region"
+
+
+def test_the_history_of_stages_in_spark_outlives_its_worker(service: Service) -> None:
+    """I1, I3: killed in the middle of its history, then followed by live changes, and verified by both engines."""
+    service.run("CREATE TABLE customers (id bigint PRIMARY KEY, region text)")
+    service.run("CREATE TABLE orders (id bigint PRIMARY KEY, customer bigint, amount numeric(12,2))")
+    service.run("INSERT INTO customers SELECT g, 'r' || g % 7 FROM generate_series(1, 500) g")
+    service.run(f"INSERT INTO orders SELECT g, g % 600, g / 4.0 FROM generate_series(1, {ROWS}) g")
+    refused = service.refused(
+        "CREATE MATERIALIZED VIEW m AS SELECT customer, max(amount) AS most FROM orders GROUP BY customer", **SPARK
+    )
+    assert "only the state store can compute a stage of this view" in str(refused)
+    service.run(f"CREATE MATERIALIZED VIEW joined WITH (backfill_rate_limit = 1000) AS {JOINED}", **SPARK)
+    service.until_rows(service.job("joined"), 1000)
+    generation = service.graph()["generation"]
+    service.kill_worker()
+    service.until_recovered(generation)
+    service.run("UPDATE customers SET region = 'moved' WHERE id % 50 = 0")
+    service.run("DELETE FROM orders WHERE id % 70 = 0")
+    service.until_created("joined")
+    service.run(f"CREATE MATERIALIZED VIEW summed AS {SUMMED}", **SPARK)
+    service.until_created("summed")
+    service.run("UPDATE orders SET customer = customer + 1 WHERE id % 90 = 0")
+    for view, query in (("joined", JOINED), ("summed", SUMMED)):
+        assert service.assert_equal(view, query) > 0
+        found = service.post(f"/v1/jobs/{service.job(view)}/verify?engine=spark")
+        assert (found["equal"], found["engine"]) == (True, "spark"), found

@@ -1,0 +1,103 @@
+"""The history of a stage in Spark, then its changes in the store: the target holds what its query answers (I1).
+
+Small pages make many epochs. The other inputs are sent to all tasks, or exchanged between them.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import replace
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from service.protocol.ids import Epoch, RelationId
+from service.protocol.stage_spark import spark_reason
+from service.sql.queries.spark import with_spark
+from tests.support.stage_cases import CASES, TABLES, Case
+from tests.support.stage_world import Made, run, stage_store
+from tests.support.state_store import Store
+from workers.engines import stage_spark as engine
+from workers.engines.stage_lookups import Lookups
+from workers.engines.stage_spark import SparkStageEngine
+from workers.queries import stage_spark
+from workers.queries.stage_spark import StageSelect
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(240)]
+
+RELATIONS = {table.id: table for table in TABLES.values()}
+PLANNED = [
+    replace(case, stage=with_spark(case.stage, RELATIONS, case.target))
+    for case in CASES
+    if case.stage.partition is None
+]
+SENT, EXCHANGED = 64 << 20, 0
+
+
+def made(spark: SparkSession, broadcast_bytes: int = SENT) -> Made:
+    return lambda store, bound: SparkStageEngine(spark, store, bound, 32, broadcast_bytes)
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncGenerator[Store]:
+    async with stage_store(database_url) as prepared:
+        yield prepared
+
+
+@pytest.mark.parametrize("broadcast_bytes", [SENT, EXCHANGED], ids=["sent", "exchanged"])
+@pytest.mark.parametrize("case", PLANNED, ids=lambda case: case.name)
+async def test_i1_a_history_in_spark_is_what_the_query_answers(
+    store: Store, spark: SparkSession, case: Case, broadcast_bytes: int
+) -> None:
+    assert spark_reason(case.stage) is None
+    assert await run(store, case, 1 if broadcast_bytes else 3, made(spark, broadcast_bytes)) is None
+
+
+async def fails(store: Store, spark: SparkSession, case: Case) -> bool:
+    """Whether a planted bug is seen, in the rows or as an error."""
+    try:
+        return await run(store, case, 1, made(spark, EXCHANGED)) is not None
+    except (PySparkException, AssertionError):
+        return True
+
+
+def at_another_epoch(ready: Callable[..., bool]) -> Callable[..., bool]:
+    """The other inputs are read at an epoch before the last changes."""
+
+    def read(self: Lookups, at: Mapping[RelationId, Epoch], *, slice_seconds: float) -> bool:
+        return ready(self, {one: Epoch(epoch - 1) for one, epoch in at.items()}, slice_seconds=slice_seconds)
+
+    return read
+
+
+def no_exchange(_: DataFrame) -> str:
+    return ""
+
+
+SUMMED = StageSelect.summed
+
+
+def greatest(select: StageSelect) -> str:
+    return SUMMED(select).replace("sum(", "max(")
+
+
+async def test_lookups_of_another_epoch_are_found(
+    store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lookups, "ready", at_another_epoch(Lookups.ready))
+    assert await fails(store, spark, PLANNED[1])
+
+
+async def test_lost_control_rows_are_found(store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_spark, "_PASSES", "false")
+    assert await fails(store, spark, PLANNED[0])
+
+
+async def test_a_kept_exchange_is_found(store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark answers a second run of the same frame from what was exchanged in the first one."""
+    monkeypatch.setattr(engine, "physical_plan", no_exchange)
+    assert await fails(store, spark, PLANNED[0])
+
+
+async def test_wrong_sums_are_found(store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StageSelect, "summed", greatest)
+    assert await fails(store, spark, PLANNED[6])

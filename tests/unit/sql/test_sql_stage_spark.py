@@ -1,0 +1,208 @@
+"""The Spark texts of a stage: what has one, what the state store alone computes and why."""
+
+from dataclasses import replace
+from typing import Final
+
+import pytest
+
+from service.domain.errors import Conflict, Invalid
+from service.domain.parameters import parse_session_variable
+from service.domain.stage_engine import asked_engine, check_verifiable, with_engine
+from service.protocol.columns import Column, ColumnType, KeyColumn
+from service.protocol.ids import RelationId
+from service.protocol.relation import Relation, RelationKind
+from service.protocol.request import Engine
+from service.protocol.stage import Aggregate, EngineChoice, Join, JoinKind, Stage, Value
+from service.protocol.stage_spark import engine_of, spark_reason, verify_reason
+from service.sql.queries.spark import with_spark
+from tests.support.stage_cases import CASES, TABLES, join, on, values
+from tests.support.state_store import relation
+
+KINDS: Final = {
+    "id": "bigint",
+    "i": "integer",
+    "n": "numeric(12,2)",
+    "m": "numeric(20,6)",
+    "w": "numeric(38,10)",
+    "d": "double precision",
+    "t": "text",
+    "j": "jsonb",
+    "s": "numeric",
+    "ts": "timestamp",
+}
+ONE: Final = relation(1, "one", KINDS, "id")
+RELATIONS: Final = {ONE.id: ONE}
+INNER: Final = Join(kind=JoinKind.INNER, inputs=join(JoinKind.INNER, "a i0").inputs)
+
+
+def target(**kinds: str) -> Relation:
+    return Relation(
+        id=RelationId(9),
+        name="target",
+        kind=RelationKind.MATERIALIZED_VIEW,
+        columns=tuple(Column(name=name, type=ColumnType.parse(kind)) for name, kind in kinds.items()),
+        key=(KeyColumn(name=next(iter(kinds))),),
+    )
+
+
+def value(text: str, kind: str) -> Value:
+    """Return a value of a stage over one input with its Spark text."""
+    planned = with_spark(Stage(joins=(INNER,), rows=values(v=text)), RELATIONS, target(v=kind))
+    return planned.rows[0]
+
+
+def measure(text: str, kind: str) -> Value:
+    """Return a measure of a stage over one input with its Spark text."""
+    stage = Stage(
+        joins=(INNER,),
+        rows=values(k="i0.id", c="1::bigint", v=text),
+        aggregate=Aggregate(keys=("k",), measures=("c", "v")),
+        distribution=("k",),
+    )
+    return with_spark(stage, RELATIONS, target(k="bigint", c="bigint", v=kind)).rows[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "spark"),
+    [
+        ("i0.i", "integer", "`i0__i`"),
+        ("i0.i", "bigint", "cast(`i0__i` as bigint)"),
+        ("i0.i + 1", "integer", "(`i0__i` + 1)"),
+        ("i0.n", "numeric(20,4)", "cast(`i0__n` as decimal(20,4))"),
+        ("i0.s", "numeric", "`i0__s`"),
+        ("i0.n * 2", "numeric", "cast((`i0__n` * cast(2 as decimal(10,0))) as string)"),
+        ("'it''s'", "text", "'it\\'s'"),
+        ("upper(i0.t)", "text", "(upper(`i0__t`))"),
+    ],
+)
+def test_a_value_has_exactly_the_type_of_its_column(text: str, kind: str, spark: str) -> None:
+    assert (value(text, kind).spark, value(text, kind).refusal) == (spark, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "why"),
+    [
+        ("i0.n", "numeric(12,1)", "has type numeric(12,2), and the column numeric(12,1)"),
+        ("i0.i", "text", "has type integer, and the column text"),
+        ("i0.d", "real", "has type double precision, and the column real"),
+        ("i0.n / 3", "numeric", "numeric / numeric is not supported"),
+        ("coalesce(i0.n, 0)", "numeric", "and the column numeric"),
+        ("case when i0.i > 0 then i0.n else i0.m end", "numeric", "and the column numeric"),
+        ("i0.w * i0.w", "numeric", "and the column numeric"),
+        ("i0.s + 1", "numeric", "can only be passed on"),
+        ("i0.d::text", "text", "Spark writes floats differently"),
+        ("i0.j ->> 'a'", "text", "only the state store computes"),
+        ("date_bin('1 day', i0.ts, i0.ts)", "timestamp", "function date_bin is not supported"),
+        ("exp(i0.d)", "double precision", "Spark's last digit differs"),
+        ("(select 1)", "integer", "a subquery is not supported"),
+    ],
+)
+def test_what_spark_does_not_compute_alike_is_the_stores_alone(text: str, kind: str, why: str) -> None:
+    found = value(text, kind)
+    assert found.spark is None
+    assert why in (found.refusal or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "spark"),
+    [
+        ("1::bigint", "bigint", "decimal(20,0)"),
+        ("i0.n::numeric", "numeric", "decimal(12,2)"),
+        ("(case when i0.n is not null then (i0.n)::numeric else 0 end)::numeric", "numeric", "decimal(12,2)"),
+        ("(case when i0.i > 1 then 1 else 0 end)::bigint", "bigint", "decimal(20,0)"),
+    ],
+)
+def test_a_measure_is_a_decimal_with_room_for_its_sum(text: str, kind: str, spark: str) -> None:
+    found = measure(text, kind)
+    assert found.spark is not None, found.refusal
+    assert found.spark.endswith(f" as {spark})")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("i0.w::numeric", "at most 28 digits exactly, and this one has 38"),
+        ("(i0.d)::text::numeric", "Spark writes floats differently"),
+        ("(case when i0.i > 0 then i0.n::numeric else i0.m end)::numeric", "digits of this sum depend on the rows"),
+        ("i0.d", "cannot sum a value of type double precision exactly"),
+    ],
+)
+def test_a_sum_that_could_overflow_or_round_is_the_stores_alone(text: str, why: str) -> None:
+    assert why in (measure(text, "numeric").refusal or "")
+
+
+def planned(place: int) -> Stage:
+    case = CASES[place]
+    return with_spark(case.stage, {table.id: table for table in TABLES.values()}, case.target)
+
+
+def test_every_case_without_parts_is_computed_by_spark() -> None:
+    for place, case in enumerate(CASES):
+        stage = planned(place)
+        assert (spark_reason(stage) is None) == (case.stage.partition is None), (case.name, spark_reason(stage))
+        assert with_spark(stage, {table.id: table for table in TABLES.values()}, case.target) == stage
+    assert spark_reason(CASES[0].stage) == '("i0"."x" = "i1"."id"): it was planned without Spark'
+
+
+@pytest.mark.parametrize(
+    "joins",
+    [
+        (join(JoinKind.INNER, "a i0, b i1", "i0.x < i1.id"),),
+        (join(JoinKind.INNER, "a i0"), join(JoinKind.LEFT, "b i1", "i0.x < i1.id")),
+        (join(JoinKind.INNER, "a i0"), join(JoinKind.SEMI, "b i1", "i1.x > 3")),
+        (join(JoinKind.INNER, "a i0"), join(JoinKind.LEFT, "b i1, c i2", "i0.x = i1.id", "i0.x = i2.id")),
+    ],
+)
+def test_rows_that_no_equality_joins_are_the_stores_alone(joins: tuple[Join, ...]) -> None:
+    stage = Stage(joins=joins, rows=values(v="i0.x"))
+    found = with_spark(stage, {table.id: table for table in TABLES.values()}, target(v="bigint"))
+    assert "without an equality" in (spark_reason(found) or "")
+
+
+def test_the_engine_follows_the_choice_the_format_and_what_spark_can() -> None:
+    able, unable = planned(0), planned(8)
+
+    def chosen(stage: Stage, choice: EngineChoice, *, store_engine: bool) -> Engine:
+        return engine_of(stage.model_copy(update={"engine": choice}), store_engine=store_engine)[0]
+
+    auto, spark, store = EngineChoice
+    assert chosen(able, auto, store_engine=True) is Engine.STORE
+    assert chosen(able, auto, store_engine=False) is Engine.SPARK
+    assert chosen(able, spark, store_engine=True) is Engine.SPARK
+    assert chosen(able, store, store_engine=False) is Engine.STORE
+    assert chosen(unable, spark, store_engine=True) is Engine.STORE
+    assert "parts are recomputed" in engine_of(unable, store_engine=True)[1]
+
+
+def test_a_session_that_asks_spark_for_more_than_it_can_is_refused() -> None:
+    assert asked_engine({}) is EngineChoice.AUTO
+    assert asked_engine({"stage_engine": parse_session_variable("stage_engine", " Spark ")}) is EngineChoice.SPARK
+    with pytest.raises(Invalid, match='only "auto" or "spark" or "store" is supported as "stage_engine"'):
+        parse_session_variable("stage_engine", "duckdb")
+    assert with_engine(planned(0), EngineChoice.SPARK).engine is EngineChoice.SPARK
+    assert with_engine(planned(8), EngineChoice.AUTO).engine is EngineChoice.AUTO
+    with pytest.raises(Invalid, match="only the state store can compute a stage of this view: parts are recomputed"):
+        with_engine(planned(8), EngineChoice.SPARK)
+
+
+def test_verification_by_spark_needs_the_results_of_groups_too() -> None:
+    whole = planned(7)
+    assert verify_reason(whole) is None
+    check_verifiable("v", [planned(0), whole], created=True)
+    check_verifiable("v", [], created=False)
+    with pytest.raises(Conflict, match="is being created"):
+        check_verifiable("v", [whole], created=False)
+    case = replace(CASES[7])
+    assert case.stage.aggregate is not None
+    results = (Value(name="total", sql="s::numeric / n"),)
+    stage = case.stage.model_copy(update={"aggregate": case.stage.aggregate.model_copy(update={"results": results})})
+    divided = with_spark(stage, {table.id: table for table in TABLES.values()}, case.target)
+    assert spark_reason(divided) is None
+    with pytest.raises(Conflict, match="numeric / numeric is not supported"):
+        check_verifiable("v", [divided], created=True)
+
+
+def test_conditions_have_a_spark_text() -> None:
+    stage = Stage(joins=(INNER,), where=(on("i0.x = 1 or i0.v is null"),), rows=values(v="i0.v"))
+    found = with_spark(stage, {table.id: table for table in TABLES.values()}, target(v="bigint"))
+    assert found.where[0].spark == "((`i0__x` = 1) or (`i0__v` is null))"

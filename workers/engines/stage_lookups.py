@@ -1,0 +1,180 @@
+"""The inputs beside a stage's driver, read whole into Spark's memory and disk, and kept while the stage reads history.
+
+They are read in parts, so that an epoch ends in time however large they are (I13). What was read at one epoch serves
+later ones as long as nothing has changed in between.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial, reduce
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own customary name
+
+from service.protocol.ids import Epoch, RelationId
+from service.protocol.relation import Relation
+from service.protocol.vnodes import Runs
+from workers.backfill.positions import Positions, pages
+from workers.backfill.stages import BoundStage
+from workers.engines.rows import actor_indexes
+from workers.queries.stage_spark import input_columns, loaded_columns, used_columns
+from workers.spark.frames import bytes_of, spark_schema
+from workers.state_store.port import VersionedStore
+from workers.state_store.wire import read_schema
+
+PAGE_ROWS = 20_000
+FIRST_VNODES = 4
+"""So many vnodes are read by a task at first, and twice as many whenever that took little of a slice."""
+BROADCAST_BYTES = 64 << 20
+"""A smaller input is sent to all tasks, so that the driver's rows need not be exchanged between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A relation to be read whole at an epoch, by tasks over some vnodes each."""
+
+    store: VersionedStore
+    relation: Relation
+    at: Epoch
+    blocks: tuple[Runs, ...]
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """Return its rows, with its columns in their Spark types."""
+        count = len(self.blocks)
+        read = spark.range(0, count, 1, count).mapInArrow(
+            partial(_read_blocks, self), spark_schema(read_schema(self.relation))
+        )
+        return read.selectExpr(*loaded_columns(self.relation))
+
+
+def _read_blocks(whole: Whole, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for block in actor_indexes(batch):
+            read = pages(
+                Positions(whole.blocks[block]),
+                lambda vnodes, size: whole.store.read_page(whole.relation, vnodes, at=whole.at, size=size),
+                page_rows=lambda: PAGE_ROWS,
+                permits=None,
+                more_time=lambda: True,
+            )
+            for page in read:
+                yield from page.batches
+
+
+@dataclass
+class _Loaded:
+    """What has been read of a relation: the vnodes before `vnode`. The next part has `width` vnodes for each task."""
+
+    relation: Relation
+    at: Epoch
+    vnode: int = 0
+    width: int = FIRST_VNODES
+    frames: list[DataFrame] = field(default_factory=list[DataFrame])
+
+    @property
+    def whole(self) -> bool:
+        return self.vnode >= self.relation.vnode_count
+
+    def drop(self) -> None:
+        while self.frames:
+            # If Spark has ended, nothing is left of them.
+            with suppress(Py4JError, OSError):
+                self.frames.pop().unpersist()
+
+
+@dataclass
+class Lookups:
+    """The inputs of one stage. `version` changes whenever they are read again."""
+
+    spark: SparkSession
+    store: VersionedStore
+    bound: BoundStage
+    broadcast_bytes: int = BROADCAST_BYTES
+    version: int = 0
+    closed: bool = False
+    loaded: dict[RelationId, _Loaded] = field(default_factory=dict[RelationId, _Loaded])
+
+    @property
+    def aliases(self) -> Mapping[RelationId, Sequence[str]]:
+        """The inputs beside the driver, by their relation."""
+        found: dict[RelationId, list[str]] = {}
+        for one in self.bound.stage.inputs[1:]:
+            found.setdefault(one.relation, []).append(one.alias)
+        return found
+
+    def ready(self, at: Mapping[RelationId, Epoch], *, slice_seconds: float) -> bool:
+        """Read what is missing, one part at least and then for about a slice. Return whether all is there.
+
+        Raises InterruptedError when closed meanwhile.
+        """
+        began = time.monotonic()  # noqa: TID251 - the engine owns the clock of its slice
+        parts = 0
+        try:
+            for relation, aliases in self.aliases.items():
+                loaded = self._current(relation, aliases, at[relation])
+                while not loaded.whole:
+                    now = time.monotonic()  # noqa: TID251 - as above
+                    if parts and now - began >= slice_seconds:
+                        return False
+                    self._read_part(loaded)
+                    parts += 1
+                    took = time.monotonic() - now  # noqa: TID251 - as above
+                    if took < slice_seconds / 4:
+                        loaded.width *= 2
+            return True
+        finally:
+            if self.closed:
+                self.close()
+
+    def _current(self, relation: RelationId, aliases: Sequence[str], at: Epoch) -> _Loaded:
+        loaded = self.loaded.get(relation)
+        if loaded is not None and loaded.at != at:
+            first, last = min(loaded.at, at), max(loaded.at, at)
+            if self.store.changed(self.bound.relations[relation], after=first, upto=last):
+                loaded.drop()
+                loaded = None
+        if loaded is None:
+            self.version += 1
+            loaded = self.loaded[relation] = _Loaded(used_columns(self.bound, aliases), at)
+        loaded.at = at
+        return loaded
+
+    def _read_part(self, loaded: _Loaded) -> None:
+        if self.closed:
+            raise InterruptedError("the generation is over")
+        end = loaded.relation.vnode_count
+        starts = range(loaded.vnode, end, loaded.width)[: self.spark.sparkContext.defaultParallelism]
+        blocks: list[Runs] = [((first, min(first + loaded.width, end) - 1),) for first in starts]
+        frame = Whole(self.store, loaded.relation, loaded.at, tuple(blocks)).frame(self.spark)
+        loaded.frames.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
+        frame.count()
+        loaded.vnode = starts[-1] + loaded.width
+
+    def name_views(self) -> int:
+        """Create the view of each input beside the driver, and return how many bytes they have that are not sent to all
+        tasks.
+        """
+        exchanged = 0
+        for relation, aliases in self.aliases.items():
+            loaded = self.loaded[relation]
+            whole = reduce(DataFrame.unionAll, loaded.frames)
+            size = bytes_of(whole)
+            for alias in aliases:
+                view = whole.selectExpr(*input_columns(alias, loaded.relation))
+                if size <= self.broadcast_bytes:
+                    view = F.broadcast(view)
+                else:
+                    exchanged += size
+                view.createOrReplaceTempView(alias)
+        return exchanged
+
+    def close(self) -> None:
+        """Release the memory of all inputs. A part that another thread reads meanwhile is released when it is there."""
+        self.closed = True
+        for loaded in self.loaded.values():
+            loaded.drop()

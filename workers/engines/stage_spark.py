@@ -1,0 +1,243 @@
+"""Read the history of a stage in Spark: pages of its driver, joined with the whole of its other inputs.
+
+    tasks: reader of an actor's pages (python, Arrow) -> joins, conditions, values (Spark SQL) -> writer (python, Arrow)
+
+Rows are written by the tasks, each in a fenced transaction. Sums of groups are handed to the store a partition at a
+time, by one fenced transaction: rows of several tasks add to the same group.
+
+An exchange between tasks is kept by Spark and would give an old epoch's rows again, so a frame with one is built anew
+in each epoch. If part of an exchange is lost, the job fails (`spark.stage.maxConsecutiveAttempts`): its readers would
+stop at other pages when they ran again. Live changes are the state store's (`workers.engines.stages`).
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from service.protocol.relation import Relation
+from workers.backfill.positions import BLOCK_VNODES, ONE_VNODE
+from workers.backfill.stages import BoundStage
+from workers.engines.history import ActorHistory, outcome_of
+from workers.engines.port import ActorOutcome
+from workers.engines.rows import actor_indexes
+from workers.engines.stage_lookups import BROADCAST_BYTES, Lookups
+from workers.engines.stages import StageTask
+from workers.queries.stage_spark import StageSelect, driver_columns, used_columns
+from workers.queries.stateless import REPORT
+from workers.spark.frames import OUTCOME, outcome, physical_plan, run_frame, send_task, spark_schema, task_of
+from workers.state_store.port import VersionedStore, computes_stages
+from workers.state_store.wire import read_schema
+
+_SUMS: Final = "sums"
+_EXCHANGE: Final = re.compile(r"(?<!Broadcast)Exchange")
+PARTITION_BYTES: Final = 64 << 20
+"""About how much of the other inputs a task joins with after an exchange."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageScanTask:
+    """A stage in one generation: the values that travel in the closures of tasks."""
+
+    store: VersionedStore
+    bound: BoundStage
+    driver: Relation
+    """The driver with the columns that are read."""
+    block_vnodes: int
+
+
+@dataclass
+class SparkStageEngine:
+    """Reads the history of one stage in one generation. Inputs up to `broadcast_bytes` are sent to all tasks."""
+
+    spark: SparkSession
+    store: VersionedStore
+    bound: BoundStage
+    block_vnodes: int = BLOCK_VNODES
+    broadcast_bytes: int = BROADCAST_BYTES
+    _kept: dict[tuple[int, int], DataFrame] = field(default_factory=dict[tuple[int, int], DataFrame])
+
+    def __post_init__(self) -> None:
+        # A session of its own has its own views and settings; it shares everything else.
+        self.session = self.spark.newSession()
+        self.session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+        self.lookups = Lookups(self.session, self.store, self.bound, self.broadcast_bytes)
+        driver = used_columns(self.bound, [self.bound.stage.driver.alias])
+        block = self.block_vnodes if self.store.capabilities.index_bounds else ONE_VNODE
+        self.scan = StageScanTask(self.store, self.bound, driver, block)
+
+    def run(self, task: StageTask) -> list[ActorOutcome]:
+        """Run one epoch. When this returns, every transaction is durable. Raises the errors of the store and of Spark.
+
+        Without progress while the other inputs are still being read.
+        """
+        assert not task.changed, "live changes are the state store's"
+        began = time.monotonic()  # noqa: TID251 - the engine owns the clock of its slice
+        if not self.lookups.ready(task.at, slice_seconds=task.slice_seconds):
+            took = time.monotonic() - began  # noqa: TID251 - as above
+            return [_nothing(index, task.page_rows, took) for index in range(len(task.actors))]
+        frame = self._frame(len(task.actors))
+        outcomes = self._written(frame, task) if self.bound.stage.aggregate is None else self._summed(frame, task)
+        assert sorted(one.actor for one in outcomes) == list(range(len(task.actors))), outcomes
+        return outcomes
+
+    def give_up(self) -> None:
+        """Do nothing: Spark cancels running jobs by their job group (`GraphExecutor.interrupt`)."""
+
+    def close(self) -> None:
+        """Release the memory of the other inputs."""
+        self._kept.clear()
+        self.lookups.close()
+
+    def _written(self, frame: DataFrame, task: StageTask) -> list[ActorOutcome]:
+        told = [json.loads(text) for text in run_frame(frame, task)]
+        reports = [json.loads(report) for one in told for report in one["reports"]]
+        return _outcomes(reports, inserted=sum(one["inserted"] for one in told), closed=0)
+
+    def _summed(self, frame: DataFrame, task: StageTask) -> list[ActorOutcome]:
+        assert computes_stages(self.store), "the table format computes no stages"
+        send_task(frame, task)
+        reports: list[str] = []
+        rows = frame.toLocalIterator()
+        # The transaction begins when the sums begin to arrive, so it is short.
+        first = next(rows, None)
+        with self.store.staging(self.bound, task.curr) as session:
+            session.add_sums(_sums_of(() if first is None else chain([first], rows), reports))
+            groups = session.end(task.at, whole=False)
+        return _outcomes(list(map(json.loads, reports)), inserted=groups.inserted, closed=groups.closed)
+
+    def _frame(self, actors: int) -> DataFrame:
+        place = (self.lookups.version, actors)
+        kept = self._kept.get(place)
+        if kept is not None:
+            return kept
+        self._kept.clear()
+        made = self._made(actors)
+        if not _EXCHANGE.search(physical_plan(made)):
+            self._kept[place] = made
+        return made
+
+    def _made(self, actors: int) -> DataFrame:
+        exchanged = self.lookups.name_views()
+        partitions = max(self.session.sparkContext.defaultParallelism, -(-exchanged // PARTITION_BYTES))
+        self.session.conf.set("spark.sql.shuffle.partitions", str(partitions))
+        read = self.session.range(0, actors, 1, actors).mapInArrow(
+            partial(_read_actors, self.scan), spark_schema(_driver_schema(self.scan.driver))
+        )
+        read.selectExpr(*driver_columns(self.bound, self.scan.driver)).createOrReplaceTempView(
+            self.bound.stage.driver.alias
+        )
+        select = StageSelect(self.bound)
+        if self.bound.stage.aggregate is None:
+            rows = self.session.sql(select.written())
+            return rows.mapInArrow(partial(_write, self.scan), f"{OUTCOME} string")
+        return self.session.sql(select.sums_written()).mapInArrow(_pack, f"{OUTCOME} string, {_SUMS} binary")
+
+
+def _nothing(actor: int, page_rows: int, seconds: float) -> ActorOutcome:
+    return ActorOutcome(
+        actor=actor,
+        positions=(),
+        snapshot_rows=0,
+        page_rows=page_rows,
+        upstream_rows=0,
+        inserted=0,
+        closed=0,
+        reading_seconds=seconds,
+        used_slice=False,
+    )
+
+
+def _outcomes(reports: "list[dict[str, Any]]", *, inserted: int, closed: int) -> list[ActorOutcome]:
+    """Return the outcomes of the actors. Which of them a row comes from is not known, so the first one has all."""
+    outcomes = [
+        outcome_of({**one, "upstream_rows": 0, "inserted": 0, "closed": 0})
+        for one in sorted(reports, key=lambda one: int(one["actor"]))
+    ]
+    return [replace(one, inserted=inserted, closed=closed) if one.actor == 0 else one for one in outcomes]
+
+
+def _sums_of(rows: "chain[Row] | tuple[()]", reports: list[str]) -> Iterator[pa.RecordBatch]:
+    for row in rows:
+        if row[_SUMS] is None:
+            reports.append(row[OUTCOME])
+            continue
+        with pa.ipc.open_stream(row[_SUMS]) as batches:
+            yield from batches
+
+
+# --- in the tasks -------------------------------------------------------------------------------------------------
+
+
+def _driver_schema(driver: Relation) -> pa.Schema:
+    return pa.schema([pa.field(REPORT, pa.string()), *read_schema(driver)])
+
+
+def _read_actors(scan: StageScanTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    task = task_of(StageTask)
+    for batch in batches:
+        for actor in actor_indexes(batch):
+            yield from _read(scan, task, actor)
+
+
+def _read(scan: StageScanTask, task: StageTask, index: int) -> Iterator[pa.RecordBatch]:
+    """Yield the pages of one actor, then its control row."""
+    at, schema = task.at[scan.driver.id], _driver_schema(scan.driver)
+    history = ActorHistory(
+        task,
+        index,
+        lambda _: nullcontext(lambda block, size: scan.store.read_page(scan.driver, block, at=at, size=size)),
+        scan.block_vnodes,
+    )
+    for page in history.pages():
+        for batch in page.batches:
+            yield pa.RecordBatch.from_arrays([pa.nulls(batch.num_rows, pa.string()), *batch.columns], schema=schema)
+    report = pa.array([json.dumps(history.report())], pa.string())
+    yield pa.RecordBatch.from_arrays([report, *(pa.nulls(1, one.type) for one in list(schema)[1:])], schema=schema)
+
+
+def _write(scan: StageScanTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    reports: list[str] = []
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            data = _without_reports(batch, reports)
+            if data.num_rows:
+                yield data
+
+    written = scan.store.write(scan.bound.target, task_of(StageTask).curr, rows())
+    yield outcome(json.dumps({"reports": reports, "inserted": written.inserted}))
+
+
+def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Pack sums for the way to the worker, which takes one partition into its memory at a time."""
+    for batch in batches:
+        reports: list[str] = []
+        data = _without_reports(batch, reports)
+        packed: list[bytes | None] = [None] * len(reports)
+        if data.num_rows:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, data.schema) as stream:
+                stream.write_batch(data)
+            packed.append(sink.getvalue().to_pybytes())
+        texts = [*reports, *([None] * (len(packed) - len(reports)))]
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(texts, pa.string()), pa.array(packed, pa.binary())], names=[OUTCOME, _SUMS]
+        )
+
+
+def _without_reports(batch: pa.RecordBatch, reports: list[str]) -> pa.RecordBatch:
+    """Take the control rows out of a batch, and their column with them."""
+    controls = batch.column(REPORT)
+    if controls.null_count < batch.num_rows:
+        reports += [text for text in controls.to_pylist() if text is not None]
+        batch = batch.filter(controls.is_null())
+    return batch.select([name for name in batch.schema.names if name != REPORT])

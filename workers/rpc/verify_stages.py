@@ -1,0 +1,88 @@
+"""Compute a view of stages whole in Spark, from its tables at one epoch, to compare it with what is maintained.
+
+Nothing that the job itself has written is read. The stages that only the state store can compute have no such answer
+(`service.protocol.stage_spark.verify_reason`), so a view with one of them is compared by the store.
+"""
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own customary name
+
+from service.protocol.ids import RelationId, Vnode
+from service.protocol.relation import Relation
+from service.protocol.request import Verify, VerifyStage
+from service.protocol.vnodes import Runs, vnodes_of
+from workers.backfill.stages import BoundStage
+from workers.engines.stage_lookups import Whole
+from workers.queries.stage_spark import StageSelect, input_columns, used_columns, whole_driver_columns
+from workers.state_store.port import VNODE, VersionedStore
+from workers.state_store.wire import ticked
+
+PARTITIONS = "32"
+"""Of an exchange, which spills to disk what a task cannot hold."""
+
+
+def staged(spark: SparkSession, store: VersionedStore, request: Verify, *, blocks: tuple[Runs, ...]) -> DataFrame:
+    """Return the rows that the view should hold, those of the vnodes of `blocks` alone."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", PARTITIONS)
+    made: dict[RelationId, DataFrame] = {}
+    for one in request.stages:
+        frame = _Evaluation(session, store, request, one, made).frame()
+        made[one.target.id] = made[one.target.id].unionAll(frame) if one.target.id in made else frame
+    columns = [ticked(VNODE), *(ticked(column.name) for column in request.relation.columns)]
+    wanted = [vnode for runs in blocks for vnode in vnodes_of(runs)]
+    rows = made[request.relation.id].select(*columns)
+    return rows if len(wanted) == request.relation.vnode_count else rows.where(F.col(VNODE).isin(wanted))
+
+
+def compared(relation: Relation) -> Relation:
+    """Return a view with the columns that are compared: those that users see, and its key."""
+    key = {part.name for part in relation.key}
+    columns = tuple(column for column in relation.columns if not column.hidden or column.name in key)
+    return relation.model_copy(update={"columns": columns})
+
+
+def by_value(name: str) -> Any:
+    """Return the text of a number without zeros at its end: a sum keeps the digits of rows that have gone."""
+    text = ticked(name)
+    return F.expr(
+        f"case when {text} like '%.%' then trim(trailing '.' from trim(trailing '0' from {text})) else {text} end"
+    )
+
+
+class _Evaluation:
+    """Evaluates one stage over tables and over the results of earlier stages."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        store: VersionedStore,
+        request: Verify,
+        one: VerifyStage,
+        made: "dict[RelationId, DataFrame]",
+    ) -> None:
+        self.session, self.store, self.request, self.made = session, store, request, made
+        self.bound = BoundStage(one.stage, one.target, {relation.id: relation for relation in one.relations})
+
+    def frame(self) -> DataFrame:
+        """Return the rows of the target: `_vnode`, and its columns in order."""
+        driver, *others = self.bound.stage.inputs
+        for one in (driver, *others):
+            relation = used_columns(self.bound, [one.alias])
+            columns = whole_driver_columns if one is driver else input_columns
+            self._whole(relation).selectExpr(*columns(one.alias, relation)).createOrReplaceTempView(one.alias)
+        held = self.session.sql(StageSelect(self.bound).held())
+        return held.select(ticked(VNODE), *(ticked(column.name) for column in self.bound.target.columns))
+
+    def _whole(self, relation: Relation) -> DataFrame:
+        if relation.id in self.made:
+            return self.made[relation.id]
+        tasks = max(1, self.session.sparkContext.defaultParallelism)
+        parts = min(relation.vnode_count, tasks)
+        blocks: tuple[Runs, ...] = tuple(
+            ((Vnode(relation.vnode_count * i // parts), Vnode(relation.vnode_count * (i + 1) // parts - 1)),)
+            for i in range(parts)
+        )
+        return Whole(self.store, relation, self.request.epoch, blocks).frame(self.session)
