@@ -76,8 +76,9 @@ def no_exchange(_: DataFrame) -> str:
 SUMMED = StageSelect.summed
 
 
-def greatest(select: StageSelect) -> str:
-    return SUMMED(select).replace("sum(", "max(")
+def doubled(select: StageSelect) -> str:
+    """Every page counts twice, as if its task had run again."""
+    return SUMMED(select).replace("sum(", "2 * sum(")
 
 
 async def test_lookups_of_another_epoch_are_found(
@@ -99,5 +100,5 @@ async def test_a_kept_exchange_is_found(store: Store, spark: SparkSession, monke
 
 
 async def test_wrong_sums_are_found(store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StageSelect, "summed", greatest)
+    monkeypatch.setattr(StageSelect, "summed", doubled)
     assert await fails(store, spark, PLANNED[6])
