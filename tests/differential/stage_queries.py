@@ -23,7 +23,7 @@ AGGREGATES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "num": ("sum([distinct]{num})", "sum({num})", *LEAST),
         "dbl": ("sum({dbl})", "sum({dbl})", "avg({dbl})", *LEAST),
         "bool": ("bool_and({bool})", "bool_or({bool})", "every({bool})"),
-        "txt": ("string_agg({it!}, ',' order by {it!} desc)", *LEAST),
+        "txt": ("string_agg(distinct {it!}, '-' order by {it!})", "string_agg({it!}, ',' order by {it!} desc)", *LEAST),
         "number": (
             "avg([distinct]{int})", "avg({num})", "sum({big})", "stddev({int})", "var_pop({num})", "stddev_pop({num})",
         ),

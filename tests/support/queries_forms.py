@@ -102,6 +102,7 @@ FORMS: Final = (
     ("select count(*) from (select distinct x, t from a) q", "_key_one"),
     # Aggregates of whole groups.
     ("select max(x), min(t), string_agg(t, ',' order by t) from a", "_key_one"),
+    ("select y, string_agg(distinct t, ',' order by t) as t, max(x) from a group by y", "y"),
     ("select y, max(x), count(distinct t), array_agg(id order by id desc) from a group by y", "y"),
     ("select y, string_agg(b.t, '' order by b.id), max(n) from a join b on b.aid = a.id group by y", "y"),
     ("select x % 2 as p, min(n), sum(distinct y) from a where t is not null group by x % 2 having max(y) > 1", "p"),
