@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 from sqlglot import exp
 
-from service.protocol.ids import RelationId
-from service.protocol.relation import Relation
+from service.protocol.ids import Epoch, RelationId
+from service.protocol.relation import Relation, state_table
 from service.sql.queries import aggregates, tables
 from tests.differential.stage_run import Case, Outcome, live
 from workers.backfill.stages import BoundStage, Windows
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
 LIVE_VERSION: Final = stage_sql.live_version
 TOUCHED: Final = stage_blocks.BlockPrinter.touched
-PAGE_OF_PARTS: Final = stage_parts.page_of_parts
+WHOLE: Final = stage_sql.whole
 SAME_PART: Final = stage_parts._same_part  # pyright: ignore[reportPrivateUsage]
 
 
@@ -44,10 +44,9 @@ def of_values(bound: BoundStage, row: str, part: str) -> Iterator[str]:
     yield next(SAME_PART(bound, row, part))
 
 
-def never_empty(*given: Any, first: bool) -> str:
+def never_empty(bound: BoundStage, at: Mapping[RelationId, Epoch]) -> str:
     """A whole input without rows has no result."""
-    del first
-    return PAGE_OF_PARTS(*given, first=False)
+    return f"select * from ({WHOLE(bound, at)}) w where exists (select from {state_table(bound.upstream.id)})"
 
 
 def only_rows(_: BoundStage, delta: str) -> str:
@@ -75,7 +74,7 @@ PLANTED: Final[Mapping[str, tuple[object, str, Callable[..., object], str]]] = M
         "null group": (stage_sql, "live_version", without_null, "select distinct f, a from t3"),
         "null part": (stage_parts, "_same_part", of_values, "select n, min(x) as x from t3 group by n"),
         "empty part": (
-            stage_sql, "page_of_parts", never_empty,
+            stage_sql, "whole", never_empty,
             "select max(x.b) as b from t1 x join t4 y on x.b = y.b and x.b = 77",
         ),
         "empty group": (stage_sql, "_with_always", only_rows, "select count(*) from t1 where b = 77"),
