@@ -56,6 +56,8 @@ FORMS: Final = (
     ("select b.id, e.y from b left join e on e.x = b.z", "id, _key_row_id"),
     ("select b.id, a.t, c.v from b left join a on a.id = b.aid left join c on c.k1 = a.x and c.k2 = a.y", "id"),
     ("select b.id, s.one from b left join (select id, 1 as one from a where y > 1) s on s.id = b.aid", "id"),
+    ("select a.id from a join ((select id as i from b) s join c on c.k1 = s.i) on a.x = c.k2", None),
+    ("select a.id, c.v from ((a join e on e.x = a.x) left join c on c.k1 = e.y)", None),
     ("select b.id, s.v from b left join (a left join c on c.k1 = a.x and c.k2 = a.y) s(i, x) "
      "on s.i = b.aid", None),
     ("select b.id, a.id as aid, c.v from b left join (a left join c on c.k1 = a.x and c.k2 = a.y) on a.id = b.aid", "id"),
@@ -100,6 +102,7 @@ FORMS: Final = (
     ("select count(*) from (select distinct x, t from a) q", "_key_one"),
     # Aggregates of whole groups.
     ("select max(x), min(t), string_agg(t, ',' order by t) from a", "_key_one"),
+    ("select y, string_agg(distinct t, ',' order by t) as t, max(x) from a group by y", "y"),
     ("select y, max(x), count(distinct t), array_agg(id order by id desc) from a group by y", "y"),
     ("select y, string_agg(b.t, '' order by b.id), max(n) from a join b on b.aid = a.id group by y", "y"),
     ("select x % 2 as p, min(n), sum(distinct y) from a where t is not null group by x % 2 having max(y) > 1", "p"),
@@ -170,6 +173,7 @@ FORMS: Final = (
     # Set operations.
     ("select x from a union all select z from b", None),
     ("select x from a union select z from b", "x"),
+    ("select t from a union all select t from b union all select v from c", None),
     ("select x, 'a' as s from a union all select z, t from b union all select y, null from e", None),
     ("select x from a except select z from b", "x"),
     ("select x from a intersect select z from b", "x"),

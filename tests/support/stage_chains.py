@@ -5,10 +5,11 @@ and the query itself over the plain tables says what the last stage has to hold.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
+from typing import Final
 
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, RelationId, Term
 from service.protocol.plan import VnodePosition
@@ -34,6 +35,8 @@ from workers.state_store.postgres import PostgresStore
 from workers.state_store.statements import write
 
 GENERATION, TERM = Generation(1), Term(3)
+FEW: Final = 10
+"""Pages of fewer rows: an epoch has only some of them."""
 
 
 @dataclass
@@ -47,7 +50,13 @@ class Link:
     positions: dict[int, VnodePosition] = field(default_factory=dict[int, VnodePosition])
 
     def run(
-        self, epoch: int, windows: Mapping[RelationId, Window], changed: frozenset[RelationId], *, permits: int | None
+        self,
+        epoch: int,
+        windows: Mapping[RelationId, Window],
+        changed: frozenset[RelationId],
+        *,
+        permits: int | None,
+        page_rows: int = 1000,
     ) -> bool:
         """Run an epoch; return whether the target changed."""
         actor = ActorTask(
@@ -58,7 +67,7 @@ class Link:
         task = StageTask(
             curr=Epoch(epoch),
             actors=(actor,),
-            page_rows=1000,
+            page_rows=page_rows,
             slice_seconds=30.0,
             windows=dict(windows),
             changed=changed,
@@ -92,6 +101,7 @@ class Chains:
     written: dict[RelationId, int] = field(default_factory=dict[RelationId, int])
     """The last epoch in which each table changed."""
     ids: "count[int]" = field(default_factory=lambda: count(100))
+    copiers: Copiers = field(default_factory=lambda: Copiers("test", 1))
 
     def __post_init__(self) -> None:
         self.tables = tables_of(self.texts)
@@ -118,10 +128,13 @@ class Chains:
         for name, table in self.tables.items():
             columns = ", ".join(quoted(column.name) for column in table.columns)
             key = [(quoted(part.name), table.column(part.name).type) for part in table.key]
-            live = f"select {columns} from {state_table(table.id)} where _to = {ALIVE}"
-            gone = f"select * from ({live} except select {columns} from plain.{name}) g"
-            come = f"select * from (select {columns} from plain.{name} except {live}) c"
-            rows = f"select *, true as _to from ({come}) c union all select *, false from ({gone}) g"
+            # Rows are compared by text as well, in which 0 and -0 differ.
+            live = f"select {columns}, row({columns})::text from {state_table(table.id)} where _to = {ALIVE}"
+            plain = f"select {columns}, row({columns})::text from plain.{name}"
+            rows = (
+                f"select {columns}, true as _to from ({plain} except {live}) c"
+                f" union all select {columns}, false from ({live} except {plain}) g"
+            )
             given = f"select {vnode_postgres(key, table.vnode_count)} as _vnode, {columns}, _to from ({rows}) r"
             ((closed, made),) = await self.store.rows(
                 f"with {write(table, given, Epoch(self.epoch))}"
@@ -142,19 +155,27 @@ class Chains:
         does = f"update set {sets}" if sets else "nothing"
         return f"{statement} on conflict ({', '.join(map(quoted, key))}) do {does}"
 
-    async def add(self, query: str, made: Made | None = None) -> Chain:
-        """Plan a query, and read all history of its stages. `made` makes the engine of it, in place of the store's.
+    async def add(
+        self,
+        query: str,
+        made: Made | None = None,
+        *,
+        page_rows: Callable[[], int] = lambda: 1000,
+        between: Callable[[], Awaitable[None]] | None = None,
+    ) -> Chain:
+        """Plan a query, and read all history of its stages, in pages of so many rows.
 
-        Raises Invalid where the query is refused.
+        `made` makes the engine of the history, in place of the store's. The tables may change `between` two epochs.
+        Raises Invalid for a query that cannot be planned.
         """
         trees = {name: _tree(text) for name, text in self.views.items()}
         by_name = dict(self.tables)
-        names = [name for name, _ in await self._described(f"select * from ({query}) q")]
+        names = [name for name, _ in await self.described(query)]
         known: dict[RelationId, Relation] = {table.id: table for table in self.tables.values()}
         targets: dict[int, RelationId] = {}
         links: list[Link] = []
         for draft in plan_query(_tree(query), by_name, trees, names):
-            types = [kind for _, kind in await self._described(f"select * from ({description(draft, known)}) q")]
+            types = [kind for _, kind in await self.described(description(draft, known))]
             planned = finished(draft, types, known)
             place = planned.relation.id
             if draft.target not in targets:
@@ -168,7 +189,7 @@ class Chains:
             read = {one.relation: known[one.relation] for one in stage.inputs}
             links.append(await self._link(BoundStage(stage, target, read), made))
         chain = Chain(query, links, links[-1].bound.target, self.epoch)
-        self._read_history(chain)
+        await self._read_history(chain, page_rows, between)
         return chain
 
     async def _link(self, bound: BoundStage, made: Made | None) -> Link:
@@ -176,21 +197,26 @@ class Chains:
             async with self.store.pool.connection() as conn:
                 await conn.execute(create(index))
         versioned = PostgresStore(self.store.logins.writer_url, DATABASE_GRAPH, GENERATION)
-        engine = StageEngine(versioned, bound, Copiers("test", 1))
+        engine = StageEngine(versioned, bound, self.copiers)
         return Link(bound, engine, engine if made is None else made(versioned, bound))
 
-    def _read_history(self, chain: Chain) -> None:
+    async def _read_history(
+        self, chain: Chain, page_rows: Callable[[], int], between: Callable[[], Awaitable[None]] | None
+    ) -> None:
         own = {link.bound.target.id for link in chain.links}
         for link in chain.links:
             done = False
             while not done:
+                if between is not None:
+                    await between()
                 self.epoch += 1
                 at = {
                     one: Window(Epoch(self.epoch), Epoch(self.epoch if one in own else chain.windowed))
                     for one in link.bound.relations
                 }
                 windows = {one: Window(window.upto, window.upto) for one, window in at.items()}
-                link.run(self.epoch, windows, frozenset(), permits=None)
+                rows = page_rows()
+                link.run(self.epoch, windows, frozenset(), permits=4 * rows if rows < FEW else None, page_rows=rows)
                 done = len(link.positions) == link.bound.upstream.vnode_count and all(
                     position.key is None for position in link.positions.values()
                 )
@@ -225,25 +251,44 @@ class Chains:
         With `followed`, the view follows what changed before. Raises psycopg.Error if the query has no answer.
         """
         columns = ", ".join(quoted(column.name) for column in chain.view.visible)
-        want = Counter(await self._plain(f"select tidefill_row::text from ({chain.query}) tidefill_row"))
+        text = f"select tidefill_row::text from ({chain.query}) tidefill_row"
+        want: Counter[tuple[object, ...]] = Counter(await self.rows(text))
         if followed:
             self.follow(chain)
         held = f"select row({columns})::text from {state_table(chain.view.id)} where _to = {ALIVE}"
         have = Counter(await self.store.rows(held))
         return want - have, have - want
 
-    async def _plain(self, query: str) -> list[tuple[object, ...]]:
-        async with self.store.pool.connection() as conn:
-            await conn.execute("set search_path = plain")
-            rows = await (await conn.execute(query.encode())).fetchall()
-            await conn.execute("reset search_path")
-            return list(rows)
+    async def held(self, chain: Chain) -> list[tuple[str | None, ...]]:
+        """Return the rows of a view, each column as its text."""
+        columns = ", ".join(quoted(column.name) for column in chain.view.visible)
+        return await self.rows(f"select {columns} from {state_table(chain.view.id)} where _to = {ALIVE}")
 
-    async def _described(self, query: str) -> list[tuple[str, str]]:
-        """Return the names and types of the columns of a query."""
+    async def rows(self, query: str) -> list[tuple[str | None, ...]]:
+        """Return what a query over the plain tables answers, each column as its text."""
+        async with self.store.pool.connection() as conn, conn.transaction():
+            await conn.execute("set local search_path = plain; set local statement_timeout = '30s'")
+            result = (await conn.execute(query.encode())).pgresult
+            assert result is not None
+            values = [
+                [result.get_value(row, place) for place in range(result.nfields)] for row in range(result.ntuples)
+            ]
+            return [tuple(None if one is None else one.decode() for one in row) for row in values]
+
+    async def twice(self, chain: Chain) -> list[str | None]:
+        """Return the relations of a view that have two live rows of one key."""
+        texts: list[str] = []
+        for target in {link.bound.target.id: link.bound.target for link in chain.links}.values():
+            key = ", ".join(quoted(part.name) for part in target.key)
+            live = f"select from {state_table(target.id)} where _to = {ALIVE} group by {key} having count(*) > 1"
+            texts.append(f"select {target.id} where exists ({live})")
+        return [name for (name,) in await self.rows(" union all ".join(texts))]
+
+    async def described(self, query: str) -> list[tuple[str, str]]:
+        """Return the names and types of the columns of a query, if Postgres accepts it."""
         async with self.store.pool.connection() as conn, conn.transaction(force_rollback=True):
             await conn.execute("set local search_path = plain")
-            cursor = await conn.execute(f"{query} limit 0".encode())
+            cursor = await conn.execute(f"select * from ({query}) q limit 0".encode())
             result = cursor.pgresult
             assert result is not None
             types = [(result.ftype(place), result.fmod(place)) for place in range(result.nfields)]

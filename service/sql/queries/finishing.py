@@ -22,9 +22,10 @@ def description(draft: Draft, relations: Mapping[RelationId, Relation]) -> str:
     if draft.grouping is not None:
         return _described(draft, draft.grouping, relations)
     branches = draft.branches or ((draft.joins, draft.rows),)
-    return " union all ".join(
-        f"select {_list(value.sql for value in rows)} from {_inputs(joins, relations)}" for joins, rows in branches
-    )
+    # Not a UNION ALL, which finds the types of two branches before it looks at a third one.
+    inputs = _inputs([join for joins, _ in branches for join in joins], relations)
+    values = ", ".join(f"({_list(value.sql for value in rows)})" for _, rows in branches)
+    return f'select "v".* from {inputs} cross join lateral (values {values}) "v"'
 
 
 def finished(draft: Draft, types: Sequence[str], relations: Mapping[RelationId, Relation]) -> Planned:
@@ -185,8 +186,9 @@ def _type(draft: Draft, name: str, text: str) -> ColumnType:
 
 
 def _inputs(joins: Sequence[Join], relations: Mapping[RelationId, Relation]) -> str:
-    inputs = [one for join in joins for one in join.inputs]
-    return " cross join ".join(f"(select {_columns(relations[one.relation])}) {quoted(one.alias)}" for one in inputs)
+    # Branches may read one input.
+    inputs = {one.alias: one.relation for join in joins for one in join.inputs}
+    return " cross join ".join(f"(select {_columns(relations[one])}) {quoted(alias)}" for alias, one in inputs.items())
 
 
 def _columns(relation: Relation) -> str:

@@ -272,6 +272,12 @@ def _in_value(
     planner: "Planner", block: Block, node: exp.Expr, query: exp.Expr, scope: Scope
 ) -> tuple[Block, exp.Expr]:
     place = _place(scope, node)
+    if isinstance(bare(node.this), exp.Tuple):
+        message = (
+            "a row before IN (subquery) is supported in a view only as a condition that AND joins to the others: "
+            "write EXISTS"
+        )
+        raise Invalid(message, position=place)
     block, value = planner.value(block, node.this, scope)
     inner = _query(planner, query, scope)
     _check_width(inner, 1, place)

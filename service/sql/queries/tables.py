@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 _EXTRA: Final = {
     "sample": "TABLESAMPLE is not supported in a view: it gives other rows each time",
     "only": "ONLY is not supported in a view: no table here has heirs",
-    "joins": "a join in parentheses is not supported here",
     "ordinality": "WITH ORDINALITY is not supported in a view",
 }
 
@@ -41,8 +40,7 @@ def read_from(planner: "Planner", select: exp.Select, scope: Scope) -> tuple[Blo
 
 def _joined(planner: "Planner", first: exp.Expr, joins: Sequence[exp.Expr], scope: Scope) -> tuple[Block, Names]:
     block, names = _item(planner, first, scope)
-    own = first.args.get("joins") if isinstance(first, exp.Table) else None
-    for join in (*(own or []), *joins):
+    for join in (*(first.args.get("joins") or []), *joins):
         block, names = _join(planner, join, (block, names), scope)
     return block, names
 
@@ -52,13 +50,13 @@ def _item(planner: "Planner", node: exp.Expr, scope: Scope) -> tuple[Block, Name
         case exp.Table() if isinstance(node.this, exp.Identifier):
             _check_extra(scope, node, {"this", "db", "alias", "joins"})
             return _table(planner, node, scope)
-        case exp.Subquery() if isinstance(node.this, exp.Table):
-            _check_extra(scope, node, {"this", "alias"})
+        case exp.Subquery() if _is_item(node.this):
+            _check_extra(scope, node, {"this", "alias", "joins"})
             block, names = _joined(planner, node.this, [], scope)
             alias = node.args.get("alias")
             return (block, names) if alias is None else _aliased(replace(block, outputs=names.columns), alias, None)
         case exp.Subquery():
-            _check_extra(scope, node, {"this", "alias", "with_"})
+            _check_extra(scope, node, {"this", "alias", "with_", "joins"})
             block = planner.query(node.this, scope.inner())
             return _aliased(block, node.args.get("alias"), None)
         case exp.Lateral():
@@ -69,6 +67,13 @@ def _item(planner: "Planner", node: exp.Expr, scope: Scope) -> tuple[Block, Name
                 "or write a UNION ALL of SELECTs"
             )
             raise Invalid(message, position=scope.tree.position(node))
+
+
+def _is_item(node: exp.Expr) -> bool:
+    """Whether what stands in parentheses is an item of a FROM, with its joins, and not a query."""
+    if isinstance(node, exp.Subquery):
+        return bool(node.args.get("alias") or node.args.get("joins")) or _is_item(node.this)
+    return isinstance(node, exp.Table)
 
 
 def _refuse_lateral(scope: Scope, node: exp.Expr) -> NoReturn:
@@ -125,8 +130,7 @@ def _join(planner: "Planner", join: exp.Expr, left: tuple[Block, Names], scope: 
         word = method or kind or side
         raise Invalid(f"{word} JOIN is not supported in a view", position=scope.tree.position(join))
     right = _item(planner, join.this, scope)
-    own = join.this.args.get("joins") if isinstance(join.this, exp.Table) else None
-    for further in own or []:
+    for further in join.this.args.get("joins") or []:
         right = _join(planner, further, right, scope)
     names = _using_names(scope, join, method, left[1], right[1])
     if side == "RIGHT":

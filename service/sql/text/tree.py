@@ -84,6 +84,12 @@ class Dialect(RisingWave):
             # The caller accepts any expression; the signature is narrower than its use.
             return cast("exp.Interval", self.expression(exp.Cast(this=text, to=exp.DType.INTERVAL.into_expr())))
 
+    class Generator(RisingWave.Generator):
+        """Prints what was written."""
+
+        # `string_agg(DISTINCT s, ',')` has two arguments, and not a row of two.
+        MULTI_ARG_DISTINCT = True
+
 
 class Tree:
     """A parsed part of a statement: `text[start:end]`. Code outside `service.sql` must not read its nodes.

@@ -42,6 +42,7 @@ REFUSED: Mapping[str, tuple[str, str]] = {
     "with recursive ^r as (select id from t) select id from r": ("WITH RECURSIVE", "is not supported"),
     "select id from t where ^x not in (select x from u)": ("NOT IN", "write NOT EXISTS"),
     "select id, ^x in (select x from u) as b from t": ("IN (subquery)", "use EXISTS"),
+    "select id, (^x, id) in (select x, x from u) as b from t": ("a row before IN (subquery)", "write EXISTS"),
     "select ^t from t join u using (id)": ("whole row", "name its columns"),
     "select count(^t.*) from t": ("whole row", "name its columns"),
     "select id, (select ^x from u where u.s = t.s) as v from t": ("several rows", "use an aggregate of it"),

@@ -1,0 +1,182 @@
+"""Random FROMs, joins and subqueries of conditions. `stage_queries` has the SELECTs around them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+
+from service.protocol.relation import ROW_ID
+from tests.differential.stage_scalars import NUMBERS, SAFE, Col, Scalars
+from tests.differential.stage_values import COLUMNS
+
+
+def quoted(name: str) -> str:
+    """Quote a name."""
+    return f'"{name}"'
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query and the columns that it gives: names and kinds."""
+
+    sql: str
+    columns: tuple[tuple[str, str], ...]
+
+
+@dataclass
+class From:
+    """The text of a FROM, its columns, and the names that each item has."""
+
+    sql: str
+    cols: list[Col]
+    named: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+
+
+class Froms(Scalars, ABC):
+    """FROM and WHERE from a random source."""
+
+    def __init__(self, random: Random) -> None:
+        super().__init__(random)
+        self.aliases = count()
+        self.common: list[tuple[str, Query]] = []
+
+    def read_from(self, depth: int, *, most: int = 3, only: bool = False) -> From:
+        """Return a FROM of one to `most` items."""
+        made = self._item(depth, only=only)
+        items = self.random.choices((1, 2, 3), (4, 5, 2))[0]
+        for last in [at == min(items, most) for at in range(2, min(items, most) + 1)]:
+            made = self._joined(made, self._item(depth - 1, only=only), last=last)
+        return made
+
+    def _item(self, depth: int, *, only: bool = False) -> From:
+        alias = f"q{next(self.aliases)}"
+        if self.common and self.chance(0.5) and not only:
+            name, query = self.random.choice(self.common)
+            return _aliased(f"{quoted(name)} {alias}", alias, query.columns)
+        if depth > 0 and self.chance(0.45) and not only:
+            query = self.query(depth - 1)
+            if self.chance(0.1):
+                renamed = [(f"r{at}", kind) for at, (_, kind) in enumerate(query.columns)]
+                return _aliased(f"({query.sql}) {alias}({', '.join(one for one, _ in renamed)})", alias, renamed)
+            return _aliased(f"({query.sql}) {alias}", alias, query.columns)
+        name = self.random.choice([one for one in COLUMNS if one not in {name for name, _ in self.common}])
+        return _aliased(f"{name} {alias}", alias, [one for one in COLUMNS[name].items() if one[0] != ROW_ID])
+
+    def _joined(self, left: From, right: From, *, last: bool) -> From:
+        cols = left.cols + right.cols
+        kind = self.random.choice(("join", "join", "left join", "left join", "right join", "full join", "cross", ","))
+        if kind in {"cross", ","}:
+            word = ", " if kind == "," and last else " cross join "
+            return From(f"{left.sql}{word}{right.sql}", cols, left.named + right.named)
+        both = [
+            name for name in right.named[0] if sum(name in one for one in left.named) == 1 and right.named[0][name] in {
+                one.get(name) for one in left.named
+            }
+        ]  # fmt: skip
+        if both and last and self.chance(0.3):
+            name = self.random.choice(both)
+            found = [*cols, Col(quoted(name), right.named[0][name])] if len(left.named) == 1 else cols
+            return From(f"{left.sql} {kind} {right.sql} using ({quoted(name)})", found, left.named + right.named)
+        if both and last and len(left.named) == 1 and self.chance(0.1):
+            return From(f"{left.sql} natural {kind} {right.sql}", cols, left.named + right.named)
+        on = self._on(left.cols, right.cols, only_equal=kind == "full join")
+        if self.chance(0.1) and kind != "full join":
+            further = self._item(0)
+            inner = f"({right.sql} {self.random.choice(('join', 'left join'))} {further.sql} on "
+            inner += f"{self._on(right.cols, further.cols)})"
+            named = left.named + right.named + further.named
+            return From(f"{left.sql} {kind} {inner} on {on}", cols + further.cols, named)
+        return From(f"{left.sql} {kind} {right.sql} on {on}", cols, left.named + right.named)
+
+    def _on(self, left: Sequence[Col], right: Sequence[Col], *, only_equal: bool = False) -> str:
+        pairs = [(one, two) for one in left for two in right if one.kind == two.kind and one.kind in SAFE]
+        alike = [(one, two) for one in left for two in right if {one.kind, two.kind} <= {"big", "int", "num"}]
+        texts: list[str] = []
+        for _ in range(self.random.choice((1, 1, 1, 1, 2))):
+            if (pairs or alike) and (only_equal or self.chance(0.85)):
+                one, two = self.random.choice(pairs if pairs and (self.chance(0.8) or not alike) else alike)
+                texts.append(f"{one.sql} = {two.sql}" if self.chance(0.5) else f"{two.sql} = {one.sql}")
+            elif not only_equal:
+                texts.append(self.condition([*left, *right]))
+        if not only_equal and self.chance(0.15):
+            texts.append(self.condition(self.random.choice((left, right, [*left, *right]))))
+        return " and ".join(texts) or "true"
+
+    def filter(self, cols: Sequence[Col], depth: int, outer: Sequence[Col] = ()) -> str:
+        """Return a WHERE clause, or nothing."""
+        conditions = [self.condition(cols, 2) for _ in range(self.random.choice((0, 0, 0, 0, 1, 1, 2)))]
+        if depth > 0 and self.chance(0.35):
+            conditions.append(self.tested(cols, depth - 1))
+            if self.chance(0.15):
+                conditions.append(f"({self.condition(cols, 0)} or {self.tested(cols, depth - 1)})")
+        if outer and self.chance(0.8):
+            kinds = {one.kind for one in outer} & {one.kind for one in cols} & set(SAFE)
+            if kinds:
+                kind = self.random.choice(sorted(kinds))
+                mine, theirs = (self.random.choice([c for c in some if c.kind == kind]) for some in (cols, outer))
+                compared = "=" if self.chance(0.85) else self.compared()
+                conditions.append(f"{mine.sql} {compared} {theirs.sql}")
+        self.random.shuffle(conditions)
+        return f" where {' and '.join(conditions)}" if conditions else ""
+
+    def tested(self, cols: Sequence[Col], depth: int) -> str:
+        """Return a condition with a subquery."""
+        outer = cols if self.chance(0.7) else ()
+        match self.random.randrange(10):
+            case 0:
+                kinds = [self.kind_of(cols) for _ in range(2)]
+                values = ", ".join(self.value(kind, cols, 0) for kind in kinds)
+                return f"({values}) in ({self.plain(depth, kinds, outer=outer).sql})"
+            case 1:
+                kind = self.kind_of(cols)
+                compared = self.one_of("= any", "= any", "> any", "<= all", "<> all", "= some")
+                return f"{self.value(kind, cols, 1)} {compared} ({self.plain(depth, [kind], outer=outer).sql})"
+            case 2 | 3 | 4:
+                made = self.read_from(depth, most=2)
+                word = "not exists" if self.chance(0.4) else "exists"
+                return f"{word} (select {self.one_of('1', '*', '')} from {made.sql}{self.filter(made.cols, 0, outer)})"
+            case 5 | 6 | 7:
+                kind = self.kind_of(cols)
+                made = self.plain(depth, [kind], outer=outer) if self.chance(0.7) else self.grouped(depth, [kind])
+                word = "not in" if self.chance(0.15) else "in"
+                return f"{self.value(kind, cols, 1)} {word} ({made.sql})"
+            case _:
+                kind = self.kind_of(cols, NUMBERS)
+                return f"{self.value(kind, cols, 1)} {self.compared()} {self.scalar(kind, cols, depth)}"
+
+    def scalar(self, kind: str, cols: Sequence[Col], depth: int) -> str:
+        """Return a scalar subquery that gives a kind."""
+        made = self.read_from(depth, most=2)
+        outer = cols if self.chance(0.7) else ()
+        where = self.filter(made.cols, 0, outer)
+        if self.chance(0.15):
+            order = f"order by {self.total(made.cols)} limit 1"
+            return f"(select {self.value(kind, made.cols, 1)} from {made.sql}{where} {order})"
+        return f"(select {self.aggregate(kind, made.cols)} from {made.sql}{where})"
+
+    def total(self, cols: Sequence[Col], first: Sequence[str] = ()) -> str:
+        """Return an order in which only rows that are equal in all columns tie."""
+        ways = ("", "", " desc", " nulls first", " desc nulls last")
+        rest = [one.sql for one in cols if one.kind in SAFE and one.sql not in first]
+        return ", ".join(f"{one}{self.random.choice(ways)}" for one in [*first, *rest])
+
+    @abstractmethod
+    def query(self, depth: int) -> Query:
+        """Return a query, nested so deep at most."""
+
+    @abstractmethod
+    def plain(self, depth: int, kinds: Sequence[str] = (), *, outer: Sequence[Col] = ()) -> Query:
+        """Return a SELECT of values of these kinds, or of any."""
+
+    @abstractmethod
+    def grouped(self, depth: int, kinds: Sequence[str] = ()) -> Query:
+        """Return a SELECT with aggregates of these kinds, or of any."""
+
+    @abstractmethod
+    def aggregate(self, kind: str, cols: Sequence[Col]) -> str:
+        """Return an aggregate of a kind."""
+
+
+def _aliased(sql: str, alias: str, columns: Sequence[tuple[str, str]]) -> From:
+    return From(sql, [Col(f"{alias}.{quoted(name)}", kind) for name, kind in columns], [dict(columns)])

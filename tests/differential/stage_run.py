@@ -1,0 +1,232 @@
+"""Live through a world of random queries: each as a chain of stages, beside the plain tables that hold the same rows.
+
+All queries of a world follow the same changes. Some wait an epoch or two, so that their windows are longer.
+"""
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import StrEnum
+from math import isclose
+from random import Random
+
+import psycopg
+
+from service.domain.errors import Invalid
+from tests.differential.stage_queries import Queries
+from tests.differential.stage_values import Statements, tables
+from tests.support.postgres import embedded_postgres, fresh_database
+from tests.support.stage_chains import Chain, Chains
+from tests.support.state_store import prepared_store
+
+Row = tuple[str | None, ...]
+PAGES = (2, 5, 20, 1000, 1000, 100_000)
+CASES = 25
+"""Queries of one world."""
+ROUNDS = 6
+
+
+class Outcome(StrEnum):
+    """What became of a case."""
+
+    PLANNED = "planned"
+    REFUSED = "refused"
+    SKIPPED = "Postgres refuses"
+    FAILED = "failed"
+
+
+@dataclass
+class Case:
+    """A query of a world, and what became of it."""
+
+    seed: int
+    number: int
+    query: str
+    outcome: Outcome = Outcome.PLANNED
+    said: str = ""
+    chain: Chain | None = None
+    rows: int = 0
+    changed: int = 0
+    """How often its rows were others than before."""
+    last: Counter[Row] | None = None
+
+    @property
+    def random(self) -> Random:
+        """A source of its own: what is random in a case does not depend on the other cases."""
+        return Random(f"{self.seed} {self.number}")
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}, case {self.number}: {self.said}\n  {self.query}"
+
+
+@dataclass
+class Totals:
+    """All cases of some worlds."""
+
+    cases: list[Case] = field(default_factory=list[Case])
+
+    def of(self, outcome: Outcome) -> list[Case]:
+        """Return the cases of an outcome."""
+        return [one for one in self.cases if one.outcome is outcome]
+
+    def lines(self) -> list[str]:
+        """Return a table of how many cases had which outcome, and why."""
+        told = [f"{outcome}: {len(self.of(outcome))}" for outcome in Outcome]
+        for outcome in (Outcome.REFUSED, Outcome.SKIPPED):
+            said = Counter(one.said for one in self.of(outcome))
+            told += [f"  {outcome}, {number} times: {text}" for text, number in said.most_common()]
+        planned = self.of(Outcome.PLANNED)
+        return [*told, f"with rows: {self.full} of {len(planned)}, with changes: {self.changed}"]
+
+    @property
+    def full(self) -> int:
+        """How many planned views had rows."""
+        return sum(one.rows > 0 for one in self.of(Outcome.PLANNED))
+
+    @property
+    def changed(self) -> int:
+        """How many planned views changed."""
+        return sum(one.changed > 0 for one in self.of(Outcome.PLANNED))
+
+
+def drawn(seed: int, cases: int) -> list[Case]:
+    """Return the cases of a world."""
+    made = [Case(seed, number, "") for number in range(cases)]
+    for one in made:
+        one.query = Queries(one.random).drawn()
+    return made
+
+
+async def live(
+    server: str, cases: Sequence[Case], *, only: Collection[int] | None = None, rounds: int = ROUNDS
+) -> None:
+    """Live through a world, with all of its cases or with those of these numbers."""
+    seed = cases[0].seed
+    statements = Statements(Random(f"{seed} statements"))
+    with fresh_database(server) as url:
+        async with prepared_store(url) as store:
+            chains = Chains(store, tables())
+            await chains.create()
+            await chains.change(*statements.filled())
+            for one in cases:
+                await _begun(chains, one, skipped=only is not None and one.number not in only)
+            schedule = Random(f"{seed} schedule")
+            for number in range(rounds):
+                for _ in range(schedule.choice((1, 1, 2))):
+                    await chains.change(*statements.some())
+                for one in cases:
+                    last = number == rounds - 1
+                    if one.chain is not None and (last or Random(f"{seed} {one.number} {number}").random() < 0.8):
+                        await _followed(chains, one, f"round {number}")
+
+
+async def _begun(chains: Chains, case: Case, *, skipped: bool) -> None:
+    """Create a view. The tables change meanwhile, as often and in the same way if the case is skipped."""
+    statements = Statements(case.random)
+    changes = [statements.some() for _ in range(case.random.choice((0, 0, 0, 1, 2)))]
+
+    async def between() -> None:
+        if changes:
+            await chains.change(*changes.pop())
+
+    if not skipped:
+        await _added(chains, case, between)
+    while changes:
+        await between()
+    if case.chain is not None:
+        await _followed(chains, case, "after history")
+
+
+async def _added(chains: Chains, case: Case, between: Callable[[], Awaitable[None]]) -> None:
+    random = case.random
+    try:
+        await chains.described(case.query)
+        await chains.rows(case.query)
+    except psycopg.Error as error:
+        case.outcome, case.said = Outcome.SKIPPED, str(error).partition("\n")[0]
+        return
+    try:
+        case.chain = await chains.add(case.query, page_rows=lambda: random.choice(PAGES), between=between)
+    except Invalid as error:
+        case.outcome, case.said = Outcome.REFUSED, str(error)
+        return
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+        _failed(case, f"history: {type(error).__name__}: {error}")
+
+
+async def _followed(chains: Chains, case: Case, when: str) -> None:
+    assert case.chain is not None
+    try:
+        await chains.rows(case.query)
+    except psycopg.Error as error:
+        # The rows of this epoch have no answer.
+        case.outcome, case.said, case.chain = Outcome.SKIPPED, str(error).partition("\n")[0], None
+        return
+    try:
+        chains.follow(case.chain)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+        _failed(case, f"{when}: {type(error).__name__}: {error}")
+        return
+    await _compared(chains, case, case.chain, when)
+
+
+async def _compared(chains: Chains, case: Case, chain: Chain, when: str) -> None:
+    held, wanted = await chains.held(chain), await chains.rows(case.query)
+    kinds = [str(column.type) for column in chain.view.visible]
+    case.changed += case.last is not None and case.last != Counter(wanted)
+    case.rows, case.last = max(case.rows, len(wanted)), Counter(wanted)
+    missing, extra = differing(held, wanted, kinds)
+    if missing or extra:
+        _failed(case, f"{when}: missing {missing[:5]}, too many {extra[:5]}")
+        return
+    twice = await chains.twice(chain)
+    if twice:
+        _failed(case, f"{when}: relations {twice} hold a key twice")
+
+
+def _failed(case: Case, said: str) -> None:
+    case.outcome, case.said, case.chain = Outcome.FAILED, said, None
+
+
+def differing(held: Sequence[Row], wanted: Sequence[Row], kinds: Sequence[str]) -> tuple[list[Row], list[Row]]:
+    """Return the rows that are missing and those that are too many. Floats may differ in their last digits."""
+    have, want = Counter(held), Counter(wanted)
+    missing, extra = list((want - have).elements()), list((have - want).elements())
+    if len(missing) != len(extra):
+        return missing, extra
+    for one in list(missing):
+        for other in extra:
+            if all(_alike(mine, theirs, kind) for mine, theirs, kind in zip(one, other, kinds, strict=True)):
+                missing.remove(one)
+                extra.remove(other)
+                break
+    return missing, extra
+
+
+def _alike(one: str | None, other: str | None, kind: str) -> bool:
+    if one == other:
+        return True
+    if one is None or other is None:
+        return False
+    if kind == "double precision":
+        return isclose(float(one), float(other), rel_tol=1e-9, abs_tol=1e-9)
+    return kind.startswith("numeric") and Decimal(one) == Decimal(other)
+
+
+def main(seed: int, only: Collection[int]) -> int:
+    """Live through a world again; return the number of failures."""
+    cases = drawn(seed, CASES)
+    with embedded_postgres() as server:
+        asyncio.run(live(server, cases, only=only or None))
+    for one in cases:
+        if one.number in only or one.outcome is Outcome.FAILED:
+            sys.stdout.write(f"{one.outcome}: {one}\n")
+    return sum(one.outcome is Outcome.FAILED for one in cases)
+
+
+if __name__ == "__main__":
+    given = [int(one) for one in sys.argv[1:]]
+    sys.exit(min(1, main(given[0], given[1:])))
