@@ -4,6 +4,7 @@ Users' statements change the plain tables. Their differences become an epoch of 
 and the query itself over the plain tables says what the last stage has to hold.
 """
 
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -113,9 +114,8 @@ class Chains:
         await self.store.run("create schema plain")
         for name, table in self.tables.items():
             await self.store.tables.create(table, term=TERM)
-            text = (
-                self.texts[name].replace(" text", ' text collate "C"').replace(f"table {name}", f"table plain.{name}")
-            )
+            text = re.sub(r" text(\[\])?", r' text\1 collate "C"', self.texts[name])
+            text = text.replace(f"table {name}", f"table plain.{name}")
             await self.store.run(text)
         for name, query in self.views.items():
             await self.store.run(f"set search_path = plain; create view {name} as {query}")
