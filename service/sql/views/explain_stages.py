@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from service.protocol.ids import RelationId
 from service.protocol.relation import Relation
 from service.protocol.stage import Input, Join, JoinKind, LookupIndex, Stage
+from service.protocol.stage_spark import engine_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ def stages_text(
     return (
         f"StreamMaterialize {{ {_stored(relation)} }}",
         *lines,
-        "Backfill strategy: SNAPSHOT_BACKFILL, because the state store computes the stages",
+        "Backfill strategy: SNAPSHOT_BACKFILL, because the query has stages",
         "Backfill order: each stage after those that it reads",
         *(["Backfill worker: its own, until the job merges"] if serverless else []),
     )
@@ -58,15 +59,17 @@ def _stage(
 ) -> Iterator[str]:
     branch, margin = ("└─", "    ") if last else ("├─", "│   ")
     stage = one.stage
+    engine, why = engine_of(stage, store_engine=True)
     facts = [
         f"stage: {number}",
         f"target: {one.target.name}",
         f"operator: {_operator(stage)}",
-        "engine: store",
+        f"engine: {engine}",
         f"parallelism: {one.actors}",
         *([] if one.rate_limit is None else [f"rate_limit: {one.rate_limit}"]),
     ]
     yield f"{branch}StreamStage {{ {', '.join(facts)} }}"
+    yield f"{margin}engine of history: {engine}, because {why}"
     for join in stage.joins:
         yield from (margin + line for line in _join(join, stage, relations))
     yield from (f"{margin}where: {condition.sql}" for condition in stage.where)

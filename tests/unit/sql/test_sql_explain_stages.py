@@ -58,6 +58,7 @@ def test_stages_in_order() -> None:
     assert stages_text(RELATIONS[RelationId(0)], stages, RELATIONS, missing, serverless=True) == (
         "StreamMaterialize { name: m, columns: [id, k], key: [id], vnodes: 256 }",
         "├─StreamStage { stage: 1, target: __m_1, operator: aggregate, engine: store, parallelism: 2 }",
+        '│   engine of history: store, because "a"."k" = "b"."k": it was planned without Spark',
         "│   input: t a, driver",
         "│   left join: u b",
         '│     on: "a"."k" = "b"."k"',
@@ -67,10 +68,14 @@ def test_stages_in_order() -> None:
         "│   index: t (k), exists",
         "│   index: u (k), to be built",
         "└─StreamStage { stage: 2, target: m, operator: partition, engine: store, parallelism: 2, rate_limit: 7 }",
+        (
+            "    engine of history: store, because parts are recomputed (min, max, DISTINCT, ORDER BY, windows):"
+            " only the state store does that"
+        ),
         "    input: __m_1 s, driver",
         "    computed again by: [k]",
         "    index: __m_1 (k), made with its table",
-        "Backfill strategy: SNAPSHOT_BACKFILL, because the state store computes the stages",
+        "Backfill strategy: SNAPSHOT_BACKFILL, because the query has stages",
         "Backfill order: each stage after those that it reads",
         "Backfill worker: its own, until the job merges",
     )
