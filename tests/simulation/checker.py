@@ -29,10 +29,13 @@ from service.protocol.ids import (
 from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Throttle, Update
 from service.protocol.plan import FragmentKind, PositionState, Stateless, VnodePosition
 from service.protocol.report import Collected
-from tests.simulation import dml, placement, shapes
+from service.protocol.stage import Stage
+from tests.simulation import dml, placement, shapes, stages
+from tests.simulation.stages import Meaning
 from tests.support.fake_meta_tables import BarrierRow, FragmentRow, JobRow, Journal, Tables
 from tests.support.fake_state_store import StateStore, ranked, view_key
 from tests.support.model import Key, Row
+from workers.backfill.stages import BoundStage
 
 Rows = dict[Key, Row]
 Contents = Mapping[RelationId, Rows]
@@ -192,9 +195,11 @@ class Checker:
             assert set(stored) <= {DATABASE_GRAPH}, f"I9: the state store knows of the graphs {sorted(stored)}"
         kept = {relation for relation, row in tables.relations.items() if not row.dropped}
         assert set(self.store.tables) == kept, f"I9: {set(self.store.tables) ^ kept} are left, or gone"
-        names = {row.relation.name for row in tables.relations.values() if not row.dropped}
-        assert set(self.store.live) == names, "I9: views of alive rows are left, or gone"
-        assert set(self.store.public) == names, "I9: public views are left, or gone"
+        names = {row.relation.name: row.owner is None for row in tables.relations.values() if not row.dropped}
+        assert set(self.store.live) == set(names), "I9: views of alive rows are left, or gone"
+        assert set(self.store.public) == {one for one, public in names.items() if public}, (
+            "I9: public views are left, or gone"
+        )
         owners = {tables.relations[relation].job for relation in kept}
         assert {row.job for row in tables.fragments.values()} <= owners, "I9: fragments are left"
         assert {row.fragment for row in tables.actors.values()} <= set(tables.fragments), "I9: actors are left"
@@ -285,10 +290,17 @@ class Checker:
             row = self.tables.fragments.get(fragment)
             if row is None:
                 continue
-            before = {one for one, after in self.tables.jobs[row.job].order if after == row.upstream}
+            before = {one for one, after in self.tables.jobs[row.job].order if after == self._node(row)}
             for other in self._scans_of(row.job):
-                whole = other.upstream not in before or self._complete(other)
+                whole = self._node(other) not in before or self._complete(other)
                 assert whole, f"I4: fragment {fragment} is started before {other.id} is through"
+
+    def _node(self, scan: FragmentRow) -> RelationId | None:
+        """Return a scan's node of the backfill order: what it reads, or what a stage writes."""
+        return self._output(scan) if isinstance(scan.query, Stage) else scan.upstream
+
+    def _output(self, scan: FragmentRow) -> RelationId:
+        return self.tables.jobs[scan.job].job.relation if scan.output is None else scan.output
 
     def _committed(self, graph: GraphId, rows: list[BarrierRow]) -> None:
         prev = self.committed.get(graph, NEVER)
@@ -393,14 +405,15 @@ class Checker:
         read = next(epoch for epoch in reversed(self._passed) if epoch <= at)
         if read not in self.expected:
             return  # a span may end at a barrier that was no checkpoint
-        contents = self.expected[read]
+        contents = dict(self.expected[read])
         # What the database graph has begun to write of a merged one is of later epochs.
         upto = max(committed, self.committed[DATABASE_GRAPH]) if snapshot.merged else committed
-        row = self.tables.relations[job.job.relation]
-        found, expected = self.store.tables[row.relation.id].rows(upto), self._rows(row.relation.id, job, contents)
-        name = row.relation.name
-        assert found == expected, f"I1: {name} holds {_difference(found, expected)} of {at} at {upto}"
-        assert row.key_count == len(found), f"I6: {name} counts {row.key_count} keys and has {len(found)}"
+        for row in (*self.tables.hidden(job.job.relation), self.tables.relations[job.job.relation]):
+            relation, name = row.relation.id, row.relation.name
+            found, expected = self.store.tables[relation].rows(upto), self._rows(relation, job, contents)
+            assert found == expected, f"I1: {name} holds {_difference(found, expected)} of {at} at {upto}"
+            assert row.key_count == len(found), f"I6: {name} counts {row.key_count} keys and has {len(found)}"
+            contents[relation] = expected
 
     def _alone(self) -> set[JobId]:
         """Return the jobs that are not what they read is at the database graph's epoch."""
@@ -428,20 +441,22 @@ class Checker:
 
     def _rows(self, relation: RelationId, job: JobRow, contents: Contents) -> Rows:
         """Return what a relation holds, given what its upstreams hold; nothing is worked out twice."""
-        scans = self._scans_of(job.job.id)
+        scans = [one for one in self._scans_of(job.job.id) if self._output(one) == relation]
         if not scans:
             return self.rows.setdefault(relation, {})
         made_of: list[Any] = []
         for scan in scans:
-            assert scan.upstream is not None
-            made_of += [contents[scan.upstream], self.tables.positions.get(scan.id)]
+            made_of += [*(contents[one] for one in scan.reads), self.tables.positions.get(scan.id)]
         known = self._derived.get(relation)
         if known is not None and all(one is other for one, other in zip(known[0], made_of, strict=True)):
             return known[1]
         rows: Rows = {}
         for scan in scans:
             assert scan.upstream is not None
-            rows.update(self._branch(scan, contents[scan.upstream], relation))
+            if isinstance(scan.query, Stage):
+                rows.update(self._stage(scan, scan.query, contents, relation))
+            else:
+                rows.update(self._branch(scan, contents[scan.upstream], relation))
         self._derived[relation] = (made_of, rows)
         return rows
 
@@ -462,6 +477,27 @@ class Checker:
                 if out is not None:
                     rows[view_key(branch, key, parts)] = out
         return rows
+
+    def _stage(self, scan: FragmentRow, stage: Stage, contents: Contents, relation: RelationId) -> Rows:
+        """Return what a stage gives over the prefix of its driver that was read; all of it, once that is complete."""
+        known = self.tables.relations
+        meaning = Meaning.of(
+            BoundStage(stage, known[relation].relation, {one: known[one].relation for one in scan.reads})
+        )
+        if self._complete(scan):
+            return stages.whole(meaning, contents)
+        driver = stage.driver.relation
+        positions = self.tables.positions.get(scan.id, {})
+        placed = {version.key: version.vnode for version in self.store.tables[driver].versions}
+
+        def read(key: Key) -> bool:
+            return _reached(positions.get(Vnode(placed[key])), key)
+
+        if stage.is_whole or not positions:
+            return {}
+        if stage.partition is not None:
+            return stages.begun(meaning, contents[driver], placed.__getitem__, read)
+        return stages.over(meaning, contents, {key: row for key, row in contents[driver].items() if read(key)})
 
     # Scans.
 

@@ -14,12 +14,16 @@ SCHEDULES = 200
 
 
 def found(
-    *, arrangement: type[Arrangement] = Arrangement, among: Mapping[str, float] | None = None, near: int = 0
+    *,
+    arrangement: type[Arrangement] = Arrangement,
+    among: Mapping[str, float] | None = None,
+    near: int = 0,
+    staging: bool | None = None,
 ) -> str:
     """Return what the first schedule says that fails, `among` those with these faults, from the seed `near` on: a rare
-    one need not be looked for anew every time. Fail when none does.
+    one need not be looked for anew every time. With `staging` all of them have views of stages. Fail when none does.
     """
-    every = (Simulation(seed, arrangement=arrangement) for seed in count(near))
+    every = (Simulation(seed, arrangement=arrangement, staging=staging) for seed in count(near))
     with_faults = (one for one in every if among is None or one.faults.rates == among)
     for simulation in islice(with_faults, SCHEDULES):
         try:

@@ -234,12 +234,13 @@ class ServiceProcess:
         staged: Staged,
         launcher: Launcher,
         skew: float,
+        staging: bool,
     ) -> None:
-        self.place, self.process, self.kernel = place, place.process, place.kernel
+        self.place, self.process, self.kernel, self.staging = place, place.process, place.kernel, staging
         ports: dict[str, Any] = {
             "stores": SimulatedStores(stores, place),
             "tables": FakeTables(state_store, self._passing),
-            "lookups": FakeLookups(state_store),
+            "lookups": FakeLookups(state_store, self._passing),
             "pins": FakePins(state_store),
             "reader": None,
             "gauge": None,
@@ -268,7 +269,7 @@ class ServiceProcess:
     def start(self) -> None:
         """Run the loops that `service.loops.schedule` has."""
         schedule, random = self.schedule, self.kernel.random
-        for name, tick, pauses in (
+        loops = (
             ("elector", schedule.elect, Pauses(RENEW_EVERY)),
             ("barriers", schedule.pulse, Pauses(timedelta(0))),
             ("queue", schedule.start_jobs, Pauses(timedelta(0))),
@@ -277,7 +278,10 @@ class ServiceProcess:
             ("claims", schedule.renew, Pauses(idempotency.RENEW_EVERY)),
             ("maintenance", schedule.tidy, Pauses(timedelta(seconds=random.choice((0.5, 5))))),
             ("launcher", schedule.supervise, Pauses(timedelta(seconds=1))),
-        ):
+            ("lookups", schedule.index, Pauses(timedelta(0))),
+        )
+        # A schedule without stages needs no index.
+        for name, tick, pauses in loops if self.staging else loops[:-1]:
             self.kernel.spawn(self.process, name, loop(self.kernel, tick, pauses), after=random.random() * 0.01)
 
     def stop(self) -> None:

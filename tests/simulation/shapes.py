@@ -7,13 +7,14 @@ from functools import lru_cache
 from typing import Final
 
 from service.domain.order import Order
-from service.domain.parallelism import Parallelism
+from service.domain.parallelism import Parallelism, resolved
 from service.domain.placement import blocks
 from service.ports.records import NewJob, NewTableScan
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import RelationId
 from service.protocol.plan import ScanType, Stateless
 from service.protocol.relation import Relation, RelationKind
+from tests.simulation.stages import Chain
 from tests.support.model import Row
 
 _NUMBER: Final = ColumnType.parse("bigint")
@@ -31,11 +32,11 @@ class CannotTransformError(Exception):
 def _failing(row: Row) -> Row | None:
     if row[0] == UNLUCKY:
         raise CannotTransformError
-    return row
+    return row[:1]
 
 
 QUERIES: Final[dict[tuple[str, str | None], Callable[[Row], Row | None]]] = {
-    ("v", None): lambda row: row,
+    ("v", None): lambda row: row[:1],
     ("v * 10", "v % 3 <> 0"): lambda row: (row[0] * 10,) if row[0] % 3 else None,
     ("v + 1", "v > 4"): lambda row: (row[0] + 1,) if row[0] > 4 else None,
     ("cast(v as number)", None): _failing,
@@ -107,6 +108,42 @@ def view(
         for number, ((upstream, query), owners) in enumerate(zip(branches, actors, strict=True))
     )
     return NewJob(target, f"create {name}", background, scans, parallelism, backfill, order)
+
+
+def view_of_stages(
+    name: str,
+    chain: Chain,
+    *,
+    parallelism: Parallelism,
+    backfill: Parallelism | None,
+    rate_limit: int | None,
+    slots: int,
+    serverless: bool,
+) -> NewJob:
+    """Return a view of stages."""
+    *hidden, target = chain.targets
+    scans = tuple(
+        NewTableScan(
+            actors=blocks(vnode_count, resolved(backfill or parallelism, slots=slots, vnode_count=vnode_count)),
+            upstream=stage.driver.relation,
+            query=stage,
+            scan_type=ScanType.SNAPSHOT_BACKFILL,
+            rate_limit=rate_limit,
+            output=place if place < len(hidden) else None,
+        )
+        for place, (stage, vnode_count) in enumerate(zip(chain.stages, chain.drivers, strict=True))
+    )
+    return NewJob(
+        target.model_copy(update={"name": name}),
+        f"create {name}",
+        background=True,
+        fragments=scans,
+        parallelism=parallelism,
+        backfill_parallelism=backfill,
+        order=chain.order,
+        serverless=serverless,
+        hidden=tuple(hidden),
+    )
 
 
 @lru_cache(maxsize=4096)

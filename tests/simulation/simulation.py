@@ -8,7 +8,7 @@ import asyncio
 import gc
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -26,6 +26,7 @@ from service.loops import schedule
 from service.loops.periodic import Pauses
 from service.operations import polling
 from service.operations.jobs import snapshots
+from service.operations.upkeep import lookup_indexes
 from service.ports.launcher import Ended
 from service.protocol.barrier import Barrier
 from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, WorkerId
@@ -34,8 +35,9 @@ from tests.simulation.checker import Checker
 from tests.simulation.coverage import SELDOM, Coverage, Phase
 from tests.simulation.decoupling import BRIEFLY, LONG, Decoupling, of_a_job
 from tests.simulation.faults import CRASHES, STUCK, Faults
-from tests.simulation.kernel import BrokenError, Kernel, NoRestError, Process, Task
+from tests.simulation.kernel import BrokenError, Kernel, NoRestError, Process, Task, finish
 from tests.simulation.service_process import Clock, Place, ServiceProcess, Staged, loop
+from tests.simulation.stage_session import InTurn, Work
 from tests.simulation.worker_process import Services, TaskDml, TaskStore, WorkerProcess
 from tests.simulation.workload import Call, Insistence, Users
 from tests.support.fake_meta_store import FakeStores
@@ -45,13 +47,17 @@ from tests.support.model import Arrangement
 from workers import agent, graph
 from workers.backfill import scan
 from workers.backfill.reading import Replay
-from workers.runners import table_scan
+from workers.engines import history
+from workers.engines import stages as stage_engines
+from workers.runners import stage_scan, table_scan
 from workers.runners.port import Stores
 
 ENDS_WITHIN = 600.0
 """Seconds of a schedule, with all its faults: one that takes longer will not come to rest."""
 LOOKS_EVERY = 1.5
 """Seconds between two looks of whoever hears no signal. A signal does not reach the other service."""
+STAGING = 4
+"""Of so many schedules one has views of stages."""
 CALM = 3.0
 """Seconds that all else of an epoch takes where nothing holds it up, beyond its intervals: ten times what it should."""
 _UNSETTLED = {
@@ -98,13 +104,18 @@ class Simulation:
     arrangement: type[Arrangement] = Arrangement
     told: Callable[[str], None] | None = None
     actions: int | None = None
+    staging: bool | None = None
+    """Whether there are views of stages; None leaves it to the seed."""
     services: Services = field(default_factory=Services)
     workers: list[_Worker] = field(default_factory=list[_Worker])
     staged: Staged = field(default_factory=Staged)
+    builds: list[Coroutine[Any, Any, object]] = field(default_factory=list[Coroutine[Any, Any, object]])
     ended: bool = False
 
     def __post_init__(self) -> None:
-        self.kernel = Kernel(self.seed, told=self.told)
+        self.kernel, self.work = Kernel(self.seed, told=self.told), Work()
+        if self.staging is None:
+            self.staging = self.seed % STAGING == 0
         random = self.kernel.random
         self.faults = Faults.drawn(random)
         self.machine = Process("machine")
@@ -142,7 +153,7 @@ class Simulation:
         self.users = Users(
             self.kernel, tables, self.checker, self.staged, self.vnode_count, self.slots, self.decoupling.excuse
         )
-        self.users.unlucky = not random.randrange(4)
+        self.users.unlucky, self.users.staging = not random.randrange(4), self.staging
         if self.faults.rates == STUCK:
             self.users.strategies = (*ScanType, ScanType.SNAPSHOT_BACKFILL, ScanType.SNAPSHOT_BACKFILL)
         self._processes = 0
@@ -154,6 +165,9 @@ class Simulation:
             (snapshots, "LAG_MAX", self.lag),
             (snapshots, "INDEX_LATER_ROWS", self.index_later),
             (graph, "Replay", partial(Replay, span=self.span)),
+            (history, "time", self.work),
+            (lookup_indexes, "asyncio", SimpleNamespace(create_task=self._build)),
+            (stage_engines, "ActorHistory", self.work.history),
         )
         with _simulated(self.kernel, sizes):
             try:
@@ -171,6 +185,8 @@ class Simulation:
                 raise FoundError(f"seed {self.seed}: {what}") from error
             finally:
                 self.kernel.end()
+                for build in self.builds:
+                    build.close()  # one may never have begun, because its process died
         generation = self.stores.tables.graphs[DATABASE_GRAPH].generation
         faults, calm = self.faults.struck, self.decoupling.calm
         return Ran(self.seed, self.checker.epochs, generation, faults, self.kernel.seconds, calm, self.coverage)
@@ -207,6 +223,12 @@ class Simulation:
         if kind in CRASHES or task is None or not of_a_job(task.name):
             self.decoupling.excuse(LONG)
 
+    def _build(self, build: Coroutine[Any, Any, object]) -> Task:
+        """Build an index, beside all else that its process does."""
+        assert self.kernel.current is not None
+        self.builds.append(build)
+        return self.kernel.spawn(self.kernel.current.process, "build", lambda: finish(build))
+
     # The machine.
 
     async def supervise(
@@ -242,6 +264,7 @@ class Simulation:
             staged=self.staged,
             launcher=self,
             skew=self.kernel.random.uniform(-self.skewed, self.skewed),
+            staging=bool(self.staging),
         )
         self.services.processes.append(service)
         service.start()
@@ -260,6 +283,7 @@ class Simulation:
                 self.page_rows,
                 self.pages_max,
                 self.arrangement,
+                self.work,
             )
             return Stores(cast("Any", tasks), cast("Any", TaskDml(tasks)))
 
@@ -351,7 +375,9 @@ class Simulation:
             "commands wait": bool(tables.commands),
             "something is to be removed": bool(tables.cleanups or self.staged.rows),
             "jobs are under way": any(one.job.state in _UNSETTLED for one in tables.jobs.values()),
-            "something is not shown": any(not (one.shown or one.dropped) for one in tables.relations.values()),
+            "something is not shown": any(
+                one.owner is None and not (one.shown or one.dropped) for one in tables.relations.values()
+            ),
             "clients wait": not all(one.answered for one in self.users.insisting),
             "somebody is late": self.faults.late > 0,
             "a recovery is asked for": row.recover_asked is not None,
@@ -470,6 +496,8 @@ def _simulated(kernel: Kernel, sizes: tuple[tuple[Any, str, Any], ...]) -> Gener
         (schedule, "run_periodically", periodically),
         (table_scan, "plan", _as_it_is),
         (table_scan, "find_failing_row", _nobody),
+        (stage_scan, "Copiers", partial(InTurn, kernel)),
+        (history, "page_rows_after", _as_it_is),
         *sizes,
         (dml, "SLICE_ROWS", 3),
         # Whoever waits looks again at every signal; without one, a second more or less only costs time.
@@ -491,8 +519,8 @@ def _simulated(kernel: Kernel, sizes: tuple[tuple[Any, str, Any], ...]) -> Gener
             setattr(module, name, value)
 
 
-def _as_it_is(query: object, *_: object) -> object:
-    return query
+def _as_it_is(given: object, *_: object, **__: object) -> object:
+    return given
 
 
 def _nobody(*_: object) -> None:

@@ -2,8 +2,8 @@
 and, in Spark's place, the plain-data reference of the arrangement executor.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -19,27 +19,34 @@ from service.protocol.api import Registered, Registration
 from service.protocol.barrier import Barrier
 from service.protocol.dml import DmlLimits, InsertStaged, Statement, StatementResult, Unfinished
 from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, FragmentId, Generation, GraphId, RelationId, WorkerId
-from service.protocol.plan import FragmentKind, Stateless
+from service.protocol.plan import FragmentKind, FragmentPlan, JobPlan, Stateless, TableScanPlan
 from service.protocol.relation import Relation
 from service.protocol.report import Collected, Failed
 from service.protocol.request import Analyzed, Engine, Rejected, Request, Verified
+from service.protocol.stage import Stage
 from service.protocol.table_format import POSTGRES
 from tests.simulation import dml, shapes
 from tests.simulation.decoupling import BRIEFLY
 from tests.simulation.kernel import BrokenError, Kernel, Killed, Task
 from tests.simulation.service_process import Place, ServiceProcess
+from tests.simulation.stage_session import Session, Slice, Work
+from tests.simulation.stages import Meaning
 from tests.support.fake_state_store import GenerationOverError, Source, StateStore, StoredTable, Target, Writing
 from tests.support.model import Arrangement, Key, Passed, Reading, Version, VersionedTable
 from workers.agent import Agent
 from workers.backfill.budget import Budget
 from workers.backfill.positions import Positions
 from workers.backfill.scan import ActorState
+from workers.backfill.stages import BoundStage
 from workers.bootstrap import _failure as failure_of  # pyright: ignore[reportPrivateUsage]
 from workers.engines.port import ActorOutcome, EpochTask, ScanEngine, ScanTask
 from workers.graph import GraphExecutor
 from workers.meta_client import MetaClient, ServiceAwayError, StaleWorkerError
 from workers.runners.failure import JobFailedError
-from workers.runners.port import RunningEpoch, Stores
+from workers.runners.history import HistoryScan
+from workers.runners.port import FragmentReport, FragmentRunner, RunningEpoch, Stores
+from workers.runners.port import Place as RunnerPlace
+from workers.runners.stage_scan import StageScan
 from workers.runners.table_scan import TableScan
 from workers.state_store.port import DmlOutcome
 
@@ -179,7 +186,8 @@ class TaskStore:
     page_rows: int
     pages_max: int
     arrangement: type[Arrangement]
-    scan: TableScan | None = None
+    work: Work
+    scan: HistoryScan | None = None
     """What runs now."""
     began: float = 0.0
     """When its buckets were filled."""
@@ -202,6 +210,20 @@ class TaskStore:
         if self.place.faults.strikes("error", point):
             self.place.kernel.tell(f"the task fails at {point}")
             raise StateStoreError(f"failed {point}")
+
+    @contextmanager
+    def staging(self, bound: BoundStage, epoch: Epoch) -> Generator[Session]:
+        """See `workers.state_store.port.StagingStore`."""
+        assert isinstance(self.scan, StageScan)
+        writing = Writing(self.store, self.graph, self.generation)
+        yield Session(self, self.scan, self.work, Meaning.of(bound), epoch, writing)
+        self.commit(writing)
+
+    def page_read(self, curr: Epoch, actor: ActorId, rows: int) -> None:
+        """Tell who watches that a page was read now."""
+        assert self.scan is not None
+        reader = (self.graph, self.generation, actor)
+        self.watching.page_read(curr, self.scan.state.id, reader, rows=rows, at=self.began)
 
     def commit(self, writing: Writing) -> int:
         """Return how many versions the transaction closed."""
@@ -306,8 +328,7 @@ class PlainEngine:
         def passed(point: Passed) -> None:
             if point.point == "page_read":
                 pages.append(point.rows)
-                reader = (tasks.graph, tasks.generation, point.actor)
-                tasks.watching.page_read(task.curr, running.state.id, reader, rows=point.rows, at=tasks.began)
+                tasks.page_read(task.curr, point.actor, point.rows)
             tasks.pass_by(point.point)
 
         executor = tasks.arrangement(
@@ -371,6 +392,27 @@ class SimulatedScan(TableScan):
         return PlainEngine(name, scan, cast("Stateless", self.query))
 
 
+@dataclass(kw_only=True)
+class SimulatedStageScan(StageScan):
+    """The real one, which says that it runs, and whose slice ends after some pages."""
+
+    @override
+    def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
+        tasks = cast("TaskStore", epoch.stores.versioned)
+        tasks.scan, tasks.began = self, tasks.place.kernel.seconds
+        self.page_rows, self.pace = tasks.page_rows, Slice(0.0, tasks.pages_max)
+        return super().run(epoch)
+
+
+def _join(
+    runners: Mapping[RunnerPlace, FragmentRunner], job: JobPlan, fragment: FragmentPlan, now: float
+) -> FragmentRunner:
+    assert isinstance(fragment, TableScanPlan)
+    if isinstance(fragment.query, Stage):
+        return SimulatedStageScan.join(2, runners, job, fragment, now)
+    return SimulatedScan.join(cast("Any", _SPARK), runners, job, fragment, now)
+
+
 @dataclass
 class Turn:
     """What the graphs of snapshot jobs share: one of them runs a Spark job at a time."""
@@ -423,7 +465,7 @@ class WorkerProcess:
         def executor(graph: GraphId) -> SimulatedExecutor:
             turn = nullcontext() if graph == DATABASE_GRAPH else history
             spark = cast("Any", _SPARK)
-            joins = {FragmentKind.STREAM_SCAN: partial(SimulatedScan.join, spark)}
+            joins = {FragmentKind.STREAM_SCAN: _join}
             seconds = partial(getattr, place.kernel, "seconds")
             return SimulatedExecutor(self.worker, spark, connect, joins, turn=turn, clock=seconds)
 

@@ -20,7 +20,8 @@ from service.protocol.ids import DATABASE_GRAPH, CommandId, JobId, RelationId, S
 from service.protocol.mutation import Mutation, Pause, Resume
 from service.protocol.plan import ScanType
 from service.protocol.relation import Relation, RelationKind
-from tests.simulation import shapes
+from service.protocol.stage import Stage
+from tests.simulation import shapes, stages
 from tests.simulation.checker import Checker
 from tests.simulation.decoupling import BRIEFLY
 from tests.simulation.dml import DIVISION, written
@@ -86,6 +87,8 @@ class Users:
     strategies: Sequence[ScanType] = tuple(ScanType)
     unlucky: bool = False
     """Whether there are rows that some views cannot transform."""
+    staging: bool = False
+    """Whether some views are chains of stages."""
     numbered: int = 0
     insisting: list[Insistence] = field(default_factory=list[Insistence])
 
@@ -152,6 +155,8 @@ class Users:
 
     def create(self) -> Call | None:
         """Create a view over whatever can be read."""
+        if self.staging and self.random.randrange(2) and (staged := self._stages()) is not None:
+            return staged
         branches = self._branches()
         if branches is None:
             return None
@@ -178,6 +183,35 @@ class Users:
             new = planned(actors=await self._actors(world, branches, backfill or parallelism))
             new = replace(new, serverless=serverless)
             asked = await lifecycle.create(world, new, if_not_exists=False, asked_by="a user")
+            if wait is not None:
+                await wait(world, asked.job)
+
+        return call
+
+    def _stages(self) -> Call | None:
+        """Create a view of stages over something that can be read and a table."""
+        random = self.random
+        readable = [one for one in self._readable() if len(one.key) < 3]
+        tables = [one for one in readable if one.kind is RelationKind.TABLE]
+        if not tables:
+            return None
+        self.numbered += 1
+        chain = random.choice(stages.CHAINS)(random.choice(readable), random.choice(tables))
+        parallelism = self._parallelism()
+        planned = partial(
+            shapes.view_of_stages,
+            self._name("m"),
+            chain,
+            parallelism=parallelism,
+            backfill=random.choice((None, None, Fixed(random.randint(1, self.vnode_count)))),
+            rate_limit=random.choice((None, None, None, 0, 2, 5)),
+            slots=self.slots,
+            serverless=bool(random.randrange(2)),
+        )
+        wait = random.choice((lifecycle.created, lifecycle.first_barrier, None, None, None, None))
+
+        async def call(world: World) -> None:
+            asked = await lifecycle.create(world, planned(), if_not_exists=False, asked_by="a user")
             if wait is not None:
                 await wait(world, asked.job)
 
@@ -314,7 +348,8 @@ class Users:
                     scans = self.tables.of_job(job)
                     if any(one.rate_limit is not None for one in scans):
                         await limits.throttle_job(world, job, None, asked_by="the end")
-                    if any(one.waiting for one in scans):
+                    # A stage starts when what it reads is complete, and not before.
+                    if any(one.waiting and not isinstance(one.query, Stage) for one in scans):
                         await mutations.start_job(world, job, asked_by="the end")
 
         return call
@@ -342,8 +377,7 @@ class Users:
 
     def _branches(self) -> list[shapes.Branch] | None:
         """Draw what a view reads: tables, and views of any strategy."""
-        shown = [row.relation for _, row in sorted(self.tables.relations.items()) if row.shown and not row.dropped]
-        readable = [one for one in shown if len(one.key) < 4]
+        readable = self._readable()
         if not readable:
             return None
         random = self.random
@@ -353,6 +387,10 @@ class Users:
         if self.unlucky and random.randrange(2):
             branches[-1] = (branches[-1][0], shapes.FAILING)
         return branches
+
+    def _readable(self) -> list[Relation]:
+        shown = [row.relation for _, row in sorted(self.tables.relations.items()) if row.shown and not row.dropped]
+        return [one for one in shown if len(one.key) < 4]
 
     async def _actors(
         self, world: World, branches: Sequence[shapes.Branch], asked: Parallelism | None

@@ -174,6 +174,7 @@ class FakeGraphs:
             if (
                 created
                 and relation not in held_back
+                and relation == job.job.relation
                 and not (found.shown or found.dropped)
                 and job.job.graph == graph
                 and job.job.state is JobState.CREATED

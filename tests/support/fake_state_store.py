@@ -13,7 +13,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from service.domain.errors import Conflict, Deposed, Stale
+from service.domain.errors import Conflict, Deposed, Invalid, Stale
 from service.protocol.ids import Epoch, Generation, GraphId, RelationId, Term
 from service.protocol.relation import ALIVE, Relation
 from service.protocol.stage import LookupIndex
@@ -232,9 +232,10 @@ def _unseen(_: str) -> None:
 
 @dataclass
 class FakeLookups:
-    """See `service.ports.state_store.LookupIndexes`."""
+    """See `service.ports.state_store.LookupIndexes`. `passing` is as in `FakeTables`."""
 
     store: StateStore
+    passing: Callable[[str], None] = _unseen
 
     async def missing(self, wanted: Collection[LookupIndex]) -> frozenset[LookupIndex]:
         tables = self.store.tables
@@ -242,10 +243,15 @@ class FakeLookups:
         return frozenset(one for one in stored if frozenset(one.columns) not in tables[one.relation].lookups)
 
     async def build(self, index: LookupIndex, *, term: Term) -> None:
+        self.passing("before build")
         self._assert_term(term)
+        if index.relation not in self.store.tables:
+            raise Invalid(f"relation state.t_{index.relation} does not exist")
         self.store.tables[index.relation].lookups.add(frozenset(index.columns))
+        self.passing("after build")
 
     async def drop_others(self, wanted: Collection[LookupIndex], *, term: Term) -> int:
+        self.passing("before drop others")
         self._assert_term(term)
         dropped = 0
         for relation, table in self.store.tables.items():

@@ -1,0 +1,208 @@
+"""The worker's transaction of a stage, over tables in memory: pages of history, and what follows from changes."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
+
+from service.protocol.ids import ActorId, Epoch, RelationId
+from service.protocol.vnodes import vnodes_of
+from tests.simulation import stages
+from tests.simulation.kernel import Kernel
+from tests.simulation.stages import Meaning, Rows
+from tests.support.fake_state_store import StoredTable, Writing
+from tests.support.model import Key, ModelPage, Row, Version
+from workers.backfill.pace import Pace
+from workers.backfill.positions import Block, PageSize
+from workers.backfill.stages import Windows
+from workers.engines.history import ActorHistory
+from workers.runners.stage_scan import StageScan
+from workers.state_store.port import ArrowPage, Replayed, Written
+
+T = TypeVar("T")
+
+
+class Tables(Protocol):
+    """What a session needs of the task's store."""
+
+    page_rows: int
+
+    def table(self, relation: RelationId) -> StoredTable: ...
+    def pass_by(self, point: str) -> None: ...
+    def page_read(self, curr: Epoch, actor: ActorId, rows: int) -> None: ...
+
+
+@dataclass
+class Work:
+    """The clock of slices: a page takes a second of it."""
+
+    seconds: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def history(self, *args: Any) -> ActorHistory:
+        """Return the history of an actor whose slice begins now."""
+        return ActorHistory(*args, began=self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Slice(Pace):
+    """A slice of so many pages."""
+
+    pages: int = 1
+
+    def slice_seconds(self, available_seconds: float) -> float:
+        del available_seconds
+        return float(self.pages)
+
+    def measured(self, *, job_seconds: float, slice_seconds: float) -> "Slice":
+        del job_seconds, slice_seconds
+        return self
+
+
+@dataclass
+class InTurn:
+    """In the place of `Copiers`: what runs at the same time runs in some order."""
+
+    kernel: Kernel
+    name: str
+    at_once: int
+    over: bool = False
+
+    def run(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+        order = list(range(len(calls)))
+        self.kernel.random.shuffle(order)
+        found = {index: calls[index]() for index in order}
+        return [found[index] for index in range(len(calls))]
+
+    def given_up(self) -> bool:
+        return self.over
+
+    def give_up(self) -> None:
+        self.over = True
+
+
+@dataclass
+class Session:
+    """A `StageSession`."""
+
+    tables: Tables
+    scan: StageScan
+    work: Work
+    meaning: Meaning
+    epoch: Epoch
+    writing: Writing
+    sums: dict[Key, tuple[int, ...]] = field(default_factory=dict[Key, tuple[int, ...]])
+
+    @property
+    def target(self) -> StoredTable:
+        return self.tables.table(self.meaning.bound.target.id)
+
+    def read_page(self, block: Block, size: PageSize, at: Mapping[RelationId, Epoch]) -> ArrowPage:
+        self.tables.pass_by("before a page of a stage")
+        self.work.seconds += 1
+        upstream = self.meaning.bound.upstream.id
+        size = replace(size, rows=min(size.rows, self.tables.page_rows))
+        page = self.tables.table(upstream).page(at[upstream], block, size)
+        actors = self.scan.state.actors
+        (actor,) = [one.id for one in actors if block[0].vnode in vnodes_of(one.positions.runs)]
+        self.tables.page_read(self.epoch, actor, len(page.versions))
+        copied = self._write_page(page, at)
+        self.tables.pass_by("after a page of a stage")
+        return ArrowPage((), page.rows, page.reached, copied)
+
+    def copy_changes(self, windows: Windows, changed: Collection[RelationId]) -> Replayed:
+        self.tables.pass_by("before the changes of a stage")
+        # An input that is said not to have changed is seen as it is.
+        before = {one: window.after if one in changed else window.upto for one, window in windows.items()}
+        old, new = self._states(before), self._states({one: window.upto for one, window in windows.items()})
+        read = sum(len(self.tables.table(one).changes(windows[one].after, windows[one].upto)) for one in changed)
+        if self.meaning.stage.aggregate is not None:
+            less, more = (self.meaning.sums(states, states[self.meaning.bound.upstream.id]) for states in (old, new))
+            return Replayed(read, self._add(_without(more, less)))
+        gone, come = self._rows(old, before), self._rows(new, {one: window.upto for one, window in windows.items()})
+        target, alive = self.target, self.target.alive()
+        closed = 0
+        for key, (row, vnode) in gone.items():
+            if come.get(key) != (row, vnode):
+                self.writing.closed.append((target, key, self.epoch))
+                closed += key in alive and alive[key].start < self.epoch
+        made = [(key, row, vnode) for key, (row, vnode) in come.items() if gone.get(key) != (row, vnode)]
+        self._insert(made)
+        return Replayed(read, Written(len(made), closed))
+
+    def end(self, at: Mapping[RelationId, Epoch], *, whole: bool) -> Written:
+        self.tables.pass_by("before the end of a stage")
+        if whole and self.meaning.stage.is_whole:
+            made = [(key, row, 0) for key, row in stages.whole(self.meaning, self._states(at)).items()]
+            self._insert(made)
+            return Written(len(made), 0)
+        return self._add(self.sums)
+
+    def _write_page(self, page: ModelPage, at: Mapping[RelationId, Epoch]) -> int:
+        stage, driver = self.meaning.stage, {one.key: one.row for one in page.versions}
+        if stage.is_whole:
+            return 0
+        states, vnodes = self._states(at), {one.key: one.vnode for one in page.versions}
+        if stage.aggregate is not None:
+            self.sums = _with(self.sums, self.meaning.sums(states, driver))
+            return 0
+        if stage.partition is not None:
+            upstream = self.meaning.bound.upstream.id
+            places = self._vnodes(upstream, at[upstream])
+            found = stages.begun(self.meaning, states[upstream], places.__getitem__, driver.__contains__)
+            made = [(key, row, 0) for key, row in found.items()]
+        else:
+            rows = self.meaning.rows(states, driver)
+            made = [(key, row, vnodes[first]) for key, (row, first) in rows.items()]
+        self._insert(made)
+        return len(made)
+
+    def _add(self, sums: Mapping[Key, tuple[int, ...]]) -> Written:
+        target, alive = self.target, self.target.alive()
+        written = Written(0, 0)
+        for key, more in sums.items():
+            if not any(more):
+                continue
+            before = alive.get(key)
+            now = more
+            if before is not None:
+                now = tuple(map(sum, zip(self.meaning.sums_of(before.row), more, strict=True)))
+                self.writing.closed.append((target, key, self.epoch))
+            if now[0] > 0:
+                self._insert([(key, self.meaning.group(now), 0)])
+            written = Written(written.inserted + (now[0] > 0), written.closed + (before is not None))
+        return written
+
+    def _insert(self, made: Sequence[tuple[Key, Row, int]]) -> None:
+        target = self.target
+        for key, row, vnode in made:
+            self.writing.inserted.append((target, Version(self.meaning.vnode(key, vnode), key, row, self.epoch)))
+
+    def _rows(self, states: Mapping[RelationId, Rows], at: Mapping[RelationId, Epoch]) -> dict[Key, tuple[Row, int]]:
+        """Return the rows, each with the vnode of its driver's row."""
+        if self.meaning.stage.partition is not None:
+            return {key: (row, 0) for key, row in stages.whole(self.meaning, states).items()}
+        upstream = self.meaning.bound.upstream.id
+        vnodes = self._vnodes(upstream, at[upstream])
+        rows = self.meaning.rows(states, states[upstream])
+        return {key: (row, vnodes[first]) for key, (row, first) in rows.items()}
+
+    def _states(self, at: Mapping[RelationId, Epoch]) -> dict[RelationId, dict[Key, Row]]:
+        return {one: self.tables.table(one).rows(epoch) for one, epoch in at.items()}
+
+    def _vnodes(self, relation: RelationId, at: Epoch) -> dict[Key, int]:
+        return {one.key: one.vnode for one in self.tables.table(relation).versions if one.start <= at < one.end}
+
+
+def _with(sums: Mapping[Key, tuple[int, ...]], more: Mapping[Key, tuple[int, ...]]) -> dict[Key, tuple[int, ...]]:
+    return {
+        key: tuple(
+            map(sum, zip(sums.get(key) or (0,) * len(more[key]), more.get(key) or (0,) * len(sums[key]), strict=True))
+        )
+        for key in {**sums, **more}
+    }
+
+
+def _without(sums: Mapping[Key, tuple[int, ...]], less: Mapping[Key, tuple[int, ...]]) -> dict[Key, tuple[int, ...]]:
+    return _with(sums, {key: tuple(-one for one in values) for key, values in less.items()})

@@ -1,0 +1,127 @@
+"""The simulation bites, as in `test_planted_bugs`: what is broken here are views of stages."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+import pytest
+
+from service.domain.job import Job
+from service.ports.records import NewJob
+from service.protocol.ids import Epoch, JobId, RelationId
+from tests.simulation.finding import found
+from tests.simulation.stage_session import Session
+from tests.support.fake_meta_jobs import FakeJobs
+from workers.backfill.stages import Window
+from workers.engines.stages import StageTask
+from workers.runners.port import FragmentReport, RunningEpoch
+from workers.runners.stage_scan import StageScan
+from workers.state_store.port import Written
+
+_windows = StageScan._windows  # pyright: ignore[reportPrivateUsage]
+_changed = StageScan._changed  # pyright: ignore[reportPrivateUsage]
+_at = StageScan._at  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_window_that_begins_at_the_graphs_epoch_before_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: the job's own relations may have been written since that epoch, in another graph."""
+
+    def of_the_graph(self: StageScan, epoch: RunningEpoch) -> dict[RelationId, Window]:
+        own = Window(epoch.barrier.prev, epoch.barrier.curr)
+        return {one: own if one in self.own else window for one, window in _windows(self, epoch).items()}
+
+    monkeypatch.setattr(StageScan, "_windows", of_the_graph)
+    said = found(staging=True)
+    assert "I1" in said or "I6" in said
+
+
+def test_a_window_that_forgets_what_is_left_of_the_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: the first epoch in the database graph reads the changes since the last replayed one."""
+
+    def since_the_last_barrier(self: StageScan, epoch: RunningEpoch) -> dict[RelationId, Window]:
+        if epoch.readings.get(self.job) is None:
+            self.consumed = None
+        return _windows(self, epoch)
+
+    monkeypatch.setattr(StageScan, "_windows", since_the_last_barrier)
+    assert "I1" in found(staging=True)
+
+
+def test_a_stage_that_does_not_wait_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: its input is not complete."""
+    added = FakeJobs.add
+
+    async def at_once(self: FakeJobs, new: NewJob, *, now: datetime) -> Job:
+        return await added(self, replace(new, order=()) if new.hidden else new, now=now)
+
+    monkeypatch.setattr(FakeJobs, "add", at_once)
+    assert "I1" in found(staging=True)
+
+
+def test_changes_before_the_end_of_history_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: what they touch has yet to be read."""
+    ran = StageScan.run
+
+    def too_early(self: StageScan, epoch: RunningEpoch) -> Sequence[FragmentReport]:
+        changed = frozenset(epoch.changed.intersection(self.reads))
+        if changed and not self.state.finished:
+            task = StageTask(
+                curr=epoch.barrier.curr,
+                actors=self.actor_tasks([0 for _ in self.state.actors]),
+                page_rows=1,
+                windows=_windows(self, epoch),
+                changed=changed,
+                at={},
+            )
+            for one in self._compute(epoch, task):  # pyright: ignore[reportPrivateUsage]
+                epoch.wrote(self.target.id, inserted=one.inserted, ended=one.closed)
+        return ran(self, epoch)
+
+    monkeypatch.setattr(StageScan, "run", too_early)
+    assert "I1" in found(staging=True)
+
+
+def test_history_that_is_read_at_the_present_epoch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: the other inputs are read as of the pinned epoch as well."""
+
+    def now(self: StageScan, epoch: RunningEpoch, relation: RelationId) -> Epoch:
+        return _at(self, epoch, relation) if relation == self.bound.upstream.id else epoch.barrier.curr
+
+    monkeypatch.setattr(StageScan, "_at", now)
+    assert "I1" in found(staging=True)
+
+
+def test_a_first_epoch_that_does_not_ask_what_has_changed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: this epoch's runners do not know of the time before it."""
+
+    def as_told(self: StageScan, epoch: RunningEpoch, windows: Mapping[RelationId, Window]) -> frozenset[RelationId]:
+        consumed, self.consumed = self.consumed, None
+        changed = _changed(self, epoch, windows)
+        self.consumed = consumed
+        return changed
+
+    monkeypatch.setattr(StageScan, "_changed", as_told)
+    assert "I1" in found(staging=True)
+
+
+def test_a_recovery_that_forgets_hidden_relations_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I3: what an epoch wrote there that was never committed."""
+    written = FakeJobs.outputs
+
+    async def named(self: FakeJobs, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[RelationId]]:
+        return {job: outputs[-1:] for job, outputs in (await written(self, jobs)).items()}
+
+    monkeypatch.setattr(FakeJobs, "outputs", named)
+    found(staging=True)
+
+
+def test_an_only_part_that_is_computed_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: it is computed once, when all history was read."""
+    ended = Session.end
+
+    def always(self: Session, at: Mapping[RelationId, Epoch], *, whole: bool) -> Written:
+        del whole
+        return ended(self, at, whole=True)
+
+    monkeypatch.setattr(Session, "end", always)
+    found(staging=True)
