@@ -409,7 +409,7 @@ def _join(
 ) -> FragmentRunner:
     assert isinstance(fragment, TableScanPlan)
     if isinstance(fragment.query, Stage):
-        return SimulatedStageScan.join(2, runners, job, fragment, now)
+        return SimulatedStageScan.join(cast("Any", _SPARK), runners, job, fragment, now)
     return SimulatedScan.join(cast("Any", _SPARK), runners, job, fragment, now)
 
 
