@@ -493,7 +493,9 @@ def _ignored(*_: str) -> None:
 
 
 _SPARK = SimpleNamespace(
-    sparkContext=SimpleNamespace(setLocalProperty=_ignored, setJobGroup=_ignored, cancelJobGroup=_ignored)
+    sparkContext=SimpleNamespace(
+        defaultParallelism=2, setLocalProperty=_ignored, setJobGroup=_ignored, cancelJobGroup=_ignored
+    )
 )
 
 
