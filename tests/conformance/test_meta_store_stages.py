@@ -5,6 +5,7 @@ import pytest
 from service.domain.errors import Conflict
 from service.domain.job import JobEvent
 from service.ports.meta_store import Stores, Transaction
+from service.protocol.epoch import NEVER
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, RelationId
 from service.protocol.plan import JobPlan
 from tests.support.meta_stages import joined, new_stages, newest
@@ -81,3 +82,17 @@ async def test_a_stage_waits_for_the_stages_that_it_reads(stores: Stores) -> Non
     assert [(one.waiting) for one in plan.table_scans] == [False, True]
     assert before == {first.id: (False, ()), last.id: (True, ("__m_1",))}
     assert after == {first.id: (False, ()), last.id: (True, ())}
+
+
+async def test_a_view_that_is_held_back_is_not_published_for_its_hidden_relations(stores: Stores) -> None:
+    """I2: nobody sees those, so they say nothing of the view."""
+    async with stores.begin() as tx:
+        _, _, plan = await stored(tx)
+        await tx.jobs.move(plan.id, JobEvent.FINISHED, now=NOW)
+        await tx.graphs.set_published(DATABASE_GRAPH, NEVER, now=NOW, held_back=[plan.relation.id])
+        held_back = await tx.jobs.get(plan.id)
+        await tx.graphs.set_published(DATABASE_GRAPH, NEVER, now=NOW)
+        shown = await tx.jobs.get(plan.id)
+    assert held_back is not None
+    assert shown is not None
+    assert (held_back.published, shown.published) == (False, True)
