@@ -32,6 +32,10 @@ NONE = {
         "select c.relation, c.name from tidefill.relation_column c join tidefill.relation r on r.id = c.relation"
         " where r.dropped"
     ),
+    "hidden relations of what is gone": (
+        "select h.id, h.name from tidefill.relation h join tidefill.relation r on r.id = h.owner"
+        " where r.dropped and not h.dropped"
+    ),
     "removals": "select * from tidefill.cleanup",
     "commands": "select id, graph, mutation from tidefill.command where not done",
     "statements": "select id, body from tidefill.statement where finished_at is null",
@@ -64,10 +68,11 @@ def left(service: Service) -> dict[str, object]:
     found: dict[str, object] = {what: rows for what, query in NONE.items() if (rows := service.stored(query))}
     relations = service.get("/v1/relations", limit=1000)["items"]
     stored = {kind: {name for (name,) in service.stored(query)} for kind, query in STORED.items()}
-    tables = {f"t_{one['id']}" for one in relations}
+    hidden = service.stored("select id, name from tidefill.relation where owner is not null and not dropped")
+    tables = {f"t_{one['id']}" for one in relations} | {f"t_{one}" for one, _ in hidden}
     names = {one["name"] for one in relations}
     views = {name for (name,) in service.sql("SELECT name FROM rw_catalog.rw_views")}
-    for kind, wanted in (("state", tables), ("live", names), ("public", names | views)):
+    for kind, wanted in (("state", tables), ("live", names | {name for _, name in hidden}), ("public", names | views)):
         if stored[kind] != wanted:
             found[kind] = sorted(stored[kind] ^ wanted)
     for table in stored["state"] & tables:
