@@ -15,7 +15,7 @@ VIEWS = {
     "ranked": "SELECT id, amount FROM orders ORDER BY amount DESC, id LIMIT 10",
     "best": (
         "SELECT c.region, max(o.amount) AS most FROM orders o JOIN customers c ON o.customer = c.id"
-        " GROUP BY c.region HAVING count(*) > 2 ORDER BY most DESC LIMIT 3"
+        " GROUP BY c.region HAVING count(*) > 2 ORDER BY most DESC, region LIMIT 3"
     ),
     "over_summed": "SELECT region, total, mean FROM summed",
 }
