@@ -143,7 +143,7 @@ class Job:
     held_back: str | None = None
     """Why the created relation cannot become visible, for example because its name was taken in schema public."""
     preparing: str | None = None
-    """What the service does before the job can start, for example the build of an index."""
+    """The work that the service does before the job can start, for example the build of an index."""
 
     @property
     def shown(self) -> "Job":

@@ -10,6 +10,7 @@ from service.sql.dml.bind import BoundInsert, bind_constants, bind_insert
 from service.sql.parse import parse
 from service.sql.statements.dml import Insert, parse_constants
 from service.sql.statements.statement import Statement
+from service.sql.text.tree import Tree
 from service.sql.text.weight import SHORT, is_light
 
 P = ParamSpec("P")
@@ -24,6 +25,20 @@ async def beside(parsers: Parsers, text: str, read: Callable[P, T], *args: P.arg
     if is_light(text):
         return read(*args, **kwargs)
     return await parsers.run(len(text), read, *args, **kwargs)
+
+
+async def beside_views(
+    parsers: Parsers, text: str, views: Mapping[str, Tree], read: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Run a pure binder of a query that reads logical views, as `beside` does without any.
+
+    The work grows exponentially with the depth of the views if each reads the previous one twice, so it never runs
+    inline.
+    """
+    if not views:
+        return await beside(parsers, text, read, *args, **kwargs)
+    length = len(text) + sum(len(view.text) for view in views.values())
+    return await parsers.run(length, read, *args, **kwargs)
 
 
 async def parsed(parsers: Parsers, text: str) -> Statement:

@@ -159,8 +159,7 @@ class NewTableScan:
     @property
     def reads(self) -> frozenset[RelationId]:
         """The relations that it reads, hidden ones included."""
-        stage = self.query.inputs if isinstance(self.query, Stage) else ()
-        return frozenset({self.upstream, *(one.relation for one in stage)})
+        return frozenset(self.query.relations if isinstance(self.query, Stage) else (self.upstream,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

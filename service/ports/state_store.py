@@ -80,7 +80,7 @@ class VersionedTables(Protocol):
 
 
 class LookupIndexes(Protocol):
-    """Indexes of versioned tables by which stages look up rows. The order of an index's columns has no meaning."""
+    """Indexes of versioned tables by which stages look up rows."""
 
     async def missing(self, wanted: Collection[LookupIndex]) -> frozenset[LookupIndex]:
         """Return those of `wanted` that are not built yet. Those of relations without a table are left out."""

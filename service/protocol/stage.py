@@ -1,10 +1,10 @@
 """Define a stage: a query over versioned relations whose result is one relation again.
 
-A view's query is a chain of stages. Each one is a select-project-join block with at most one operator. What it gives is
-a versioned relation, hidden unless the stage is the last. Every input can be read at the epoch before and at the
+A view's query is a chain of stages. Each one is a select-project-join block with at most one operator. Its result is a
+versioned relation, hidden unless the stage is the last. Every input can be read at the epoch before and at the
 present one, so a stage needs no copy of what it joins.
 
-A stage is data. `workers.queries.stage_sql` prints it for the state store.
+A stage is data. `workers.state_store.stage_sql` prints it for the state store.
 
 All SQL in here is the store's (Postgres's). A column of an input is written `"alias"."column"`, always quoted. Names of
 functions and types come from the allow-list of `service.sql.queries`, and every text stands in parentheses where an
@@ -152,6 +152,11 @@ class Stage(_Value):
     def inputs(self) -> tuple[Input, ...]:
         """All inputs, the driver first."""
         return tuple(one for join in self.joins for one in join.inputs)
+
+    @property
+    def relations(self) -> tuple[RelationId, ...]:
+        """The relations that it reads, each once, the driver's first."""
+        return tuple(dict.fromkeys(one.relation for one in self.inputs))
 
     @property
     def driver(self) -> Input:

@@ -30,7 +30,7 @@ ROUNDS = 6
 
 
 class Outcome(StrEnum):
-    """What became of a case."""
+    """The result of a case."""
 
     PLANNED = "planned"
     REFUSED = "refused"

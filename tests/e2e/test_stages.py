@@ -1,7 +1,7 @@
 """Views with joins, aggregates, subqueries and top-n over HTTP: all of TPC-H while tables change and processes die.
 
 Half of the views are created before their tables have rows, half afterwards. After some epochs each view equals its
-query (I1, I12), whatever was killed (I3). What is cancelled leaves nothing behind (I9).
+query (I1, I12), whatever was killed (I3). A cancelled view leaves nothing behind (I9).
 """
 
 import os

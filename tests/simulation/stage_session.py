@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Tables(Protocol):
-    """What a session needs of the task's store."""
+    """The part of the task's store that a session needs."""
 
     page_rows: int
 

@@ -21,7 +21,7 @@ from workers.backfill.stages import BoundStage
 
 Rows = Mapping[Key, Row]
 States = Mapping[RelationId, Rows]
-"""What each input holds."""
+"""The rows of each input."""
 Item = tuple[Key, Row]
 Combination = dict[str, Item | None]
 """A row of each input by its alias, None where it is padded."""
@@ -37,7 +37,7 @@ _FIRST: Final = "select * from part order by 2, 1 limit 1"
 _TOP: Final = 'select "v", "_k0" from part order by "n" desc, "_k0" limit 2'
 
 
-# What the texts mean.
+# The meaning of the texts.
 
 
 def _padded(first: Any, second: Any) -> Any:
@@ -87,7 +87,7 @@ def _plain(sql: str) -> tuple[str, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a stage gives."""
+    """The rows that a stage gives."""
 
     bound: BoundStage
     places: Mapping[str, Mapping[str, tuple[int, int]]]

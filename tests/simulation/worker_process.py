@@ -213,7 +213,7 @@ class TaskStore:
 
     @contextmanager
     def staging(self, bound: BoundStage, epoch: Epoch) -> Generator[Session]:
-        """See `workers.state_store.port.StagingStore`."""
+        """See `workers.state_store.port.CopyingStore`."""
         assert isinstance(self.scan, StageScan)
         writing = Writing(self.store, self.graph, self.generation)
         yield Session(self, self.scan, self.work, Meaning.of(bound), epoch, writing)
@@ -400,7 +400,7 @@ class SimulatedStageScan(StageScan):
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         tasks = cast("TaskStore", epoch.stores.versioned)
         tasks.scan, tasks.began = self, tasks.place.kernel.seconds
-        self.page_rows, self.pace = tasks.page_rows, Slice(0.0, tasks.pages_max)
+        self.page_rows, self.paces = tasks.page_rows, dict.fromkeys(Engine, Slice(0.0, tasks.pages_max))
         return super().run(epoch)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.relation import Relation
@@ -19,7 +20,7 @@ class Window:
 Windows = Mapping[RelationId, Window]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BoundStage:
     """A stage with the relations that it reads and the one that it writes."""
 
@@ -27,7 +28,7 @@ class BoundStage:
     target: Relation
     relations: Mapping[RelationId, Relation]
 
-    @property
+    @cached_property
     def of(self) -> Mapping[str, Relation]:
         """The relation of each input."""
         return {one.alias: self.relations[one.relation] for one in self.stage.inputs}

@@ -1,7 +1,7 @@
 """The inputs beside a stage's driver, read whole into Spark's memory and disk, and kept while the stage reads history.
 
-They are read in parts, so that an epoch ends in time however large they are (I13). What was read at one epoch serves
-later ones as long as nothing has changed in between.
+They are read in parts, so that an epoch ends in time however large they are (I13). A relation that has not changed
+since the epoch at which it was read is not read again.
 """
 
 import time
@@ -19,15 +19,14 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own customary nam
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.relation import Relation
 from service.protocol.vnodes import Runs
-from workers.backfill.positions import Positions, pages
 from workers.backfill.stages import BoundStage
 from workers.engines.rows import actor_indexes
+from workers.engines.whole import whole_rows
 from workers.queries.stage_spark import input_columns, loaded_columns, used_columns
 from workers.spark.frames import bytes_of, spark_schema
 from workers.state_store.port import VersionedStore
 from workers.state_store.wire import read_schema
 
-PAGE_ROWS = 20_000
 FIRST_VNODES = 4
 """So many vnodes are read by a task at first, and twice as many whenever that took little of a slice."""
 BROADCAST_BYTES = 64 << 20
@@ -55,20 +54,12 @@ class Whole:
 def _read_blocks(whole: Whole, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for block in actor_indexes(batch):
-            read = pages(
-                Positions(whole.blocks[block]),
-                lambda vnodes, size: whole.store.read_page(whole.relation, vnodes, at=whole.at, size=size),
-                page_rows=lambda: PAGE_ROWS,
-                permits=None,
-                more_time=lambda: True,
-            )
-            for page in read:
-                yield from page.batches
+            yield from whole_rows(whole.store, whole.relation, whole.blocks[block], at=whole.at)
 
 
 @dataclass
 class _Loaded:
-    """What has been read of a relation: the vnodes before `vnode`. The next part has `width` vnodes for each task."""
+    """The part of a relation that has been read: its vnodes before `vnode`. The next part has `width` more per task."""
 
     relation: Relation
     at: Epoch

@@ -34,7 +34,7 @@ from workers.engines.stages import StageTask
 from workers.queries.stage_spark import StageSelect, driver_columns, used_columns
 from workers.queries.stateless import REPORT
 from workers.spark.frames import OUTCOME, outcome, physical_plan, run_frame, send_task, spark_schema, task_of
-from workers.state_store.port import VersionedStore, computes_stages
+from workers.state_store.port import VersionedStore, has_store_engine
 from workers.state_store.wire import read_schema
 
 _SUMS: Final = "sums"
@@ -103,7 +103,7 @@ class SparkStageEngine:
         return _outcomes(reports, inserted=sum(one["inserted"] for one in told), closed=0)
 
     def _summed(self, frame: DataFrame, task: StageTask) -> list[ActorOutcome]:
-        assert computes_stages(self.store), "the table format computes no stages"
+        assert has_store_engine(self.store), "the table format computes no stages"
         send_task(frame, task)
         reports: list[str] = []
         rows = frame.toLocalIterator()

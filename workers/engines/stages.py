@@ -16,7 +16,7 @@ from workers.backfill.stages import BoundStage, Window
 from workers.engines.history import ActorHistory, outcome_of
 from workers.engines.port import ActorOutcome
 from workers.engines.store import Copiers
-from workers.state_store.port import PageReader, Replayed, StageSession, StagingStore, Written
+from workers.state_store.port import CopyingStore, PageReader, Replayed, StageSession, Written
 
 
 class StageTask(FragmentTask):
@@ -40,7 +40,7 @@ class StageTask(FragmentTask):
 class StageEngine:
     """Computes one stage in one generation."""
 
-    store: StagingStore
+    store: CopyingStore
     bound: BoundStage
     copiers: Copiers
     block_vnodes: int = BLOCK_VNODES

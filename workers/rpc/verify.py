@@ -21,15 +21,14 @@ from service.protocol.plan import Stateless
 from service.protocol.relation import Relation
 from service.protocol.request import Verified, Verify, VerifyScan, VnodeDifference
 from service.protocol.vnodes import Runs, runs_of
-from workers.backfill.positions import Positions, pages
+from workers.backfill.positions import Positions
 from workers.engines.rows import PositionColumns, actor_indexes, input_schema, row_batch
+from workers.engines.whole import blocks_of, whole_rows
 from workers.queries.stateless import StatelessPlan, plan
 from workers.rpc.verify_stages import by_value, compared, staged
 from workers.spark.frames import spark_schema
 from workers.state_store.port import LIVE, PAGE, VNODE, VersionedStore
 from workers.state_store.wire import ticked
-
-PAGE_ROWS = 20_000
 
 Digests = dict[int, tuple[int, int]]
 """vnode -> (rows, sum of the rows' hashes)."""
@@ -50,7 +49,7 @@ def verify(spark: SparkSession, store: VersionedStore, request: Verify, *, paral
     """Compare the two sides. Raises Spark's errors."""
     if request.stages:
         request = request.model_copy(update={"relation": compared(request.relation)})
-    whole = _blocks(request.relation.vnode_count, parallelism)
+    whole = blocks_of(request.relation.vnode_count, parallelism)
     expected, found = (_digests(frame, request.relation) for frame in _both(spark, store, request, blocks=whole))
     differing = [vnode for vnode in sorted(expected.keys() | found.keys()) if expected.get(vnode) != found.get(vnode)]
     differences: tuple[VnodeDifference, ...] = ()
@@ -111,18 +110,10 @@ def _read_blocks(side: _Side, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
     beside = None if side.positions is None else PositionColumns(side.positions, len(side.relation.key))
     for batch in batches:
         for block in actor_indexes(batch):
-            whole = pages(
-                Positions(side.blocks[block]),
-                lambda vnodes, size: side.store.read_page(side.relation, vnodes, at=side.epoch, size=size),
-                page_rows=lambda: PAGE_ROWS,
-                permits=None,
-                more_time=lambda: True,
-            )
-            for page in whole:
-                for rows in page.batches:
-                    # With positions, rows are marked like live changes, so that only the backfilled prefix passes.
-                    operation = PAGE if beside is None else LIVE
-                    yield row_batch(schema, operation, rows, None if beside is None else beside.of(rows))
+            for rows in whole_rows(side.store, side.relation, side.blocks[block], at=side.epoch):
+                # With positions, rows are marked like live changes, so that only the backfilled prefix passes.
+                operation = PAGE if beside is None else LIVE
+                yield row_batch(schema, operation, rows, None if beside is None else beside.of(rows))
 
 
 def _digests(frame: DataFrame, relation: Relation) -> Digests:
@@ -189,8 +180,3 @@ def _total(digests: Digests) -> str:
 
 def _within(runs: Runs, vnodes: Sequence[int]) -> Runs:
     return runs_of(vnode for vnode in vnodes if any(first <= vnode <= last for first, last in runs))
-
-
-def _blocks(vnode_count: int, parallelism: int) -> tuple[Runs, ...]:
-    parts = min(vnode_count, parallelism)
-    return tuple(((vnode_count * i // parts, vnode_count * (i + 1) // parts - 1),) for i in range(parts))

@@ -9,12 +9,13 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own customary name
 
-from service.protocol.ids import RelationId, Vnode
+from service.protocol.ids import RelationId
 from service.protocol.relation import Relation
 from service.protocol.request import Verify, VerifyStage
 from service.protocol.vnodes import Runs, vnodes_of
 from workers.backfill.stages import BoundStage
 from workers.engines.stage_lookups import Whole
+from workers.engines.whole import blocks_of
 from workers.queries.stage_spark import StageSelect, input_columns, used_columns, whole_driver_columns
 from workers.state_store.port import VNODE, VersionedStore
 from workers.state_store.wire import ticked
@@ -79,10 +80,5 @@ class _Evaluation:
     def _whole(self, relation: Relation) -> DataFrame:
         if relation.id in self.made:
             return self.made[relation.id]
-        tasks = max(1, self.session.sparkContext.defaultParallelism)
-        parts = min(relation.vnode_count, tasks)
-        blocks: tuple[Runs, ...] = tuple(
-            ((Vnode(relation.vnode_count * i // parts), Vnode(relation.vnode_count * (i + 1) // parts - 1)),)
-            for i in range(parts)
-        )
+        blocks = blocks_of(relation.vnode_count, self.session.sparkContext.defaultParallelism)
         return Whole(self.store, relation, self.request.epoch, blocks).frame(self.session)

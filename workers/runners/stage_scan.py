@@ -6,7 +6,7 @@ Next: `workers.engines.stages`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
@@ -15,39 +15,29 @@ from service.protocol.plan import FragmentPlan, JobPlan, TableScanPlan
 from service.protocol.request import Engine
 from service.protocol.stage import Stage
 from service.protocol.stage_spark import engine_of
-from workers.backfill.pace import COPYING, Pace
 from workers.backfill.reading import Reading, interleaved
 from workers.backfill.scan import ScanState
 from workers.backfill.stages import BoundStage, Window
-from workers.engines.port import ActorOutcome
 from workers.engines.stage_spark import SparkStageEngine
 from workers.engines.stages import StageEngine, StageTask
 from workers.engines.store import Copiers
 from workers.runners.failure import JobFailedError
-from workers.runners.history import HistoryScan
-from workers.runners.port import FragmentReport, FragmentRunner, Phase, Place, RunningEpoch
-from workers.state_store.port import computes_stages
-
-FEW = 1000
-"""A stage with so few changes runs beside others."""
+from workers.runners.port import FragmentReport, FragmentRunner, Place, RunningEpoch
+from workers.runners.upstream_scan import TaskEngine, UpstreamScan
+from workers.state_store.port import has_store_engine
 
 
 @dataclass(kw_only=True)
-class StageScan(HistoryScan):
+class StageScan(UpstreamScan[StageTask]):
     """One stage while it runs: a `FragmentRunner`."""
 
     bound: BoundStage
     own: frozenset[RelationId]
     """The relations that the job itself writes. They change in the epochs of its own graph."""
-    spark: SparkSession
-    consumed: Epoch | None = None
-    """The epoch that the job had consumed when it joined the database graph. Its first epoch there reads the rest."""
-    paces: dict[Engine, Pace] = field(default_factory=lambda: {Engine.SPARK: Pace(), Engine.STORE: COPYING})
     engine: StageEngine | None = None
     """Made on first use, so that an idle view costs nothing."""
     reader: SparkStageEngine | None = None
     """Reads the history if Spark does. It is closed when all history is read."""
-    ended: bool = False
 
     @classmethod
     def join(
@@ -74,19 +64,9 @@ class StageScan(HistoryScan):
         )
 
     @property
-    def place(self) -> Place:
-        """The place of its target, which has a higher id than everything it reads."""
-        return Phase.SCAN, self.target.id, self.state.id
-
-    @property
     def reads(self) -> Collection[RelationId]:
         """All inputs."""
         return tuple(self.bound.relations)
-
-    @property
-    def settled(self) -> bool:
-        """Whether all history is read and no limit of 0 applies."""
-        return self.state.finished and not self.state.held
 
     def replan(self) -> None:
         """Do nothing: the engine does not depend on the actors."""
@@ -97,11 +77,6 @@ class StageScan(HistoryScan):
         if self.engine is not None:
             self.engine.give_up()
         self._close_reader()
-
-    def is_brief(self, epoch: RunningEpoch) -> bool:
-        """Whether its history is read, and little of its inputs has changed in this epoch."""
-        joining = self.job in epoch.readings or self.consumed is not None
-        return self.state.finished and not joining and sum(epoch.written[one] for one in self.reads) <= FEW
 
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         """Run one epoch within the stage's share of the rest of the interval."""
@@ -118,20 +93,11 @@ class StageScan(HistoryScan):
                 changed=changed,
                 at={one: self._at(epoch, one) for one in windows},
             )
-            outcomes = self._compute(epoch, task)
-            self.advance(outcomes)
+            outcomes = self._advance(epoch, task)
             if self.state.finished:
                 self._close_reader()
-            inserted, closed = sum(one.inserted for one in outcomes), sum(one.closed for one in outcomes)
-            epoch.wrote(self.target.id, inserted=inserted, ended=closed)
         self.consumed = None
-        epoch.timings_ms |= {f"{name}_{self.state.id}": took for name, took in self.timings_ms.items()}
-        by_actor = {outcome.actor: outcome for outcome in outcomes}
-        return self.reports(
-            by_actor,
-            finishing=self.state.finished,
-            forwarded=lambda actor: by_actor[actor].upstream_rows if actor in by_actor else 0,
-        )
+        return self._report(epoch, outcomes, finishing=self.state.finished)
 
     def _windows(self, epoch: RunningEpoch) -> dict[RelationId, Window]:
         """Return the changes of each input in this epoch.
@@ -152,8 +118,7 @@ class StageScan(HistoryScan):
 
     def _changed(self, epoch: RunningEpoch, windows: Mapping[RelationId, Window]) -> frozenset[RelationId]:
         """Return the inputs that have changed. Where this epoch's runners do not say so, ask the store."""
-        asks = self.job in epoch.readings or self.consumed is not None
-        store = epoch.stores.versioned
+        asks, store = self._asks(epoch), epoch.stores.versioned
         return frozenset(
             one
             for one, window in windows.items()
@@ -166,28 +131,14 @@ class StageScan(HistoryScan):
             )
         )
 
-    def _compute(self, epoch: RunningEpoch, task: StageTask) -> Sequence[ActorOutcome]:
-        computing = False
-        try:
-            with epoch.spark_turn():
-                # The clock starts here, so that a long wait for the turn shortens the slice.
-                began = epoch.clock()
-                name = self._chosen(epoch)
-                task = task.model_copy(update={"slice_seconds": self.paces[name].slice_seconds(epoch.share_seconds())})
-                engine = self._reader(epoch) if name is Engine.SPARK else self._engine(epoch)
-                # Checked here, because a call of `end` from now on finds the engine.
-                self._check_present()
-                computing = True
-                outcomes = engine.run(task)
-        except Exception as error:
-            raise JobFailedError(
-                self.job, error, target=self.target, upstream=self.bound.upstream, computing=computing
-            ) from error
-        job_seconds = epoch.clock() - began
-        self.paces[name] = self.measure(
-            outcomes, self.paces[name], slice_seconds=task.slice_seconds, job_seconds=job_seconds
-        )
-        return outcomes
+    def _choose(self, epoch: RunningEpoch, task: StageTask) -> tuple[Engine, TaskEngine[StageTask]]:
+        del task
+        name = self._chosen(epoch)
+        return name, self._reader(epoch) if name is Engine.SPARK else self._engine(epoch)
+
+    def _failed(self, error: Exception, epoch: RunningEpoch, task: StageTask, *, computing: bool) -> JobFailedError:
+        del epoch, task
+        return JobFailedError(self.job, error, target=self.target, upstream=self.bound.upstream, computing=computing)
 
     def _chosen(self, epoch: RunningEpoch) -> Engine:
         """Return the engine of this epoch. Live changes are the store's."""
@@ -197,13 +148,9 @@ class StageScan(HistoryScan):
         name, _ = engine_of(self.bound.stage, store_engine=store_engine)
         return name
 
-    def _check_present(self) -> None:
-        if self.ended:
-            raise InterruptedError("the generation is over")
-
     def _engine(self, epoch: RunningEpoch) -> StageEngine:
         store = epoch.stores.versioned
-        assert computes_stages(store), "the table format computes no stages"
+        assert has_store_engine(store), "the table format computes no stages"
         if self.engine is None:
             at_once = min(len(self.state.actors), self.spark.sparkContext.defaultParallelism)
             self.engine = StageEngine(

@@ -6,16 +6,14 @@ Next: `workers.engines.port`.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
 
 from pyspark.sql import SparkSession
 
-from service.protocol.ids import Epoch, RelationId
+from service.protocol.ids import RelationId
 from service.protocol.plan import FragmentPlan, JobPlan, Pushdown, Stateless, TableScanPlan
 from service.protocol.relation import Relation
 from service.protocol.request import Engine
 from workers.backfill.actors import as_one
-from workers.backfill.pace import COPYING, Pace
 from workers.backfill.positions import ONE_VNODE
 from workers.backfill.reading import Reading, interleaved
 from workers.backfill.scan import ScanState
@@ -27,33 +25,22 @@ from workers.engines.spark import SparkEngine
 from workers.engines.store import StoreEngine, copied_in_store
 from workers.queries.stateless import StatelessPlan, plan
 from workers.runners.failure import JobFailedError
-from workers.runners.history import HistoryScan
-from workers.runners.port import FragmentReport, FragmentRunner, Phase, Place, RunningEpoch
+from workers.runners.port import FragmentReport, FragmentRunner, Place, RunningEpoch
+from workers.runners.upstream_scan import UpstreamScan
 from workers.state_store.port import VersionedStore, has_store_engine
-
-FEW: Final = 1000
-"""So many changes are computed by one task for all actors: starting a task costs more than their rows do."""
 
 
 @dataclass(kw_only=True)
-class TableScan(HistoryScan):
+class TableScan(UpstreamScan[EpochTask]):
     """One scan fragment while it runs: a `FragmentRunner`."""
 
-    spark: SparkSession
     upstream: Relation
     query: StatelessPlan
     sink: SinkWriter | None = None
     """Takes the rows in place of the store."""
     pushdown: Pushdown | None = None
-    consumed: Epoch | None = None
-    """The epoch that a snapshot job had consumed when it joined the database graph. Its first epoch there reads the
-    rest.
-    """
-    paces: dict[Engine, Pace] = field(default_factory=lambda: {Engine.SPARK: Pace(), Engine.STORE: COPYING})
-    """One pace per engine, because a job in the store starts and ends faster than one in Spark."""
     engines: dict[tuple[Engine, int], ScanEngine] = field(default_factory=dict[tuple[Engine, int], ScanEngine])
     """By their number of tasks. Made on first use, so that an idle view costs nothing."""
-    ended: bool = False
 
     @classmethod
     def join(
@@ -82,19 +69,9 @@ class TableScan(HistoryScan):
         )
 
     @property
-    def place(self) -> Place:
-        """The place of its target, which has a higher id than everything it reads."""
-        return Phase.SCAN, self.target.id, self.state.id
-
-    @property
     def reads(self) -> Collection[RelationId]:
         """Its upstream."""
         return (self.upstream.id,)
-
-    @property
-    def settled(self) -> bool:
-        """Whether all history is read and no limit of 0 applies."""
-        return self.state.finished and not self.state.held
 
     def replan(self) -> None:
         """Discard the engines, which depend on the present actors."""
@@ -105,11 +82,6 @@ class TableScan(HistoryScan):
         self.ended = True
         for engine in list(self.engines.values()):
             engine.give_up()
-
-    def is_brief(self, epoch: RunningEpoch) -> bool:
-        """Whether its history is read, and little of its upstream has changed in this epoch."""
-        joining = self.job in epoch.readings or self.consumed is not None
-        return self.state.finished and not joining and epoch.written[self.upstream.id] <= FEW
 
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         """Run one epoch within the scan's share of the rest of the interval."""
@@ -122,20 +94,11 @@ class TableScan(HistoryScan):
             if self.is_brief(epoch):
                 actors = (as_one(actors),)
             task = EpochTask(curr=epoch.barrier.curr, reading=reading, actors=actors, page_rows=self.page_rows)
-            outcomes = self._compute(epoch, task)
-            self.advance(outcomes)
+            outcomes = self._advance(epoch, task)
             self.consumed = None
-            inserted, closed = (sum(outcome.inserted for outcome in outcomes), sum(o.closed for o in outcomes))
-            epoch.wrote(self.target.id, inserted=inserted, ended=closed)
-        epoch.timings_ms |= {f"{name}_{self.state.id}": took for name, took in self.timings_ms.items()}
         # Without interleaving, no change is left that the last page might have missed.
         finishing = self.state.finished if self.job in epoch.readings else finished
-        by_actor = {outcome.actor: outcome for outcome in outcomes}
-        return self.reports(
-            by_actor,
-            finishing=finishing,
-            forwarded=lambda actor: by_actor[actor].upstream_rows if actor in by_actor else 0,
-        )
+        return self._report(epoch, outcomes, finishing=finishing)
 
     def _reading(self, epoch: RunningEpoch) -> Reading:
         """Return the read window.
@@ -155,38 +118,22 @@ class TableScan(HistoryScan):
         self.consumed = None
         return replace(reading, after=reading.upto)
 
-    def _compute(self, epoch: RunningEpoch, task: EpochTask) -> Sequence[ActorOutcome]:
-        store, computing = epoch.stores.versioned, False
-        try:
-            with epoch.spark_turn():
-                # The clock starts here, so that a long wait for the turn shortens the slice.
-                began = epoch.clock()
-                copies = copied_in_store(self._pushed(store), task.reading, finished=self.state.finished)
-                name = Engine.STORE if copies else Engine.SPARK
-                task = task.model_copy(update={"slice_seconds": self.paces[name].slice_seconds(epoch.share_seconds())})
-                engine = self._engine(name, store, len(task.actors))
-                # Checked here, because a call of `end` from now on finds the engine.
-                self._check_present()
-                computing = True
-                outcomes = engine.run(task)
-        except Exception as error:
-            raise JobFailedError(
-                self.job,
-                error,
-                target=self.target,
-                upstream=self.upstream,
-                find_key=partial(find_failing_row, self.spark, self._task(store, len(task.actors)), self.query, task),
-                computing=computing,
-            ) from error
-        job_seconds = epoch.clock() - began
-        self.paces[name] = self.measure(
-            outcomes, self.paces[name], slice_seconds=task.slice_seconds, job_seconds=job_seconds
-        )
-        return outcomes
+    def _choose(self, epoch: RunningEpoch, task: EpochTask) -> tuple[Engine, ScanEngine]:
+        store = epoch.stores.versioned
+        copies = copied_in_store(self._pushed(store), task.reading, finished=self.state.finished)
+        name = Engine.STORE if copies else Engine.SPARK
+        return name, self._engine(name, store, len(task.actors))
 
-    def _check_present(self) -> None:
-        if self.ended:
-            raise InterruptedError("the generation is over")
+    def _failed(self, error: Exception, epoch: RunningEpoch, task: EpochTask, *, computing: bool) -> JobFailedError:
+        scan = self._task(epoch.stores.versioned, len(task.actors))
+        return JobFailedError(
+            self.job,
+            error,
+            target=self.target,
+            upstream=self.upstream,
+            find_key=partial(find_failing_row, self.spark, scan, self.query, task),
+            computing=computing,
+        )
 
     def _engine(self, name: Engine, store: VersionedStore, actors: int) -> ScanEngine:
         if (name, actors) not in self.engines:

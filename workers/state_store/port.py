@@ -104,45 +104,6 @@ class VersionedStore(Protocol):
         ...
 
 
-class CopyingStore(VersionedStore, Protocol):
-    """A format with the capability `store_engine`: it computes queries itself."""
-
-    def copying(
-        self, upstream: Relation, target: Relation, query: Pushdown, *, at: Epoch, epoch: Epoch
-    ) -> AbstractContextManager[PageReader]:
-        """Yield a reader that copies pages as of `at` into the target at `epoch`, inside the store. When the context
-        ends, fence and commit all of them in one transaction.
-        """
-        ...
-
-    def copy_changes(
-        self,
-        upstream: Relation,
-        target: Relation,
-        query: Pushdown,
-        *,
-        after: Epoch,
-        upto: Epoch,
-        runs: Runs,
-        epoch: Epoch,
-    ) -> Replayed:
-        """Copy the net changes in `(after, upto]` to the target at `epoch`, inside the store. Fence and commit.
-
-        Every change is copied without marking, because these vnodes have no history left to read.
-        """
-        ...
-
-
-def has_store_engine(store: VersionedStore) -> TypeGuard[CopyingStore]:
-    """Whether the format computes queries itself."""
-    return store.capabilities.store_engine
-
-
-def computes_stages(store: VersionedStore) -> TypeGuard["StagingStore"]:
-    """Whether the format computes stages itself."""
-    return store.capabilities.store_engine
-
-
 class StageSession(Protocol):
     """One transaction in which a stage is computed, at one epoch."""
 
@@ -175,12 +136,42 @@ class StageSession(Protocol):
         ...
 
 
-class StagingStore(VersionedStore, Protocol):
-    """A format with the capability `store_engine`: it computes stages itself."""
+class CopyingStore(VersionedStore, Protocol):
+    """A format with the capability `store_engine`: it computes queries itself."""
+
+    def copying(
+        self, upstream: Relation, target: Relation, query: Pushdown, *, at: Epoch, epoch: Epoch
+    ) -> AbstractContextManager[PageReader]:
+        """Yield a reader that copies pages as of `at` into the target at `epoch`, inside the store. When the context
+        ends, fence and commit all of them in one transaction.
+        """
+        ...
+
+    def copy_changes(
+        self,
+        upstream: Relation,
+        target: Relation,
+        query: Pushdown,
+        *,
+        after: Epoch,
+        upto: Epoch,
+        runs: Runs,
+        epoch: Epoch,
+    ) -> Replayed:
+        """Copy the net changes in `(after, upto]` to the target at `epoch`, inside the store. Fence and commit.
+
+        Every change is copied without marking, because these vnodes have no history left to read.
+        """
+        ...
 
     def staging(self, bound: BoundStage, epoch: Epoch) -> AbstractContextManager[StageSession]:
         """Yield a transaction of a stage that writes at `epoch`. When the context ends, fence and commit."""
         ...
+
+
+def has_store_engine(store: VersionedStore) -> TypeGuard[CopyingStore]:
+    """Whether the format computes queries itself."""
+    return store.capabilities.store_engine
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,22 +85,23 @@ class StageWriter:
             return Written(0, 0)
         self._begin_sums()
         self._set(_CHANGES)
-        columns = ", ".join(map(quoted, (*aggregate.keys, *aggregate.measures)))
-        found = stage_sql.found_groups(self.bound, stage_sql.summed(self.bound, f"select {columns} from sums"))
+        found = stage_sql.found_groups(self.bound, stage_sql.summed(self.bound, f"select {self._sums} from sums"))
         ((ended, made),) = self._all(f"with {written(self.bound.target, found, self.epoch)} select {ENDED_AND_MADE}")
         return Written(made, ended)
+
+    @property
+    def _sums(self) -> str:
+        """The columns of the sums of groups."""
+        aggregate = self.bound.stage.aggregate
+        assert aggregate is not None
+        return ", ".join(map(quoted, (*aggregate.keys, *aggregate.measures)))
 
     def _insert(self, at: Mapping[RelationId, Epoch], *, few: bool) -> str:
         rows, aggregate = stage_sql.page(self.bound, at, looked_up=few), self.bound.stage.aggregate
         if aggregate is None:
-            names = ", ".join(map(quoted, stored_columns(self.bound.target)))
-            placed = stage_sql.placed(self.bound, rows)
-            return (
-                f"insert into {state_table(self.bound.target.id)} ({names}) select *, {self.epoch} from ({placed}) new"
-            )
+            return self._insert_rows(rows)
         self._begin_sums()
-        columns = ", ".join(map(quoted, (*aggregate.keys, *aggregate.measures)))
-        return f"insert into sums ({columns}) {stage_sql.summed(self.bound, rows)}"
+        return f"insert into sums ({self._sums}) {stage_sql.summed(self.bound, rows)}"
 
     def _insert_rows(self, rows: str) -> str:
         names, placed = ", ".join(map(quoted, stored_columns(self.bound.target))), stage_sql.placed(self.bound, rows)
@@ -111,9 +112,8 @@ class StageWriter:
         aggregate = self.bound.stage.aggregate
         if self.summing or aggregate is None:
             return
-        columns = ", ".join(map(quoted, (*aggregate.keys, *aggregate.measures)))
         table = state_table(self.bound.target.id)
-        self._run(f"create temp table sums on commit drop as select {columns} from {table} with no data")
+        self._run(f"create temp table sums on commit drop as select {self._sums} from {table} with no data")
         self.summing = True
 
     def _set(self, settings: Collection[str]) -> None:

@@ -34,7 +34,7 @@ from service.domain.order import OrderedScan, awaited
 from service.domain.progress import ScanProgress, advanced
 from service.meta_store.documents import among, recordset, stored_text
 from service.meta_store.jobs.plans import read_actors, read_positions
-from service.meta_store.schema.core import OPEN, actor, backfill_position, job, relation, scan_progress
+from service.meta_store.schema.core import OPEN, STAGED, actor, backfill_position, job, relation, scan_progress
 from service.meta_store.schema.core import fragment as fragment_table
 from service.meta_store.schema.core import job as job_table
 from service.meta_store.schema.sources import source
@@ -225,13 +225,12 @@ _POSITIONS: Final = TypeAdapter(Mapping[FragmentId, Sequence[VnodePosition]])
 _EXTERNAL: Final = func.concat(
     fragment_table.c.cdc["external_schema"].astext, ".", fragment_table.c.cdc["external_table"].astext
 )
-_STAGE: Final = fragment_table.c.query.has_key("joins")
 _OUTPUT: Final = func.coalesce(fragment_table.c.output, job.c.relation)
-_NODE: Final = case((_STAGE, _OUTPUT), else_=fragment_table.c.upstream)
+_NODE: Final = case((STAGED, _OUTPUT), else_=fragment_table.c.upstream)
 """See `service.ports.records.NewTableScan.node`."""
 _outputs = relation.alias("outputs")
 _NODE_NAME: Final = case(
-    (_STAGE, select(_outputs.c.name).where(_outputs.c.id == _OUTPUT).scalar_subquery()), else_=relation.c.name
+    (STAGED, select(_outputs.c.name).where(_outputs.c.id == _OUTPUT).scalar_subquery()), else_=relation.c.name
 )
 _UNKNOWN: Final = and_(fragment_table.c.waiting, relation.c.kind == RelationKind.INTERNAL)
 """Whether an earlier stage has yet to write what the scan reads (I6)."""

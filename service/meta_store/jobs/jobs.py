@@ -19,7 +19,16 @@ from service.meta_store.jobs.plans import read_plans
 from service.meta_store.jobs.queue import LINE, line_of
 from service.meta_store.references import add_relation, hold_read, own, store_references
 from service.meta_store.relations import store_columns
-from service.meta_store.schema.core import BLAMED, OPEN, TAKEN, actor, backfill_position, fragment, scan_progress
+from service.meta_store.schema.core import (
+    BLAMED,
+    OPEN,
+    STAGED,
+    TAKEN,
+    actor,
+    backfill_position,
+    fragment,
+    scan_progress,
+)
 from service.meta_store.schema.core import job as job_table
 from service.meta_store.schema.core import relation as relations
 from service.meta_store.sources.followed_tables import followed_again, stored_scan
@@ -160,7 +169,7 @@ class PostgresJobs:
         await self._connection.execute(update(job_table).where(differs).values(preparing=printable(text)))
 
     async def staged(self) -> Sequence[JobId]:
-        staged = exists().where(fragment.c.job == job_table.c.id, fragment.c.query.has_key("joins"))
+        staged = exists().where(fragment.c.job == job_table.c.id, STAGED)
         found = select(job_table.c.id).where(staged, job_table.c.state != JobState.FAILED)
         return [JobId(one) for one in (await self._connection.execute(found.order_by(job_table.c.id))).scalars()]
 

@@ -124,9 +124,9 @@ async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Se
 
 def _read(row: Row[*tuple[Any, ...]], query: Query | None) -> Sequence[RelationId]:
     """Return the relations that a scan reads, each once, its upstream first."""
-    stage = query.inputs if isinstance(query, Stage) else ()
-    upstream = () if row.upstream is None else (RelationId(row.upstream),)
-    return tuple(dict.fromkeys((*upstream, *(one.relation for one in stage))))
+    if isinstance(query, Stage):
+        return query.relations
+    return () if row.upstream is None else (RelationId(row.upstream),)
 
 
 def _snapshot(row: Row[*tuple[Any, ...]]) -> SnapshotPlan | None:

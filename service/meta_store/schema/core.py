@@ -265,6 +265,8 @@ fragment = Table(
     Column("output", BigInteger, _reference("relation")),
     Column("connector", JSONB(none_as_null=True)),
 )
+STAGED: Final = fragment.c.query.has_key("joins")
+"""Whether a fragment computes a stage. Other queries have no joins."""
 Index("fragment_source", fragment.c.source, postgresql_where=fragment.c.source.is_not(None))
 Index("fragment_auto", fragment.c.id, postgresql_where=fragment.c.auto)
 Index("fragment_job", fragment.c.job, fragment.c.id)

@@ -114,17 +114,25 @@ async def _add(world: World, statement: CreateView, reads: Sequence[RelationId],
     return view
 
 
+async def described(world: World, query: str, offset: int, *, timeout_ms: int) -> tuple[tuple[str, str], ...]:
+    """Return the columns (name, type) of a query that begins at `offset` of its statement, as the reader may read it.
+
+    Raises Invalid with the position in the statement, and Unavailable.
+    """
+    try:
+        return await world.reader.describe(query, timeout_ms=timeout_ms)
+    except Invalid as error:
+        place = None if error.position is None else error.position + offset
+        raise Invalid(error.message, position=place, pointer=error.pointer) from None
+
+
 async def _columns(world: World, statement: CreateView, timeout_ms: int) -> tuple[tuple[str, str], ...]:
     """Describe the query under the reader's login and return its columns.
 
     Raises Invalid if the reader may not run the query, or for columns without a name or with the same name.
     """
     offset = statement.query.start
-    try:
-        columns = await world.reader.describe(statement.sql, timeout_ms=timeout_ms)
-    except Invalid as error:
-        place = None if error.position is None else error.position + offset
-        raise Invalid(error.message, position=place, pointer=error.pointer) from None
+    columns = await described(world, statement.sql, offset, timeout_ms=timeout_ms)
     names = [name for name, _ in columns]
     for number, name in enumerate(names, start=1):
         if name == "?column?":

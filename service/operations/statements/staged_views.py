@@ -11,7 +11,8 @@ from typing import Final
 from service.domain.errors import Invalid
 from service.domain.stage_engine import with_engine
 from service.domain.strategy import Strategy
-from service.operations.offload import beside
+from service.operations.offload import beside_views
+from service.operations.statements.logical_views import described
 from service.operations.world import World
 from service.ports.records import THE_RELATION, hidden_id
 from service.protocol.ids import RelationId
@@ -87,11 +88,8 @@ async def plan_stages(
 ) -> StagedView:
     """Return the stages of a view. Raises Invalid, NotFound, Unavailable."""
     names = await _names(world, statement)
-    if views:
-        length = len(statement.text) + sum(len(view.text) for view in views.values())
-        drafts = await world.parsers.run(length, plan_query, statement.query, relations, views, names)
-    else:
-        drafts = await beside(world.parsers, statement.text, plan_query, statement.query, relations, views, names)
+    parsers, query = world.parsers, statement.query
+    drafts = await beside_views(parsers, statement.text, views, plan_query, query, relations, views, names)
     place = statement.query.start + 1
     if len(drafts) > SCANS_MAX:
         raise Invalid(f"the view has {len(drafts)} stages, and may have {SCANS_MAX}", position=place)
@@ -122,11 +120,7 @@ def _for_engine(one: PlannedStage, known: Mapping[RelationId, Relation], engine:
 async def _names(world: World, statement: CreateMaterializedView) -> Sequence[str]:
     """Return the names of the view's columns. Postgres checks the text, and its positions become the statement's."""
     offset = statement.query.start
-    try:
-        columns = await world.reader.describe(statement.sql, timeout_ms=DESCRIBE_MS)
-    except Invalid as error:
-        place = None if error.position is None else error.position + offset
-        raise Invalid(error.message, position=place, pointer=error.pointer) from None
+    columns = await described(world, statement.sql, offset, timeout_ms=DESCRIBE_MS)
     if not columns:
         raise Invalid("a view needs a column", position=offset + 1)
     named = (name if name != "?column?" else f"column{number}" for number, (name, _) in enumerate(columns, 1))

@@ -19,7 +19,7 @@ from service.operations.jobs.lifecycle import Asked
 from service.operations.jobs.rescaling import actors_beside, slots
 from service.operations.leaving import Gone
 from service.operations.naming import as_named, named
-from service.operations.offload import beside
+from service.operations.offload import beside, beside_views
 from service.operations.statements import logical_views
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome, tag
@@ -63,7 +63,6 @@ class _Read:
     relations: Mapping[str, Relation]
     queries: Mapping[str, Tree]
     views: tuple[RelationId, ...]
-    length: int
 
 
 @handles(CreateMaterializedView)
@@ -165,8 +164,7 @@ async def _read(world: World, statement: CreateMaterializedView) -> _Read:
     named_in = ordered.union(*(mentioned(query.text) for query in queries))
     relations = await _readable(world, named_in, read=reads)
     direct = tuple(views[name].id for name in sorted(reads) if name in views)
-    length = sum(len(query.text) for query in queries)
-    return _Read(relations, {name: view.query for name, view in views.items()}, direct, length)
+    return _Read(relations, {name: view.query for name, view in views.items()}, direct)
 
 
 async def _staged(world: World, statement: CreateMaterializedView, read: _Read) -> bool:
@@ -175,10 +173,8 @@ async def _staged(world: World, statement: CreateMaterializedView, read: _Read) 
 
 async def _bound(world: World, statement: CreateMaterializedView, read: _Read) -> BoundView:
     """Bind a query without joins and aggregates. Raises Invalid, NotFound."""
-    if read.queries:
-        # The text grows exponentially with the depth of the views if each reads the previous one twice.
-        return await world.parsers.run(read.length, bind_view, statement, read.relations, read.queries)
-    return await beside(world.parsers, statement.text, bind_view, statement, read.relations, read.queries)
+    parsers, queries = world.parsers, read.queries
+    return await beside_views(parsers, statement.text, queries, bind_view, statement, read.relations, queries)
 
 
 async def _plan(call: Call, statement: CreateMaterializedView, kind: RelationKind, *, background: bool) -> _Planned:

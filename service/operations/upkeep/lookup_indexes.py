@@ -1,7 +1,7 @@
 """Build the lookup indexes of users' relations that stages need, and drop those that no job needs any more (I9).
 
 A job with stages starts when its indexes exist. Builds run beside the leader's loops, each in a task, because one of a
-large table takes minutes (I13). What is needed follows from the stored plans, so a new leader continues.
+large table takes minutes (I13). The stored plans say what is needed, so a new leader continues.
 """
 
 import asyncio

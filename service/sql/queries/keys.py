@@ -47,7 +47,7 @@ def _rank(block: Block, at: int) -> tuple[int, int, bool, int]:
 
 
 class _Closure:
-    """What the key of a block determines. `widened` counts the inputs that had to add to the key."""
+    """Columns and inputs that a block's key determines. `widened` counts the inputs that had to add to the key."""
 
     def __init__(self, block: Block) -> None:
         self._types: dict[tuple[str, str], ColumnType] = {

@@ -1,6 +1,6 @@
 """Plan a query bottom up: every query, in FROM or elsewhere, becomes a block with outputs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from sqlglot import exp
@@ -123,21 +123,9 @@ class Planner:
 
     def value(self, block: Block, node: exp.Expr, scope: Scope) -> tuple[Block, exp.Expr]:
         """Return a resolved expression, and the block with the groups that its scalar subqueries need."""
-        holder = [block]
-
-        def replace_part(part: exp.Expr) -> exp.Expr | None:
-            if isinstance(part, exp.Column):
-                check(scope.tree, part)
-                return operand(scope.column(part))
-            found = subqueries.scalar(self, holder[0], part, scope)
-            if found is not None:
-                holder[0], value = found
-                return value
-            check(scope.tree, part)
-            return None
-
-        value = rewritten(node, replace_part)
-        return holder[0], value
+        blocks = [block]
+        value = self._resolved(blocks, node, scope)
+        return blocks[0], value
 
     def grouped_value(self, blocks: list[Block], node: exp.Expr, scope: Scope) -> exp.Expr:
         """Return a resolved expression of a grouped query.
@@ -145,16 +133,33 @@ class Planner:
         `blocks` has the block below the aggregate and the one above it. A subquery within an aggregate is joined below.
         """
 
+        def below(part: exp.Expr) -> exp.Expr | None:
+            if not is_aggregate(part):
+                return None
+            blocks[0], value = self.value(blocks[0], part, scope)
+            return value
+
+        return self._resolved(blocks, node, scope, below)
+
+    def _resolved(
+        self,
+        blocks: list[Block],
+        node: exp.Expr,
+        scope: Scope,
+        first: Callable[[exp.Expr], exp.Expr | None] = lambda _: None,
+    ) -> exp.Expr:
+        """Return a resolved expression. Its scalar subqueries are joined to the last block; `first` may take a part."""
+
         def replace_part(part: exp.Expr) -> exp.Expr | None:
-            if is_aggregate(part):
-                blocks[0], value = self.value(blocks[0], part, scope)
-                return value
+            taken = first(part)
+            if taken is not None:
+                return taken
             if isinstance(part, exp.Column):
                 check(scope.tree, part)
                 return operand(scope.column(part))
-            found = subqueries.scalar(self, blocks[1], part, scope)
+            found = subqueries.scalar(self, blocks[-1], part, scope)
             if found is not None:
-                blocks[1], value = found
+                blocks[-1], value = found
                 return value
             check(scope.tree, part)
             return None

@@ -1,7 +1,8 @@
 """Give the expressions of a finished stage their Spark SQL, where Spark means exactly the same (I12).
 
 The store's text is parsed again and bound as an expression of a view over one relation is, with the columns of all
-inputs. What the binder refuses has no Spark text, and keeps the reason. A value has exactly the type of its column.
+inputs. An expression that the binder refuses has no Spark text, and keeps the reason. A value has exactly the type of
+its column.
 
 A numeric without a precision is a text in Spark. It must have Postgres's digits, so only sums and products of plain
 columns and numbers become one: there all rows have as many digits behind the point. A measure is an exact number of at

@@ -2,67 +2,34 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from service.domain.errors import Conflict, Invalid, MetaError, NotFound, Unavailable
 from service.domain.job import JobEvent
-from service.meta_store.stores import PostgresStores
 from service.operations.barriers import recovery
 from service.operations.naming import named
-from service.operations.statements import dispatch
-from service.operations.statements.outcome import Outcome
 from service.operations.verify import worker_rpc
-from service.operations.world import World
-from service.ports.records import NewJob, NewLogicalView
-from service.protocol.ids import DATABASE_GRAPH, Epoch, RelationId, Term
-from service.protocol.relation import Relation
+from service.ports.records import NewLogicalView
+from service.protocol.ids import DATABASE_GRAPH, Epoch, RelationId
 from service.protocol.request import Engine
 from service.serving.logical_views import PostgresViews
-from service.serving.reader import PostgresReader
-from service.serving.user_query import open_reader_pool
-from tests.support.http import world_of
-from tests.support.meta_store import NOW, add_created, add_creating, new_table, new_view, stores_on
-from tests.support.state_store import Store, prepared_store
+from tests.support.both_stores import BothStores
+from tests.support.meta_store import NOW, add_creating, new_table, new_view
+from tests.support.state_store import Store
 
 pytestmark = pytest.mark.postgres
 
 VIEW = "CREATE VIEW v AS SELECT id, upper(name) AS shout FROM t WHERE id > 1"
 
 
-@dataclass
-class Here:
-    """Both stores, and a world on them."""
-
-    stores: PostgresStores
-    store: Store
-    world: World
-    term: Term
-    epoch: Epoch = field(default_factory=lambda: Epoch(5))
-
-    async def run(self, text: str) -> Outcome:
-        return await dispatch.run(self.world, text, session={}, asked_by="a test")
-
-    async def rows(self, text: str) -> tuple[tuple[Any, ...], ...]:
-        return (await self.run(text)).rows
+class Here(BothStores):
+    """Both stores, with what these tests ask of them."""
 
     async def names(self) -> list[Any]:
         return [name for (name,) in await self.rows("SHOW VIEWS")]
-
-    async def created(self, new: NewJob) -> RelationId:
-        """Store a relation that is created and readable, in both stores."""
-        async with self.stores.begin() as tx:
-            job = await add_created(tx, new)
-            await tx.graphs.set_published(DATABASE_GRAPH, Epoch(0), now=NOW)
-        await self.publish(new.relation.model_copy(update={"id": job.relation}))
-        return job.relation
-
-    async def publish(self, relation: Relation) -> None:
-        await self.store.tables.create(relation, term=self.term)
-        await self.store.tables.publish(DATABASE_GRAPH, self.epoch, term=self.term, created=[relation])
 
     async def write(self, relation: RelationId, *rows: tuple[int, str], epoch: int = 5) -> None:
         for number, name in rows:
@@ -85,17 +52,7 @@ class Here:
 @pytest.fixture
 async def here(database_url: str) -> AsyncGenerator[Here]:
     """A readable table `t` of two rows."""
-    async with (
-        stores_on(database_url) as (stores, _),
-        prepared_store(database_url) as store,
-        open_reader_pool(store.logins.reader_url, size=1) as pool,
-    ):
-        async with stores.begin() as tx:
-            term = await tx.leases.gain("a test", lease=timedelta(minutes=5))
-        assert term is not None
-        await store.tables.claim(term)
-        world = world_of(stores, tables=store.tables, reader=PostgresReader(pool), views=PostgresViews(store.pool))
-        made = Here(stores, store, world, term)
+    async with Here.on(database_url) as made:
         table = await made.created(new_table("t"))
         await made.write(table, (1, "a"), (2, "b"), (3, "c"))
         yield made

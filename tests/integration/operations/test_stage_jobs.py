@@ -2,36 +2,26 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from service.domain.errors import Conflict, Invalid
 from service.domain.job import JobState
-from service.meta_store.stores import PostgresStores
 from service.operations.jobs import queue
 from service.operations.jobs.stages import lookups_of
 from service.operations.statements import dispatch
-from service.operations.statements.outcome import Outcome
 from service.operations.upkeep.lookup_indexes import Builds, reconcile
 from service.operations.verify import worker_rpc
-from service.operations.world import World
 from service.ports.records import NewDml, NewJob
-from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, Term
+from service.protocol.ids import JobId
 from service.protocol.plan import JobPlan, ScanType
 from service.protocol.request import Engine
 from service.protocol.table_format import Capabilities
-from service.serving.logical_views import PostgresViews
-from service.serving.lookups import PostgresLookups
-from service.serving.reader import PostgresReader
-from service.serving.user_query import open_reader_pool
 from service.sql.parse import parse
 from service.sql.statements.tables import CreateTable, table_relation
-from tests.support.http import world_of
-from tests.support.meta_store import NOW, add_created, stores_on
-from tests.support.state_store import Store, prepared_store
+from tests.support.both_stores import BothStores
 
 pytestmark = pytest.mark.postgres
 
@@ -48,23 +38,14 @@ SUMMED = (
 RANKED = "create materialized view m as select id, amount from orders order by amount desc limit 3"
 
 
-@dataclass
-class Here:
-    """Both stores with three tables, and a world on them."""
-
-    stores: PostgresStores
-    store: Store
-    world: World
-    term: Term
-
-    async def run(self, text: str, **session: str) -> Outcome:
-        return await dispatch.run(self.world, text, session=session, asked_by="a test")
+class Here(BothStores):
+    """Both stores with three tables."""
 
     async def explained(self, text: str) -> str:
         return "\n".join(line for (line,) in (await self.run(f"explain {text}")).rows)
 
-    async def created(self, text: str) -> JobPlan:
-        """Store the job of a view. Nobody waits for it, because no worker runs it."""
+    async def stored(self, text: str) -> JobPlan:
+        """Store the job of a view without waiting for its end: no worker runs it."""
         asked = asyncio.create_task(self.run(text, background_ddl="true"))
         found: list[Any] = []
         while not found and not asked.done():
@@ -92,40 +73,17 @@ class Here:
 
 @pytest.fixture
 async def here(database_url: str) -> AsyncGenerator[Here]:
-    async with (
-        stores_on(database_url) as (stores, _),
-        prepared_store(database_url) as store,
-        open_reader_pool(store.logins.reader_url, size=1) as pool,
-    ):
-        async with stores.begin() as tx:
-            term = await tx.leases.gain("a test", lease=timedelta(minutes=5))
-        assert term is not None
-        await store.tables.claim(term)
-        world = world_of(
-            stores,
-            tables=store.tables,
-            lookups=PostgresLookups(store.pool),
-            reader=PostgresReader(pool),
-            views=PostgresViews(store.pool),
-        )
-        made = Here(stores, store, world, term)
+    async with Here.on(database_url) as made:
         for text in TABLES:
             statement = parse(text)
             assert isinstance(statement, CreateTable)
-            relation = table_relation(statement)
-            async with stores.begin() as tx:
-                job = await add_created(
-                    tx, NewJob(relation, text, background=False, fragments=(NewDml((((0, 255),),)),))
-                )
-                await tx.graphs.set_published(DATABASE_GRAPH, Epoch(0), now=NOW)
-            stored = relation.model_copy(update={"id": job.relation})
-            await store.tables.create(stored, term=term)
-            await store.tables.publish(DATABASE_GRAPH, Epoch(5), term=term, created=[stored])
+            dml = NewDml((((0, 255),),))
+            await made.created(NewJob(table_relation(statement), text, background=False, fragments=(dml,)))
         yield made
 
 
 async def test_a_view_of_stages_is_stored_with_its_hidden_relations_and_their_order(here: Here) -> None:
-    plan = await here.created(SUMMED)
+    plan = await here.stored(SUMMED)
     assert [(one.name, str(one.type), one.hidden) for one in plan.relation.visible] == [
         ("region", "text", False),
         ("total", "numeric", False),
@@ -148,7 +106,7 @@ async def test_a_view_of_stages_is_stored_with_its_hidden_relations_and_their_or
 
 
 async def test_later_stages_wait_for_earlier_ones(here: Here) -> None:
-    plan = await here.created(f"{SUMMED} order by total desc limit 2")
+    plan = await here.stored(f"{SUMMED} order by total desc limit 2")
     *earlier, last = plan.table_scans
     assert last.waiting
     assert last.upstream in plan.hidden
@@ -160,7 +118,7 @@ async def test_later_stages_wait_for_earlier_ones(here: Here) -> None:
 
 async def test_a_job_starts_once_its_indexes_are_there(here: Here) -> None:
     """I9: and they go with it."""
-    plan = await here.created(JOINED)
+    plan = await here.stored(JOINED)
     needed = lookups_of(plan)
     assert needed
     builds = Builds(lambda: None)
@@ -226,7 +184,7 @@ async def test_explain_names_the_stages(here: Here) -> None:
 
 
 async def test_the_store_verifies_a_view_of_stages(here: Here) -> None:
-    plan = await here.created(RANKED)
+    plan = await here.stored(RANKED)
     await queue.start_jobs(here.world, term=here.term)
     with pytest.raises(Conflict, match="cannot be read yet"):
         await worker_rpc.verify(here.world, plan.id)

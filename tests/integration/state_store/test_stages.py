@@ -38,7 +38,7 @@ def unrestricted(windows: Windows) -> Mapping[RelationId, str]:
 
 
 def at_the_other_epoch(windows: Windows, _side: str) -> Mapping[RelationId, str]:
-    """What goes is evaluated as things are afterwards: rows that were are not found."""
+    """Rows that go are evaluated as of the epoch after: those that were are not found."""
     return {one: stage_blocks.visible(window.upto) for one, window in windows.items()}
 
 
@@ -48,7 +48,7 @@ def untouched(*_: object) -> list[str]:
 
 
 def only_added(bound: BoundStage) -> str:
-    """What goes does not count in reverse."""
+    """Rows that go are not subtracted."""
     return CONTRIBUTED(bound).replace("-", "")
 
 

@@ -1,4 +1,4 @@
-"""What a view cannot maintain is refused in plain words, at its position, with what works instead."""
+"""A query that a view cannot maintain is refused in plain words, at its position, with what works instead."""
 
 from collections.abc import Mapping
 

@@ -16,7 +16,8 @@ from workers.backfill.positions import Positions
 from workers.backfill.scan import ActorState, ScanState
 from workers.engines.port import ActorOutcome, EpochTask, ScanEngine, ScanTask
 from workers.runners.port import RunningEpoch, Stores
-from workers.runners.table_scan import FEW, TableScan
+from workers.runners.table_scan import TableScan
+from workers.runners.upstream_scan import FEW
 
 NOTHING = cast("Any", None)
 

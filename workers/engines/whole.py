@@ -1,0 +1,33 @@
+"""Read a relation whole at an epoch, by tasks over some vnodes each."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+
+from service.protocol.ids import Epoch
+from service.protocol.relation import Relation
+from service.protocol.vnodes import Runs
+from workers.backfill.positions import Positions, pages
+from workers.state_store.port import VersionedStore
+
+PAGE_ROWS: Final = 20_000
+
+
+def blocks_of(vnode_count: int, tasks: int) -> tuple[Runs, ...]:
+    """Return the vnodes of each task: as many as there are tasks, but no more than vnodes."""
+    parts = min(vnode_count, tasks)
+    return tuple(((vnode_count * i // parts, vnode_count * (i + 1) // parts - 1),) for i in range(parts))
+
+
+def whole_rows(store: VersionedStore, relation: Relation, runs: Runs, *, at: Epoch) -> Iterator[pa.RecordBatch]:
+    """Yield all rows of some vnodes as of an epoch, in their wire types."""
+    read = pages(
+        Positions(runs),
+        lambda vnodes, size: store.read_page(relation, vnodes, at=at, size=size),
+        page_rows=lambda: PAGE_ROWS,
+        permits=None,
+        more_time=lambda: True,
+    )
+    for page in read:
+        yield from page.batches

@@ -1,0 +1,120 @@
+"""The common part of the scans that fill a view: their place, the turns and paces of their engines, their reports.
+
+Next: `workers.runners.table_scan` and `workers.runners.stage_scan`.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, Protocol, TypeVar
+
+from pyspark.sql import SparkSession
+
+from service.protocol.ids import Epoch, RelationId
+from service.protocol.request import Engine
+from workers.backfill.actors import FragmentTask
+from workers.backfill.pace import COPYING, Pace
+from workers.engines.port import ActorOutcome
+from workers.runners.failure import JobFailedError
+from workers.runners.history import HistoryScan
+from workers.runners.port import FragmentReport, Phase, Place, RunningEpoch
+
+FEW: Final = 1000
+"""A scan of so few changes runs beside others: starting a task costs more than their rows do."""
+
+Task = TypeVar("Task", bound=FragmentTask)
+Task_contra = TypeVar("Task_contra", contravariant=True)
+
+
+class TaskEngine(Protocol[Task_contra]):
+    """Computes a scan's part of an epoch. When `run` returns, every actor's transaction is durable."""
+
+    def run(self, task: Task_contra) -> Sequence[ActorOutcome]: ...
+
+
+@dataclass(kw_only=True)
+class UpstreamScan(HistoryScan, Generic[Task]):
+    """One scan fragment while it runs."""
+
+    spark: SparkSession
+    consumed: Epoch | None = None
+    """The epoch that a snapshot job had consumed when it joined the database graph. Its first epoch there reads the
+    rest.
+    """
+    paces: dict[Engine, Pace] = field(default_factory=lambda: {Engine.SPARK: Pace(), Engine.STORE: COPYING})
+    """One pace per engine, because a job in the store starts and ends faster than one in Spark."""
+    ended: bool = False
+
+    @property
+    def place(self) -> Place:
+        """The place of its target, which has a higher id than everything it reads."""
+        return Phase.SCAN, self.target.id, self.state.id
+
+    @property
+    def reads(self) -> Collection[RelationId]:
+        """The relations that it reads."""
+        raise NotImplementedError
+
+    @property
+    def settled(self) -> bool:
+        """Whether all history is read and no limit of 0 applies."""
+        return self.state.finished and not self.state.held
+
+    def is_brief(self, epoch: RunningEpoch) -> bool:
+        """Whether its history is read, and little of what it reads has changed in this epoch."""
+        few = sum(epoch.written[one] for one in self.reads) <= FEW
+        return self.state.finished and not self._asks(epoch) and few
+
+    def _asks(self, epoch: RunningEpoch) -> bool:
+        """Whether the store has to be asked what changed, because the span is not the one of the epoch's barrier."""
+        return self.job in epoch.readings or self.consumed is not None
+
+    def _choose(self, epoch: RunningEpoch, task: Task) -> tuple[Engine, TaskEngine[Task]]:
+        """Return the engine that computes an epoch, made on first use, so that an idle view costs nothing."""
+        raise NotImplementedError
+
+    def _failed(self, error: Exception, epoch: RunningEpoch, task: Task, *, computing: bool) -> JobFailedError:
+        """Return the error that blames the job."""
+        raise NotImplementedError
+
+    def _compute(self, epoch: RunningEpoch, task: Task) -> Sequence[ActorOutcome]:
+        computing = False
+        try:
+            with epoch.spark_turn():
+                # The clock starts here, so that a long wait for the turn shortens the slice.
+                began = epoch.clock()
+                name, engine = self._choose(epoch, task)
+                task = task.model_copy(update={"slice_seconds": self.paces[name].slice_seconds(epoch.share_seconds())})
+                # Checked here, because a call of `end` from now on finds the engine.
+                self._check_present()
+                computing = True
+                outcomes = engine.run(task)
+        except Exception as error:
+            raise self._failed(error, epoch, task, computing=computing) from error
+        job_seconds = epoch.clock() - began
+        self.paces[name] = self.measure(
+            outcomes, self.paces[name], slice_seconds=task.slice_seconds, job_seconds=job_seconds
+        )
+        return outcomes
+
+    def _check_present(self) -> None:
+        if self.ended:
+            raise InterruptedError("the generation is over")
+
+    def _advance(self, epoch: RunningEpoch, task: Task) -> Sequence[ActorOutcome]:
+        """Compute a task, and record what was read and written."""
+        outcomes = self._compute(epoch, task)
+        self.advance(outcomes)
+        inserted, closed = sum(one.inserted for one in outcomes), sum(one.closed for one in outcomes)
+        epoch.wrote(self.target.id, inserted=inserted, ended=closed)
+        return outcomes
+
+    def _report(
+        self, epoch: RunningEpoch, outcomes: Sequence[ActorOutcome], *, finishing: bool
+    ) -> Sequence[FragmentReport]:
+        epoch.timings_ms |= {f"{name}_{self.state.id}": took for name, took in self.timings_ms.items()}
+        by_actor = {outcome.actor: outcome for outcome in outcomes}
+        return self.reports(
+            by_actor,
+            finishing=finishing,
+            forwarded=lambda actor: by_actor[actor].upstream_rows if actor in by_actor else 0,
+        )
