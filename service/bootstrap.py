@@ -14,8 +14,8 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -110,10 +110,8 @@ async def _serve(settings: Settings) -> None:
         database_url, embedded = await _database(stack, settings)
         worker_token = settings.worker_token or SecretStr(secrets.token_urlsafe(32))
         holder = str(uuid.uuid4())  # noqa: TID251 - identities are made here
-        exchange = Exchange(PostgresNotifications(database_url), holder, SystemClock())
+        exchange = await stack.enter_async_context(_exchanging(database_url, holder))
         wired = await _wired(stack, settings, database_url, exchange)
-        told = asyncio.Event()
-        telling = asyncio.create_task(exchange.run(told))
         world = wired.world
         schedule = Schedule(wired.reserved, holder, None, stop)
         ready = Readiness(wired.reserved, wired.probe, lambda: schedule.leading is not None)
@@ -124,10 +122,7 @@ async def _serve(settings: Settings) -> None:
         schedule.launcher = _launcher(settings, url, worker_token, wired.state_store_url, schedule.worker_ended)
         if schedule.launcher is not None:
             stack.push_async_callback(schedule.launcher.stop)
-        # What is there by now stays: looking through all of it again held every call up for a tenth of a second.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(_COLLECTED_AFTER, *gc.get_threshold()[1:])
+        _freeze()
         log.info("service.listening", url=url)
         announced = asyncio.Event()
         loops = asyncio.gather(
@@ -144,9 +139,25 @@ async def _serve(settings: Settings) -> None:
             announced.set()
             world.signals.notify()
             await loops
-            # The last hint is that the lease is free.
-            told.set()
-            await telling
+
+
+def _freeze() -> None:
+    """Keep the collector from the objects that exist and stay. Going through them delayed calls by a tenth of a second."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECTED_AFTER, *gc.get_threshold()[1:])
+
+
+@asynccontextmanager
+async def _exchanging(database_url: str, holder: str) -> AsyncGenerator[Exchange]:
+    """Exchange signals with other services. The last one that is sent says that the lease is free."""
+    exchange, over = Exchange(PostgresNotifications(database_url), holder, SystemClock()), asyncio.Event()
+    running = asyncio.create_task(exchange.run(over))
+    try:
+        yield exchange
+    finally:
+        over.set()
+        await running
 
 
 async def _announce(ready: Readiness, url: str, *, over: asyncio.Event) -> None:

@@ -6,6 +6,7 @@ from typing import Final
 from service.protocol.ids import Epoch
 from service.protocol.quoting import quoted
 from service.protocol.relation import state_table
+from service.protocol.stage import part_order
 from workers.backfill.stages import BoundStage, Window
 
 PAGE: Final = "page"
@@ -23,18 +24,23 @@ def of_parts(bound: BoundStage, window: Window) -> list[str]:
     ]
 
 
-def page_of_parts(bound: BoundStage, at: Epoch) -> str:
+def page_of_parts(bound: BoundStage, at: Epoch, within: str) -> str:
     """Print the query for the rows of the parts whose first row is on the page `PAGE`.
 
-    Each part is thereby computed once, and whole. Rows of a part are ordered by vnode and by the text of their key,
-    which is a total order, equal on all pages.
+    Each part is thereby computed once, and whole. The first row is that of the part's index, so it is found without
+    reading the others. It is on the page if its vnode and key satisfy the condition `within`.
     """
-    table, seen = state_table(bound.upstream.id), f"_from <= {at} and _to > {at}"
-    before = f"{_rank(bound, 'e')} < {_rank(bound, 'p')}"
-    earlier = " union all ".join(
-        f"(select from {table} e where {same} and {seen} and {before})" for same in _same_part(bound, "e", "p")
+    partition, relation = bound.stage.partition, bound.upstream
+    assert partition is not None
+    table, seen = state_table(relation.id), f"_from <= {at} and _to > {at}"
+    key = ", ".join(["_vnode", *(quoted(part.name) for part in relation.key)])
+    order = ", ".join(map(quoted, part_order(relation, partition))) or key
+    firsts = " union all ".join(
+        f"(select {key} from {table} e where {same} and {seen} order by {order} limit 1)"
+        for same in _same_part(bound, "e", "p")
     )
-    parts = f"select distinct {_part_columns(bound)} from {PAGE} p where not exists ({earlier})"
+    begun = f"select from ({firsts}) first where {within}"
+    parts = f"select p.* from (select distinct {_part_columns(bound)} from {PAGE}) p cross join lateral ({begun}) begun"
     return f"with parts as materialized ({parts}) {_computed(bound, at)}"
 
 
@@ -43,22 +49,21 @@ def whole_part(bound: BoundStage, at: Epoch) -> str:
     return f"with parts as materialized (select 1 as one) {_computed(bound, at)}"
 
 
-def _rank(bound: BoundStage, row: str) -> str:
-    key = ", ".join(f"{row}.{quoted(part.name)}" for part in bound.upstream.key)
-    return f'({row}._vnode, row({key})::text collate "C")'
-
-
 def _computed(bound: BoundStage, at: Epoch) -> str:
     """Print the query for all rows of `parts`, at an epoch."""
     partition, alias = bound.stage.partition, bound.stage.driver.alias
     assert partition is not None
     relation = bound.upstream
     kept = [condition.sql for condition in bound.stage.conditions]
-    rows = " union all ".join(
-        f"(select {', '.join(f'{quoted(alias)}.{quoted(column.name)}' for column in relation.columns)}"
+    texts = (
+        f"select {', '.join(f'{quoted(alias)}.{quoted(column.name)}' for column in relation.columns)}"
         f" from {state_table(relation.id)} {quoted(alias)}"
-        f" where {' and '.join([*filter(None, [same]), f'_from <= {at} and _to > {at}', *kept])})"
+        f" where {' and '.join([*filter(None, [same]), f'_from <= {at} and _to > {at}', *kept])}"
         for same in _same_part(bound, quoted(alias), "p")
+    )
+    # Of the two kinds of a part only one has rows, so each may leave only its first ones.
+    rows = " union all ".join(
+        f"(select * from ({text}) part {partition.first})" if partition.first else f"({text})" for text in texts
     )
     return (
         f"select computed.* from parts p cross join lateral"

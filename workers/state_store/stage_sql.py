@@ -68,13 +68,14 @@ def counted(changed: Collection[RelationId]) -> str:
     return " + ".join(counts)
 
 
-def page(bound: BoundStage, at: Mapping[RelationId, Epoch], *, looked_up: bool) -> str:
+def page(bound: BoundStage, at: Mapping[RelationId, Epoch], within: str, *, looked_up: bool) -> str:
     """Print the query for what the page `PAGE` of the driver gives, with the other inputs at their epochs.
 
+    Rows of the page satisfy the condition `within` by their vnode and key.
     With `looked_up` they are looked up for each row, otherwise as the store chooses.
     """
     if bound.stage.partition is not None:
-        return page_of_parts(bound, at[bound.upstream.id])
+        return page_of_parts(bound, at[bound.upstream.id], within)
     states = {one: visible(epoch) for one, epoch in at.items()}
     printer = BlockPrinter(bound, looked_up=looked_up)
     return printer.term(printer.chain(bound.stage.driver.alias, PAGE, states), states)

@@ -16,7 +16,7 @@ from workers.backfill.stages import BoundStage, Windows
 from workers.state_store import stage_sql
 from workers.state_store.copying import copy_csv
 from workers.state_store.port import ArrowPage, Replayed, Written
-from workers.state_store.statements import ENDED_AND_MADE, page_rows, stored_columns, write, written
+from workers.state_store.statements import ENDED_AND_MADE, page_conditions, page_rows, stored_columns, write, written
 
 _CHANGES: Final = ("set local enable_seqscan = off",)
 _PAGES: Final = ("set local enable_seqscan = on", "set local work_mem = '64MB'")
@@ -46,7 +46,8 @@ class StageWriter:
         if self.bound.stage.is_whole:
             found = self._all(f"{page} select _vnode, count(*), 0 from page group by _vnode")
         else:
-            made = f"made as ({self._insert(at, few=few)} returning 1)"
+            within = " or ".join(f"({one})" for one in page_conditions(upstream, part, upto))
+            made = f"made as ({self._insert(at, within, few=few)} returning 1)"
             found = self._all(
                 f"{page}, {made} select _vnode, count(*), (select count(*) from made) from page group by 1"
             )
@@ -96,8 +97,8 @@ class StageWriter:
         assert aggregate is not None
         return ", ".join(map(quoted, (*aggregate.keys, *aggregate.measures)))
 
-    def _insert(self, at: Mapping[RelationId, Epoch], *, few: bool) -> str:
-        rows, aggregate = stage_sql.page(self.bound, at, looked_up=few), self.bound.stage.aggregate
+    def _insert(self, at: Mapping[RelationId, Epoch], within: str, *, few: bool) -> str:
+        rows, aggregate = stage_sql.page(self.bound, at, within, looked_up=few), self.bound.stage.aggregate
         if aggregate is None:
             return self._insert_rows(rows)
         self._begin_sums()
