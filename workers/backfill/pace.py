@@ -85,6 +85,51 @@ def page_rows_after(page_rows: int, *, rows: int, size_bytes: int, seconds: floa
     return max(min(PAGE_ROWS_MIN, page_rows), min(wanted, aim.rows_max, page_rows * 4))
 
 
+OPERATOR_ROWS_FIRST: Final = 500
+"""A join may make many rows of one, and nobody knows how many before the first page."""
+OPERATOR_ROWS_MAX: Final = 200_000
+OPERATOR_SHARE: Final = 0.6
+"""Share of its slice that an operator plans to use. What its rows cause downstream takes time in the same epoch."""
+
+
+@dataclass
+class OperatorPace:
+    """The page size of the scans of one job's operators, learnt from the time of all its operators.
+
+    A page of one occurrence multiplies in the joins, and its rows go on to the operators behind. Each epoch is measured
+    as a whole, with its live changes, which come first (I5).
+    """
+
+    page_rows: int = OPERATOR_ROWS_FIRST
+    epoch: int = 0
+    rows: int = 0
+    wanted: int = 0
+    seconds: float = 0.0
+    slice_seconds: float = 0.0
+
+    def begin(self, epoch: int) -> int:
+        """Return the page size in an epoch. In the first call of an epoch it follows from the epoch before."""
+        if epoch != self.epoch:
+            self.page_rows = self._next()
+            self.epoch, self.rows, self.wanted, self.seconds, self.slice_seconds = epoch, 0, 0, 0.0, 0.0
+        return self.page_rows
+
+    def measured(self, *, rows: int, wanted: int, seconds: float, slice_seconds: float) -> None:
+        """Add what one operator did: it read `rows` of the `wanted` ones, in so much of its slice."""
+        self.rows += rows
+        self.wanted += wanted
+        self.seconds += seconds
+        self.slice_seconds += slice_seconds
+
+    def _next(self) -> int:
+        if not self.rows:
+            return self.page_rows
+        fits = OPERATOR_SHARE * self.slice_seconds / max(self.seconds, 1e-6)
+        if fits > 1 and self.rows * 2 < self.wanted:
+            return self.page_rows
+        return max(min(int(self.page_rows * min(fits, 4)), OPERATOR_ROWS_MAX), PAGE_ROWS_MIN)
+
+
 def share_of(interval_seconds: float, *, elapsed_seconds: float, jobs: int) -> float:
     """Return the time left in an interval for each of `jobs` jobs that still have to run in it, one after the other.
 

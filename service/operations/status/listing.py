@@ -50,6 +50,7 @@ from service.protocol.plan import (
     DmlPlan,
     FragmentPlan,
     JobPlan,
+    OperatorPlan,
     PositionState,
     SourceScanPlan,
     SplitScanPlan,
@@ -238,7 +239,7 @@ def _fragment(owner: JobId, plan: FragmentPlan, scan: ScanProgress | None, auto:
         kind=plan.kind,
         upstream=_upstream(plan),
         scan_type=plan.scan_type if isinstance(plan, TableScanPlan) else None,
-        rate_limit=None if isinstance(plan, DmlPlan) else plan.rate_limit,
+        rate_limit=None if isinstance(plan, DmlPlan | OperatorPlan) else plan.rate_limit,
         auto=auto,
         waiting=scan is not None and scan.waiting,
         waits_for=() if scan is None else scan.awaits,
@@ -258,7 +259,7 @@ def _fragment(owner: JobId, plan: FragmentPlan, scan: ScanProgress | None, auto:
 
 def _upstream(plan: FragmentPlan) -> str | None:
     match plan:
-        case DmlPlan():
+        case DmlPlan() | OperatorPlan():
             return None
         case TableScanPlan():
             return plan.upstream.name
@@ -278,8 +279,10 @@ def _vnodes(actor: ActorPlan, at: Mapping[Vnode, VnodePosition]) -> Iterator[Vno
 
 
 def _counts(plan: FragmentPlan, actor: ActorPlan) -> PositionCounts:
-    owned = 0 if isinstance(plan, DmlPlan) else len(vnodes_of(actor.vnodes))
-    if not isinstance(plan, DmlPlan) and plan.finished:
+    if isinstance(plan, DmlPlan | OperatorPlan):
+        return PositionCounts(0, 0, 0, 0)
+    owned = len(vnodes_of(actor.vnodes))
+    if plan.finished:
         return PositionCounts(0, 0, owned, actor.rows)
     in_progress = sum(position.state is PositionState.IN_PROGRESS for position in actor.positions)
     completed = sum(position.state is PositionState.COMPLETED for position in actor.positions)
