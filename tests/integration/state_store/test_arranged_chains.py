@@ -1,0 +1,74 @@
+"""Operators in the real store hold their query over the prefixes of its inputs after every epoch (I1's general form).
+
+Each occurrence of a table is read on its own, some rows at a time, while all tables change. Afterwards a view holds what
+Postgres answers to its query (I12).
+"""
+
+from collections import Counter
+from collections.abc import AsyncGenerator, Collection
+from random import Random
+from typing import Any, Final
+
+import psycopg
+import pytest
+
+from tests.support import queries_forms, queries_nexmark, queries_tpch
+from tests.support.arranged_chains import Arranged
+from tests.support.stage_chains import Chains, shuffled
+from tests.support.state_store import Store, prepared_store
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(400)]
+
+EPOCHS_MAX: Final = 60
+NOTHING: Final[tuple[Counter[object], Counter[object]]] = (Counter(), Counter())
+FORMS: Final = tuple(text for text, _ in queries_forms.FORMS)
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncGenerator[Store]:
+    async with prepared_store(database_url) as prepared:
+        yield prepared
+
+
+async def followed(store: Store, suite: Any, queries: Collection[str], seed: int) -> list[str]:
+    """Build all queries together while their tables change; return where one of them is wrong.
+
+    A query that has no answer any more, such as one with a scalar subquery of two rows, is followed no longer.
+    """
+    random = Random(seed)
+    chains = Chains(store, suite.TABLES, getattr(suite, "VIEWS", {}))
+    await chains.create()
+    await store.run("select setseed(0.3)")
+    await chains.change(*suite.ROWS.strip().removesuffix(";").split(";\n"))
+    views = [Arranged.of(chains, await chains.planned(query), random) for query in queries]
+    wrong: list[str] = []
+    with psycopg.connect(store.url, autocommit=True) as oracle:
+        for _ in range(EPOCHS_MAX):
+            for _ in range(random.randrange(3)):
+                names = random.choices(list(chains.tables), k=random.randrange(1, 3))
+                await chains.change(*(shuffled(chains.tables[name], random) for name in names))
+            for view in list(views):
+                try:
+                    view.run()
+                    differing = await view.differs(oracle)
+                    if differing is None and view.finished and await chains.differs(view.chain) != NOTHING:
+                        differing = f"{view.chain.query}: the stages have another meaning"
+                except psycopg.Error as error:
+                    assert error.sqlstate in {"21000", "22012"}, error
+                    views.remove(view)
+                    continue
+                if differing is not None or view.finished:
+                    wrong += [] if differing is None else [f"{differing}, in epoch {chains.epoch}"]
+                    views.remove(view)
+    assert not views, "the history does not end"
+    return wrong
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_i1_i12_queries_of_every_form_follow_their_prefixes(store: Store, seed: int) -> None:
+    assert await followed(store, queries_forms, FORMS, seed) == []
+
+
+@pytest.mark.parametrize("suite", [queries_tpch, queries_nexmark], ids=["tpch", "nexmark"])
+async def test_i1_i12_the_queries_of_a_benchmark_follow_their_prefixes(store: Store, suite: Any) -> None:
+    assert await followed(store, suite, suite.QUERIES.values(), 3) == []
