@@ -1,7 +1,7 @@
 """Operators in the real store hold their query over the prefixes of its inputs after every epoch (I1's general form).
 
-Each occurrence of a table is read on its own, some rows at a time, while all tables change. Afterwards a view holds what
-Postgres answers to its query (I12).
+Each occurrence of a table is read on its own, some rows at a time, while all tables change. Afterwards a view holds
+what Postgres answers to its query (I12).
 """
 
 from collections import Counter
@@ -53,8 +53,7 @@ async def followed(store: Store, suite: Any, queries: Collection[str], seed: int
                     differing = await view.differs(oracle)
                     if differing is None and view.finished and await chains.differs(view.chain) != NOTHING:
                         differing = f"{view.chain.query}: the stages have another meaning"
-                except psycopg.Error as error:
-                    assert error.sqlstate in {"21000", "22012"}, error
+                except (psycopg.errors.CardinalityViolation, psycopg.errors.DivisionByZero):
                     views.remove(view)
                     continue
                 if differing is not None or view.finished:
