@@ -131,10 +131,11 @@ async def arranged_order(
 
     Raises Invalid and NotFound.
     """
-    if statement.order.auto:
-        edges = await beside_views(world.parsers, statement.text, views, auto_order, statement.query, views)
-        return NamedOrder(edges) if acyclic(edges) else NamedOrder(notices=(CYCLE,))
     used = {staged.relations[one.relation].name for _, one in staged.occurrences}
+    if statement.order.auto:
+        found = await beside_views(world.parsers, statement.text, views, auto_order, statement.query, views)
+        edges = tuple(edge for edge in found if used.issuperset(edge))
+        return NamedOrder(edges) if acyclic(edges) else NamedOrder(notices=(CYCLE,))
     return NamedOrder(bind_order(statement.order, used, {*known, *views}))
 
 

@@ -104,7 +104,8 @@ class _Reader:
 
     def _alone(self, node: exp.Expr, common: Common) -> _Plan:
         if isinstance(node, exp.Subquery):
-            return self.query(node, common) if isinstance(node.this, exp.Query) else self._item(node.this, common)
+            in_parentheses = isinstance(node.this, exp.Subquery | exp.Table)
+            return self._item(node.this, common) if in_parentheses else self.query(node, common)
         name = identifier(node.this)
         if name in common and node.args.get("db") is None:
             return self.query(*common[name])
