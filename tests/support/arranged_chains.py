@@ -5,7 +5,7 @@ the stages as plain SELECTs over that: nothing of the worker's SQL is in it.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -187,14 +187,14 @@ def _prefix(relation: Relation, positions: dict[int, VnodePosition]) -> str:
     return f"select {columns} from {state_table(relation.id)} where _to = {ALIVE} and ({read})"
 
 
-def _read(position: VnodePosition, names: str, key: "list[tuple[str, object]]") -> str:
+def _read(position: VnodePosition, names: str, key: Sequence[tuple[str, object]]) -> str:
     if position.key is None:
         return f"_vnode = {position.vnode}"
     values = ", ".join(_literals(position.key, key))
     return f"(_vnode = {position.vnode} and ({names}) <= ({values}))"
 
 
-def _literals(texts: "tuple[str | None, ...]", key: "list[tuple[str, object]]") -> Iterator[str]:
+def _literals(texts: "tuple[str | None, ...]", key: Sequence[tuple[str, object]]) -> Iterator[str]:
     for text, (_, kind) in zip(texts, key, strict=True):
         assert text is not None
         yield f"{quoted_text(text)}::{kind}"

@@ -53,6 +53,7 @@ class OperatorEngine:
     store: CopyingStore
     bound: BoundStage
     copiers: Copiers
+    block_vnodes: int = BLOCK_VNODES
 
     def run(self, task: OperatorTask) -> OperatorOutcome:
         """Run one epoch. When this returns, its transaction is durable. Raises the errors of the store."""
@@ -88,7 +89,7 @@ class OperatorEngine:
 
         histories: list[ActorHistory] = []
         for index in range(len(scan.actors)):
-            history = ActorHistory(scan, index, open_pages, BLOCK_VNODES)
+            history = ActorHistory(scan, index, open_pages, self.block_vnodes)
             for _ in history.pages():
                 if self.copiers.given_up():
                     raise InterruptedError

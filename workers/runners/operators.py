@@ -16,6 +16,7 @@ from service.protocol.plan import FragmentPlan, JobPlan, OperatorPlan, Prefix, T
 from service.protocol.relation import Relation
 from workers.backfill.actors import FragmentTask
 from workers.backfill.pace import OperatorPace
+from workers.backfill.positions import BLOCK_VNODES
 from workers.backfill.scan import ScanState
 from workers.backfill.stages import BoundStage, Window
 from workers.engines.operators import OperatorEngine, OperatorOutcome, OperatorTask
@@ -198,7 +199,8 @@ class Operator:
         store = epoch.stores.versioned
         assert has_store_engine(store), "the table format computes no stages"
         if self.engine is None:
-            self.engine = OperatorEngine(store, self.bound, Copiers(f"operator-{self.fragment}", 1))
+            block = next((scan.state.block_vnodes for scan in self.scans.values()), BLOCK_VNODES)
+            self.engine = OperatorEngine(store, self.bound, Copiers(f"operator-{self.fragment}", 1), block)
         return self.engine
 
     def _reports(

@@ -26,13 +26,17 @@ def edges(text: str) -> set[str]:
         ("select * from t1 join t2 using (k)", "t2->t1"),
         ("select * from t1, t2, t3 where t1.k = t2.k", "t2->t1 t3->t1"),
         (
-            "select * from ((f1 join d1 using (k)) join (f2 join d2 using (k)) using (k))"
-            " join ((f3 join d3 using (k)) join (f4 join d4 using (k)) using (k)) using (k)",
+            (
+                "select * from ((f1 join d1 using (k)) join (f2 join d2 using (k)) using (k))"
+                " join ((f3 join d3 using (k)) join (f4 join d4 using (k)) using (k)) using (k)"
+            ),
             "d1->f1 d2->f2 d3->f3 d4->f4 f2->f1 f3->f1 f4->f3",
         ),
         (
-            "select * from (select * from f1 join d1 using (k) union all select * from f2 join d2 using (k)) a"
-            " join (select * from f3 join d3 using (k) union all select * from f4 join d4 using (k)) b using (k)",
+            (
+                "select * from (select * from f1 join d1 using (k) union all select * from f2 join d2 using (k)) a"
+                " join (select * from f3 join d3 using (k) union all select * from f4 join d4 using (k)) b using (k)"
+            ),
             "d1->f1 d2->f2 d3->f3 d4->f4 f3->f1 f3->f2 f4->f1 f4->f2",
         ),
         ("select * from (b left join (d join e using (k)) using (k)) right join c using (k)", "e->d d->b c->b"),
