@@ -35,7 +35,6 @@ from tests.support.fake_state_store import GenerationOverError, Source, StateSto
 from tests.support.model import Arrangement, Key, Passed, Reading, Version, VersionedTable
 from workers.agent import Agent
 from workers.backfill.budget import Budget
-from workers.backfill.pace import OperatorPace
 from workers.backfill.positions import Positions
 from workers.backfill.scan import ActorState
 from workers.backfill.stages import BoundStage
@@ -426,7 +425,9 @@ class SimulatedOperator(Operator):
     @override
     def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
         tasks = cast("TaskStore", epoch.stores.versioned)
-        tasks.began, self.pace = tasks.place.kernel.seconds, OperatorPace(tasks.page_rows * tasks.pages_max)
+        tasks.began = tasks.place.kernel.seconds
+        for scan in self.scans.values():
+            scan.page_rows, scan.read = tasks.page_rows * tasks.pages_max, 0
         return super().run(epoch)
 
     @override

@@ -94,40 +94,40 @@ OPERATOR_SHARE: Final = 0.6
 
 @dataclass
 class OperatorPace:
-    """The page size of the scans of one job's operators, learnt from the time of all its operators.
+    """How well the pages of one job's operators fitted into their slices, in each epoch as a whole.
 
-    A page of one occurrence multiplies in the joins, and its rows go on to the operators behind. Each epoch is measured
-    as a whole, with its live changes, which come first (I5).
+    The rows of a page go on to the operators behind, so the time of all of them counts, with that of the live changes,
+    which come first (I5).
     """
 
-    page_rows: int = OPERATOR_ROWS_FIRST
     epoch: int = 0
-    rows: int = 0
-    wanted: int = 0
+    fits: float = 1.0
+    """How much larger the pages of the epoch before could have been."""
     seconds: float = 0.0
     slice_seconds: float = 0.0
 
-    def begin(self, epoch: int) -> int:
-        """Return the page size in an epoch. In the first call of an epoch it follows from the epoch before."""
+    def begin(self, epoch: int) -> float:
+        """Return `fits` of the epoch before. The first call in an epoch closes that one."""
         if epoch != self.epoch:
-            self.page_rows = self._next()
-            self.epoch, self.rows, self.wanted, self.seconds, self.slice_seconds = epoch, 0, 0, 0.0, 0.0
-        return self.page_rows
+            self.fits = OPERATOR_SHARE * self.slice_seconds / max(self.seconds, 1e-6) if self.slice_seconds else 1.0
+            self.epoch, self.seconds, self.slice_seconds = epoch, 0.0, 0.0
+        return self.fits
 
-    def measured(self, *, rows: int, wanted: int, seconds: float, slice_seconds: float) -> None:
-        """Add what one operator did: it read `rows` of the `wanted` ones, in so much of its slice."""
-        self.rows += rows
-        self.wanted += wanted
+    def measured(self, *, seconds: float, slice_seconds: float) -> None:
+        """Add the time of one operator. One of which no scan may read has no slice."""
         self.seconds += seconds
         self.slice_seconds += slice_seconds
 
-    def _next(self) -> int:
-        if not self.rows:
-            return self.page_rows
-        fits = OPERATOR_SHARE * self.slice_seconds / max(self.seconds, 1e-6)
-        if fits > 1 and self.rows * 2 < self.wanted:
-            return self.page_rows
-        return max(min(int(self.page_rows * min(fits, 4)), OPERATOR_ROWS_MAX), PAGE_ROWS_MIN)
+
+def operator_rows_after(page_rows: int, *, rows: int, wanted: int, fits: float) -> int:
+    """Return the next page size of an operator's scan that read `rows` of the `wanted` ones.
+
+    Each scan has its own, because one may multiply in a join what another one does not. It at most quadruples at once,
+    and does not grow after a page that the end of history or the permits cut short.
+    """
+    if not rows or (fits > 1 and rows * 2 < wanted):
+        return page_rows
+    return max(min(int(page_rows * min(fits, 4)), OPERATOR_ROWS_MAX), min(PAGE_ROWS_MIN, page_rows))
 
 
 def share_of(interval_seconds: float, *, elapsed_seconds: float, jobs: int) -> float:

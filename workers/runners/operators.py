@@ -15,7 +15,7 @@ from service.protocol.mutation import Mutation
 from service.protocol.plan import FragmentPlan, JobPlan, OperatorPlan, Prefix, TableScanPlan
 from service.protocol.relation import Relation
 from workers.backfill.actors import FragmentTask
-from workers.backfill.pace import OperatorPace
+from workers.backfill.pace import OPERATOR_ROWS_FIRST, OperatorPace, operator_rows_after
 from workers.backfill.positions import BLOCK_VNODES
 from workers.backfill.scan import ScanState
 from workers.backfill.stages import BoundStage, Window
@@ -36,6 +36,16 @@ class PrefixScan(HistoryScan):
     """The scan of one input: it says how much of it the operator sees."""
 
     alias: str
+    page_rows: int = OPERATOR_ROWS_FIRST
+    read: int = 0
+    """How many rows it read in the last epoch, of the `wanted` ones."""
+    wanted: int = 0
+
+    def resize(self, fits: float) -> int:
+        """Return the next page size, given how well the last pages of the job fitted."""
+        self.page_rows = operator_rows_after(self.page_rows, rows=self.read, wanted=self.wanted, fits=fits)
+        self.read = self.wanted = 0
+        return self.page_rows
 
     def replan(self) -> None:
         """Do nothing: the engine does not depend on the actors."""
@@ -152,16 +162,17 @@ class Operator:
             share = epoch.share_seconds() * self.readers(paused=epoch.paused)
             outcome = self._compute(epoch, task)
             self.anew = False
-            rows = sum(one.snapshot_rows for those in outcome.scans.values() for one in those)
-            seconds, wanted = epoch.clock() - began, self.pace.page_rows * sum(reads)
-            self.pace.measured(rows=rows, wanted=wanted, seconds=seconds, slice_seconds=share)
+            seconds = epoch.clock() - began
+            self.pace.measured(seconds=seconds, slice_seconds=share)
             epoch.timings_ms[f"job_{self.fragment}"] = seconds * 1000
+            if any(reads):
+                epoch.timings_ms[f"reading_{self.fragment}"] = seconds * 1000
             written = outcome.replayed.written
             epoch.wrote(self.target.id, inserted=written.inserted, ended=written.closed)
         return [report for one in self.scans for report in self._reports(one, outcome, finishing=finished[one])]
 
     def _task(self, epoch: RunningEpoch) -> OperatorTask:
-        curr, page_rows = epoch.barrier.curr, self.pace.begin(epoch.barrier.curr)
+        curr, fits = epoch.barrier.curr, self.pace.begin(epoch.barrier.curr)
         # The job's own relations change at the epoch itself, those of others since the last one.
         own, window = Window(Epoch(curr - 1), curr), Window(epoch.barrier.prev, curr)
         stage = self.bound.stage
@@ -171,7 +182,9 @@ class Operator:
             windows={one: own if one in self.own else window for one in self.reads},
             changed=frozenset(epoch.changed.intersection(self.reads)),
             scans={
-                scan.alias: FragmentTask(curr=curr, actors=scan.actor_tasks(scan.permits(epoch)), page_rows=page_rows)
+                scan.alias: FragmentTask(
+                    curr=curr, actors=scan.actor_tasks(scan.permits(epoch)), page_rows=scan.resize(fits)
+                )
                 for scan in self.scans.values()
                 if not scan.state.finished
             },
@@ -209,6 +222,8 @@ class Operator:
         scan = self.scans[fragment]
         outcomes = _NONE if outcome is None else outcome.scans.get(scan.alias, _NONE)
         scan.advance(outcomes)
+        scan.read = sum(one.snapshot_rows for one in outcomes)
+        scan.wanted = scan.page_rows * len(outcomes)
         # The changes are computed once for all scans, so the first actor of the first one reports them.
         first = next(iter(self.scans)) == fragment
         changes = 0 if outcome is None or not first else outcome.replayed.read
