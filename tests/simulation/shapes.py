@@ -154,10 +154,14 @@ def view_of_operators(
     parallelism: Parallelism,
     backfill: Parallelism | None,
     rate_limit: int | None,
+    other_limit: int | None,
     slots: int,
     order: Order,
 ) -> NewJob:
-    """Return a view of stages over `bases` that is built inside the database graph."""
+    """Return a view of stages over `bases` that is built inside the database graph.
+
+    Every other scan has the other limit, so that the occurrences of a relation drift apart.
+    """
     *hidden, target = chain.targets
     vnode_counts = {one.id: one.vnode_count for one in bases}
     fragments: list[NewFragment] = []
@@ -171,7 +175,7 @@ def view_of_operators(
                         upstream=one.relation,
                         query=Prefix(operator=place, alias=one.alias),
                         scan_type=ScanType.ARRANGEMENT_BACKFILL,
-                        rate_limit=rate_limit,
+                        rate_limit=other_limit if len(fragments) % 2 else rate_limit,
                     )
                 )
         output = place if place < len(hidden) else None

@@ -210,6 +210,7 @@ class Users:
             used = {one.relation for stage in chain.stages for one in stage.inputs}
             bases = [one for one in (first, second) if one.id in used]
             order = self._order([one.id for one in bases])
+            of_both["other_limit"] = random.choice((None, None, 2))
             planned = partial(shapes.view_of_operators, name, chain, bases, order=order, **of_both)
         else:
             serverless = bool(random.randrange(2))
