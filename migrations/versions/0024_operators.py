@@ -57,24 +57,18 @@ join tidefill.job j on j.id = f.job
 join tidefill.relation r on r.id = j.relation
 cross join lateral (select count(*) as number from tidefill.actor a where a.fragment = f.id) actors
 """
-# The scans that say how much of its inputs an operator sees, and the operators that write what it reads.
+# The scans that say how much of its inputs an operator sees. They are stored right before it. The texts of queries are
+# not shown, so neither are the operators that write what it reads.
 OPERATORS = """
         when 'OPERATOR' then array(
-            select other.id
-            from tidefill.fragment other
-            where other.job = f.job and case other.kind
-                when 'STREAM_SCAN' then (other.query ->> 'operator')::int = (
-                    select count(*)
-                    from tidefill.fragment earlier
-                    where earlier.job = f.job and earlier.kind = 'OPERATOR' and earlier.id < f.id
-                )
-                when 'OPERATOR' then exists (
-                    select
-                    from jsonb_path_query(f.query, '$.joins[*].inputs[*].relation') one
-                    where one = to_jsonb(other.output)
-                )
-            end
-            order by other.id
+            select scan.id
+            from tidefill.fragment scan
+            where scan.job = f.job and scan.kind = 'STREAM_SCAN' and scan.id < f.id and not exists (
+                select
+                from tidefill.fragment earlier
+                where earlier.job = f.job and earlier.kind = 'OPERATOR' and earlier.id between scan.id and f.id - 1
+            )
+            order by scan.id
         )
 """
 # A view without its fragments is followed no longer.

@@ -94,9 +94,8 @@ SCANS = st.builds(
     rate_limit=st.none() | COUNTS,
     waiting=st.booleans(),
 )
-OTHERS = st.builds(DmlPlan, id=IDS, actors=ACTORS)
 DRIVERS = few(st.builds(Join, kind=st.just(JoinKind.INNER), inputs=few(st.builds(Input, alias=TEXTS, relation=IDS))))
-OTHERS |= st.builds(
+OTHERS = st.builds(DmlPlan, id=IDS, actors=ACTORS) | st.builds(
     OperatorPlan, id=IDS, actors=ACTORS, query=st.builds(Stage, joins=DRIVERS), inputs=few(relations()), output=IDS
 )
 JOBS = few(st.builds(JobPlan, id=IDS, relation=relations(), fragments=few(SCANS | OTHERS)))
