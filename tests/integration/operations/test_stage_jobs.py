@@ -221,11 +221,10 @@ async def test_an_arrangement_has_a_scan_for_each_occurrence(here: Here) -> None
         if one.relation not in {hidden.id for hidden in plan.hidden}
     } == {(one.operator, one.alias): scan.upstream.id for one, scan in zip(prefixes, scans, strict=True)}
     assert [plan.written_by(one) for one in plan.operators][-1] == plan.relation
-    reads = dict(
-        await here.store.rows(
-            "select fragment_id, upstream_fragment_ids from rw_catalog.rw_fragments where flags = '{OPERATOR}'"
-        )
+    shown = await here.store.rows(
+        "select fragment_id, upstream_fragment_ids from rw_catalog.rw_fragments where flags = '{OPERATOR}'"
     )
+    reads = {row[0]: row[1] for row in shown}
     assert reads == {
         operator.id: [scan.id for scan, one in zip(scans, prefixes, strict=True) if one.operator == number]
         for number, operator in enumerate(plan.operators)
