@@ -142,7 +142,7 @@ async def _serve(settings: Settings) -> None:
 
 
 def _freeze() -> None:
-    """Keep the collector from the objects that exist and stay. Going through them delayed calls by a tenth of a second."""
+    """Keep the collector from the objects that exist and stay: going through them delayed calls by 0.1 s."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECTED_AFTER, *gc.get_threshold()[1:])

@@ -37,6 +37,7 @@ from service.ports.records import (
     NewDml,
     NewFragment,
     NewJob,
+    NewOperator,
     NewSourceScan,
     NewSplitScan,
     NewTableScan,
@@ -269,6 +270,12 @@ def _stored(new: NewFragment, late: Collection[RelationId], ids: Mapping[Relatio
             return {
                 "kind": FragmentKind.SOURCE_SCAN,
                 "connector": new.connector.model_dump(),
+            }
+        case NewOperator():
+            return {
+                "kind": FragmentKind.OPERATOR,
+                "query": stored(new.query.with_ids(ids)),
+                "output": None if new.output is None else ids[hidden_id(new.output)],
             }
 
 

@@ -12,17 +12,16 @@ from service.protocol.stage import LookupIndex, Stage, lookups
 
 
 def stages_of(plan: JobPlan) -> tuple[Stage, ...]:
-    """Return the stages of a job, in the order of its scans."""
-    return tuple(scan.query for scan in plan.table_scans if isinstance(scan.query, Stage))
+    """Return the stages of a job, in order."""
+    return tuple(stage for stage, _ in plan.staged)
 
 
 def lookups_of(plan: JobPlan) -> frozenset[LookupIndex]:
     """Return the indexes that the stages of a job need."""
     return frozenset(
         index
-        for scan in plan.table_scans
-        if isinstance(scan.query, Stage)
-        for index in lookups(scan.query, {read.id: read for read in (scan.upstream, *scan.lookups)})
+        for stage, computing in plan.staged
+        for index in lookups(stage, {read.id: read for read in computing.reads})
     )
 
 
@@ -43,6 +42,5 @@ def only_inserts(plan: JobPlan) -> bool:
 
 def named(index: LookupIndex, plan: JobPlan) -> str:
     """Return an index in words: the relation and its columns."""
-    scans = plan.table_scans
-    names = {read.id: read.name for scan in scans for read in (scan.upstream, *scan.lookups)}
+    names = {read.id: read.name for _, computing in plan.staged for read in computing.reads}
     return f"{names.get(index.relation, index.relation)} ({', '.join(index.columns)})"
