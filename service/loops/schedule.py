@@ -92,7 +92,7 @@ class Schedule:
                 await leadership.resign(self.world, self.holder)
 
     async def stand(self) -> None:
-        """Win or renew the lease once, and wait for the next attempt, or until a leader gives its lease up."""
+        """Try to win or renew the lease, then wait for the next attempt or for a leader that releases its lease."""
         heard = self.world.signals.heard(Chore.ELECT)
         await self.elect()
         await self.world.signals.wait(attempt_every(self.holder), topic=Chore.ELECT, since=heard)
@@ -132,7 +132,10 @@ class Schedule:
         self.world.signals.notify(None)
 
     async def _chore(self, chore: Chore, aside: SetAside[Any], work: Callable[[Term], Awaitable[None]]) -> None:
-        """Run a chore, then wait until a tick of the database graph finds it due, or a set-aside item is due."""
+        """Run a chore, then wait until it is due again.
+
+        A tick of the database graph, or an item that was set aside, makes it due.
+        """
         heard = self.world.signals.heard(chore)
         if (term := self._term()) is not None:
             await work(term)
