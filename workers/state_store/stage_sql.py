@@ -1,18 +1,20 @@
-"""Print a stage in the state store's SQL: the rows that were and are because of changes, and a page of history. Pure.
+"""Print a stage in the state store's SQL: the rows that changes remove and add, and a page of history. Pure.
 
-In an epoch, an input has *old* versions, which were visible before it and are not after it, *new* ones, and the *same*.
-The rows that go are those of the state before the epoch in which an old version takes part, and the rows that come are
-those of the state after it in which a new version takes part. Over the inputs 1..n of a block:
+The versions of an input are of three kinds in an epoch. *Old* ones were visible before it and are not after it, *new*
+ones are visible only after it, and the *same* are visible before and after. The rows that go are rows of the state
+before the epoch that contain an old version. The rows that come are rows of the state after it that contain a new
+version. Over the inputs 1..n of a block:
 
     gone = union over i of  same(1) x .. x same(i-1) x old(i) x before(i+1) x .. x before(n)
     come = union over i of  same(1) x .. x same(i-1) x new(i) x after(i+1) x .. x after(n)
 
-Every row of `gone` was in the result and every row of `come` is in it, each exactly once, so nothing has to cancel.
-An outer join, EXISTS and NOT EXISTS are evaluated beside these rows, on both states. They add the rows of unchanged
-inputs that meet a changed version there; a row that is the same on both sides is dropped.
+Every row of `gone` was in the result and every row of `come` is in it, each exactly once. Nothing has to cancel.
+
+An outer join, EXISTS and NOT EXISTS are evaluated for these rows, on both states. They add the rows of unchanged inputs
+that meet a changed version there. A row that is the same on both sides is dropped.
 
 Without statistics the planner would read a whole table for a few changes. A lookup is therefore a lateral subquery with
-`OFFSET 0`, which Postgres cannot merge into a join: it stays one index lookup per row.
+`OFFSET 0`, which Postgres cannot merge into a join. It stays one index lookup per row.
 """
 
 from collections.abc import Mapping

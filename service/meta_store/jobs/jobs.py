@@ -126,7 +126,7 @@ class PostgresJobs:
         return [job_of_row(row) for row in (await self._connection.execute(found)).all()]
 
     async def backfilling(self) -> Sequence[Job]:
-        """One statement, because every commit runs it to show the progress of these jobs."""
+        """Read the jobs with one statement, because every commit runs it to show the progress of these jobs."""
         found = (
             JOBS.join(fragment, fragment.c.job == job_table.c.id)
             .join(scan_progress, scan_progress.c.fragment == fragment.c.id)

@@ -66,8 +66,9 @@ class _Planned:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The readable relations and the queries of logical views that a query reads, by name, and the views that it names
-    itself. `length` is that of all texts.
+    """The readable relations and the queries of logical views that a query reads, by name.
+
+    `views` are the logical views that the query names itself.
     """
 
     relations: Mapping[str, Relation]
