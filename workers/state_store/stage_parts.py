@@ -1,12 +1,12 @@
 """Print a stage that computes whole parts of its input again. Pure."""
 
-from collections.abc import Iterator
 from typing import Final
 
 from service.protocol.ids import Epoch
 from service.protocol.quoting import quoted
 from service.protocol.relation import state_table
 from workers.backfill.stages import BoundStage, Window
+from workers.state_store.statements import same_values
 
 PAGE: Final = "page"
 """The name of the rows of a page of the driver."""
@@ -66,18 +66,12 @@ def _computed(bound: BoundStage, at: Epoch) -> str:
     )
 
 
-def _same_part(bound: BoundStage, row: str, part: str) -> Iterator[str]:
-    """Yield the conditions that a row belongs to a part: one for an index, and one for the few parts with a NULL."""
+def _same_part(bound: BoundStage, row: str, part: str) -> tuple[str, ...]:
+    """Return the conditions that a row belongs to a part: one for an index, and those for the few parts with a NULL."""
     partition = bound.stage.partition
     assert partition is not None
-    relation = bound.upstream
-    names = list(map(quoted, partition.columns))
-    yield " and ".join(f"{row}.{name} = {part}.{name}" for name in names)
-    nullable = [quoted(name) for name in partition.columns if relation.column(name).nullable]
-    if nullable:
-        null = " or ".join(f"{part}.{name} is null" for name in nullable)
-        alike = " and ".join(f"{row}.{name} is not distinct from {part}.{name}" for name in names)
-        yield f"({null}) and {alike}"
+    nullable = [quoted(name) for name in partition.columns if bound.upstream.column(name).nullable]
+    return same_values(list(map(quoted, partition.columns)), nullable, row, part)
 
 
 def _part_columns(bound: BoundStage) -> str:
