@@ -5,7 +5,7 @@ those of its hidden relations are created with their tables, and `service.operat
 of users' relations.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from service.protocol.plan import JobPlan
 from service.protocol.stage import LookupIndex, Stage, lookups
@@ -41,8 +41,8 @@ def only_inserts(plan: JobPlan) -> bool:
     return not stages or (len(stages) == 1 and stages[0].aggregate is None and stages[0].partition is None)
 
 
-def named(index: LookupIndex, plan: JobPlan) -> str:
-    """Return an index in words: the relation and its columns."""
-    scans = plan.table_scans
-    names = {read.id: read.name for scan in scans for read in (scan.upstream, *scan.lookups)}
-    return f"{names.get(index.relation, index.relation)} ({', '.join(index.columns)})"
+def named(index: LookupIndex, plans: Iterable[JobPlan]) -> str:
+    """Return an index in words: the relation, as the plans name it, and its columns."""
+    reads = (read for plan in plans for scan in plan.table_scans for read in (scan.upstream, *scan.lookups))
+    name = next((read.name for read in reads if read.id == index.relation), f"relation {index.relation}")
+    return f"{name} ({', '.join(index.columns)})"

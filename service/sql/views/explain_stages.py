@@ -7,6 +7,7 @@ from service.protocol.ids import RelationId
 from service.protocol.relation import Relation
 from service.protocol.stage import Input, Join, JoinKind, LookupIndex, Stage
 from service.protocol.stage_spark import engine_of
+from service.sql.views.explain_costs import Known, costs, index_state, rows_of, warnings
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ def stages_text(
     stages: Sequence[ExplainedStage],
     relations: Mapping[RelationId, Relation],
     missing: Collection[LookupIndex],
+    known: Known,
     *,
     serverless: bool = False,
 ) -> tuple[str, ...]:
@@ -32,14 +34,16 @@ def stages_text(
     lines = [
         line
         for number, one in enumerate(stages, 1)
-        for line in _stage(number, one, relations, missing, last=number == len(stages))
+        for line in _stage(number, one, relations, missing, known, last=number == len(stages))
     ]
+    needed = {index for one in stages for index in one.indexes}
     return (
         f"StreamMaterialize {{ {_stored(relation)} }}",
         *lines,
         "Backfill strategy: SNAPSHOT_BACKFILL, because the query has stages",
         "Backfill order: each stage after those that it reads",
         *(["Backfill worker: its own, until the job merges"] if serverless else []),
+        *warnings([one.stage for one in stages], relations, needed, known),
     )
 
 
@@ -54,6 +58,7 @@ def _stage(
     one: ExplainedStage,
     relations: Mapping[RelationId, Relation],
     missing: Collection[LookupIndex],
+    known: Known,
     *,
     last: bool,
 ) -> Iterator[str]:
@@ -71,7 +76,7 @@ def _stage(
     yield f"{branch}StreamStage {{ {', '.join(facts)} }}"
     yield f"{margin}engine of history: {engine}, because {why}"
     for join in stage.joins:
-        yield from (margin + line for line in _join(join, stage, relations))
+        yield from (margin + line for line in _join(join, stage, relations, known))
     yield from (f"{margin}where: {condition.sql}" for condition in stage.where)
     if stage.aggregate is not None:
         keys = ", ".join(stage.aggregate.keys)
@@ -81,7 +86,9 @@ def _stage(
     if not last:
         yield f"{margin}stores: {_stored(one.target)}"
     for index in sorted(one.indexes, key=str):
-        yield f"{margin}index: {_index(index, relations, missing)}"
+        name = relations[index.relation].name
+        yield f"{margin}index: {name} ({', '.join(index.columns)}), {index_state(known, index, missing)}"
+    yield from (margin + line for line in costs(stage, relations, known))
 
 
 def _operator(stage: Stage) -> str:
@@ -92,18 +99,13 @@ def _operator(stage: Stage) -> str:
     return "join" if len(stage.inputs) > 1 else "rows"
 
 
-def _join(join: Join, stage: Stage, relations: Mapping[RelationId, Relation]) -> Iterator[str]:
+def _join(join: Join, stage: Stage, relations: Mapping[RelationId, Relation], known: Known) -> Iterator[str]:
     def shown(one: Input) -> str:
         driver = ", driver" if one == stage.driver else ""
-        return f"{relations[one.relation].name} {one.alias}{driver}"
+        # A hidden relation has no rows before it exists.
+        rows = f", {rows_of(known, one.relation)}" if one.relation > 0 else ""
+        return f"{relations[one.relation].name} {one.alias}{driver}{rows}"
 
     kind = "input" if join.kind is JoinKind.INNER else f"{join.kind} join"
     yield f"{kind}: {'; '.join(shown(one) for one in join.inputs)}"
     yield from (f"  on: {condition.sql}" for condition in join.on)
-
-
-def _index(index: LookupIndex, relations: Mapping[RelationId, Relation], missing: Collection[LookupIndex]) -> str:
-    state = "to be built" if index in missing else "exists"
-    if index.relation < 0:
-        state = "made with its table"
-    return f"{relations[index.relation].name} ({', '.join(index.columns)}), {state}"

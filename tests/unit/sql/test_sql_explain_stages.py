@@ -16,6 +16,7 @@ from service.protocol.stage import (
     lookup_index,
     lookups,
 )
+from service.sql.views.explain_costs import Known
 from service.sql.views.explain_stages import ExplainedStage, stages_text
 
 
@@ -55,18 +56,26 @@ def test_stages_in_order() -> None:
         ExplainedStage(NEWEST, RELATIONS[RelationId(0)], 2, 7, lookups(NEWEST, RELATIONS)),
     ]
     missing = {lookup_index(RELATIONS[RelationId(2)], ["k"])}
-    assert stages_text(RELATIONS[RelationId(0)], stages, RELATIONS, missing, serverless=True) == (
+    assert stages_text(RELATIONS[RelationId(0)], stages, RELATIONS, missing, Known(), serverless=True) == (
         "StreamMaterialize { name: m, columns: [id, k], key: [id], vnodes: 256 }",
         "├─StreamStage { stage: 1, target: __m_1, operator: aggregate, engine: store, parallelism: 2 }",
         '│   engine of history: store, because "a"."k" = "b"."k": it was planned without Spark',
-        "│   input: t a, driver",
-        "│   left join: u b",
+        "│   input: t a, driver, unknown rows",
+        "│   left join: u b, unknown rows",
         '│     on: "a"."k" = "b"."k"',
         '│   where: "a"."id" > 0',
         "│   group by: [id], sums: [n]",
         "│   stores: name: __m_1, columns: [id, k], key: [id], vnodes: 256",
-        "│   index: t (k), exists",
-        "│   index: u (k), to be built",
+        "│   index: t (k), exists, unknown size",
+        "│   index: u (k), to be built, unknown size",
+        (
+            "│   one changed row of t a: looks up u b by (k), unknown rows; adds to the sums of an unknown number of"
+            " groups"
+        ),
+        (
+            "│   one changed row of u b: looks up t a by (k), unknown rows; adds to the sums of an unknown number of"
+            " groups"
+        ),
         "└─StreamStage { stage: 2, target: m, operator: partition, engine: store, parallelism: 2, rate_limit: 7 }",
         (
             "    engine of history: store, because parts are recomputed (min, max, DISTINCT, ORDER BY, windows):"
@@ -75,6 +84,7 @@ def test_stages_in_order() -> None:
         "    input: __m_1 s, driver",
         "    computed again by: [k]",
         "    index: __m_1 (k), made with its table",
+        "    one changed row: computes a part of unknown rows again",
         "Backfill strategy: SNAPSHOT_BACKFILL, because the query has stages",
         "Backfill order: each stage after those that it reads",
         "Backfill worker: its own, until the job merges",
