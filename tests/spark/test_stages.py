@@ -62,7 +62,7 @@ async def fails(store: Store, spark: SparkSession, case: Case) -> bool:
     """Whether a planted bug is seen, in the rows or as an error."""
     try:
         return await run(store, case, 1, made(spark, EXCHANGED)) is not None
-    except (PySparkException, AssertionError):
+    except (PySparkException, RepeatedTaskError, AssertionError):
         return True
 
 
