@@ -56,11 +56,11 @@ def main() -> None:
     threading.Thread(target=_end_with, args=(session, agent), daemon=True).start()
     log.info("worker.started", worker=worker, parallelism=session.parallelism)
     agent.run()
-    lost = session.ended.is_set()
+    lost = session.lost(0)
     log.info("worker.stopped", worker=worker)
     session.stop()
     if lost:
-        sys.exit("the JVM ended")
+        sys.exit("Spark ended")
 
 
 def _stop(agent: Agent, _signal: int, _frame: object) -> None:
@@ -89,12 +89,12 @@ def _agent(settings: Settings, worker: WorkerId, session: Session) -> Agent:
             return PostgresStore(url, question.graph, _OUTSIDE_GENERATIONS, question.id)
 
         response = answer(session.spark, reader, request, parallelism=session.parallelism)
-        return None if isinstance(response, Rejected) and session.ended.wait(_JVM_SECONDS) else response
+        return None if isinstance(response, Rejected) and session.lost(_JVM_SECONDS) else response
 
     def failed(barrier: Barrier, error: Exception) -> Failed | None:
-        ended = session.ended.wait(_JVM_SECONDS)
+        lost = session.lost(_JVM_SECONDS)
         # A killed JVM gives no reason to blame a job: the worker ends without an answer and is replaced.
-        return None if ended and not session.out_of_memory else _failure(worker, barrier, error, exhausted=ended)
+        return None if lost and not session.out_of_memory else _failure(worker, barrier, error, exhausted=lost)
 
     client = MetaClient.of(settings.service_url, settings.worker_token.get_secret_value())
     agent = Agent(

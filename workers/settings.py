@@ -29,9 +29,9 @@ class Settings(BaseSettings):
     state_store_url: SecretStr
     """The state store, under the login that owns the versioned tables."""
     spark_master: str = "local[*]"
-    """The Spark master: local threads, or a cluster (`spark://..`, `k8s://..`)."""
+    """The Spark master: local threads, or a cluster (`spark://..`, `k8s://..`, `yarn`)."""
     spark_conf: dict[str, str] = Field(default_factory=dict)
-    """Further Spark settings, as JSON. They override the worker's own."""
+    """Further Spark settings, as JSON. They override the worker's own, except those by which a task runs once."""
     log_format: Literal["console", "json"] = "json"
     """The format of the worker's log: `console` or `json`."""
     log_level: LogLevel = "info"

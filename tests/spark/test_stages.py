@@ -3,8 +3,10 @@
 Small pages make many epochs. The other inputs are sent to all tasks, or exchanged between them.
 """
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -14,13 +16,17 @@ from service.protocol.ids import Epoch, RelationId
 from service.protocol.stage_spark import spark_reason
 from service.sql.queries.spark import with_spark
 from tests.support.stage_cases import CASES, TABLES, Case
-from tests.support.stage_world import Made, run, stage_store
+from tests.support.stage_world import Made, run, stage_store, world_of
 from tests.support.state_store import Store
+from workers.backfill.stages import BoundStage
 from workers.engines import stage_spark as engine
 from workers.engines.stage_lookups import Lookups
 from workers.engines.stage_spark import SparkStageEngine
 from workers.queries import stage_spark
 from workers.queries.stage_spark import StageSelect
+from workers.spark.frames import RepeatedTaskError
+from workers.state_store.postgres import PostgresStore
+from workers.state_store.stage_writer import StageWriter
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(240)]
 
@@ -56,7 +62,7 @@ async def fails(store: Store, spark: SparkSession, case: Case) -> bool:
     """Whether a planted bug is seen, in the rows or as an error."""
     try:
         return await run(store, case, 1, made(spark, EXCHANGED)) is not None
-    except (PySparkException, AssertionError):
+    except (PySparkException, RepeatedTaskError, AssertionError):
         return True
 
 
@@ -102,3 +108,33 @@ async def test_a_kept_exchange_is_found(store: Store, spark: SparkSession, monke
 async def test_wrong_sums_are_found(store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StageSelect, "summed", doubled)
     assert await fails(store, spark, PLANNED[6])
+
+
+def losing(staging: Callable[..., Any], spark: SparkSession) -> Callable[..., Any]:
+    """Before the sums of the second partition are asked for, all exchanged rows get lost, as with their executor."""
+
+    @contextmanager
+    def lose(store: PostgresStore, bound: BoundStage, epoch: Epoch) -> Generator[StageWriter]:
+        with staging(store, bound, epoch) as session:
+            java: Any = spark
+            tracker = java._jvm.org.apache.spark.SparkEnv.get().mapOutputTracker()
+            for shuffle in range(java.sparkContext._jsc.sc().newShuffleId()):
+                if tracker.containsShuffle(shuffle):
+                    tracker.unregisterAllMapAndMergeOutput(shuffle)
+            yield session
+
+    return lose
+
+
+async def test_i3_sums_are_not_added_if_readers_ran_again(
+    store: Store, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark runs readers again whose exchanged rows were lost. They may stop at other pages then."""
+    monkeypatch.setattr(PostgresStore, "staging", losing(PostgresStore.staging, spark))
+    world = await world_of(store, PLANNED[6], 1, made(spark, EXCHANGED))
+    for _ in range(3):
+        await world.change(rows=8)
+    world.windowed = world.epoch
+    with pytest.raises(RepeatedTaskError):
+        world.run(permits=None)
+    assert not await store.rows("select 1 from state.t_9")

@@ -26,12 +26,29 @@ _HEAD: Final = """\
 |---|---|
 | your Postgres, 15 or newer, as meta store and state store | `TIDEFILL_DATABASE_URL`; its login needs `CREATEROLE` |
 | another Postgres as state store | `TIDEFILL_STATE_STORE_URL` |
-| a Spark cluster | `TIDEFILL_SPARK_MASTER` (`local[*]` by default) |
+| a Spark cluster | `TIDEFILL_SPARK_MASTER` (`local[*]` by default): see below |
 | another address than loopback | `TIDEFILL_HOST`, which then needs `TIDEFILL_API_TOKEN` |
 
 The service creates logins for users' statements, which needs `CREATEROLE` (`ALTER ROLE app CREATEROLE`). `tidefill
 prepare`, run once after the installation, halves the start time of workers; the image includes it. `helm/tidefill`
 deploys service, worker and migrations on Kubernetes.
+
+**A Spark cluster.** `TIDEFILL_SPARK_MASTER` is `spark://host:7077`, `k8s://https://..` or `yarn` (with
+`HADOOP_CONF_DIR`), and the worker is the driver, in client mode. `TIDEFILL_SPARK_CONF` has the settings, for example
+`{"spark.driver.host": "10.0.0.5", "spark.cores.max": "8", "spark.default.parallelism": "8"}`. What a cluster needs:
+
+- Every executor has the worker's Python, with tidefill and its packages (`pip install 'tidefill[workers]'`), at the
+  same path. No code is shipped. On Kubernetes that is an image with Spark's entrypoint and the files of the worker's
+  image (`spark.kubernetes.container.image`).
+- Executors reach the driver (`spark.driver.host`), the state store and the databases that tables follow. The embedded
+  server listens to loopback only. The state store's login travels to the executors. `spark.authenticate` and
+  `spark.network.crypto.enabled` protect it.
+- `spark.default.parallelism` is the number of actors of a new job. Without it, it is the number of cores that had
+  registered when the worker started.
+
+A lost executor ends the epoch, and recovery repeats it from the last committed one. Therefore a task runs once, and
+`spark.task.maxFailures`, `spark.speculation` and the like cannot be changed. A worker whose application is removed by
+the cluster is replaced. Tests run a standalone cluster; Kubernetes and YARN are untested.
 
 **Secrets from files.** `TIDEFILL_SECRETS_DIR` names a directory. Its files have the names of variables in lower case
 (`tidefill_database_url`, `tidefill_api_token`, ..). A variable that is set takes precedence over its file.

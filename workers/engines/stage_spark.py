@@ -6,8 +6,9 @@ Rows are written by the tasks, each in a fenced transaction. Sums of groups are 
 time, by one fenced transaction: rows of several tasks add to the same group.
 
 An exchange between tasks is kept by Spark and would give an old epoch's rows again, so a frame with one is built anew
-in each epoch. If part of an exchange is lost, the job fails (`spark.stage.maxConsecutiveAttempts`): its readers would
-stop at other pages when they ran again. Live changes are the state store's (`workers.engines.stages`).
+in each epoch. If part of an exchange is lost with its executor, Spark fails the job or reads that part again. A reader
+that runs again stops at other pages, so each of them counts in an accumulator, and a second count fails the epoch.
+Live changes are the state store's (`workers.engines.stages`).
 """
 
 import json
@@ -21,6 +22,7 @@ from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark import Accumulator
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from service.protocol.relation import Relation
@@ -33,7 +35,16 @@ from workers.engines.stage_lookups import BROADCAST_BYTES, Lookups
 from workers.engines.stages import StageTask
 from workers.queries.stage_spark import StageSelect, driver_columns, used_columns
 from workers.queries.stateless import REPORT
-from workers.spark.frames import OUTCOME, outcome, physical_plan, run_frame, send_task, spark_schema, task_of
+from workers.spark.frames import (
+    OUTCOME,
+    RepeatedTaskError,
+    outcome,
+    physical_plan,
+    run_frame,
+    send_task,
+    spark_schema,
+    task_of,
+)
 from workers.state_store.port import VersionedStore, has_store_engine
 from workers.state_store.wire import read_schema
 
@@ -73,6 +84,7 @@ class SparkStageEngine:
         driver = used_columns(self.bound, [self.bound.stage.driver.alias])
         block = self.block_vnodes if self.store.capabilities.index_bounds else ONE_VNODE
         self.scan = StageScanTask(self.store, self.bound, driver, block)
+        self.reads = self.spark.sparkContext.accumulator(0)
 
     def run(self, task: StageTask) -> list[ActorOutcome]:
         """Run one epoch. When this returns, every transaction is durable. Raises the errors of the store and of Spark.
@@ -98,12 +110,15 @@ class SparkStageEngine:
         self.lookups.close()
 
     def _written(self, frame: DataFrame, task: StageTask) -> list[ActorOutcome]:
+        before = self.reads.value
         told = [json.loads(text) for text in run_frame(frame, task)]
+        self._assure_single_reads(before, task)
         reports = [json.loads(report) for one in told for report in one["reports"]]
         return _outcomes(reports, inserted=sum(one["inserted"] for one in told), closed=0)
 
     def _summed(self, frame: DataFrame, task: StageTask) -> list[ActorOutcome]:
         assert has_store_engine(self.store), "the table format computes no stages"
+        before = self.reads.value
         send_task(frame, task)
         reports: list[str] = []
         rows = frame.toLocalIterator()
@@ -111,8 +126,14 @@ class SparkStageEngine:
         first = next(rows, None)
         with self.store.staging(self.bound, task.curr) as session:
             session.add_sums(_sums_of(() if first is None else chain([first], rows), reports))
+            self._assure_single_reads(before, task)
             groups = session.end(task.at, whole=False)
         return _outcomes(list(map(json.loads, reports)), inserted=groups.inserted, closed=groups.closed)
+
+    def _assure_single_reads(self, before: int, task: StageTask) -> None:
+        """Raise RepeatedTaskError unless each actor has been read once since the accumulator had the value `before`."""
+        if self.reads.value - before != len(task.actors):
+            raise RepeatedTaskError("an executor was lost with rows that its tasks had read")
 
     def _frame(self, actors: int) -> DataFrame:
         place = (self.lookups.version, actors)
@@ -130,7 +151,7 @@ class SparkStageEngine:
         partitions = max(self.session.sparkContext.defaultParallelism, -(-exchanged // PARTITION_BYTES))
         self.session.conf.set("spark.sql.shuffle.partitions", str(partitions))
         read = self.session.range(0, actors, 1, actors).mapInArrow(
-            partial(_read_actors, self.scan), spark_schema(_driver_schema(self.scan.driver))
+            partial(_read_actors, self.scan, self.reads), spark_schema(_driver_schema(self.scan.driver))
         )
         read.selectExpr(*driver_columns(self.bound, self.scan.driver)).createOrReplaceTempView(
             self.bound.stage.driver.alias
@@ -181,10 +202,13 @@ def _driver_schema(driver: Relation) -> pa.Schema:
     return pa.schema([pa.field(REPORT, pa.string()), *read_schema(driver)])
 
 
-def _read_actors(scan: StageScanTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _read_actors(
+    scan: StageScanTask, reads: Accumulator[int], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     task = task_of(StageTask)
     for batch in batches:
         for actor in actor_indexes(batch):
+            reads.add(1)
             yield from _read(scan, task, actor)
 
 

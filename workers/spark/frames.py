@@ -20,6 +20,10 @@ _PROPERTY: Final = "tidefill.task"
 Task = TypeVar("Task", bound=BaseModel)
 
 
+class RepeatedTaskError(Exception):
+    """Spark runs a part of an epoch for a second time."""
+
+
 def spark_schema(schema: pa.Schema) -> StructType:
     """Return the Spark schema of Arrow batches. Timestamps without a zone stay without one."""
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
@@ -53,9 +57,15 @@ def _execution(frame: DataFrame) -> Any:
 
 
 def task_of(kind: type[Task]) -> Task:
-    """Return the task of the present job. Called in a Spark task."""
+    """Return the task of the present job. Called in a Spark task.
+
+    Raises RepeatedTaskError in a second attempt. Spark runs the tasks of a lost executor again whatever its settings
+    are, but the lost attempt may have written already. The epoch fails then, and recovery repeats it (I3).
+    """
     context = TaskContext.get()
     assert context is not None
+    if context.attemptNumber() > 0:
+        raise RepeatedTaskError("its executor was lost")
     stated = context.getLocalProperty(_PROPERTY)
     assert stated is not None, "a job without a task"
     return kind.model_validate_json(stated)

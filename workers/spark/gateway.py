@@ -24,6 +24,7 @@ import pyspark
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _MEMORY: Final = "spark.driver.memory"
 _CLASS_PATH: Final = "spark.driver.extraClassPath"
+_CONF_DIRS: Final = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _SPARK: Final = Path(pyspark.__file__).parent
 
 
@@ -89,7 +90,7 @@ def _java() -> str:
 
 
 def _class_path(conf: Mapping[str, str]) -> str:
-    given = (conf.get(_CLASS_PATH), os.environ.get("SPARK_CONF_DIR"), str(_SPARK / "jars" / "*"))
+    given = (conf.get(_CLASS_PATH), *map(os.environ.get, _CONF_DIRS), str(_SPARK / "jars" / "*"))
     return os.pathsep.join(filter(None, given))
 
 

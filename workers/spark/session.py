@@ -11,8 +11,9 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from workers.spark.gateway import JAVA_OPTIONS, start_gateway
@@ -31,10 +32,6 @@ CONF: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.eventLog.enabled": "false",
     "spark.locality.wait": "0",
-    # One attempt only: a failed task fails the epoch, and recovery repeats it.
-    "spark.task.maxFailures": "1",
-    "spark.stage.maxConsecutiveAttempts": "1",
-    "spark.speculation": "false",
     "spark.python.worker.reuse": "true",
     "spark.python.daemon.module": "workers.spark.daemon",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
@@ -50,14 +47,21 @@ CONF: Final[Mapping[str, str]] = {
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.legacy.allowUntypedScalaUDF": "false",
     "spark.driver.memory": "1g",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     JAVA_OPTIONS: "-XX:+UseParallelGC",
     "spark.scheduler.mode": "FAIR",
 }
 
+_ONCE: Final[Mapping[str, str]] = {
+    "spark.task.maxFailures": "1",
+    "spark.stage.maxConsecutiveAttempts": "1",
+    "spark.stage.ignoreDecommissionFetchFailure": "false",
+    "spark.speculation": "false",
+}
+"""One attempt only: a failed task fails the epoch, and recovery repeats it. No setting of a user changes this, because
+tasks write (I3). Spark itself repeats tasks of a lost executor: see `workers.spark.frames.task_of`.
+"""
+_LOOPBACK: Final[Mapping[str, str]] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _LOCAL: Final = re.compile(r"local\[(?P<threads>\*|\d+)\]")
-
 
 _OUT_OF_MEMORY: Final = 52
 """Exit code of Spark's JVM after it ran out of memory: `org.apache.spark.util.SparkExitCode.OOM`."""
@@ -85,6 +89,18 @@ class Session:
         self.gateway.wait()
         self.ended.set()
 
+    def lost(self, seconds: float) -> bool:
+        """Whether the session cannot run anything any more: its JVM exits within `seconds`, or the cluster has ended
+        the application. The JVM lives on then.
+        """
+        if self.ended.wait(seconds):
+            return True
+        context: Any = self.spark.sparkContext._jsc  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        try:
+            return bool(context.sc().isStopped())
+        except (Py4JError, OSError):
+            return True
+
     @property
     def parallelism(self) -> int:
         """How many tasks of one graph run at once. A local Spark has twice as many task slots."""
@@ -105,9 +121,11 @@ def start(master: str, extra: Mapping[str, str]) -> Session:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     root = str(Path(__file__).resolve().parents[2])
     os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    master, slots = _with_room(master)
+    master, placed = _placed(master, root)
     folder = Path(tempfile.mkdtemp(prefix="spark-"))
-    conf = {**CONF, **slots, "spark.sql.warehouse.dir": str(folder / "warehouse"), **extra}
+    conf = {**CONF, **placed, "spark.sql.warehouse.dir": str(folder / "warehouse"), **extra, **_ONCE}
+    # SparkSubmit prepares what a cluster's manager needs.
+    conf["spark.master"] = master
     if len(os.fsencode(folder)) > _SOCKETS_IN_BYTES:
         conf[_SOCKETS] = "false"
     # This is also the directory of Spark's artifacts and sockets.
@@ -121,14 +139,15 @@ def start(master: str, extra: Mapping[str, str]) -> Session:
     return Session(spark, folder, gateway)
 
 
-def _with_room(master: str) -> tuple[str, Mapping[str, str]]:
-    """Give a local Spark twice as many task slots as its parallelism. Return the master and further settings.
+def _placed(master: str, root: str) -> tuple[str, Mapping[str, str]]:
+    """Return the master and the settings that depend on it. `root` is the directory of this code.
 
-    The database graph then never waits for the slots of snapshot jobs (I10), and the operating system divides the
-    processors among the threads. A cluster manages its own slots.
+    A local Spark gets twice as many task slots as its parallelism. The database graph then never waits for the slots of
+    snapshot jobs (I10), and the operating system divides the processors among the threads. A cluster manages its own
+    slots. Its executors connect to the driver, and find this code at the same path.
     """
     found = _LOCAL.fullmatch(master)
     if found is None:
-        return master, {}
+        return master, {"spark.executorEnv.PYTHONPATH": root}
     parallelism = os.cpu_count() or 1 if found["threads"] == "*" else int(found["threads"])
-    return f"local[{2 * parallelism}]", {"spark.default.parallelism": str(parallelism)}
+    return f"local[{2 * parallelism}]", {**_LOOPBACK, "spark.default.parallelism": str(parallelism)}

@@ -1,5 +1,6 @@
 """The chart, rendered: valid for the cluster, strict about its values, and free of secrets."""
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,14 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
         },
         "worker": {"sparkMaster": "local[4]", "sparkConf": {"spark.driver.memory": "3g"}, "scratchSize": "50Gi"},
         "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {"matchLabels": {"team": "data"}}}]},
+    },
+    "standalone": {"worker": {"sparkMaster": "spark://spark.example:7077", "sparkConf": {"spark.cores.max": "8"}}},
+    "kubernetes": {
+        "worker": {
+            "sparkMaster": "k8s://https://kubernetes.default.svc",
+            "sparkConf": {"spark.kubernetes.container.image": "example.com/tidefill/executor:1"},
+        },
+        "networkPolicy": {"enabled": True, "executors": [{"podSelector": {"matchLabels": {"spark-role": "executor"}}}]},
     },
     "least": {"serviceAccount": {"create": False}, "migration": {"enabled": False}},
 }
@@ -109,7 +118,7 @@ def test_every_manifest_is_what_kubernetes_takes(helm: Path, values: dict[str, A
     kinds = sorted(manifest["kind"] for manifest in manifests)
     assert {"Deployment", "Service"} <= set(kinds)
     assert kinds.count("Job") == (0 if values == VALUE_SETS["least"] else 1)
-    assert kinds.count("NetworkPolicy") == (2 if values == VALUE_SETS["everything"] else 0)
+    assert kinds.count("NetworkPolicy") == (2 if values.get("networkPolicy") else 0)
 
 
 @pytest.mark.parametrize("values", WRONG.values(), ids=WRONG)
@@ -127,7 +136,8 @@ def test_secrets_are_references_only(helm: Path, values: dict[str, Any]) -> None
         for variable in pod["containers"][0]["env"]:
             named = any(word in variable["name"] for word in ("TOKEN", "DATABASE_URL", "STORE_URL", "PASSWORD"))
             assert not (named and "value" in variable), variable["name"]
-            assert component == "migration" or "valueFrom" not in variable
+            given = variable["name"] == "SPARK_LOCAL_HOSTNAME"
+            assert component == "migration" or given or "valueFrom" not in variable
 
 
 def test_each_pod_sees_the_secrets_it_needs_and_no_other(helm: Path) -> None:
@@ -172,7 +182,10 @@ def test_the_settings_accept_what_the_chart_says(helm: Path, tmp_path: Path, mon
 def test_pods_may_do_little(helm: Path, values: dict[str, Any]) -> None:
     for pod in _pods(_rendered(helm, values)).values():
         assert pod["securityContext"]["runAsNonRoot"] is True
-        assert pod["automountServiceAccountToken"] is False
+        (container,) = pod["containers"]
+        named = {variable["name"]: variable.get("value", "") for variable in container["env"]}
+        creates_pods = named.get("TIDEFILL_SPARK_MASTER", "").startswith("k8s://")
+        assert pod["automountServiceAccountToken"] is creates_pods
         # A Service called `tidefill` would set TIDEFILL_PORT to an address.
         assert pod["enableServiceLinks"] is False
         (container,) = pod["containers"]
@@ -181,6 +194,28 @@ def test_pods_may_do_little(helm: Path, values: dict[str, Any]) -> None:
         assert container["resources"]["limits"]["memory"]
         written = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
         assert "/tmp" in written
+
+
+@pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS)
+def test_executors_of_a_cluster_reach_the_driver(helm: Path, values: dict[str, Any]) -> None:
+    manifests = _rendered(helm, values)
+    pod = _pods(manifests)["worker"]
+    master, conf = (_variables(pod).get(f"TIDEFILL_SPARK_{name}", "") for name in ("MASTER", "CONF"))
+    assert json.loads(conf or "{}") == values.get("worker", {}).get("sparkConf", {})
+    named = [one for one in pod["containers"][0]["env"] if one["name"] == "SPARK_LOCAL_HOSTNAME"]
+    at = {"name": "SPARK_LOCAL_HOSTNAME", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    assert named == ([] if master.startswith("local") else [at])
+    bound = [one["subjects"][0] for one in manifests if one["kind"] == "RoleBinding"]
+    account = {"kind": "ServiceAccount", "name": pod["serviceAccountName"], "namespace": "data"}
+    assert bound == ([account] if master.startswith("k8s://") else [])
+    if values.get("networkPolicy"):
+        (policy,) = (
+            one["spec"]
+            for one in manifests
+            if one["kind"] == "NetworkPolicy" and one["metadata"]["name"].endswith("-worker")
+        )
+        peers = values["networkPolicy"].get("executors")
+        assert policy.get("ingress") == (peers and [{"from": peers}])
 
 
 def test_a_service_that_is_not_ready_can_be_reached_by_its_worker(helm: Path) -> None:

@@ -1,5 +1,6 @@
 """A worker tells which job took all its memory, and of a kill it tells nothing (I3, I13)."""
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,6 +25,19 @@ def test_only_a_jvm_that_says_so_had_no_memory_left(code: int, *, exhausted: boo
     session = Session(cast("Any", None), Path(), cast("Any", gateway))
     assert session.ended.wait(10)
     assert session.out_of_memory is exhausted
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_session_is_lost_when_the_cluster_has_ended_it_though_its_jvm_lives(*, stopped: bool) -> None:
+    alive = threading.Event()
+    gateway = SimpleNamespace(returncode=None, wait=lambda: alive.wait(60))
+    java = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: stopped))
+    session = Session(
+        cast("Any", SimpleNamespace(sparkContext=SimpleNamespace(_jsc=java))), Path(), cast("Any", gateway)
+    )
+    assert session.lost(0) is stopped
+    alive.set()
+    assert session.lost(10)
 
 
 @pytest.mark.parametrize("computing", [True, False])

@@ -1,0 +1,93 @@
+"""Views on a standalone Spark cluster whose executors and workers are killed (I3).
+
+A worker of the service is then the driver of an application on the cluster. Spark reads the history of stages in it.
+"""
+
+import json
+import os
+import signal
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.service import Service, data_directory, running
+from tests.support.spark_cluster import CONF, SparkCluster, spark_cluster
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.own_service, pytest.mark.timeout(900)]
+
+ROWS = 4_000
+SPARK = {"stage_engine": "spark", "background_ddl": "true"}
+JOINED = "SELECT o.id, c.region, o.amount * 2 AS twice FROM orders o JOIN customers c ON o.customer = c.id"
+SUMMED = f"SELECT region, count(*) AS n, sum(id) AS total FROM ({JOINED}) j GROUP BY region"
+PROJECTED = "SELECT id, upper('o' || id) AS name FROM orders WHERE id % 3 = 0"
+REPEATED = "RepeatedTaskError"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
+    with spark_cluster(tmp_path, workers=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def service(cluster: SparkCluster) -> Iterator[Service]:
+    """A service whose worker computes on the cluster, with two tables."""
+    environment = {"TIDEFILL_SPARK_MASTER": cluster.master, "TIDEFILL_SPARK_CONF": json.dumps(CONF)}
+    with data_directory() as directory, running(Service(directory, environment)) as service:
+        service.run("ALTER SYSTEM SET barrier_interval_ms = 250")
+        service.run("CREATE TABLE customers (id bigint PRIMARY KEY, region text)")
+        service.run("CREATE TABLE orders (id bigint PRIMARY KEY, customer bigint, amount numeric(12,2))")
+        service.run("INSERT INTO customers SELECT g, 'r' || g % 7 FROM generate_series(1, 500) g")
+        service.run(f"INSERT INTO orders SELECT g, g % 600, g / 4.0 FROM generate_series(1, {ROWS}) g")
+        yield service
+
+
+@contextmanager
+def held(service: Service, view: str) -> Generator[None]:
+    """Make all tasks wait that are about to write the view's rows; entered when two of them wait."""
+    table = f"state.t_{service.get(f'/v1/relations/{view}')['id']}"
+    waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and application_name ~ '^tidefill:'"
+    with service.store() as connection, connection.transaction():
+        connection.execute(f"lock table {table} in share mode".encode())
+        until(lambda: service.stored(waiting) == [(2,)], what=lambda: f"two writers: {service.stored(waiting)}")
+        yield
+
+
+def worker_log(service: Service) -> str:
+    return "".join(path.read_text(errors="replace") for path in service.data_dir.glob("logs/*.log"))
+
+
+def until_written(service: Service) -> None:
+    """Wait until no session of a worker is in a transaction."""
+    busy = "select pid from pg_stat_activity where application_name ~ '^tidefill:' and state <> 'idle'"
+    until(lambda: not service.stored(busy), what=lambda: f"written: {service.stored(busy)}")
+
+
+def test_i3_views_on_a_cluster_outlive_its_executors_and_workers(service: Service, cluster: SparkCluster) -> None:
+    first, second = cluster.workers
+    service.run(f"CREATE MATERIALIZED VIEW joined WITH (backfill_rate_limit = 1000) AS {JOINED}", **SPARK)
+    service.until_rows(service.job("joined"), 500)
+    # One task has written, but its executor does not say so any more. Spark runs the task again elsewhere.
+    with held(service, "joined"):
+        (stopped,) = cluster.executors(first)
+        os.kill(stopped, signal.SIGSTOP)
+    until_written(service)
+    first.kill()
+    until(lambda: REPEATED in worker_log(service), what=lambda: worker_log(service)[-3000:])
+    os.kill(stopped, signal.SIGKILL)
+    service.limit(service.job("joined"), None)
+    service.until_created("joined")
+
+    service.run(f"CREATE MATERIALIZED VIEW summed WITH (backfill_rate_limit = 1000) AS {SUMMED}", **SPARK)
+    service.until_rows(service.job("summed"), 500)
+    os.kill(cluster.executors(second)[0], signal.SIGKILL)
+    service.run("UPDATE customers SET region = 'moved' WHERE id % 50 = 0")
+    service.run("DELETE FROM orders WHERE id % 70 = 0")
+    service.limit(service.job("summed"), None)
+    service.run(f"CREATE MATERIALIZED VIEW projected AS {PROJECTED}", **SPARK)
+    for view, query in (("joined", JOINED), ("summed", SUMMED), ("projected", PROJECTED)):
+        service.until_created(view)
+        assert service.assert_equal(view, query) > 0
