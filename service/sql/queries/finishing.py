@@ -79,7 +79,7 @@ def _finished_aggregate(
     arguments = [None if call.argument is None else next(left) for call in grouping.calls]
     called = [next(left) for _ in grouping.calls]
     results = {one.name: (one, next(left)) for one in grouping.results}
-    measures = Measures(_finite(draft, relations))
+    measures = Measures(*_exact(draft, relations))
     texts = [
         measures.result(call, argument, kind)
         for call, argument, kind in zip(grouping.calls, arguments, called, strict=True)
@@ -111,15 +111,17 @@ def _finished_aggregate(
     return Planned(stage, _relation(replace(draft, not_null=not_null), kinds, relations))
 
 
-def _finite(draft: Draft, relations: Mapping[RelationId, Relation]) -> dict[str, bool]:
-    """Return for each column of the inputs whether its type has only finite values, and no text that can be NaN."""
-    exact = {TypeName.SMALLINT, TypeName.INTEGER, TypeName.BIGINT, TypeName.BOOLEAN, TypeName.DATE}
-    return {
-        f"{quoted(one.alias)}.{quoted(column.name)}": column.type.name in exact or column.type.scale is not None
+def _exact(draft: Draft, relations: Mapping[RelationId, Relation]) -> tuple[frozenset[str], dict[str, int]]:
+    """Return the columns of the inputs, and the scale of those whose type has only finite values."""
+    whole = {TypeName.SMALLINT, TypeName.INTEGER, TypeName.BIGINT, TypeName.BOOLEAN, TypeName.DATE}
+    types = {
+        f"{quoted(one.alias)}.{quoted(column.name)}": column.type
         for join in draft.joins
         for one in join.inputs
         for column in relations[one.relation].columns
     }
+    scales = {name: 0 if kind.name in whole else kind.scale for name, kind in types.items()}
+    return frozenset(types), {name: scale for name, scale in scales.items() if scale is not None}
 
 
 def _cast(row: Value, kind: ColumnType, described: str) -> Value:
