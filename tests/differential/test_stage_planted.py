@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.relation import Relation, state_table
-from service.sql.queries import aggregates, tables
+from service.sql.queries import aggregates, measures, tables
 from tests.differential.stage_run import Case, Outcome, live
 from workers.backfill.stages import BoundStage, Windows
 from workers.state_store import stage_blocks, stage_parts, stage_sql
@@ -64,6 +64,10 @@ def item(node: exp.Expr) -> bool:
     return isinstance(node, exp.Table)
 
 
+def unscaled(*_: object) -> None:
+    """A sum keeps the digits of values that went."""
+
+
 PLANTED: Final[Mapping[str, tuple[object, str, Callable[..., object], str]]] = MappingProxyType(
     {
         "same": (stage_blocks, "unchanged", unrestricted, "select x.a, y.s from t3 x join t2 y on x.a = y.a"),
@@ -81,6 +85,10 @@ PLANTED: Final[Mapping[str, tuple[object, str, Callable[..., object], str]]] = M
         "count of none": (
             aggregates, "_counted", uncounted,
             "select x.id, (select count(*) from t2 y where y.v = x.b) as n from t1 x",
+        ),
+        "digits": (
+            measures.Measures, "_scale", unscaled,
+            "select f, sum(coalesce(n, 0)) as z, sum(case when a > 1 then n * 1.50 else a end) as s from t3 group by f",
         ),
         "parentheses": (
             tables, "_is_item", item,
@@ -103,6 +111,6 @@ def test_schedules_find_a_planted_bug(postgres_url: str, monkeypatch: pytest.Mon
     module, attribute, planted, query = PLANTED[name]
     with monkeypatch.context() as patch:
         patch.setattr(module, attribute, planted)
-        seed = next((one for one in range(1, 4) if lived(postgres_url, query, one) is Outcome.FAILED), None)
+        seed = next((one for one in range(1, 13) if lived(postgres_url, query, one) is Outcome.FAILED), None)
     assert seed is not None
     assert lived(postgres_url, query, seed) is Outcome.PLANNED
