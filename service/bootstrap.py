@@ -14,8 +14,8 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -38,12 +38,13 @@ from service.embedded.java import find_java
 from service.embedded.postgres import EmbeddedPostgres
 from service.launchers.subprocess import SubprocessLauncher
 from service.launchers.worker_environment import WorkerSettings
-from service.loops.local_signals import LocalSignals
 from service.loops.periodic import Pauses, run_periodically
 from service.loops.schedule import Schedule
+from service.loops.shared_signals import Exchange
 from service.loops.watchdog import watch
 from service.meta_store.engine import connect
 from service.meta_store.migrate import migrate
+from service.meta_store.notifications import PostgresNotifications
 from service.meta_store.secrets import remembered
 from service.meta_store.stores import PostgresStores
 from service.operations.status.readiness import Readiness
@@ -108,9 +109,11 @@ async def _serve(settings: Settings) -> None:
     async with AsyncExitStack() as stack:
         database_url, embedded = await _database(stack, settings)
         worker_token = settings.worker_token or SecretStr(secrets.token_urlsafe(32))
-        wired = await _wired(stack, settings, database_url)
+        holder = str(uuid.uuid4())  # noqa: TID251 - identities are made here
+        exchange = await stack.enter_async_context(_exchanging(database_url, holder))
+        wired = await _wired(stack, settings, database_url, exchange)
         world = wired.world
-        schedule = Schedule(wired.reserved, str(uuid.uuid4()), None, stop)  # noqa: TID251 - identities are made here
+        schedule = Schedule(wired.reserved, holder, None, stop)
         ready = Readiness(wired.reserved, wired.probe, lambda: schedule.leading is not None)
         server = uvicorn.Server(_uvicorn(settings, wired, ready, worker_token))
         sockets = [_prompt(server.config.bind_socket())]
@@ -119,10 +122,7 @@ async def _serve(settings: Settings) -> None:
         schedule.launcher = _launcher(settings, url, worker_token, wired.state_store_url, schedule.worker_ended)
         if schedule.launcher is not None:
             stack.push_async_callback(schedule.launcher.stop)
-        # What is there by now stays: looking through all of it again held every call up for a tenth of a second.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(_COLLECTED_AFTER, *gc.get_threshold()[1:])
+        _freeze()
         log.info("service.listening", url=url)
         announced = asyncio.Event()
         loops = asyncio.gather(
@@ -139,6 +139,25 @@ async def _serve(settings: Settings) -> None:
             announced.set()
             world.signals.notify()
             await loops
+
+
+def _freeze() -> None:
+    """Keep the collector from the objects that exist and stay: going through them delayed calls by 0.1 s."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECTED_AFTER, *gc.get_threshold()[1:])
+
+
+@asynccontextmanager
+async def _exchanging(database_url: str, holder: str) -> AsyncGenerator[Exchange]:
+    """Exchange signals with other services. The last one that is sent says that the lease is free."""
+    exchange, over = Exchange(PostgresNotifications(database_url), holder, SystemClock()), asyncio.Event()
+    running = asyncio.create_task(exchange.run(over))
+    try:
+        yield exchange
+    finally:
+        over.set()
+        await running
 
 
 async def _announce(ready: Readiness, url: str, *, over: asyncio.Event) -> None:
@@ -205,7 +224,7 @@ class _Wired:
     read_login: ReadLogin
 
 
-async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str) -> _Wired:
+async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str, exchange: Exchange) -> _Wired:
     hosts = parse_host_rules(settings.source_hosts)
     await asyncio.to_thread(migrate, database_url)
     engine = _engine(stack, database_url, "tidefill-service")
@@ -230,9 +249,9 @@ async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str) -
         parsers=parsers,
         columnar=ColumnarProcesses(memory=settings.load_memory_max),
         clock=SystemClock(),
-        signals=LocalSignals(),
-        barrier_signals=LocalSignals(),
-        request_signals=LocalSignals(),
+        signals=exchange.signals("changes"),
+        barrier_signals=exchange.signals("barriers"),
+        request_signals=exchange.signals("requests"),
         dml_url=pools.writer_url,
         hosts=hosts,
         load_idle=timedelta(seconds=settings.load_idle_seconds),
