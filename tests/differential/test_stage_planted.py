@@ -10,7 +10,8 @@ from sqlglot import exp
 
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.relation import Relation, state_table
-from service.sql.queries import aggregates, measures, tables
+from service.sql.queries import aggregates, finishing, measures, tables
+from service.sql.queries.drafts import Draft
 from tests.differential.stage_run import Case, Outcome, live
 from workers.backfill.stages import BoundStage
 from workers.state_store import stage_blocks, stage_parts, stage_sql
@@ -69,6 +70,11 @@ def unscaled(*_: object) -> None:
     """A sum keeps the digits of values that went."""
 
 
+def of_driver(draft: Draft, _: object) -> tuple[str, ...]:
+    """A row whose key is longer than its driver's has the driver's vnode."""
+    return draft.distribution
+
+
 PLANTED: Final[Mapping[str, tuple[object, str, Callable[..., object], str]]] = MappingProxyType(
     {
         "same": (stage_blocks, "unchanged", unrestricted, "select x.a, y.s from t3 x join t2 y on x.a = y.a"),
@@ -90,6 +96,11 @@ PLANTED: Final[Mapping[str, tuple[object, str, Callable[..., object], str]]] = M
         "digits": (
             measures.Measures, "_scale", unscaled,
             "select f, sum(coalesce(n, 0)) as z, sum(case when a > 1 then n * 1.50 else a end) as s from t3 group by f",
+        ),
+        "vnode": (
+            finishing, "_distribution", of_driver,
+            "select z.a, z.s, q.n from t2 z left join (select x.id, y.a, y.s, x.n from t1 x left join t2 y"
+            " on y.v is not null) q on q.id = z.v and q.a = z.a and q.s = z.s",
         ),
         "parentheses": (
             tables, "_is_item", item,

@@ -71,6 +71,11 @@ FORMS: Final = (
     ("select count(*), count(a.id) as a, count(b.id) as b from a full join b on a.id = b.aid and b.z > 2", "_key_one"),
     ("select b.id from b left join a on a.id = b.aid and b.z > 3 where not (a.y > 1)", "id"),
     ("select a.id, b.z from a left join b on true where b.z is not distinct from a.x", "id, _key_id"),
+    # Lookups by a whole key that is longer than the driver's.
+    ("select z.id, q.n from b z left join (select a.id, c.k1, c.k2, a.n from a left join c on c.k1 = a.x or c.k2 = 2) q "
+     "on q.id = z.aid and q.k1 = z.z and q.k2 = z.z", "id"),
+    ("select b.id, q.x, q.m from (select a.id, a.x, s.m from a left join (select max(z) as m from b) s on true) q "
+     "right join b on q.id = b.aid", "id"),
     # Views, common table expressions, derived tables.
     ("select a.id, va.n from a join va on va.x = a.x", "id"),
     ("select * from vj", None),
@@ -96,6 +101,7 @@ FORMS: Final = (
     ("select d, extract(day from d) as day, sum(n * 2 - y) from a group by d having sum(n) > (select avg(n) from a)", "d"),
     ("select x, y, count(*), grouping(x) from a group by rollup(x, y)", "_key_branch, x, y"),
     ("select x, y, count(*), grouping(x, y) as g from a group by grouping sets ((x, y), (y), ())", None),
+    ("select q.x, y, count(*) from (select * from a) q group by 1, rollup (x, q.y)", None),
     ("select x, y, sum(n) from a group by cube (x, y) having count(*) > 1", None),
     ("select distinct x, y from a", "x, y"),
     ("select distinct count(*) from a group by x", "count"),

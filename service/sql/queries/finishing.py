@@ -39,6 +39,7 @@ def finished(draft: Draft, types: Sequence[str], relations: Mapping[RelationId, 
         else value
         for at, value in enumerate(draft.rows)
     )
+    draft = replace(draft, distribution=_distribution(draft, relations))
     partition = draft.partition
     if partition is not None and any(
         _differs(kinds[name], text) for name, text in zip(draft.columns, types, strict=True)
@@ -47,6 +48,16 @@ def finished(draft: Draft, types: Sequence[str], relations: Mapping[RelationId, 
         partition = partition.model_copy(update={"sql": f'select {shown} from ({partition.sql}) "p"'})
     stage = Stage(joins=draft.joins, where=draft.where, rows=rows, partition=partition, distribution=draft.distribution)
     return Planned(stage, _relation(draft, kinds, relations))
+
+
+def _distribution(draft: Draft, relations: Mapping[RelationId, Relation]) -> tuple[str, ...]:
+    """Return the columns that decide the vnode of a row: the whole key, by which the row may be looked up.
+
+    Without any it is the vnode of the driver's row, whose key is then the same.
+    """
+    driver = relations[draft.joins[0].inputs[0].relation]
+    names = tuple(part.name for part in draft.key)
+    return draft.distribution or (names if len(names) > len(driver.key) else ())
 
 
 def _described(draft: Draft, grouping: Grouping, relations: Mapping[RelationId, Relation]) -> str:
@@ -142,13 +153,15 @@ def _relation(draft: Draft, kinds: Mapping[str, ColumnType], relations: Mapping[
         Column(name=name, type=kind, nullable=name not in draft.not_null, hidden=at >= draft.visible)
         for at, (name, kind) in enumerate(kinds.items())
     )
+    counts = [relations[one.relation].vnode_count for join in draft.joins for one in join.inputs]
     return Relation(
         id=UNBOUND if draft.final else RelationId(-(draft.target + 1)),
         name=f"stage_{draft.target}",
         kind=RelationKind.MATERIALIZED_VIEW,
         columns=columns,
         key=draft.key,
-        vnode_count=max(relations[one.relation].vnode_count for join in draft.joins for one in join.inputs),
+        # A row that has the vnode of its driver's row is looked up among as many vnodes.
+        vnode_count=max(counts) if draft.distribution else counts[0],
     )
 
 
