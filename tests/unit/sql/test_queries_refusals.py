@@ -52,6 +52,8 @@ REFUSED: Mapping[str, tuple[str, str]] = {
     "select id, (select ^count(*) from u where u.x < t.x) as v from t": ("equalities", "join, or as EXISTS"),
     "select id, last_value(x) over (order by s) as v from t": ("last_value", "ROWS BETWEEN"),
     "select s, max(x) from t group by rollup (s)": ("ROLLUP", "UNION ALL of GROUP BYs"),
+    "select y, z, count(*) from (select x as y, x as z from t) q group by rollup (y, ^z)": (
+        "two columns", "one of them"),
     "select id from t order by id limit (select ^3)": ("LIMIT", "take constants"),
     "select 1 as one union select 2": ("FROM is missing", "a view reads a table"),
     "select ^id from t for update": ("FOR UPDATE", "is not supported"),
