@@ -99,8 +99,8 @@ PLANTED: Final[Mapping[str, tuple[object, str, Callable[..., object], str]]] = M
         ),
         "vnode": (
             finishing, "_distribution", of_driver,
-            "select z.a, z.s, q.n from t2 z left join (select x.id, y.a, y.s, x.n from t1 x left join t2 y"
-            " on y.v is not null) q on q.id = z.v and q.a = z.a and q.s = z.s",
+            ("select z.a, q.x from t2 z left join (select l.id, r.a, r.s, r.x from t1 l left join t2 r on r.v <> 7) q "
+            "on q.id = z.v and q.a = z.a and q.s = z.s"),
         ),
         "parentheses": (
             tables, "_is_item", item,
