@@ -99,6 +99,8 @@ class Chains:
     """The CREATE TABLE of each table."""
     views: Mapping[str, str] = field(default_factory=dict[str, str])
     """The query of each logical view."""
+    seconds: int = 60
+    """The timeout of a statement of the worker."""
     epoch: int = 10
     written: dict[RelationId, int] = field(default_factory=dict[RelationId, int])
     """The last epoch in which each table changed."""
@@ -201,11 +203,16 @@ class Chains:
             links.append(await self._link(BoundStage(stage, target, read), made))
         return Chain(query, links, links[-1].bound.target, self.epoch)
 
+    @property
+    def _writer_url(self) -> str:
+        url = self.store.logins.writer_url
+        return f"{url}{'&' if '?' in url else '?'}options=-cstatement_timeout%3D{self.seconds}s"
+
     async def _link(self, bound: BoundStage, made: Made | None) -> Link:
         for index in lookups(bound.stage, bound.relations):
             async with self.store.pool.connection() as conn:
                 await conn.execute(create(index))
-        versioned = PostgresStore(self.store.logins.writer_url, DATABASE_GRAPH, GENERATION)
+        versioned = PostgresStore(self._writer_url, DATABASE_GRAPH, GENERATION)
         engine = StageEngine(versioned, bound, self.copiers)
         return Link(bound, engine, engine if made is None else made(versioned, bound))
 
