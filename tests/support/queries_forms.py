@@ -71,6 +71,9 @@ FORMS: Final = (
     ("select count(*), count(a.id) as a, count(b.id) as b from a full join b on a.id = b.aid and b.z > 2", "_key_one"),
     ("select b.id from b left join a on a.id = b.aid and b.z > 3 where not (a.y > 1)", "id"),
     ("select a.id, b.z from a left join b on true where b.z is not distinct from a.x", "id, _key_id"),
+    # Postgres folds what it knows to be NULL, and then says another type.
+    ("select b.id, coalesce(a.n * a.n, 1.5::numeric(10,2)) as v from b join a on a.id = b.aid", "id"),
+    ("select y, coalesce(max(n) * sum(n), 1.5::numeric(10,2)) as v from a group by y", "y"),
     # Lookups by a whole key that is longer than the driver's.
     ("select z.id, q.n from b z left join (select a.id, c.k1, c.k2, a.n from a left join c on c.k1 = a.x or c.k2 = 2) q "
      "on q.id = z.aid and q.k1 = z.z and q.k2 = z.z", "id"),

@@ -15,10 +15,13 @@ from service.sql.statements.tables import UNBOUND
 
 
 def description(draft: Draft, relations: Mapping[RelationId, Relation]) -> str:
-    """Return a SELECT over typed NULLs whose columns have the types that `finished` needs. It reads no table."""
+    """Return a SELECT over typed NULLs whose columns have the types that `finished` needs. It reads no table.
+
+    Postgres must not know that they are NULL: it would say the type of what is left of a COALESCE.
+    """
     if draft.partition is not None:
         part = _columns(relations[draft.joins[0].inputs[0].relation])
-        return f'with "part" as (select {part}) {draft.partition.sql}'
+        return f'with "part" as materialized (select {part}) {draft.partition.sql}'
     if draft.grouping is not None:
         return _described(draft, draft.grouping, relations)
     branches = draft.branches or ((draft.joins, draft.rows),)
@@ -203,7 +206,9 @@ def _type(draft: Draft, name: str, text: str) -> ColumnType:
 def _inputs(joins: Sequence[Join], relations: Mapping[RelationId, Relation]) -> str:
     # Branches may read one input.
     inputs = {one.alias: one.relation for join in joins for one in join.inputs}
-    return " cross join ".join(f"(select {_columns(relations[one])}) {quoted(alias)}" for alias, one in inputs.items())
+    return " cross join ".join(
+        f"(select {_columns(relations[one])} offset 0) {quoted(alias)}" for alias, one in inputs.items()
+    )
 
 
 def _columns(relation: Relation) -> str:
