@@ -1,5 +1,5 @@
 """List RisingWave's session variables that have no effect here. They are accepted with a notice so that its scripts
-run.
+run, as is a variable that nobody knows.
 """
 
 from typing import Final
@@ -80,6 +80,8 @@ _REASONS: Final = {
 
 
 def notice(name: str) -> str:
-    """Return the notice for a variable of `WITHOUT_EFFECT`."""
+    """Return the notice for a variable that has no effect."""
+    if name not in WITHOUT_EFFECT:
+        return f'unrecognized configuration parameter "{name}": it is accepted and has no effect'
     reason = _REASONS.get(name)
     return f'"{name}" is accepted and has no effect' + (f": {reason}" if reason else "")

@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Final, Self
 
 from service.domain.adaptive import AUTO, Bounds
-from service.domain.compatibility import WITHOUT_EFFECT
 from service.domain.errors import Invalid, NotFound
 from service.domain.parallelism import ACTORS_MAX, Fixed, parse_parallelism
 from service.protocol.stage import EngineChoice
@@ -153,11 +152,12 @@ def parse_system_parameter(name: str, text: str) -> int | bool | str:
 
 
 def parse_session_variable(name: str, text: str) -> str:
-    """Return the normalized text of a session variable's value. Raises NotFound and Invalid."""
-    if name in WITHOUT_EFFECT:
-        return text.strip()
+    """Return the normalized text of a session variable's value. Raises Invalid.
+
+    An unknown variable has no effect, as those that only RisingWave knows.
+    """
     if name not in SESSION_DEFAULTS:
-        raise NotFound(f'unrecognized configuration parameter "{name}"', kind="parameter")
+        return text.strip()
     lowered = text.strip().lower()
     if lowered == "default":
         return SESSION_DEFAULTS[name]

@@ -14,6 +14,7 @@ from service.meta_store.barriers.requests import PostgresRequests
 from service.meta_store.barriers.statements import PostgresStatements
 from service.meta_store.barriers.workers import PostgresWorkers
 from service.meta_store.catalog.catalog import PostgresCatalog
+from service.meta_store.catalog.indexes import PostgresIndexes
 from service.meta_store.catalog.logical_views import PostgresLogicalViews
 from service.meta_store.engine import translated
 from service.meta_store.events import PostgresEvents
@@ -45,6 +46,7 @@ class PostgresTransaction:
     snapshots: PostgresSnapshots
     limits: PostgresLimits
     views: PostgresLogicalViews
+    indexes: PostgresIndexes
     sources: PostgresSources
     following: PostgresFollowing
     source_cleanups: PostgresSourceCleanups
@@ -71,6 +73,7 @@ class PostgresTransaction:
             snapshots=PostgresSnapshots(connection),
             limits=PostgresLimits(connection),
             views=PostgresLogicalViews(connection),
+            indexes=PostgresIndexes(connection),
             sources=PostgresSources(connection),
             following=PostgresFollowing(connection),
             source_cleanups=PostgresSourceCleanups(connection),

@@ -1,4 +1,4 @@
-"""Look up named objects: relations, which have a job, and logical views and sources, which have none."""
+"""Look up named objects: relations, which have a job, and logical views, sources and indexes, which have none."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from service.domain.errors import Conflict, Invalid, NotFound
 from service.domain.job import JobState
 from service.operations.polling import until
 from service.operations.world import World
+from service.ports.indexes import NamedIndex
 from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry, LogicalView
 from service.ports.source_records import Source
@@ -25,8 +26,8 @@ MADE_WAIT: Final = timedelta(seconds=30)
 class Named:
     """A named object.
 
-    `readable` is true once a SELECT can read it. For a source it is true once the source is created. `entry` is None
-    for a logical view and for a source.
+    `readable` is true once a SELECT can read it. For a source or an index it is true once that is created. `entry` is
+    None for a logical view, a source and an index.
     """
 
     id: RelationId
@@ -48,14 +49,15 @@ class Named:
         """The error for a statement that reads an object without readable rows."""
         if self.kind is RelationKind.SOURCE:
             return Conflict(f'source "{self.name}" cannot be read: CREATE TABLE ... FROM {self.name} can')
-        if self.kind is RelationKind.SINK:
-            return Conflict(f'sink "{self.name}" cannot be read: it stores no rows')
+        if self.kind in (RelationKind.SINK, RelationKind.INDEX):
+            return Conflict(f'{self.kind} "{self.name}" cannot be read: it stores no rows')
         return Conflict(f'{self.kind} "{self.name}" cannot be read: it is still being created')
 
 
 async def named(tx: Transaction, name: str) -> Named | None:
     """Return the object with this name, or None if the name is free."""
     found = await tx.catalog.named(name) or await tx.views.named(name) or await tx.sources.named(name)
+    found = found or await tx.indexes.named(name)
     return None if found is None else as_named(found)
 
 
@@ -115,6 +117,8 @@ async def relation_names(world: World, kind: RelationKind) -> list[str]:
                 return [view.name for view in await tx.views.all()]
             case RelationKind.SOURCE:
                 return [source.name for source in await tx.sources.all()]
+            case RelationKind.INDEX:
+                return [index.relation.name for index in await tx.indexes.all()]
             case RelationKind.INTERNAL:
                 return await internal_tables(tx)
             case RelationKind.TABLE | RelationKind.MATERIALIZED_VIEW | RelationKind.SINK:
@@ -130,8 +134,10 @@ async def internal_tables(tx: Transaction) -> list[str]:
     return [f"__internal_{name}_{id_}_{'cdcscan' if external else 'streamscan'}_{id_}" for id_, name, external in found]
 
 
-def as_named(found: CatalogEntry | LogicalView | Source) -> Named:
-    """Convert a catalog entry, a logical view or a source to a named object."""
+def as_named(found: CatalogEntry | LogicalView | Source | NamedIndex) -> Named:
+    """Convert a catalog entry, a logical view, a source or an index to a named object."""
+    if isinstance(found, NamedIndex):
+        return Named(found.relation.id, found.relation.name, RelationKind.INDEX, found.definition, found.shown)
     if isinstance(found, Source):
         return Named(RelationId(found.id), found.name, RelationKind.SOURCE, found.definition, found.shown)
     if isinstance(found, LogicalView):

@@ -14,6 +14,7 @@ from typing import Protocol
 from service.domain.barrier import GraphStatus, GraphView
 from service.ports.actors import Actors
 from service.ports.catalog import Catalog, LogicalViews
+from service.ports.indexes import Indexes
 from service.ports.jobs import Fragments, Jobs
 from service.ports.keys import Keys
 from service.ports.limits import Limits
@@ -255,6 +256,8 @@ class Transaction(Protocol):
     def limits(self) -> Limits: ...
     @property
     def views(self) -> LogicalViews: ...
+    @property
+    def indexes(self) -> Indexes: ...
     @property
     def sources(self) -> Sources: ...
     @property

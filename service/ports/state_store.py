@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from service.domain.fan_out import Statistics
 from service.protocol.columns import Column
 from service.protocol.ids import Epoch, Generation, GraphId, RelationId, StatementId, Term
 from service.protocol.relation import Relation
@@ -79,8 +80,16 @@ class VersionedTables(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class IndexSize:
+    """The size of an index in bytes. One that is not `complete` serves no query."""
+
+    complete: bool
+    bytes: int
+
+
 class LookupIndexes(Protocol):
-    """Indexes of versioned tables by which stages look up rows."""
+    """Indexes of versioned tables by which stages and users look up rows."""
 
     async def missing(self, wanted: Collection[LookupIndex]) -> frozenset[LookupIndex]:
         """Return those of `wanted` that are not built yet. Those of relations without a table are left out."""
@@ -93,10 +102,20 @@ class LookupIndexes(Protocol):
         """
         ...
 
-    async def drop_others(self, wanted: Collection[LookupIndex], *, term: Term) -> int:
-        """Drop all lookup indexes but `wanted`, and return their number. One that is in use is left for the next
-        call.
-        """
+    async def stored(self) -> Mapping[str, IndexSize]:
+        """Return all indexes that there are, by name: also those that an interrupted build or drop left."""
+        ...
+
+    def name(self, index: LookupIndex) -> str:
+        """Return the name of an index in the store, the same for equal ones."""
+        ...
+
+    async def statistics(self, relations: Collection[RelationId]) -> Statistics:
+        """Return what the store knows of the rows of relations. Those of which it knows nothing are left out."""
+        ...
+
+    async def drop(self, names: Collection[str], *, term: Term) -> frozenset[str]:
+        """Drop indexes, and return those that are gone. One that is in use is left for the next call."""
         ...
 
 

@@ -45,7 +45,8 @@ class RelationKind(StrEnum):
     """The kind of an object in the catalog, as users name it.
 
     A logical view (a query with a name), a source (an external database) and a sink (rows for an external system) store
-    no rows. No job creates a logical view or a source. An internal table is a hidden output of another object's job.
+    no rows. No job creates a logical view, a source or an index. An internal table is a hidden output of another
+    object's job.
     """
 
     TABLE = "table"
@@ -54,6 +55,7 @@ class RelationKind(StrEnum):
     VIEW = "view"
     SOURCE = "source"
     SINK = "sink"
+    INDEX = "index"
 
     @property
     def stored(self) -> bool:

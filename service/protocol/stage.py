@@ -14,8 +14,9 @@ Beside it may stand Spark SQL of the same meaning (`service.sql.queries.spark`),
 Next: `service.protocol.stage_spark`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
 from typing import Final
@@ -197,14 +198,26 @@ class Stage(_Value):
 
 @dataclass(frozen=True, slots=True)
 class LookupIndex:
-    """An index that a stage needs: the columns by which it looks up rows of a relation, in order of their names.
+    """An index of a stored relation, by which a stage or a user's SELECT finds rows.
 
-    A `hashed` index has one column, and takes values of any length.
+    A stage's has the columns by which it looks up rows, in order of their names, and then those of `part_order`. A
+    user's has them as written, with the `descending` ones among them, and `included` columns beside them. A `hashed`
+    index has one column, and takes values of any length.
     """
 
     relation: RelationId
     columns: tuple[str, ...]
     hashed: bool = False
+    descending: tuple[str, ...] = ()
+    included: tuple[str, ...] = ()
+
+    def serves(self, lookup: "LookupIndex") -> bool:
+        """Whether a stage can look up rows by this index in place of the `lookup` that it asks for."""
+        if self.relation != lookup.relation or self.hashed != lookup.hashed:
+            return False
+        # Columns that are not in order of their names are those of a part and then an order of its rows.
+        same = sorted(self.columns) == sorted(lookup.columns) and list(lookup.columns) == sorted(lookup.columns)
+        return same or self.columns == lookup.columns
 
 
 _OF_ANY_LENGTH: Final = frozenset({TypeName.TEXT, TypeName.BYTEA, TypeName.JSONB})
@@ -216,12 +229,27 @@ def lookup_index(relation: Relation, columns: Iterable[str]) -> LookupIndex:
     Postgres refuses a row with a long value in an ordered index, and a view must not make the INSERTs of others fail
     (I13). Columns of any length are therefore left out, or the first one is hashed if there are no others.
     """
-    names = sorted(set(columns))
-    short = tuple(name for name in names if not _is_long(relation.column(name).type))
-    return LookupIndex(relation.id, short or tuple(names[:1]), hashed=not short)
+    return _index(relation, sorted(set(columns)), relation.id)
 
 
-def _is_long(kind: ColumnType) -> bool:
+def user_index(index: Relation, on: RelationId) -> LookupIndex:
+    """Return the stored index for one that a user created. Columns of any length are treated as in `lookup_index`."""
+    parts = {part.name: part.descending for part in index.key}
+    found = _index(index, list(parts), on)
+    if found.hashed:
+        return found
+    beside = [one.name for one in index.columns if one.name not in parts and not is_long(one.type)]
+    descending = tuple(one for one in found.columns if parts[one])
+    return replace(found, descending=descending, included=tuple(beside))
+
+
+def _index(relation: Relation, names: Sequence[str], on: RelationId) -> LookupIndex:
+    short = tuple(name for name in names if not is_long(relation.column(name).type))
+    return LookupIndex(on, short or tuple(names[:1]), hashed=not short)
+
+
+def is_long(kind: ColumnType) -> bool:
+    """Whether a value of the type can be longer than an ordered index takes."""
     unbounded = kind.name is TypeName.NUMERIC and kind.precision is None
     return kind.array or unbounded or kind.name in _OF_ANY_LENGTH
 
@@ -233,7 +261,7 @@ def part_order(relation: Relation, partition: Partition) -> tuple[str, ...]:
     """
     key = tuple(part.name for part in relation.key)
     for order in ((*partition.order, *key), key):
-        if not any(_is_long(relation.column(name).type) for name in (*partition.columns, *order)):
+        if not any(is_long(relation.column(name).type) for name in (*partition.columns, *order)):
             return tuple(name for name in dict.fromkeys(order) if name not in partition.columns)
     return ()
 
@@ -242,7 +270,8 @@ def lookups(stage: Stage, relations: Mapping[RelationId, Relation]) -> frozenset
     """Return the indexes that a stage needs besides the storage order of its inputs.
 
     A row is looked up by the columns that conditions equate with values of one other input. If they cover the whole
-    key with equal types, the storage order serves, because the vnode is computed from the values.
+    key with equal types, the storage order serves, because the vnode is computed from the values. An input that no
+    condition equates with another one is looked up by the columns that conditions equate with constants.
     """
     if stage.partition is not None:
         relation, columns = relations[stage.driver.relation], stage.partition.columns
@@ -258,15 +287,32 @@ def lookups(stage: Stage, relations: Mapping[RelationId, Relation]) -> frozenset
         if other != alias and (columns := {column for column, _ in equated(stage, alias, {other})})
         if not by_key(stage, of, alias, {other})
     }
+    alone = (alias for alias in of if len(of) > 1 and not any(equated(stage, alias, of.keys() - {alias})))
+    found |= {lookup_index(of[alias], columns) for alias in alone if (columns := set(_constant(stage, alias)))}
     return frozenset(found)
 
 
-def equated(stage: Stage, alias: str, known: set[str]) -> Iterator[tuple[str, Side]]:
-    """Yield each column of an input that a condition equates with a value of `known` inputs, and that value."""
+def _constant(stage: Stage, alias: str) -> Iterator[str]:
+    """Yield the columns of an input that conditions equate with constants."""
+    for mine, other in _equalities(stage):
+        if mine.alias == alias and mine.column is not None and not other.inputs:
+            yield mine.column
+
+
+def _equalities(stage: Stage) -> Iterator[tuple[Side, Side]]:
+    """Yield both sides of each equality, each side first once."""
     for condition in stage.conditions:
-        for mine, other in (condition.equal, condition.equal[::-1]) if condition.equal is not None else ():
-            if mine.alias == alias and mine.column is not None and other.inputs and known.issuperset(other.inputs):
-                yield mine.column, other
+        if condition.equal is not None:
+            one, other = condition.equal
+            yield one, other
+            yield other, one
+
+
+def equated(stage: Stage, alias: str, known: AbstractSet[str]) -> Iterator[tuple[str, Side]]:
+    """Yield each column of an input that a condition equates with a value of `known` inputs, and that value."""
+    for mine, other in _equalities(stage):
+        if mine.alias == alias and mine.column is not None and other.inputs and known >= set(other.inputs):
+            yield mine.column, other
 
 
 def by_key(stage: Stage, of: Mapping[str, Relation], alias: str, known: set[str]) -> Mapping[str, Side] | None:

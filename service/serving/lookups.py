@@ -1,4 +1,4 @@
-"""Build and drop the indexes by which stages look up rows, without a lock that blocks DML.
+"""Build and drop the indexes by which stages and users look up rows, without a lock that blocks DML.
 
 Postgres builds such an index outside of any transaction, so the leader's term is checked beforehand. An index holds no
 data of its own, so an index that a deposed leader builds or drops late does no harm.
@@ -6,7 +6,7 @@ data of its own, so an index that a deposed leader builds or drops late does no 
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -14,7 +14,9 @@ import psycopg
 from psycopg import sql
 
 from service.domain.errors import Deposed, Invalid
-from service.protocol.ids import Term
+from service.domain.fan_out import ColumnStatistics, Statistics, TableStatistics
+from service.ports.state_store import IndexSize
+from service.protocol.ids import RelationId, Term
 from service.protocol.stage import LookupIndex
 from service.serving import relation_ddl
 from service.serving.connections import Connection, Pool, is_answered, said, translated
@@ -27,9 +29,22 @@ MEMORY: Final = "256MB"
 
 _PATTERN: Final = r"^t_[0-9]+_by_[0-9a-f]{12}$"
 _FOUND: Final = """
-select c.relname::text, i.indisvalid from pg_index i join pg_class c on c.oid = i.indexrelid
+select c.relname::text, i.indisvalid, coalesce(pg_relation_size(c.oid), 0)
+from pg_index i join pg_class c on c.oid = i.indexrelid
 where c.relnamespace = 'state'::regnamespace and c.relname ~ %s
 """
+_ROWS: Final = """
+select relname::text, reltuples / greatest(relpages, 1) * blocks
+from pg_class, lateral (select pg_relation_size(oid) / current_setting('block_size')::bigint) size(blocks)
+where relnamespace = 'state'::regnamespace and relname = any (%s) and relkind = 'r'
+    and reltuples >= 0 and (relpages > 0 or blocks = 0)
+"""
+"""As Postgres's planner does it: the density at the last ANALYZE, and the present size."""
+_COLUMNS: Final = """
+select tablename::text, attname::text, n_distinct, null_frac, avg_width from pg_stats
+where schemaname = 'state' and tablename = any (%s) and n_distinct <> 0
+"""
+_MARKS: Final = {"\1": "descending", "\2": "included"}
 
 log = logger("lookups")
 
@@ -70,24 +85,49 @@ class PostgresLookups:
                 await conn.execute("set lock_timeout = 0")
                 await conn.execute("set statement_timeout = 0")
                 await conn.execute(create(index, concurrently=True))
+                # Of two indexes, a planner without statistics may choose one of a few different values.
+                await conn.execute(sql.SQL("analyze {}").format(relation_ddl.table(index.relation)))
                 for setting in ("maintenance_work_mem", "lock_timeout", "statement_timeout"):
                     await conn.execute(sql.SQL("reset {}").format(sql.Identifier(setting)))
         except psycopg.Error as error:
             raise Invalid(said(error)) from error
 
-    async def drop_others(self, wanted: Collection[LookupIndex], *, term: Term) -> int:
-        kept = {index_name(one) for one in wanted}
-        dropped = 0
+    async def stored(self) -> Mapping[str, IndexSize]:
+        with translated():
+            async with self._pool.connection() as conn:
+                rows = await (await conn.execute(_FOUND, [_PATTERN])).fetchall()
+        return {str(name): IndexSize(bool(valid), int(size)) for name, valid, size in rows}
+
+    def name(self, index: LookupIndex) -> str:
+        return index_name(index)
+
+    async def statistics(self, relations: Collection[RelationId]) -> Statistics:
+        names = {f"t_{one}": one for one in relations}
+        with translated():
+            async with self._pool.connection() as conn:
+                tables = await (await conn.execute(_ROWS, [list(names)])).fetchall()
+                columns = await (await conn.execute(_COLUMNS, [list(names)])).fetchall()
+        rows = {str(table): float(number) for table, number in tables}
+        known: dict[str, dict[str, ColumnStatistics]] = {table: {} for table in rows}
+        for table, name, distinct, nulls, width in columns:
+            if table in rows:
+                # Postgres keeps a number that grows with the table as a share of the rows, below zero.
+                number = distinct if distinct >= 0 else -distinct * rows[table]
+                known[table][name] = ColumnStatistics(float(number), float(nulls), float(width))
+        return {names[table]: TableStatistics(number, known[table]) for table, number in rows.items()}
+
+    async def drop(self, names: Collection[str], *, term: Term) -> frozenset[str]:
+        dropped: set[str] = set()
         async with self._leading(term) as conn:
-            for name in sorted({name for name, _ in await _found(conn)} - kept):
+            for name in sorted(names):
                 try:
                     await conn.execute(_drop(name))
-                    dropped += 1
+                    dropped.add(name)
                 except psycopg.Error as error:
                     if not is_answered(error):
                         raise
                     log.warning("index.not_dropped", index=name, error=str(error))
-        return dropped
+        return frozenset(dropped)
 
     @asynccontextmanager
     async def _leading(self, term: Term) -> AsyncGenerator[Connection]:
@@ -107,24 +147,32 @@ class PostgresLookups:
 
 def index_name(index: LookupIndex) -> str:
     """Return the name of an index, the same for equal ones."""
-    digest = hashlib.sha256("\0".join([*index.columns, "hash" * index.hashed]).encode()).hexdigest()
+    words = [*index.columns, "hash" * index.hashed]
+    words += [mark + one for mark, names in _MARKS.items() for one in getattr(index, names)]
+    digest = hashlib.sha256("\0".join(words).encode()).hexdigest()
     return f"t_{index.relation}_by_{digest[:12]}"
 
 
 def create(index: LookupIndex, *, concurrently: bool = False) -> sql.Composed:
     """Return the statement that creates an index if it is missing."""
-    columns = sql.SQL(", ").join([sql.Identifier(column) for column in index.columns])
-    return sql.SQL("create index {} if not exists {} on {} ").format(
+    begin = sql.SQL("create index {} if not exists {} on {} ").format(
         sql.SQL("concurrently" if concurrently else ""),
         sql.Identifier(index_name(index)),
         relation_ddl.table(index.relation),
-    ) + sql.SQL("using hash ({})" if index.hashed else "({}, _to)").format(columns)
+    )
+    if index.hashed:
+        return begin + sql.SQL("using hash ({})").format(sql.Identifier(*index.columns))
+    parts = [sql.Identifier(one) + sql.SQL(" desc" if one in index.descending else "") for one in index.columns]
+    # After the columns comes `_to`, so that versions that ended long ago are passed over.
+    ordered = sql.SQL("({}, _to)").format(sql.SQL(", ").join(parts))
+    beside = sql.SQL(", ").join([sql.Identifier(one) for one in index.included])
+    return begin + ordered + (sql.SQL(" include ({})").format(beside) if index.included else sql.SQL(""))
 
 
 async def _found(conn: Connection) -> list[tuple[str, bool]]:
     """Return the name of each index, and whether it is complete."""
     rows = await (await conn.execute(_FOUND, [_PATTERN])).fetchall()
-    return [(str(name), bool(valid)) for name, valid in rows]
+    return [(str(name), bool(valid)) for name, valid, _ in rows]
 
 
 def _drop(name: str) -> sql.Composed:

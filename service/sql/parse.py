@@ -8,12 +8,24 @@ from types import MappingProxyType
 from typing import Final, Never
 
 from service.domain.errors import Invalid
-from service.sql.statements import dml, jobs, logical_views, relations, select, settings, sinks, sources, tables, views
+from service.sql.statements import (
+    dml,
+    indexes,
+    jobs,
+    logical_views,
+    relations,
+    select,
+    settings,
+    sinks,
+    sources,
+    tables,
+    views,
+)
 from service.sql.statements.statement import Parsers, Statement
 from service.sql.text.cursor import Cursor
 from service.sql.text.tokens import QUERY_WORDS, Token, TokenKind, syntax_error, tokenize
 
-FAMILIES: Final = (dml, jobs, logical_views, relations, select, settings, sinks, sources, tables, views)
+FAMILIES: Final = (dml, indexes, jobs, logical_views, relations, select, settings, sinks, sources, tables, views)
 """The modules whose statements there are."""
 
 _NOT_SUPPORTED: Final = frozenset(

@@ -7,6 +7,7 @@ import psycopg
 import pytest
 
 from service.domain.errors import Deposed
+from service.domain.fan_out import ColumnStatistics
 from service.protocol.ids import RelationId, Term
 from service.protocol.stage import LookupIndex, lookup_index
 from service.serving.lookups import PostgresLookups, index_name
@@ -43,9 +44,12 @@ async def test_an_index_is_built_once_and_dropped_when_nobody_needs_it(store: Ex
         await lookups.build(BOTH, term=TERM)
     assert await lookups.missing([BOTH, ONE]) == {ONE}
     await lookups.build(ONE, term=TERM)
-    assert await lookups.drop_others([BOTH], term=TERM) == 1
+    assert {one for one in (BOTH, ONE) if lookups.name(one) in await lookups.stored()} == {BOTH, ONE}
+    for _ in range(2):
+        assert await lookups.drop([lookups.name(ONE)], term=TERM) == {lookups.name(ONE)}
     assert await lookups.missing([BOTH, ONE]) == {ONE}
-    assert await lookups.drop_others([], term=TERM) == 1
+    (left,) = (await lookups.stored()).items()
+    assert (left[0], left[1].complete, left[1].bytes > 0) == (lookups.name(BOTH), True, True)
 
 
 async def test_a_hidden_relation_has_its_indexes_at_once(store: Examined) -> None:
@@ -63,7 +67,7 @@ async def test_a_deposed_leader_builds_and_drops_nothing(store: Examined) -> Non
     with pytest.raises(Deposed):
         await store.lookups.build(BOTH, term=TERM)
     with pytest.raises(Deposed):
-        await store.lookups.drop_others([], term=TERM)
+        await store.lookups.drop([store.lookups.name(ONE)], term=TERM)
     assert await store.lookups.missing([BOTH, ONE]) == {BOTH}
 
 
@@ -111,3 +115,24 @@ async def test_no_index_refuses_a_long_value(postgres: Store) -> None:
     long = "(select string_agg(md5(g::text), '') from generate_series(1, 300) g)"
     await postgres.run(f"insert into state.t_1 (_vnode, id, v, _from) values (0, 1, {long}, 1)")
     assert await postgres.rows("select length(v) from state.t_1") == [(9600,)]
+
+
+@pytest.mark.postgres
+async def test_statistics_are_those_of_the_planner_and_come_with_an_index(postgres: Store) -> None:
+    lookups = PostgresLookups(postgres.pool)
+    await postgres.run("alter table state.t_1 set (autovacuum_enabled = off)")
+    insert = 'insert into state.t_1 (_vnode, id, "a b", v, _from) select 0, {0} + g, {0} + g % 50, null, 1'
+    insert += " from generate_series(1, 10000) g"
+    await postgres.run(insert.format(0))
+    assert await lookups.statistics([ORDERS.id, RelationId(9)]) == {}
+    await lookups.build(LookupIndex(ORDERS.id, ("a b",)), term=TERM)
+    known = (await lookups.statistics([ORDERS.id]))[ORDERS.id]
+    assert known.rows == 10_000
+    assert known.columns["a b"] == ColumnStatistics(distinct=50, nulls=0, width=4)
+    # A share of the rows, in Postgres.
+    assert known.columns["id"].distinct == 10_000
+    # All of them NULL: no number of different values.
+    assert "v" not in known.columns
+    await postgres.run(insert.format(10_000))
+    grown = (await lookups.statistics([ORDERS.id]))[ORDERS.id]
+    assert grown.rows == pytest.approx(20_000, rel=0.05)

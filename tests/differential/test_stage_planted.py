@@ -43,7 +43,7 @@ def without_null(relation: Relation, given: str, values: str) -> str:
 
 def of_values(bound: BoundStage, row: str, part: str) -> Iterator[str]:
     """A part with a NULL in its columns has no rows."""
-    yield next(SAME_PART(bound, row, part))
+    yield SAME_PART(bound, row, part)[0]
 
 
 def never_empty(bound: BoundStage, at: Mapping[RelationId, Epoch]) -> str:

@@ -47,10 +47,19 @@ from service.protocol.relation import Relation, RelationKind
 from service.protocol.report import ActorReport, Collected
 from service.protocol.stage import Stage
 from service.protocol.vnodes import Runs, vnodes_of
+from tests.support.fake_meta_indexes import FakeIndexes
 from tests.support.fake_meta_sources import check_free, followed_again, scan_of, unfollow
-from tests.support.fake_meta_tables import ActorRow, FragmentRow, JobRow, RelationRow, ScanRow, Tables, printable
+from tests.support.fake_meta_tables import (
+    UNREADABLE,
+    ActorRow,
+    FragmentRow,
+    JobRow,
+    RelationRow,
+    ScanRow,
+    Tables,
+    printable,
+)
 
-_UNREADABLE = TERMINAL | {JobState.CANCELLING, JobState.DROPPING, JobState.FAILED}
 _ENDS = TERMINAL | {JobState.CREATED, JobState.FAILED}
 
 
@@ -85,6 +94,9 @@ class FakeCatalog:
         for one in (row, *self.tables.hidden(relation)):
             self.tables.relations.put(one.relation.id, replace(one, dropped=True))
             self.tables.cleanups.put(one.relation.id, Cleanup(one.relation.id, one.relation.name))
+        for index, named in list(self.tables.named_indexes.items()):
+            if named.on == relation:
+                await FakeIndexes(self.tables).remove(index)
         unfollow(self.tables, row.job)
         for fragment in self.tables.of_job(row.job):
             self.tables.fragments.take(fragment.id)
@@ -144,9 +156,9 @@ class FakeJobs:
         for upstream in sorted(new.upstreams):
             read = tables.relations[upstream]
             state = tables.jobs[read.job].job.state
-            if state in _UNREADABLE:
+            if state in UNREADABLE:
                 raise Conflict(f'{read.relation.kind} "{read.relation.name}" cannot be read: it is {state}')
-        self._refuse_taken(new.relation)
+        check_free(tables, new.relation.name)
         hidden = [RelationId(next(tables.ids)) for _ in new.hidden]
         relation = RelationId(next(tables.ids))
         number = JobId(relation)
@@ -284,15 +296,6 @@ class FakeJobs:
             return None
         mine = [one for one in self.tables.snapshots.values() if one.job == job]
         return SnapshotPlan(epoch=mine[0].epoch, consumed=mine[0].consumed) if mine else None
-
-    def _refuse_taken(self, relation: Relation) -> None:
-        check_free(self.tables, relation.name)
-        for row in self.tables.relations.values():
-            if row.relation.name != relation.name or row.dropped:
-                continue
-            if self.tables.jobs[row.job].job.state in CREATING:
-                raise Conflict(f"{row.relation.kind} named {relation.name} already exists and is still being created")
-            raise Conflict(f'{row.relation.kind} with name "{relation.name}" exists')
 
     def _add_fragment(
         self, job: JobId, new: NewFragment, late: Collection[RelationId], ids: Mapping[RelationId, RelationId]

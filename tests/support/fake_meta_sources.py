@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from service.domain.errors import Conflict, NotFound
-from service.domain.job import JobState
+from service.domain.job import CREATING, JobState
 from service.domain.source import Retention
 from service.ports.source_records import (
     FollowedTable,
@@ -20,6 +20,7 @@ from service.ports.source_records import (
 from service.protocol.cdc import CdcScan, CdcSource, Lsn, SourceReport
 from service.protocol.ids import FragmentId, JobId, RelationId, SourceId
 from service.protocol.plan import FragmentKind, PositionState
+from service.protocol.relation import RelationKind
 from service.protocol.report import Collected
 from tests.support.fake_meta_tables import LONG_AGO, FragmentRow, SourceRow, Tables, printable
 
@@ -28,12 +29,20 @@ _AT_ONCE = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def check_free(tables: Tables, name: str) -> None:
-    """Raise Conflict where a source has the name."""
-    for row in tables.sources.values():
-        if row.source.name == name and not row.source.dropped:
-            if row.source.shown:
-                raise Conflict(f'source with name "{name}" exists')
-            raise Conflict(f"source named {name} already exists and is still being created")
+    """Raise Conflict where a relation, a source or an index has the name."""
+    sources = (
+        (RelationKind.SOURCE, row.source.name, row.source.shown, row.source.dropped) for row in tables.sources.values()
+    )
+    indexes = ((RelationKind.INDEX, row.relation.name, row.shown, False) for row in tables.named_indexes.values())
+    relations = (
+        (row.relation.kind, row.relation.name, tables.jobs[row.job].job.state not in CREATING, row.dropped)
+        for row in tables.relations.values()
+    )
+    for kind, taken, made, dropped in (*sources, *indexes, *relations):
+        if taken == name and not dropped:
+            if made:
+                raise Conflict(f'{kind} with name "{name}" exists')
+            raise Conflict(f"{kind} named {name} already exists and is still being created")
 
 
 def scan_of(tables: Tables, row: FragmentRow) -> CdcScan | None:
@@ -106,9 +115,6 @@ class FakeSources:
     async def add(self, new: NewSource, *, now: datetime, abandoned_at: datetime) -> Source:
         tables = self.tables
         check_free(tables, new.name)
-        for row in tables.relations.values():
-            if row.relation.name == new.name and not row.dropped:
-                raise Conflict(f'{row.relation.kind} with name "{new.name}" exists')
         one = SourceId(next(tables.ids))
         if new.password.value is not None:
             secret = f"source {one}"

@@ -19,6 +19,7 @@ from service.protocol.dml import InsertStaged
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, Generation, GraphId, RelationId, Term, WorkerId
 from service.protocol.mutation import Add, Mutation, Resume, Stop
 from service.protocol.report import Collected, Failed
+from tests.support.fake_meta_indexes import FakeIndexes
 from tests.support.fake_meta_jobs import FakeActors, FakeCatalog, FakeFragments, FakeJobs
 from tests.support.fake_meta_snapshots import FakeLimits, FakeLogicalViews, FakeSnapshots
 from tests.support.fake_meta_sources import FakeFollowing, FakeSecrets, FakeSourceCleanups, FakeSources
@@ -567,6 +568,7 @@ class FakeTransaction:
     snapshots: FakeSnapshots
     limits: FakeLimits
     views: FakeLogicalViews
+    indexes: FakeIndexes
     sources: FakeSources
     following: FakeFollowing
     source_cleanups: FakeSourceCleanups
@@ -593,6 +595,7 @@ class FakeTransaction:
             snapshots=FakeSnapshots(tables),
             limits=FakeLimits(tables),
             views=FakeLogicalViews(tables),
+            indexes=FakeIndexes(tables),
             sources=FakeSources(tables),
             following=FakeFollowing(tables),
             source_cleanups=FakeSourceCleanups(tables),

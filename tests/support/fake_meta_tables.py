@@ -12,8 +12,9 @@ from typing import Any, Generic, TypeVar
 
 from service.domain.barrier import FailedIndex, GraphStatus, OwnWorker
 from service.domain.dml import SINGLY
-from service.domain.job import Job
+from service.domain.job import TERMINAL, Job, JobState
 from service.domain.order import Order
+from service.ports.indexes import NamedIndex, StoredIndex
 from service.ports.records import Claim, Cleanup, Command, Event, Json, StoredStatement
 from service.ports.snapshots import Snapshot
 from service.ports.source_records import Source, SourceCleanup
@@ -42,12 +43,13 @@ from service.protocol.plan import Connector, FragmentKind, Query, ScanType, Vnod
 from service.protocol.relation import Relation
 from service.protocol.report import Collected, Failed
 from service.protocol.request import Analyzed, Rejected, Request, Verified
-from service.protocol.stage import Stage
+from service.protocol.stage import LookupIndex, Stage
 from service.protocol.vnodes import Runs
 
 K = TypeVar("K")
 R = TypeVar("R")
 
+UNREADABLE = TERMINAL | {JobState.CANCELLING, JobState.DROPPING, JobState.FAILED}
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 _FIRST = Generation(0)
 _NOBODYS = Term(0)
@@ -276,6 +278,8 @@ class Tables:
         self.failed_indexes = Table[GraphId, FailedIndex](journal)
         self.relations = Table[RelationId, RelationRow](journal)
         self.cleanups = Table[RelationId, Cleanup](journal)
+        self.named_indexes = Table[RelationId, NamedIndex](journal)
+        self.stored_indexes = Table[LookupIndex, StoredIndex](journal)
         self.jobs = Table[JobId, JobRow](journal)
         self.fragments = Table[FragmentId, FragmentRow](journal)
         self.actors = Table[ActorId, ActorRow](journal)

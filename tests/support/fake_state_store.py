@@ -14,6 +14,8 @@ from typing import Any
 from typing_extensions import override
 
 from service.domain.errors import Conflict, Deposed, Invalid, Stale
+from service.domain.fan_out import Statistics
+from service.ports.state_store import IndexSize
 from service.protocol.ids import Epoch, Generation, GraphId, RelationId, Term
 from service.protocol.relation import ALIVE, Relation
 from service.protocol.stage import LookupIndex
@@ -62,7 +64,7 @@ class StoredTable(VersionedTable):
         super().__init__(key_of(relation), relation.vnode_count)
         self.relation = relation
         self.indexed = True
-        self.lookups: set[frozenset[str]] = set()
+        self.lookups: set[LookupIndex] = set()
         self._by_key: dict[Key, list[Version]] = {}
 
     @override
@@ -244,26 +246,33 @@ class FakeLookups:
 
     async def missing(self, wanted: Collection[LookupIndex]) -> frozenset[LookupIndex]:
         tables = self.store.tables
-        stored = (one for one in wanted if one.relation in tables)
-        return frozenset(one for one in stored if frozenset(one.columns) not in tables[one.relation].lookups)
+        return frozenset(one for one in wanted if one.relation in tables and one not in tables[one.relation].lookups)
 
     async def build(self, index: LookupIndex, *, term: Term) -> None:
         self.passing("before build")
         self._assert_term(term)
         if index.relation not in self.store.tables:
             raise Invalid(f"relation state.t_{index.relation} does not exist")
-        self.store.tables[index.relation].lookups.add(frozenset(index.columns))
+        self.store.tables[index.relation].lookups.add(index)
         self.passing("after build")
 
-    async def drop_others(self, wanted: Collection[LookupIndex], *, term: Term) -> int:
-        self.passing("before drop others")
+    async def stored(self) -> Mapping[str, IndexSize]:
+        every = (index for table in self.store.tables.values() for index in table.lookups)
+        return {self.name(index): IndexSize(complete=True, bytes=8192) for index in every}
+
+    def name(self, index: LookupIndex) -> str:
+        return str(index)
+
+    async def statistics(self, relations: Collection[RelationId]) -> Statistics:
+        del relations
+        return {}
+
+    async def drop(self, names: Collection[str], *, term: Term) -> frozenset[str]:
+        self.passing("before drop of indexes")
         self._assert_term(term)
-        dropped = 0
-        for relation, table in self.store.tables.items():
-            kept = {frozenset(one.columns) for one in wanted if one.relation == relation}
-            dropped += len(table.lookups - kept)
-            table.lookups &= kept
-        return dropped
+        for table in self.store.tables.values():
+            table.lookups = {index for index in table.lookups if self.name(index) not in names}
+        return frozenset(names)
 
     def _assert_term(self, term: Term) -> None:
         if self.store.term != term:
@@ -296,7 +305,7 @@ class FakeTables:
             table = self.store.tables[relation.id] = self.store.table(relation)
             table.indexed = False
         table.indexed |= not loading
-        table.lookups.update(frozenset(one.columns) for one in lookups)
+        table.lookups.update(lookups)
         self.store.live[relation.name] = relation.id
         self.passing("after create")
 

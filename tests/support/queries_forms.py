@@ -47,6 +47,11 @@ FORMS: Final = (
     ("select id, e.y from a join e on (a.x, a.y) = (e.x, e.y)", "id, _key_row_id"),
     ("select a.id from a join (b join c on c.k1 = b.z and c.k2 = 1) on b.aid = a.id", "_key_id"),
     ("select a.id, b.id as b from a join b on a.id = b.aid or a.y = b.z", "id, b"),
+    # Integers of different types.
+    ("select a.id, b.id as bid from a join b on a.x = b.aid and a.y::smallint = b.z", "id, bid"),
+    ("select a.id, c.k2, a.x + a.id as s, a.id % 3000000000 as m from a join c on c.k1 = a.id and c.k2 = a.x::smallint", "id"),
+    ("select x, count(*) from (select x from a union all select aid from b) q group by x", "x"),
+    ("select id from a where x in (select aid from b) and y in (1, 3000000000, id)", "id"),
     # Outer joins.
     ("select b.id, a.t from b left join a on a.id = b.aid", "id"),
     ("select b.id, a.t from b left join a on a.id = b.aid where a.x = 2", "id"),
@@ -166,6 +171,7 @@ FORMS: Final = (
     # Windows, DISTINCT ON, LIMIT.
     ("select id, row_number() over (partition by y order by id desc) as rn from a", "id"),
     ("select id, rank() over (order by y), dense_rank() over (partition by x order by y) as dr from a", "id"),
+    ("select id, lag(y, 0) over w, lead(y, -1, 7) over w as l from a window w as (partition by x order by id)", "id"),
     ("select id, sum(y) over w, lag(y) over w as l from a window w as (partition by x order by id)", "id"),
     ("select id, sum(y) over (partition by x, y) as p, max(n) over (partition by x) as m from a", "id"),
     ("select id, first_value(t) over (partition by y order by id), last_value(t) over (partition by y order by id "

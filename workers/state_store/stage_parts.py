@@ -1,6 +1,5 @@
 """Print a stage that computes whole parts of its input again. Pure."""
 
-from collections.abc import Iterator
 from typing import Final
 
 from service.protocol.ids import Epoch
@@ -9,6 +8,7 @@ from service.protocol.relation import state_table
 from service.protocol.stage import part_order
 from workers.backfill.stages import BoundStage
 from workers.state_store.stage_delta import NEW, OLD, PAGE, Delta, state_of, visible
+from workers.state_store.statements import same_values
 
 ONE: Final = "select 1 as one"
 """The part that is the whole input."""
@@ -66,7 +66,7 @@ def _computed(bound: BoundStage, seen: str) -> str:
         f" where {' and '.join([*filter(None, [same]), seen, *kept])}"
         for same in _same_part(bound, quoted(alias), "p")
     )
-    # Of the two kinds of a part only one has rows, so each may leave only its first ones.
+    # Only one of these texts has rows for a part, so each may leave only its first ones.
     rows = " union all ".join(
         f"(select * from ({text}) part {partition.first})" if partition.first else f"({text})" for text in texts
     )
@@ -76,18 +76,12 @@ def _computed(bound: BoundStage, seen: str) -> str:
     )
 
 
-def _same_part(bound: BoundStage, row: str, part: str) -> Iterator[str]:
-    """Yield the conditions that a row belongs to a part: one for an index, and one for the few parts with a NULL."""
+def _same_part(bound: BoundStage, row: str, part: str) -> tuple[str, ...]:
+    """Return the conditions that a row belongs to a part: one for an index, and those for the few parts with a NULL."""
     partition = bound.stage.partition
     assert partition is not None
-    relation = bound.upstream
-    names = list(map(quoted, partition.columns))
-    yield " and ".join(f"{row}.{name} = {part}.{name}" for name in names)
-    nullable = [quoted(name) for name in partition.columns if relation.column(name).nullable]
-    if nullable:
-        null = " or ".join(f"{part}.{name} is null" for name in nullable)
-        alike = " and ".join(f"{row}.{name} is not distinct from {part}.{name}" for name in names)
-        yield f"({null}) and {alike}"
+    nullable = [quoted(name) for name in partition.columns if bound.upstream.column(name).nullable]
+    return same_values(list(map(quoted, partition.columns)), nullable, row, part)
 
 
 def _part_columns(bound: BoundStage) -> str:

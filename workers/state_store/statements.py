@@ -1,6 +1,7 @@
 """Print the SQL of versioned tables from relations, spans and epochs. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Sequence
+from itertools import combinations
 from typing import Final
 
 from service.protocol.columns import Column, ColumnType, ComputedColumn, TypeName
@@ -12,6 +13,9 @@ from service.protocol.vnodes import Runs
 from workers.backfill.order import KeyPart, Position, after_postgres, key_of, upto_postgres
 from workers.backfill.positions import Block, Span, alike
 from workers.state_store.wire import native_element
+
+NULLABLE_MAX: Final = 3
+"""The most nullable columns for which every combination of NULLs has a query of its own."""
 
 
 def bound_query(relation: Relation, block: Block, spans: Block, *, at: Epoch, rows: int) -> str:
@@ -151,26 +155,44 @@ def alive(table: str) -> str:
     return f"{table}._to >= {ALIVE}"
 
 
+def same_values(columns: Sequence[str], nullable: Collection[str], row: str, given: str) -> tuple[str, ...]:
+    """Print the conditions under which `row` and `given` have equal values, NULLs included. At most one of them holds.
+
+    The first one is for values without a NULL. No index serves `is not distinct from`, but one serves `is null`, so
+    there is a condition for each combination of NULLs. Where these would be many, one serves them all, slowly.
+    """
+
+    def alike(nulls: Collection[str]) -> str:
+        equal = [f"{row}.{name} = {given}.{name}" for name in columns if name not in nulls]
+        return " and ".join([*(f"{one}.{name} is null" for name in nulls for one in (given, row)), *equal])
+
+    empty = [name for name in columns if name in nullable]
+    if len(empty) <= NULLABLE_MAX:
+        sizes = range(len(empty) + 1)
+        return tuple(alike(nulls) for size in sizes for nulls in combinations(empty, size))
+    some = " or ".join(f"{given}.{name} is null" for name in empty)
+    others = (f"{row}.{name} {'is not distinct from' if name in empty else '='} {given}.{name}" for name in columns)
+    return alike(()), f"({some}) and {' and '.join(others)}"
+
+
 def close(relation: Relation, keys: str, epoch: Epoch) -> tuple[str, ...]:
     """Print the commands that end the live versions at the keys of the table `keys` (`_vnode` and the key columns).
 
     The guard `_from < epoch` lets the commands commute with the inserts of the same epoch. The few keys with a NULL
-    have a command of their own, because no index serves `is not distinct from`.
+    have commands of their own.
     """
-    columns = ["_vnode", *(quoted(part.name) for part in relation.key)]
-    nullable = {quoted(part.name) for part in relation.key if relation.column(part.name).nullable}
+    columns, nullable = _key_columns(relation)
+    return tuple(
+        f"update {state_table(relation.id)} t set _to = {epoch} from {keys} k"
+        f" where {same} and {alive('t')} and t._from < {epoch}"
+        for same in same_values(columns, nullable, "t", "k")
+    )
 
-    def command(same: Mapping[str, str], but: str = "") -> str:
-        matches = " and ".join(f"t.{name} {same.get(name, '=')} k.{name}" for name in columns)
-        return (
-            f"update {state_table(relation.id)} t set _to = {epoch} from {keys} k"
-            f" where {matches}{but} and {alive('t')} and t._from < {epoch}"
-        )
 
-    if not nullable:
-        return (command({}),)
-    some = " or ".join(f"k.{name} is null" for name in sorted(nullable))
-    return command({}), command(dict.fromkeys(nullable, "is not distinct from"), f" and ({some})")
+def _key_columns(relation: Relation) -> tuple[list[str], list[str]]:
+    """Return the quoted columns of the storage order, and the nullable ones among them."""
+    nullable = [quoted(part.name) for part in relation.key if relation.column(part.name).nullable]
+    return ["_vnode", *(quoted(part.name) for part in relation.key)], nullable
 
 
 def write(relation: Relation, given: str, epoch: Epoch, *, prefer: str = "_to desc") -> str:
@@ -220,18 +242,12 @@ def live_version(relation: Relation, given: str, values: str) -> str:
     """Print a lateral query for `values` of the live version `t` at the key of the row `given`, if there is one.
 
     `OFFSET 0` keeps it one index lookup per row, whatever the planner believes about sizes. The few keys with a NULL
-    have a query of their own, because no index serves `is not distinct from`.
+    have queries of their own.
     """
-    names = ["_vnode", *(quoted(part.name) for part in relation.key)]
-    nullable = [quoted(part.name) for part in relation.key if relation.column(part.name).nullable]
+    columns, nullable = _key_columns(relation)
     rows = f"select {values} from {state_table(relation.id)} t where {alive('t')}"
-    exact = f"{rows} and {' and '.join(f't.{name} = {given}.{name}' for name in names)}"
-    if not nullable:
-        return f"{exact} offset 0"
-    null = " or ".join(f"{given}.{name} is null" for name in nullable)
-    operators = {name: "is not distinct from" if name in nullable else "=" for name in names}
-    alike = " and ".join(f"t.{name} {operator} {given}.{name}" for name, operator in operators.items())
-    return f"{exact} union all {rows} and ({null}) and {alike}"
+    found = [f"({rows} and {same} offset 0)" for same in same_values(columns, nullable, "t", given)]
+    return " union all ".join(found)
 
 
 def _named(relation: Relation) -> str:

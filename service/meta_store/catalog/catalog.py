@@ -23,6 +23,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.job import JobState
+from service.meta_store.catalog.indexes import remove_indexes
 from service.meta_store.documents import printable
 from service.meta_store.references import JOBLESS
 from service.meta_store.relations import COLUMNS, relation_of
@@ -84,6 +85,8 @@ class PostgresCatalog:
         hidden = update(relations).where(relations.c.owner == relation, TAKEN).values(dropped=True)
         for one, its_name in (await self._connection.execute(hidden.returning(relations.c.id, relations.c.name))).all():
             await self._leave(one, its_name)
+        indexes = select(view_reference.c.reader).where(view_reference.c.relation == relation)
+        await remove_indexes(self._connection, relations.c.id.in_(indexes))
         await self._connection.execute(delete(view_reference).where(view_reference.c.reader == relation))
         jobs = select(job.c.id).where(job.c.relation == relation)
         await unfollow(self._connection, jobs)

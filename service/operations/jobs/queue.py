@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from service.domain.barrier import Chore
 from service.domain.errors import Deposed, Refused, Unavailable
+from service.domain.indexes import lacking
 from service.domain.job import IllegalTransition, Job, JobEvent, JobState
 from service.domain.parameters import SystemParameters
 from service.domain.set_aside import SetAside
@@ -13,6 +14,7 @@ from service.operations.jobs.failing import refuse
 from service.operations.jobs.snapshots import is_snapshot, many_rows
 from service.operations.jobs.stages import lookups_of, named, of_users, only_inserts
 from service.operations.world import World
+from service.ports.meta_store import Transaction
 from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId, Term
 from service.protocol.mutation import Add
 from service.protocol.plan import JobPlan
@@ -98,8 +100,10 @@ async def _start(world: World, job: Job, *, term: Term) -> bool:
             return True  # cancelled before any table existed
         (plan,) = plans
         loading = is_snapshot(plan) and only_inserts(plan) and await many_rows(tx, plan)
-    needed = lookups_of(plan)
-    if await _lacks_indexes(world, job, plan, needed, term=term):
+        needed = lookups_of(plan)
+        lacks = await _lacks_indexes(world, tx, job, plan, needed)
+    if lacks:
+        world.signals.notify(Chore.INDEX)
         return False
     try:
         for output in plan.outputs:
@@ -112,7 +116,9 @@ async def _start(world: World, job: Job, *, term: Term) -> bool:
     async with world.stores.begin(term) as tx:
         current = await tx.jobs.get(job.id)
         if current is None or current.state not in {JobState.INITIAL, JobState.QUEUED}:
-            return True  # cancelled since, and its removal has queued the clean-up of the tables
+            return True  # cancelled meanwhile, and its removal queued the clean-up of the table
+        if await _lacking(tx, plan, needed):
+            return False  # an index was given up since it was found
         await tx.jobs.move(job.id, JobEvent.STARTED, now=world.clock.now())
         begun = None
         if is_snapshot(plan):
@@ -125,15 +131,23 @@ async def _start(world: World, job: Job, *, term: Term) -> bool:
     return True
 
 
-async def _lacks_indexes(world: World, job: Job, plan: JobPlan, needed: Collection[LookupIndex], *, term: Term) -> bool:
-    """Whether an index of a user's relation is missing. Record that the job waits for it, and have it built."""
+async def _lacks_indexes(
+    world: World, tx: Transaction, job: Job, plan: JobPlan, needed: frozenset[LookupIndex]
+) -> bool:
+    """Store the indexes that are to be built, and whether the job waits for one of them. Return whether it does.
+
+    Those of hidden relations are made with their tables.
+    """
+    missing = await _lacking(tx, plan, needed)
+    await tx.indexes.expect(missing | (needed - of_users(plan, needed)), now=world.clock.now())
+    if missing and job.preparing is None:
+        listed = ", ".join(sorted(named(one, [plan]) for one in missing))
+        await tx.jobs.prepare(job.id, f"an index of {listed} is being built")
+    return bool(missing)
+
+
+async def _lacking(tx: Transaction, plan: JobPlan, needed: Collection[LookupIndex]) -> frozenset[LookupIndex]:
+    """Return the lookups of users' relations that no index serves. One that serves is kept for this transaction."""
     wanted = of_users(plan, needed)
-    missing = await world.lookups.missing(wanted) if wanted else ()
-    if not missing:
-        return False
-    if job.preparing is None:
-        listed = ", ".join(sorted(named(one, plan) for one in missing))
-        async with world.stores.begin(term) as tx:
-            await tx.jobs.prepare(job.id, f"an index of {listed} is being built")
-    world.signals.notify(Chore.INDEX)
-    return True
+    held = await tx.indexes.hold({one.relation for one in wanted}) if wanted else ()
+    return lacking(wanted, held)

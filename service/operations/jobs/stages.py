@@ -5,7 +5,7 @@ Those of its hidden relations are created with their tables. `service.operations
 users' relations.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from service.protocol.plan import JobPlan
 from service.protocol.stage import LookupIndex, Stage, lookups
@@ -41,7 +41,8 @@ def only_inserts(plan: JobPlan) -> bool:
     return not stages or (len(stages) == 1 and stages[0].aggregate is None and stages[0].partition is None)
 
 
-def named(index: LookupIndex, plan: JobPlan) -> str:
-    """Return an index as text: the relation's name and the columns."""
-    names = {read.id: read.name for _, computing in plan.staged for read in computing.reads}
-    return f"{names.get(index.relation, index.relation)} ({', '.join(index.columns)})"
+def named(index: LookupIndex, plans: Iterable[JobPlan]) -> str:
+    """Return an index as text: the relation, as the plans name it, and its columns."""
+    reads = (read for plan in plans for _, computing in plan.staged for read in computing.reads)
+    name = next((read.name for read in reads if read.id == index.relation), f"relation {index.relation}")
+    return f"{name} ({', '.join(index.columns)})"

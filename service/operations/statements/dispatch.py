@@ -13,6 +13,7 @@ from service.operations.leaving import Gone
 from service.operations.offload import parsed
 from service.operations.statements import (
     dml,
+    indexes,
     jobs,
     logical_views,
     relations,
@@ -28,7 +29,7 @@ from service.operations.statements.outcome import Outcome
 from service.operations.world import World
 from service.ports.records import Claim
 
-FAMILIES: Final = (dml, jobs, logical_views, relations, select, settings, sinks, sources, tables, views)
+FAMILIES: Final = (dml, indexes, jobs, logical_views, relations, select, settings, sinks, sources, tables, views)
 """The modules that register handlers. Importing them fills the registry."""
 
 

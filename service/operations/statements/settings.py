@@ -1,6 +1,6 @@
 """Read and set session variables (`SET`, `SHOW`) and system parameters (`ALTER SYSTEM`, `SHOW PARAMETERS`)."""
 
-from service.domain.compatibility import WITHOUT_EFFECT, notice
+from service.domain.compatibility import notice
 from service.domain.errors import NotFound
 from service.domain.parameters import BOUNDED, SESSION_DEFAULTS, SystemParameters, bounded, parse_session_variable
 from service.operations import parameters
@@ -15,7 +15,7 @@ async def _set(call: Call, statement: SetVariable) -> Outcome:
     changed = {**call.session, name: parse_session_variable(name, statement.value)}
     if name in BOUNDED:
         bounded(name, changed[name], await parameters.known(call.world))
-    notices = (notice(name),) if name in WITHOUT_EFFECT else ()
+    notices = () if name in SESSION_DEFAULTS else (notice(name),)
     return Outcome("SET_VARIABLE", notices=notices, session=changed)
 
 

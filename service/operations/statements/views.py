@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from service.domain.adaptive import AUTO
+from service.domain.indexes import lacking
 from service.domain.job import JobState
 from service.domain.order import Order
 from service.domain.parallelism import Parallelism, check_positions, check_vnodes, for_backfill, normal, resolved
@@ -35,6 +36,7 @@ from service.operations.statements.staged_views import (
 )
 from service.operations.verify import worker_rpc
 from service.operations.world import World
+from service.ports.indexes import IndexState
 from service.ports.records import THE_RELATION, CatalogEntry, NewFragment, NewJob, NewTableScan
 from service.protocol.ids import JobId, RelationId
 from service.protocol.plan import Prefix, Query, ScanType
@@ -48,6 +50,7 @@ from service.sql.text.tree import Tree
 from service.sql.views.backfill_order import dot
 from service.sql.views.bind import bind_view, view_relation
 from service.sql.views.explain import PlannedScan, plan_text
+from service.sql.views.explain_costs import Known
 from service.sql.views.explain_stages import ExplainedScan, ExplainedStage, stages_text
 from service.sql.views.keys import BoundView
 
@@ -141,8 +144,13 @@ async def _explain_backfill(call: Call, statement: ExplainBackfill) -> Outcome:
 async def _explained(world: World, view: StagedView, planned: _Planned) -> Iterable[str]:
     new = planned.new
     needed = [lookups(one.stage, view.relations) for one in view.stages]
-    of_users = frozenset(index for indexes in needed for index in indexes if index.relation > THE_RELATION)
-    missing = await world.lookups.missing(of_users) if of_users else frozenset()
+    read = {one.relation for planned in view.stages for one in planned.stage.inputs if one.relation > THE_RELATION}
+    async with world.stores.begin() as tx:
+        stored = [one for relation in sorted(read) for one in await tx.indexes.stored(relation)]
+    there = {one.index: one.bytes for one in stored if one.state is not IndexState.DROPPING}
+    created = [one.index for one in stored if one.state is IndexState.CREATED]
+    missing = lacking([index for indexes in needed for index in indexes], created)
+    known = Known(await world.lookups.statistics(read), there)
     scans: list[list[ExplainedScan]] = [[] for _ in view.stages]
     for place, scan in enumerate(new.table_scans):
         number, alias = (scan.query.operator, scan.query.alias) if isinstance(scan.query, Prefix) else (place, None)
@@ -152,7 +160,14 @@ async def _explained(world: World, view: StagedView, planned: _Planned) -> Itera
         for one, its, indexes in zip(view.stages, scans, needed, strict=True)
     ]
     return stages_text(
-        view.relation, stages, view.relations, missing, planned.strategy, planned.order.edges, serverless=new.serverless
+        view.relation,
+        stages,
+        view.relations,
+        missing,
+        known,
+        planned.strategy,
+        planned.order.edges,
+        serverless=new.serverless,
     )
 
 

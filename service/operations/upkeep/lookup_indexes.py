@@ -1,22 +1,26 @@
-"""Build the lookup indexes of users' relations that stages need, and drop those that no job needs any more (I9).
+"""Build the indexes of stored relations that users named or that stages need, and drop the others (I9).
 
 A job with stages starts after its indexes exist. The index of a large table takes minutes, so each build runs in a task
-of its own and delays no loop (I13). The stored plans determine the needed indexes, so a new leader continues.
+of its own and delays no loop (I13). The stored plans and names determine the needed indexes, so a new leader continues.
 """
 
 import asyncio
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from service.domain.errors import Deposed, Exhausted, MetaError, NotFound, Refused
+from service.domain.indexes import needed
 from service.domain.job import IllegalTransition, JobState
 from service.domain.set_aside import SetAside
 from service.operations.jobs.failing import refuse
 from service.operations.jobs.snapshots import INDEX_TRIES
 from service.operations.jobs.stages import lookups_of, named
 from service.operations.world import World
-from service.protocol.ids import Term
+from service.ports.indexes import IndexState, NamedIndex, StoredIndex
+from service.ports.meta_store import Transaction
+from service.ports.state_store import IndexSize
+from service.protocol.ids import RelationId, Term
 from service.protocol.plan import JobPlan
 from service.protocol.stage import LookupIndex
 from service.telemetry.log import logger
@@ -40,36 +44,105 @@ class Builds:
         await asyncio.gather(*self.tasks.values(), return_exceptions=True)
 
 
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """The needed indexes, each with the jobs whose stages need it, and those that are to be dropped."""
+
+    needed: Mapping[LookupIndex, Sequence[JobPlan]]
+    dropping: Collection[LookupIndex]
+
+
 async def reconcile(world: World, builds: Builds, *, term: Term) -> None:
-    """Drop the indexes that no job needs, and begin to build the missing ones. Raises Deposed, Unavailable."""
-    async with world.stores.begin(term) as tx:
-        plans = await tx.jobs.plans(await tx.jobs.staged())
-    needed: dict[LookupIndex, list[JobPlan]] = defaultdict(list)
-    for plan in plans:
-        for index in lookups_of(plan):
-            needed[index].append(plan)
-    # A job that was added in between may need a dropped index. The next call builds it again.
-    await world.lookups.drop_others(needed, term=term)
-    missing = await world.lookups.missing(needed)
+    """Drop the indexes that nobody needs, and begin to build the missing ones. Raises Deposed, Unavailable.
+
+    An index is stored in the meta store before it is built, and looked for in the state store before the meta store is
+    read. So one that is built meanwhile is not dropped.
+    """
+    there = await world.lookups.stored()
+    decided = await _decide(world, there, term=term)
+    doomed = there.keys() - {world.lookups.name(one) for one in decided.needed}
+    left = there.keys()
+    if doomed:
+        left -= await world.lookups.drop(doomed, term=term)
+    gone = [one for one in decided.dropping if world.lookups.name(one) not in left]
+    if gone:
+        async with world.stores.begin(term) as tx:
+            for one in gone:
+                await tx.indexes.forget(one)
+    missing = await world.lookups.missing(decided.needed)
     builds.aside.keep(missing)
     due = builds.aside.due(sorted(missing - builds.tasks.keys(), key=str), now=world.clock.now())
     for index in due:
-        task = asyncio.create_task(_build(world, builds, index, needed[index], term=term))
-        builds.tasks[index] = task
+        builds.tasks[index] = asyncio.create_task(_build(world, builds, index, decided.needed[index], term=term))
+
+
+async def _decide(world: World, there: Mapping[str, IndexSize], *, term: Term) -> _Decided:
+    """Store what is needed and what is to be dropped. Who needs an index is read after all indexes are locked."""
+    async with world.stores.begin(term) as tx:
+        stored = {one.index: one for one in await tx.indexes.lock()}
+        plans = {plan.relation.id: plan for plan in await tx.jobs.plans(await tx.jobs.staged())}
+        asked: dict[LookupIndex, list[NamedIndex]] = {}
+        for one in await tx.indexes.all():
+            asked.setdefault(one.stored_as, []).append(one)
+        lookups = {view: lookups_of(plan) for view, plan in plans.items()}
+        known = [*asked, *stored, *(one for wanted in lookups.values() for one in wanted)]
+        sizes = {one: size for one in known if (size := there.get(world.lookups.name(one))) is not None}
+        created = {one for one, size in sizes.items() if size.complete}
+        found = needed(asked, lookups, created)
+        for index, views in found.items():
+            new = _stored(stored.get(index), index, sizes.get(index), asked.get(index, ()), views)
+            await _put(world, tx, stored.get(index), new)
+            for one in asked.get(index, ()) if index in created else ():
+                await _show(world, tx, one)
+        dropping = stored.keys() - found.keys()
+        for index in dropping:
+            await _put(world, tx, stored[index], StoredIndex(index, IndexState.DROPPING, stored[index].bytes))
+    return _Decided({index: [plans[view] for view in sorted(views)] for index, views in found.items()}, dropping)
+
+
+def _stored(
+    before: StoredIndex | None,
+    index: LookupIndex,
+    size: IndexSize | None,
+    asked: Sequence[NamedIndex],
+    views: Collection[RelationId],
+) -> StoredIndex:
+    complete = size is not None and size.complete
+    return StoredIndex(
+        index=index,
+        state=IndexState.CREATED if complete else IndexState.CREATING,
+        bytes=None if size is None else size.bytes,
+        error=None if complete or before is None else before.error,
+        named=tuple(one.relation.id for one in asked),
+        views=tuple(sorted(views)),
+    )
+
+
+async def _put(world: World, tx: Transaction, before: StoredIndex | None, new: StoredIndex) -> None:
+    if new != before:
+        await tx.indexes.put(new, now=world.clock.now())
+
+
+async def _show(world: World, tx: Transaction, index: NamedIndex) -> None:
+    if not index.shown:
+        await tx.indexes.show(index.relation.id)
+        await tx.events.append("index.created", {"name": index.relation.name}, now=world.clock.now())
 
 
 async def _build(world: World, builds: Builds, index: LookupIndex, plans: Sequence[JobPlan], *, term: Term) -> None:
-    what = f"an index of {named(index, plans[0])}"
+    what = f"an index of {named(index, plans)}"
     try:
         await world.lookups.build(index, term=term)
+        async with world.stores.begin(term) as tx:
+            await tx.indexes.built(index, now=world.clock.now())
     except Deposed:
         log.info("index.abandoned", index=what)
-    except Exception as error:  # noqa: BLE001 - any error concerns the jobs that need this index alone
+    except Exception as error:  # noqa: BLE001 - any error concerns those that need this index alone
         log.warning("index.not_built", index=what, error=str(error))
         builds.aside.failed(index, now=world.clock.now())
         builds.exhausted[index] += isinstance(error, Exhausted)
         over = isinstance(error, Refused) or builds.exhausted[index] >= INDEX_TRIES
-        await _told(world, plans, f"{what} could not be built: {error}", over=over, term=term)
+        await _told(world, index, plans, f"{what} could not be built: {error}", over=over, term=term)
     else:
         log.info("index.built", index=what)
         del builds.exhausted[index]
@@ -78,8 +151,15 @@ async def _build(world: World, builds: Builds, index: LookupIndex, plans: Sequen
         builds.over()
 
 
-async def _told(world: World, plans: Sequence[JobPlan], text: str, *, over: bool, term: Term) -> None:
-    """Record why the jobs wait, or fail them if `over`. A job that already runs goes on, only more slowly."""
+async def _told(
+    world: World, index: LookupIndex, plans: Sequence[JobPlan], text: str, *, over: bool, term: Term
+) -> None:
+    """Record why an index is missing and why the jobs wait, or fail these. A job that already runs goes on, slowly."""
+    try:
+        async with world.stores.begin(term) as tx:
+            await tx.indexes.failed(index, text)
+    except MetaError as error:
+        log.warning("index.not_told", index=str(index), error=str(error))
     for plan in plans:
         try:
             async with world.stores.begin(term) as tx:

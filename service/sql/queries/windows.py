@@ -31,6 +31,7 @@ _BY_ROW: Final = frozenset({"row_number", "ntile", "lag", "lead"})
 _BY_PEERS: Final = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})
 _PLACES: Final = frozenset({"row_number", "rank"})
 """Functions that give a row its place in the order of its part."""
+_FROM_ONE: Final = frozenset({"ntile", "nth_value"})
 _AT_THE_END: Final = frozenset({"last_value", "nth_value"})
 
 
@@ -70,6 +71,7 @@ def windowed(planner: "Planner", selected: Selected, place: int) -> Selected:
     made = _Parting(source, values, names_of(selected))
     for one in made.values:
         for window in one.find_all(exp.Window):
+            _check(window, place)
             _make_total(window, source, place)
     orders = [window.args.get("order") for one in made.values for window in one.find_all(exp.Window)]
     order = next((one.expressions for one in orders if one is not None), ())
@@ -174,6 +176,25 @@ class _Parting:
     def _reads(self, query: str) -> set[str]:
         read = {name for value in self.values for _, name in columns_of(value)}
         return read | {name for name in self._source.one.shape.columns if f'"{PART}"."{name}"' in query}
+
+
+def _check(window: exp.Window, place: int) -> None:
+    """Refuse an argument with which Postgres could compute no row, so that every epoch would fail."""
+    inner = window.this.this if isinstance(window.this, exp.Filter) else window.this
+    name = called_name(inner) if isinstance(inner, exp.Anonymous) else ""
+    if name in _FROM_ONE and not _is_above_zero(inner.expressions[-1:]):
+        raise Invalid(f"{name} takes a whole number above 0", position=place)
+    spec = window.args.get("spec")
+    bounds = (
+        () if spec is None else (bare(one) for key in ("start", "end") if isinstance(one := spec.args[key], exp.Expr))
+    )
+    if any(isinstance(one, exp.Neg) for one in bounds):
+        raise Invalid("a window begins and ends at a number of rows that is not below 0", position=place)
+
+
+def _is_above_zero(given: Sequence[exp.Expr]) -> bool:
+    values = [bare(one) for one in given]
+    return all(isinstance(one, exp.Literal) and one.is_int and int(one.this) > 0 for one in values)
 
 
 def _make_total(window: exp.Window, source: Source, place: int) -> None:

@@ -33,7 +33,7 @@ class ShowInternalTables(Statement):
 
 @dataclass(frozen=True, slots=True)
 class ShowCreate(Statement):
-    """SHOW CREATE TABLE, MATERIALIZED VIEW, VIEW, SOURCE or SINK."""
+    """SHOW CREATE TABLE, MATERIALIZED VIEW, VIEW, SOURCE, SINK or INDEX."""
 
     kind: RelationKind
     name: str
@@ -77,7 +77,7 @@ def _drop(cursor: Cursor) -> Drop:
 
 
 def _show_create(cursor: Cursor) -> ShowCreate:
-    kind = _any_kind(cursor, "SHOW CREATE")
+    kind = RelationKind.INDEX if cursor.accept("index") else _any_kind(cursor, "SHOW CREATE")
     name = cursor.relation()
     cursor.expect_end()
     return ShowCreate(kind, name)

@@ -12,6 +12,7 @@ from service.protocol.request import Engine
 from service.protocol.stage import Input, Join, JoinKind, LookupIndex, Stage
 from service.protocol.stage_spark import engine_of
 from service.sql.views.backfill_order import Edges
+from service.sql.views.explain_costs import Known, costs, index_state, rows_of, warnings
 
 WHY_STORE: Final = "only the store looks up rows within what was read of each input"
 """Why Spark computes no stage of an Arrangement backfill."""
@@ -49,6 +50,7 @@ def stages_text(
     stages: Sequence[ExplainedStage],
     relations: Mapping[RelationId, Relation],
     missing: Collection[LookupIndex],
+    known: Known,
     strategy: Strategy,
     order: Edges,
     *,
@@ -58,8 +60,9 @@ def stages_text(
     lines = [
         line
         for number, one in enumerate(stages, 1)
-        for line in _stage(number, one, relations, missing, strategy, last=number == len(stages))
+        for line in _stage(number, one, relations, missing, known, strategy, last=number == len(stages))
     ]
+    needed = {index for one in stages for index in one.indexes}
     arranged = strategy.scan_type is ScanType.ARRANGEMENT_BACKFILL
     ordered = "each stage after those that it reads"
     if arranged:
@@ -72,6 +75,7 @@ def stages_text(
         f"Backfill order: {ordered}",
         *(["Note: groups and padded rows are written again while their inputs are read"] if arranged else []),
         *(["Backfill worker: its own, until the job merges"] if serverless else []),
+        *warnings([one.stage for one in stages], relations, needed, known),
     )
 
 
@@ -86,6 +90,7 @@ def _stage(
     one: ExplainedStage,
     relations: Mapping[RelationId, Relation],
     missing: Collection[LookupIndex],
+    known: Known,
     strategy: Strategy,
     *,
     last: bool,
@@ -102,13 +107,10 @@ def _stage(
     ]
     yield f"{branch}StreamStage {{ {', '.join(facts)} }}"
     yield f"{margin}engine of history: {engine}, because {why}"
-    of = {each.alias: relations[each.relation].name for each in stage.inputs}
-    for scan in one.scans if arranged else ():
-        assert scan.alias is not None
-        facts = [f"table: {of[scan.alias]}", f"input: {scan.alias}", f"type: {strategy.scan_type}", *scan.facts]
-        yield f"{margin}StreamTableScan {{ {', '.join(facts)} }}"
+    if arranged:
+        yield from (margin + line for line in _scans(one, relations, strategy))
     for join in stage.joins:
-        yield from (margin + line for line in _join(join, stage, relations))
+        yield from (margin + line for line in _join(join, stage, relations, known))
     yield from (f"{margin}where: {condition.sql}" for condition in stage.where)
     if stage.aggregate is not None:
         keys = ", ".join(stage.aggregate.keys)
@@ -118,7 +120,17 @@ def _stage(
     if not last:
         yield f"{margin}stores: {_stored(one.target)}"
     for index in sorted(one.indexes, key=str):
-        yield f"{margin}index: {_index(index, relations, missing)}"
+        name = relations[index.relation].name
+        yield f"{margin}index: {name} ({', '.join(index.columns)}), {index_state(known, index, missing)}"
+    yield from (margin + line for line in costs(stage, relations, known))
+
+
+def _scans(one: ExplainedStage, relations: Mapping[RelationId, Relation], strategy: Strategy) -> Iterator[str]:
+    of = {each.alias: relations[each.relation].name for each in one.stage.inputs}
+    for scan in one.scans:
+        assert scan.alias is not None
+        facts = [f"table: {of[scan.alias]}", f"input: {scan.alias}", f"type: {strategy.scan_type}", *scan.facts]
+        yield f"StreamTableScan {{ {', '.join(facts)} }}"
 
 
 def _operator(stage: Stage) -> str:
@@ -129,18 +141,13 @@ def _operator(stage: Stage) -> str:
     return "join" if len(stage.inputs) > 1 else "rows"
 
 
-def _join(join: Join, stage: Stage, relations: Mapping[RelationId, Relation]) -> Iterator[str]:
+def _join(join: Join, stage: Stage, relations: Mapping[RelationId, Relation], known: Known) -> Iterator[str]:
     def shown(one: Input) -> str:
         driver = ", driver" if one == stage.driver else ""
-        return f"{relations[one.relation].name} {one.alias}{driver}"
+        # A hidden relation has no rows before it exists.
+        rows = f", {rows_of(known, one.relation)}" if one.relation > 0 else ""
+        return f"{relations[one.relation].name} {one.alias}{driver}{rows}"
 
     kind = "input" if join.kind is JoinKind.INNER else f"{join.kind} join"
     yield f"{kind}: {'; '.join(shown(one) for one in join.inputs)}"
     yield from (f"  on: {condition.sql}" for condition in join.on)
-
-
-def _index(index: LookupIndex, relations: Mapping[RelationId, Relation], missing: Collection[LookupIndex]) -> str:
-    state = "to be built" if index in missing else "exists"
-    if index.relation < 0:
-        state = "made with its table"
-    return f"{relations[index.relation].name} ({', '.join(index.columns)}), {state}"

@@ -197,6 +197,11 @@ async def test_explain_names_the_stages(here: Here) -> None:
 async def test_the_store_verifies_a_view_of_stages(here: Here) -> None:
     plan = await here.stored(RANKED)
     await queue.start_jobs(here.world, term=here.term)
+    builds = Builds(lambda: None)
+    await reconcile(here.world, builds, term=here.term)
+    await asyncio.gather(*builds.tasks.values())
+    assert await here.indexes() == {"t_1 (amount, id, _to)"}
+    assert await queue.start_jobs(here.world, term=here.term) == 1
     with pytest.raises(Conflict, match="cannot be read yet"):
         await worker_rpc.verify(here.world, plan.id)
     with pytest.raises(Conflict, match="verify it with engine=store"):

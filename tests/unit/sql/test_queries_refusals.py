@@ -51,6 +51,9 @@ REFUSED: Mapping[str, tuple[str, str]] = {
     "select id, (select ^x from u where u.s = t.s) as v from t": ("several rows", "use an aggregate of it"),
     "select id, (select ^count(*) from u where u.x < t.x) as v from t": ("equalities", "join, or as EXISTS"),
     "select id, last_value(x) over (order by s) as v from t": ("last_value", "ROWS BETWEEN"),
+    "select id, nth_value(x, 0) over (order by id rows 2 preceding) as v from t": ("nth_value", "whole number above 0"),
+    "select id, ntile(x) over (order by id) as v from t": ("ntile", "whole number above 0"),
+    "select id, sum(x) over (order by id rows -1 preceding) as v from t": ("a window begins", "not below 0"),
     "select s, max(x) from t group by rollup (s)": ("ROLLUP", "UNION ALL of GROUP BYs"),
     "select y, z, count(*) from (select x as y, x as z from t) q group by rollup (y, ^z)": (
         "two columns", "one of them"),

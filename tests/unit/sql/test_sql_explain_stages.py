@@ -18,6 +18,7 @@ from service.protocol.stage import (
     lookup_index,
     lookups,
 )
+from service.sql.views.explain_costs import Known
 from service.sql.views.explain_stages import ExplainedScan, ExplainedStage, stages_text
 
 
@@ -58,18 +59,28 @@ def test_stages_in_order() -> None:
     ]
     missing = {lookup_index(RELATIONS[RelationId(2)], ["k"])}
     strategy = Strategy(ScanType.SNAPSHOT_BACKFILL, "it is the default")
-    assert stages_text(RELATIONS[RelationId(0)], stages, RELATIONS, missing, strategy, (), serverless=True) == (
+    assert stages_text(
+        RELATIONS[RelationId(0)], stages, RELATIONS, missing, Known(), strategy, (), serverless=True
+    ) == (
         "StreamMaterialize { name: m, columns: [id, k], key: [id], vnodes: 256 }",
         "├─StreamStage { stage: 1, target: __m_1, operator: aggregate, engine: store, parallelism: 2 }",
         '│   engine of history: store, because "a"."k" = "b"."k": it was planned without Spark',
-        "│   input: t a, driver",
-        "│   left join: u b",
+        "│   input: t a, driver, unknown rows",
+        "│   left join: u b, unknown rows",
         '│     on: "a"."k" = "b"."k"',
         '│   where: "a"."id" > 0',
         "│   group by: [id], sums: [n]",
         "│   stores: name: __m_1, columns: [id, k], key: [id], vnodes: 256",
-        "│   index: t (k), exists",
-        "│   index: u (k), to be built",
+        "│   index: t (k), exists, unknown size",
+        "│   index: u (k), to be built, unknown size",
+        (
+            "│   one changed row of t a: looks up u b by (k), unknown rows; adds to the sums of an unknown number of"
+            " groups"
+        ),
+        (
+            "│   one changed row of u b: looks up t a by (k), unknown rows; adds to the sums of an unknown number of"
+            " groups"
+        ),
         "└─StreamStage { stage: 2, target: m, operator: partition, engine: store, parallelism: 2, rate_limit: 7 }",
         (
             "    engine of history: store, because parts are recomputed (min, max, DISTINCT, ORDER BY, windows):"
@@ -78,6 +89,7 @@ def test_stages_in_order() -> None:
         "    input: __m_1 s, driver",
         "    computed again by: [k]",
         "    index: __m_1 (k), made with its table",
+        "    one changed row: computes a part of unknown rows again",
         "Backfill strategy: SNAPSHOT_BACKFILL, because it is the default",
         "Backfill order: each stage after those that it reads",
         "Backfill worker: its own, until the job merges",
@@ -91,7 +103,7 @@ def test_operators_with_their_scans() -> None:
         ExplainedStage(NEWEST, RELATIONS[RelationId(0)], [], ()),
     ]
     strategy = Strategy(ScanType.ARRANGEMENT_BACKFILL, "a variable is off")
-    text = stages_text(RELATIONS[RelationId(0)], stages, RELATIONS, (), strategy, (("u", "t"),))
+    text = stages_text(RELATIONS[RelationId(0)], stages, RELATIONS, (), Known(), strategy, (("u", "t"),))
     why = "engine of history: store, because only the store looks up rows within what was read of each input"
     assert text[1:5] == (
         "├─StreamStage { stage: 1, target: __m_1, operator: aggregate, engine: store }",
@@ -99,14 +111,12 @@ def test_operators_with_their_scans() -> None:
         "│   StreamTableScan { table: t, input: a, type: ARRANGEMENT_BACKFILL, parallelism: 2 }",
         "│   StreamTableScan { table: u, input: b, type: ARRANGEMENT_BACKFILL, parallelism: 3, rate_limit: 7 }",
     )
-    assert (
-        text[-5:]
-        == (
-            f"    {why}",
-            "    input: __m_1 s, driver",
-            "    computed again by: [k]",
-            "Backfill strategy: ARRANGEMENT_BACKFILL, because a variable is off",
-            "Backfill order: FIXED(u -> t)",
-            "Note: groups and padded rows are written again while their inputs are read",
-        )[-5:]
+    assert text[-7:] == (
+        f"    {why}",
+        "    input: __m_1 s, driver",
+        "    computed again by: [k]",
+        "    one changed row: computes a part of unknown rows again",
+        "Backfill strategy: ARRANGEMENT_BACKFILL, because a variable is off",
+        "Backfill order: FIXED(u -> t)",
+        "Note: groups and padded rows are written again while their inputs are read",
     )

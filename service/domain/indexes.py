@@ -1,0 +1,35 @@
+"""Decide which indexes of stored relations are needed, and which of them serve the lookups of stages. Pure."""
+
+from collections.abc import Collection, Mapping
+
+from service.protocol.ids import RelationId
+from service.protocol.stage import LookupIndex
+
+
+def needed(
+    asked: Collection[LookupIndex],
+    lookups: Mapping[RelationId, Collection[LookupIndex]],
+    created: Collection[LookupIndex],
+) -> Mapping[LookupIndex, frozenset[RelationId]]:
+    """Return the indexes that have to exist, each with the views that need it.
+
+    `asked` are those that users named, `lookups` those that the stages of each view ask for, and `created` those that
+    exist. An index that exists is not given up for another one that still has to be built.
+    """
+    found: dict[LookupIndex, frozenset[RelationId]] = {one: frozenset() for one in asked}
+    for view, wanted in lookups.items():
+        for lookup in wanted:
+            chosen = _serving(lookup, asked, created)
+            found[chosen] = found.get(chosen, frozenset()) | {view}
+    return found
+
+
+def lacking(lookups: Collection[LookupIndex], created: Collection[LookupIndex]) -> frozenset[LookupIndex]:
+    """Return the lookups that no existing index serves."""
+    return frozenset(one for one in lookups if not any(index.serves(one) for index in created))
+
+
+def _serving(lookup: LookupIndex, asked: Collection[LookupIndex], created: Collection[LookupIndex]) -> LookupIndex:
+    """Return the index that is to serve a lookup: an existing one if there is any, and rather one that a user named."""
+    candidates = {one for one in (*asked, *created) if one.serves(lookup)} | {lookup}
+    return min(candidates, key=lambda one: (one not in created, one not in asked, one != lookup, str(one)))
