@@ -143,8 +143,8 @@ class Stage(_Value):
     `where` is evaluated after all joins. `rows` are the values of each combination: the target's columns, or the keys
     and the measures of `aggregate`. With `partition` there is one input, and `rows` are empty.
 
-    `distribution` names the target's columns whose values decide the vnode of a row. Without any, a row has the vnode
-    of its driver's row; the target's key then begins with the driver's key.
+    `distribution` names the target's columns whose values decide the vnode of a row: its key, so that a row is found by
+    its key alone. Without any, a row has the vnode of its driver's row, whose key and number of vnodes the target has.
     """
 
     joins: tuple[Join, ...]

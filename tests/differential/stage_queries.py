@@ -8,50 +8,96 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from tests.differential.stage_froms import Froms, Query, quoted
-from tests.differential.stage_scalars import SAFE, Col
+from tests.differential.stage_froms import Query, quoted
+from tests.differential.stage_scalars import ORDERED, SAFE, Col
+from tests.differential.stage_windows import Windows
 
 _NAMES: Final = ("a", "b", "c", "k", "v", "Odd name", "é", "id", "x y", "n", "s", "value", "rank")
 
 LEAST: Final = ("min({it})", "max({it})")
+LINEAR: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "big": ("count(*)", "count(*)", "count({it})", "count({any})", "sum({int})"),
+        "num": ("sum({num})",),
+        "dbl": ("sum({dbl})", "sum({dbl})", "avg({dbl})"),
+        "bool": ("bool_and({bool})", "bool_or({bool})", "every({bool})"),
+        "number": (
+            "avg({int})", "avg({num})", "sum({big})", "stddev({int})", "var_pop({num})", "stddev_pop({num})",
+            "sum({number})", "avg({number})", "var_samp({number})", "variance({big})", "stddev_samp({number})",
+        ),
+        "approx": (
+            "sum({flt})", "avg({flt})", "stddev({flt})", "variance({dbl})", "stddev({dbl})", "avg({real})",
+            "sum({real})",
+        ),
+    }
+)  # fmt: skip
+"""Aggregates that are sums."""
+_EXACT: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "big": LINEAR["big"],
+        "bool": LINEAR["bool"],
+        "number": ("avg({int})", "avg({num})", "sum({big})", "sum({num})", "var_pop({num})"),
+    }
+)
+"""Sums that Spark computes."""
 AGGREGATES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "big": (
-            "count(*)", "count(*)", "count([distinct]{it})", "sum([distinct]{int})", "sum({int})", "min({big})",
-            "max({big})",
+            *LINEAR["big"], "count(distinct {it})", "sum(distinct {int})", "min({big})", "max({big})", "bit_or({big})",
+            "count(distinct ({it}, {int}))", "bit_xor({big})",
         ),
-        "num": ("sum([distinct]{num})", "sum({num})", *LEAST),
-        "dbl": ("sum({dbl})", "sum({dbl})", "avg({dbl})", *LEAST),
-        "bool": ("bool_and({bool})", "bool_or({bool})", "every({bool})"),
-        "txt": ("string_agg(distinct {it!}, '-' order by {it!})", "string_agg({it!}, ',' order by {it!} desc)", *LEAST),
-        "number": (
-            "avg([distinct]{int})", "avg({num})", "sum({big})", "stddev({int})", "var_pop({num})", "stddev_pop({num})",
+        "int": (*LEAST, "bit_and({int})", "mode() within group (order by {int})",
+                "percentile_disc(0.5) within group (order by {int})"),
+        "num": ("sum(distinct {num})", *LINEAR["num"], *LEAST, "percentile_disc(0.3) within group (order by {num})"),
+        "dbl": (*LINEAR["dbl"], *LEAST, "percentile_cont(0.5) within group (order by {dbl})"),
+        "bool": LINEAR["bool"],
+        "txt": (
+            "string_agg(distinct {it!}, '-' order by {it!})", "string_agg({it!}, ',' order by {it!} desc)", *LEAST,
+            "mode() within group (order by {txt})", "(array_agg({it!} order by {it!} desc nulls last))[1]",
         ),
-        "approx": ("sum({flt})", "avg({flt})", "stddev({flt})", "variance({dbl})", "stddev({dbl})"),
-        "list": ("array_agg([distinct]{int!} order by {int!})",),
+        "uid": ("(array_agg({it!} order by {it!}))[1]",),
+        "number": (*LINEAR["number"], "avg(distinct {int})", "var_pop(distinct {num})"),
+        "approx": (*LINEAR["approx"], "covar_pop({int}::float8, {int}::float8)"),
+        "list": ("array_agg({int!} order by {int!})", "array_agg(distinct {date!} order by {date!})",
+                 "jsonb_agg({txt!} order by {txt!})", "array_agg({num!} order by {num!} desc)"),
     }
 )  # fmt: skip
 """Aggregates of a kind; others have only `LEAST`."""
 
 
-class Queries(Froms):
+class Queries(Windows):
     """Queries from a random source."""
+
+    @property
+    def sums(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the aggregates that are sums."""
+        return _EXACT if self.narrow else LINEAR
 
     def drawn(self) -> str:
         """Return a query."""
-        text = ""
-        if self.chance(0.2):
-            name = self.random.choice(("w", "W", "t1"))
-            shared = self.query(1)
-            text = f"with {quoted(name)} as ({shared.sql}) "
-            self.common.append((name, shared))
-        made = self.query(self.random.choice((1, 2, 2, 3)), top=True).sql
+        text = self.with_common(1) if self.chance(0.2) else ""
+        made = self.query(self.random.choice((1, 1, 2, 2, 3)), top=True).sql
         return f"{text}{made}"
+
+    def with_common(self, depth: int) -> str:
+        """Return a WITH, whose queries can be read from here on."""
+        texts: list[str] = []
+        free = [one for one in ("w", "W", "t1", "u", "q") if one not in {name for name, _ in self.common}]
+        for name in self.random.sample(free, min(self.random.choice((1, 1, 2)), len(free))):
+            shared = self.query(depth)
+            columns, listed = shared.columns, ""
+            if self.chance(0.2):
+                columns = tuple((f"c{at}", kind) for at, (_, kind) in enumerate(columns))
+                listed = f"({', '.join(one for one, _ in columns)})"
+            how = self.one_of("", "", "materialized ", "not materialized ")
+            texts.append(f"{quoted(name)}{listed} as {how}({shared.sql})")
+            self.common.append((name, Query(shared.sql, columns)))
+        return f"with {', '.join(texts)} "
 
     def query(self, depth: int, *, top: bool = False) -> Query:
         """Return a query, nested so deep at most. Only one that is not nested gives kinds that cannot be compared."""
         kinds = [self.random.choice(SAFE) for _ in range(self.random.randrange(1, 4))]
-        match self.random.randrange(20):
+        match self.random.choice((0, 0, 4, 4, 16, 17)) if self.narrow else self.random.randrange(20):
             case 0 | 1 | 2 | 3:
                 return self.plain(depth, top=top)
             case 4 | 5 | 6 | 7 | 8:
@@ -81,9 +127,13 @@ class Queries(Froms):
         """Return a SELECT of values of these kinds, or of any."""
         made = self.read_from(depth)
         where = self.filter(made.cols, depth, outer)
+        if not kinds and len(made.named) == 1 and self.chance(0.08):
+            return Query(
+                f"select {self.one_of('*', made.alias + '.*')} from {made.sql}{where}", tuple(made.named[0].items())
+            )
         wanted = list(kinds) or [self.kind_of(made.cols) for _ in range(self.random.randrange(1, 5))]
-        if top and not kinds and self.chance(0.2):
-            wanted.append(self.random.choice(("number", "approx", "list")))
+        if top and not kinds and not self.narrow and self.chance(0.2):
+            wanted.append(self.random.choice(("number", "approx", "list", "iv", "json", "ints")))
         values = [self.value(kind, made.cols) for kind in wanted]
         if not kinds and depth > 0 and self.chance(0.25):
             wanted.append("big")
@@ -103,10 +153,12 @@ class Queries(Froms):
 
     def aggregate(self, kind: str, cols: Sequence[Col]) -> str:
         """Return an aggregate of a kind."""
-        form = self.random.choice(AGGREGATES.get(kind, LEAST))
-        form = form.replace("[distinct]", "distinct " if self.chance(0.3) else "")
-        text = self.filled(form, self.kind_of(cols) if kind == "big" else kind, cols, 1)
-        return f"{text} filter (where {self.condition(cols)})" if self.chance(0.2) else text
+        forms = AGGREGATES.get(kind, LEAST)
+        if self.linear or self.narrow:
+            forms = self.sums.get(kind, ("count(*)",))
+        text = self.filled(self.random.choice(forms), self.kind_of(cols) if kind in {"big", "list"} else kind, cols, 1)
+        few = not text.endswith("]") and self.chance(0.2)
+        return f"{text} filter (where {self.condition(cols)})" if few else text
 
     def grouped(self, depth: int, kinds: Sequence[str] = (), *, top: bool = False) -> Query:
         """Return a SELECT with aggregates."""
@@ -118,6 +170,11 @@ class Queries(Froms):
         wanted: list[str] = []
         values: list[str] = []
         more = ("number", "approx", "list") if top else ()
+        # Postgres takes a constant that stands twice for the key of a grouping set once.
+        self.linear = (
+            bool(keys) and all('"' in one for one in keys) and self.sums.keys() >= set(kinds) and self.chance(0.12)
+        )
+        sets = self.linear
         for kind in kinds or [None] * self.random.randrange(1, 5):
             places = [at for at, one in enumerate(key_kinds) if kind in {one, None}]
             if places and self.chance(0.5):
@@ -125,26 +182,36 @@ class Queries(Froms):
                 wanted.append(key_kinds[at])
                 values.append(keys[at])
                 continue
-            wanted.append(kind or self.random.choice((*SAFE, "big", "num", *more, *more)))
+            free = (*ORDERED, "big", "num", "bool", "uid", *more, *more)
+            if self.linear or self.narrow:
+                free = tuple(self.sums)
+            wanted.append(kind or self.random.choice([one for one in free if top or one in SAFE]))
             values.append(self._over_groups(wanted[-1], made.cols, list(zip(keys, key_kinds, strict=True))))
-        having = ""
-        if self.chance(0.15):
-            kind = self.random.choice(("big", "big", "num", "txt"))
-            having = f" having {self.aggregate(kind, made.cols)} {self.compared()} {self.literal(kind)}"
-            if depth > 0 and self.chance(0.3):
-                having = f" having {self.aggregate('big', made.cols)} <= {self.scalar('big', (), depth - 1)}"
-        group = self._group_by(keys, values)
-        if not kinds and self.chance(0.12):
+        having = self._having(made.cols, depth)
+        group = self._grouping_sets(keys) if sets else self._group_by(keys, values)
+        if sets and not kinds and self.chance(0.5):
+            wanted.append("int")
+            values.append(f"grouping({', '.join(keys[: self.random.randrange(1, 3)])})")
+        if not kinds and not self.narrow and self.chance(0.12):
             over = self.aggregate("big", made.cols)
             values.append(self.one_of(f"rank() over (order by {over})", f"dense_rank() over (order by {over} desc)"))
             wanted.append("big")
-        distinct = "distinct " if self.chance(0.08) else ""
+        self.linear = False
+        distinct = "distinct " if self.chance(0.08) and set(wanted) <= set(SAFE) else ""
         end = f" from {made.sql}{where}{group}{having}{'' if kinds else self._some(wanted)}"
         return self._selected(f"select {distinct}", values, wanted, end)
 
+    def _having(self, cols: Sequence[Col], depth: int) -> str:
+        if self.chance(0.85):
+            return ""
+        if depth > 0 and self.chance(0.3):
+            return f" having {self.aggregate('big', cols)} <= {self.scalar('big', (), depth - 1)}"
+        kind = "big" if self.linear or self.narrow else self.random.choice(("big", "big", "num", "txt"))
+        return f" having {self.aggregate(kind, cols)} {self.compared()} {self.literal(kind)}"
+
     def _some(self, kinds: Sequence[str]) -> str:
         """Return ORDER BY of all columns with LIMIT, or nothing."""
-        if not set(SAFE).issuperset(kinds) or self.chance(0.9):
+        if self.narrow or not set(SAFE).issuperset(kinds) or self.chance(0.9):
             return ""
         order = self.total([Col(str(at), kind) for at, kind in enumerate(kinds, 1)])
         return f" order by {order}{self.one_of(' limit 2', ' limit 1 offset 1', ' offset 1')}"
@@ -168,46 +235,18 @@ class Queries(Froms):
         items = [
             str(values.index(key) + 1) if key in values and self.chance(0.3) else key for key in dict.fromkeys(keys)
         ]
-        if self.chance(0.04):
-            return f" group by {self.one_of('rollup', 'cube')} ({', '.join(dict.fromkeys(keys))})"
-        if self.chance(0.02):
-            return f" group by grouping sets (({', '.join(dict.fromkeys(keys))}), ({keys[0]}), ())"
         return f" group by {', '.join(items)}"
 
-    def _window(self, cols: Sequence[Col], part: str, *, by_row: bool) -> tuple[str, str]:
-        """Return a window function and its kind. With `by_row` it may tell rows apart that are equal in all columns.
-
-        A SELECT has one such function at most: two could order equal rows differently.
-        """
-        peers = f"{part}order by {self.value(self.kind_of(cols), cols, 0)}{self.one_of('', ' desc')}"
-        number = self.value("int", cols, 1)
-        if not by_row or self.chance(0.4):
-            return self.random.choice(
-                (
-                    (f"{self.one_of('rank', 'dense_rank')}() over ({peers})", "big"),
-                    (f"sum({number}) over ({peers})", "big"),
-                    (f"count(*) over ({part})", "big"),
-                    (f"max({self.value('num', cols, 1)}) over ({self.one_of(peers, part)})", "num"),
-                )
-            )
-        total, kind = f"{part}order by {self.total(cols)}", self.kind_of(cols)
-        one = self.value(kind, cols, 1)
-        frame = self.one_of("", " rows between 1 preceding and current row", " rows unbounded preceding")
-        return self.random.choice(
-            (
-                (f"row_number() over ({total})", "big"),
-                (f"row_number() over ({total})", "big"),
-                (f"{self.one_of('lag', 'lead')}({one}) over ({total})", kind),
-                (f"first_value({one}) over ({total})", kind),
-                (f"sum({number}) over ({total}{frame})", "big"),
-                (f"ntile(2) over ({total})::bigint", "big"),
-            )
+    def _grouping_sets(self, keys: Sequence[str]) -> str:
+        every = ", ".join(dict.fromkeys(keys))
+        return self.one_of(
+            f" group by rollup ({every})",
+            f" group by cube ({every})",
+            f" group by grouping sets (({every}), ({keys[0]}), ())",
+            f" group by grouping sets (({every}), ({keys[0]}))",
+            f" group by {keys[0]}, rollup ({every})",
+            f" group by grouping sets (rollup ({every}), ({keys[-1]}))",
         )
-
-    def _part(self, cols: Sequence[Col]) -> str:
-        keys = [self.value(self.kind_of(cols), cols, self.random.choice((0, 0, 1))) for _ in range(2)]
-        given = self.random.choice(([], keys[:1], keys[:1], keys))
-        return f"partition by {', '.join(given)} " if given else ""
 
     def windows(self, depth: int) -> Query:
         """Return a SELECT with window functions."""
@@ -215,13 +254,16 @@ class Queries(Froms):
         where = self.filter(made.cols, depth)
         wanted = [self.kind_of(made.cols) for _ in range(self.random.randrange(3))]
         values = [self.value(kind, made.cols, 1) for kind in wanted]
-        part = self._part(made.cols)
+        part = self.part(made.cols)
         for number in range(self.random.choice((1, 1, 2))):
-            there = part if self.chance(0.7) else self._part(made.cols)
-            text, kind = self._window(made.cols, there, by_row=number == 0)
+            there = part if self.chance(0.7) else self.part(made.cols)
+            text, kind = self.window(made.cols, there, by_row=number == 0)
             values.append(text)
             wanted.append(kind)
-        return self._selected("select ", values, wanted, f" from {made.sql}{where}")
+        named = ""
+        if part and self.chance(0.2):
+            values, named = [one.replace(f"over ({part})", "over w") for one in values], f" window w as ({part})"
+        return self._selected("select ", values, wanted, f" from {made.sql}{where}{named}")
 
     def top_n(self, depth: int) -> Query:
         """Return the first rows of each partition."""
@@ -230,7 +272,7 @@ class Queries(Froms):
         wanted = [self.kind_of(made.cols) for _ in range(self.random.randrange(1, 4))]
         values = [self.value(kind, made.cols, 1) for kind in wanted]
         first = [self.value(self.kind_of(made.cols), made.cols, 0)]
-        part = self._part(made.cols)
+        part = self.part(made.cols)
         ranks = f"rank() over ({part}order by {first[0]})"
         values.append(self.one_of(f"row_number() over ({part}order by {self.total(made.cols, first)})", ranks))
         inner = self._selected("select ", values, [*wanted, "big"], f" from {made.sql}{where}")
@@ -268,7 +310,8 @@ class Queries(Froms):
         left = self.plain(depth - 1, kinds)
         text = left.sql
         for _ in range(self.random.choice((1, 1, 1, 2))):
-            right = self.grouped(depth - 1, kinds) if self.chance(0.25) else self.plain(depth - 1, kinds)
+            fits = not self.narrow or self.sums.keys() >= set(kinds)
+            right = self.grouped(depth - 1, kinds) if fits and self.chance(0.25) else self.plain(depth - 1, kinds)
             word = self.one_of("union", "union all", "union all", "except", "intersect", "except all", "intersect all")
             text = f"{text} {word} {right.sql}" if self.chance(0.8) else f"({text}) {word} ({right.sql})"
         return Query(text + self._some(kinds), left.columns)

@@ -10,7 +10,8 @@ from sqlglot import exp
 
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.relation import Relation, state_table
-from service.sql.queries import aggregates, tables
+from service.sql.queries import aggregates, finishing, measures, tables
+from service.sql.queries.drafts import Draft
 from tests.differential.stage_run import Case, Outcome, live
 from workers.backfill.stages import BoundStage
 from workers.state_store import stage_blocks, stage_parts, stage_sql
@@ -65,6 +66,15 @@ def item(node: exp.Expr) -> bool:
     return isinstance(node, exp.Table)
 
 
+def unscaled(*_: object) -> None:
+    """A sum keeps the digits of values that went."""
+
+
+def of_driver(draft: Draft, _: object) -> tuple[str, ...]:
+    """A row whose key is longer than its driver's has the driver's vnode."""
+    return draft.distribution
+
+
 PLANTED: Final[Mapping[str, tuple[object, str, Callable[..., object], str]]] = MappingProxyType(
     {
         "same": (stage_blocks, "unchanged", unrestricted, "select x.a, y.s from t3 x join t2 y on x.a = y.a"),
@@ -82,6 +92,15 @@ PLANTED: Final[Mapping[str, tuple[object, str, Callable[..., object], str]]] = M
         "count of none": (
             aggregates, "_counted", uncounted,
             "select x.id, (select count(*) from t2 y where y.v = x.b) as n from t1 x",
+        ),
+        "digits": (
+            measures.Measures, "_scale", unscaled,
+            "select f, sum(coalesce(n, 0)) as z, sum(case when a > 1 then n * 1.50 else a end) as s from t3 group by f",
+        ),
+        "vnode": (
+            finishing, "_distribution", of_driver,
+            ("select z.a, q.x from t2 z left join (select l.id, r.a, r.s, r.x from t1 l left join t2 r on r.v <> 7) q "
+            "on q.id = z.v and q.a = z.a and q.s = z.s"),
         ),
         "parentheses": (
             tables, "_is_item", item,
@@ -104,6 +123,6 @@ def test_schedules_find_a_planted_bug(postgres_url: str, monkeypatch: pytest.Mon
     module, attribute, planted, query = PLANTED[name]
     with monkeypatch.context() as patch:
         patch.setattr(module, attribute, planted)
-        seed = next((one for one in range(1, 4) if lived(postgres_url, query, one) is Outcome.FAILED), None)
+        seed = next((one for one in range(1, 13) if lived(postgres_url, query, one) is Outcome.FAILED), None)
     assert seed is not None
     assert lived(postgres_url, query, seed) is Outcome.PLANNED

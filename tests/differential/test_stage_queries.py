@@ -5,14 +5,23 @@ again, or some of its cases: `python -m tests.differential.stage_run SEED [CASE 
 """
 
 import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.differential.stage_engines import read_by_both
 from tests.differential.stage_run import CASES, Outcome, Totals, drawn, live
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(900)]
 
 SEEDS = range(1, 7)
+"""300 cases."""
+READ_BY_BOTH = 5
+"""At least so many of a world's queries are computed by Spark."""
 
 
 def test_i1_i12_views_hold_what_their_queries_answer(postgres_url: str) -> None:
@@ -29,3 +38,14 @@ def test_i1_i12_views_hold_what_their_queries_answer(postgres_url: str) -> None:
     assert len(planned) > 0.85 * len(total.cases), table
     assert total.full > len(planned) * 0.5, table
     assert total.changed > len(planned) * 0.5, table
+
+
+@pytest.mark.spark
+def test_i12_both_engines_read_the_same_history(postgres_url: str, spark: "SparkSession") -> None:
+    from workers.engines.stage_spark import SparkStageEngine  # noqa: PLC0415 - only tests that need Spark import it
+
+    cases = drawn(1, CASES // 2, narrow=True)
+    done = asyncio.run(read_by_both(postgres_url, cases, partial(SparkStageEngine, spark)))
+    failed = [one for one in done if one.outcome is Outcome.FAILED]
+    assert not failed, "\n".join(map(str, failed))
+    assert sum(one.rows > 0 for one in done) >= READ_BY_BOTH

@@ -76,6 +76,14 @@ FORMS: Final = (
     ("select count(*), count(a.id) as a, count(b.id) as b from a full join b on a.id = b.aid and b.z > 2", "_key_one"),
     ("select b.id from b left join a on a.id = b.aid and b.z > 3 where not (a.y > 1)", "id"),
     ("select a.id, b.z from a left join b on true where b.z is not distinct from a.x", "id, _key_id"),
+    # Postgres folds what it knows to be NULL, and then says another type.
+    ("select b.id, coalesce(a.n * a.n, 1.5::numeric(10,2)) as v from b join a on a.id = b.aid", "id"),
+    ("select y, coalesce(max(n) * sum(n), 1.5::numeric(10,2)) as v from a group by y", "y"),
+    # Lookups by a whole key that is longer than the driver's.
+    ("select z.id, q.n from b z left join (select a.id, c.k1, c.k2, a.n from a left join c on c.k1 = a.x or c.k2 = 2) q "
+     "on q.id = z.aid and q.k1 = z.z and q.k2 = z.z", "id"),
+    ("select b.id, q.x, q.m from (select a.id, a.x, s.m from a left join (select max(z) as m from b) s on true) q "
+     "right join b on q.id = b.aid", "id"),
     # Views, common table expressions, derived tables.
     ("select a.id, va.n from a join va on va.x = a.x", "id"),
     ("select * from vj", None),
@@ -101,6 +109,7 @@ FORMS: Final = (
     ("select d, extract(day from d) as day, sum(n * 2 - y) from a group by d having sum(n) > (select avg(n) from a)", "d"),
     ("select x, y, count(*), grouping(x) from a group by rollup(x, y)", "_key_branch, x, y"),
     ("select x, y, count(*), grouping(x, y) as g from a group by grouping sets ((x, y), (y), ())", None),
+    ("select q.x, y, count(*) from (select * from a) q group by 1, rollup (x, q.y)", None),
     ("select x, y, sum(n) from a group by cube (x, y) having count(*) > 1", None),
     ("select distinct x, y from a", "x, y"),
     ("select distinct count(*) from a group by x", "count"),
@@ -119,7 +128,12 @@ FORMS: Final = (
     ("select id from a where not exists (select 1 from b where b.aid = a.id and b.z > a.y)", "id"),
     ("select id from a where x in (select z from b)", "id"),
     ("select id from a where (x, t) in (select z, t from b where aid > 3)", "id"),
+    ("select id from a where (x, t) = any (select z, t from b where aid > 3)", "id"),
+    ("select id from a where row(x, t) in (select z, t from b where aid > 3)", "id"),
+    ("select id from a where (y, id) <> all (select y, y from e)", "id"),
+    ("select id from a where not (y, id) <> all (select y, y from e)", "id"),
     ("select id from a where y not in (select y from e)", "id"),
+    ("select id from a where x not in (select z from b where z is not null) and x is not null", "id"),
     ("select id from a where id not in (select aid from b where aid is not null)", "id"),
     ("select id from a where y > all (select z from b where z < 2)", "id"),
     ("select id from a where x = any (select z from b where t = 'a')", "id"),
@@ -174,6 +188,13 @@ FORMS: Final = (
     ("select id from a order by y fetch first 2 rows with ties", "id"),
     ("select x, count(*) from a group by x order by count(*) desc, x limit 2", "x"),
     ("select distinct y from a order by y desc limit 2", "y"),
+    ("select distinct x, rank() over (order by y) as r from a order by 1, 2 desc offset 4", None),
+    ("select distinct x, max(n) as m, dense_rank() over (order by count(*)) as r from a group by x order by m, r, x limit 3",
+     None),
+    # A sum has the digits of the values that it still has.
+    ("select y, sum(coalesce(n, x)) as s, avg(case when ok then n * 1.50 else y end) as v from a group by y", "y"),
+    ("select y, round(avg((f / 10)::real)::numeric, 12) as v from a group by y", "y"),
+    ("select y, x, round(variance(f)::numeric, 6) as v, round((stddev(f) filter (where ok))::numeric, 6) as d from a group by y, x", None),
     ("select id from (select id, y from a order by id limit 10) q where y > 1", "id"),
     ("select q.id, b.z from (select id from a order by id limit 9) q join b on b.aid = q.id", None),
     # Set operations.

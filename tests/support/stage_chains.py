@@ -36,6 +36,7 @@ from workers.state_store.postgres import PostgresStore
 from workers.state_store.statements import write
 
 GENERATION, TERM = Generation(1), Term(3)
+_VNODES: Final = re.compile(r" with \(vnode_count = \d+\)")
 FEW: Final = 10
 """Pages of fewer rows: an epoch has only some of them."""
 
@@ -98,10 +99,14 @@ class Chains:
     """The CREATE TABLE of each table."""
     views: Mapping[str, str] = field(default_factory=dict[str, str])
     """The query of each logical view."""
+    seconds: int = 60
+    """The timeout of a statement of the worker."""
     epoch: int = 10
     written: dict[RelationId, int] = field(default_factory=dict[RelationId, int])
     """The last epoch in which each table changed."""
     ids: "count[int]" = field(default_factory=lambda: count(100))
+    types: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
+    """The names of types, by oid and modifier."""
     copiers: Copiers = field(default_factory=lambda: Copiers("test", 1))
 
     def __post_init__(self) -> None:
@@ -114,7 +119,7 @@ class Chains:
         await self.store.run("create schema plain")
         for name, table in self.tables.items():
             await self.store.tables.create(table, term=TERM)
-            text = re.sub(r" text(\[\])?", r' text\1 collate "C"', self.texts[name])
+            text = re.sub(r" text(\[\])?", r' text\1 collate "C"', _VNODES.sub("", self.texts[name]))
             text = text.replace(f"table {name}", f"table plain.{name}")
             await self.store.run(text)
         for name, query in self.views.items():
@@ -123,9 +128,11 @@ class Chains:
     async def change(self, *statements: str) -> None:
         """Run users' statements, and bring their differences into the next epoch."""
         self.epoch += 1
-        for statement in statements:
-            await self.store.run(f"set search_path = plain, public; {self._overwriting(statement)}")
+        texts = [self._overwriting(statement) for statement in statements]
+        await self.store.run("; ".join(["set search_path = plain, public", *texts]))
         for name, table in self.tables.items():
+            if not any(name in text for text in texts):
+                continue
             columns = ", ".join(quoted(column.name) for column in table.columns)
             key = [(quoted(part.name), table.column(part.name).type) for part in table.key]
             # Rows are compared by text as well, in which 0 and -0 differ.
@@ -196,11 +203,16 @@ class Chains:
             links.append(await self._link(BoundStage(stage, target, read), made))
         return Chain(query, links, links[-1].bound.target, self.epoch)
 
+    @property
+    def _writer_url(self) -> str:
+        url = self.store.logins.writer_url
+        return f"{url}{'&' if '?' in url else '?'}options=-cstatement_timeout%3D{self.seconds}s"
+
     async def _link(self, bound: BoundStage, made: Made | None) -> Link:
         for index in lookups(bound.stage, bound.relations):
             async with self.store.pool.connection() as conn:
                 await conn.execute(create(index))
-        versioned = PostgresStore(self.store.logins.writer_url, DATABASE_GRAPH, GENERATION)
+        versioned = PostgresStore(self._writer_url, DATABASE_GRAPH, GENERATION)
         engine = StageEngine(versioned, bound, self.copiers)
         return Link(bound, engine, engine if made is None else made(versioned, bound))
 
@@ -270,9 +282,13 @@ class Chains:
 
     async def rows(self, query: str) -> list[tuple[str | None, ...]]:
         """Return what a query over the plain tables answers, each column as its text."""
-        async with self.store.pool.connection() as conn, conn.transaction():
-            await conn.execute("set local search_path = plain; set local statement_timeout = '30s'")
-            result = (await conn.execute(query.encode())).pgresult
+        # One message, so that the settings are those of its transaction alone.
+        text = f"set local search_path = plain; set local statement_timeout = '30s'; {query}"
+        async with self.store.pool.connection() as conn:
+            cursor = await conn.execute(text.encode())
+            while cursor.nextset():
+                pass
+            result = cursor.pgresult
             assert result is not None
             values = [
                 [result.get_value(row, place) for place in range(result.nfields)] for row in range(result.ntuples)
@@ -290,16 +306,18 @@ class Chains:
 
     async def described(self, query: str) -> list[tuple[str, str]]:
         """Return the names and types of the columns of a query, if Postgres accepts it."""
-        async with self.store.pool.connection() as conn, conn.transaction(force_rollback=True):
-            await conn.execute("set local search_path = plain")
-            cursor = await conn.execute(f"select * from ({query}) q limit 0".encode())
+        async with self.store.pool.connection() as conn:
+            cursor = await conn.execute(f"set local search_path = plain; select * from ({query}) q limit 0".encode())
+            cursor.nextset()
             result = cursor.pgresult
             assert result is not None
             types = [(result.ftype(place), result.fmod(place)) for place in range(result.nfields)]
             asked = ", ".join(f"format_type({oid}, {modifier})" for oid, modifier in types)
-            kinds = (await (await conn.execute(f"select {asked}".encode())).fetchall())[0]
+            if not self.types.keys() >= set(types):
+                kinds = (await (await conn.execute(f"select {asked}".encode())).fetchall())[0]
+                self.types.update(zip(types, map(str, kinds), strict=True))
             names = [(result.fname(place) or b"").decode() for place in range(result.nfields)]
-            return list(zip(names, map(str, kinds), strict=True))
+            return [(name, self.types[kind]) for name, kind in zip(names, types, strict=True)]
 
 
 def _tree(query: str) -> Tree:

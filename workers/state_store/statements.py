@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import combinations
 from typing import Final
 
-from service.protocol.columns import Column, ColumnType, ComputedColumn
+from service.protocol.columns import Column, ColumnType, ComputedColumn, TypeName
 from service.protocol.ids import Epoch
 from service.protocol.plan import Pushdown
 from service.protocol.quoting import quoted
@@ -33,7 +33,7 @@ def bound_query(relation: Relation, block: Block, spans: Block, *, at: Epoch, ro
         for span in spans
     )
     passed = ["true" if after is None else after_postgres(key, after) for after in alike(block)]
-    told = ", ".join([*map(_value, key), *passed])
+    told = ", ".join([*map(_position_value, key), *passed])
     return f"select {told} from ({left}) bound order by {_order(relation, 'bound')} offset {rows - 1} limit 1"
 
 
@@ -320,6 +320,18 @@ def _pushed(column: str | int | None) -> str:
 def _value(part: KeyPart) -> str:
     """Print a key column in its wire type, as `read_schema` declares it."""
     return value_postgres(quoted(part.name), part.type)
+
+
+def _position_value(part: KeyPart) -> str:
+    """Print a key column as `_value` does, or as text where a view can have values that Python has not: year 10000."""
+    match part.type.name:
+        case TypeName.DATE | TypeName.TIMESTAMP:
+            return f"{quoted(part.name)}::text"
+        case TypeName.TIMESTAMPTZ:
+            # Spark wants the minutes of the zone, which is UTC.
+            return f"replace({quoted(part.name)}::text, '+00', '+00:00')"
+        case _:
+            return _value(part)
 
 
 def _columns(relation: Relation) -> str:

@@ -142,13 +142,29 @@ def _sets(
             message = f"a GROUP BY has at most {SETS_MAX} grouping sets"
             raise Invalid(message, position=scope.tree.position(clause))
     resolved: list[list[exp.Expr]] = []
+    written: dict[str, str] = {}
     for members in sets:
         found: dict[str, exp.Expr] = {}
         for node in members:
             block, value = _group_key(planner, block, node, selected, scope)
-            found.setdefault(printed(bare(value)), bare(value))
+            text = printed(bare(value))
+            found.setdefault(text, bare(value))
+            if written.setdefault(text, _as_written(select, node)) != _as_written(select, node) and len(sets) > 1:
+                message = (
+                    "grouping sets with two columns that are one and the same below are not supported in a view: "
+                    "group by one of them"
+                )
+                raise Invalid(message, position=scope.tree.position(node))
         resolved.append(list(found.values()))
     return block, resolved
+
+
+def _as_written(select: exp.Select, node: exp.Expr) -> str:
+    """Return the text of an item of GROUP BY, or of the output that it numbers. A column's is its name."""
+    inner = bare(node)
+    if isinstance(inner, exp.Literal) and inner.name.isdigit() and 0 < int(inner.name) <= len(select.expressions):
+        inner = bare(select.expressions[int(inner.name) - 1].unalias())
+    return identifier(inner.this) if isinstance(inner, exp.Column) else printed(inner)
 
 
 def _expanded(node: exp.Expr) -> list[list[exp.Expr]]:

@@ -15,10 +15,13 @@ from service.sql.statements.tables import UNBOUND
 
 
 def description(draft: Draft, relations: Mapping[RelationId, Relation]) -> str:
-    """Return a SELECT over typed NULLs whose columns have the types that `finished` needs. It reads no table."""
+    """Return a SELECT over typed NULLs whose columns have the types that `finished` needs. It reads no table.
+
+    Postgres must not know that they are NULL: it would say the type of what is left of a COALESCE.
+    """
     if draft.partition is not None:
         part = _columns(relations[draft.joins[0].inputs[0].relation])
-        return f'with "part" as (select {part}) {draft.partition.sql}'
+        return f'with "part" as materialized (select {part}) {draft.partition.sql}'
     if draft.grouping is not None:
         return _described(draft, draft.grouping, relations)
     branches = draft.branches or ((draft.joins, draft.rows),)
@@ -39,6 +42,7 @@ def finished(draft: Draft, types: Sequence[str], relations: Mapping[RelationId, 
         else value
         for at, value in enumerate(draft.rows)
     )
+    draft = replace(draft, distribution=_distribution(draft, relations))
     partition = draft.partition
     if partition is not None and any(
         _differs(kinds[name], text) for name, text in zip(draft.columns, types, strict=True)
@@ -47,6 +51,16 @@ def finished(draft: Draft, types: Sequence[str], relations: Mapping[RelationId, 
         partition = partition.model_copy(update={"sql": f'select {shown} from ({partition.sql}) "p"'})
     stage = Stage(joins=draft.joins, where=draft.where, rows=rows, partition=partition, distribution=draft.distribution)
     return Planned(stage, _relation(draft, kinds, relations))
+
+
+def _distribution(draft: Draft, relations: Mapping[RelationId, Relation]) -> tuple[str, ...]:
+    """Return the columns that decide the vnode of a row: the whole key, by which the row may be looked up.
+
+    Without any it is the vnode of the driver's row, whose key is then the same.
+    """
+    driver = relations[draft.joins[0].inputs[0].relation]
+    names = tuple(part.name for part in draft.key)
+    return draft.distribution or (names if len(names) > len(driver.key) else ())
 
 
 def _described(draft: Draft, grouping: Grouping, relations: Mapping[RelationId, Relation]) -> str:
@@ -79,7 +93,7 @@ def _finished_aggregate(
     arguments = [None if call.argument is None else next(left) for call in grouping.calls]
     called = [next(left) for _ in grouping.calls]
     results = {one.name: (one, next(left)) for one in grouping.results}
-    measures = Measures(_finite(draft, relations))
+    measures = Measures(*_exact(draft, relations))
     texts = [
         measures.result(call, argument, kind)
         for call, argument, kind in zip(grouping.calls, arguments, called, strict=True)
@@ -111,15 +125,17 @@ def _finished_aggregate(
     return Planned(stage, _relation(replace(draft, not_null=not_null), kinds, relations))
 
 
-def _finite(draft: Draft, relations: Mapping[RelationId, Relation]) -> dict[str, bool]:
-    """Return for each column of the inputs whether its type has only finite values, and no text that can be NaN."""
-    exact = {TypeName.SMALLINT, TypeName.INTEGER, TypeName.BIGINT, TypeName.BOOLEAN, TypeName.DATE}
-    return {
-        f"{quoted(one.alias)}.{quoted(column.name)}": column.type.name in exact or column.type.scale is not None
+def _exact(draft: Draft, relations: Mapping[RelationId, Relation]) -> tuple[frozenset[str], dict[str, int]]:
+    """Return the columns of the inputs, and the scale of those whose type has only finite values."""
+    whole = {TypeName.SMALLINT, TypeName.INTEGER, TypeName.BIGINT, TypeName.BOOLEAN, TypeName.DATE}
+    types = {
+        f"{quoted(one.alias)}.{quoted(column.name)}": column.type
         for join in draft.joins
         for one in join.inputs
         for column in relations[one.relation].columns
     }
+    scales = {name: 0 if kind.name in whole else kind.scale for name, kind in types.items()}
+    return frozenset(types), {name: scale for name, scale in scales.items() if scale is not None}
 
 
 def _cast(row: Value, kind: ColumnType, described: str) -> Value:
@@ -140,13 +156,15 @@ def _relation(draft: Draft, kinds: Mapping[str, ColumnType], relations: Mapping[
         Column(name=name, type=kind, nullable=name not in draft.not_null, hidden=at >= draft.visible)
         for at, (name, kind) in enumerate(kinds.items())
     )
+    counts = [relations[one.relation].vnode_count for join in draft.joins for one in join.inputs]
     return Relation(
         id=UNBOUND if draft.final else RelationId(-(draft.target + 1)),
         name=f"stage_{draft.target}",
         kind=RelationKind.MATERIALIZED_VIEW,
         columns=columns,
         key=draft.key,
-        vnode_count=max(relations[one.relation].vnode_count for join in draft.joins for one in join.inputs),
+        # A row that has the vnode of its driver's row is looked up among as many vnodes.
+        vnode_count=max(counts) if draft.distribution else counts[0],
     )
 
 
@@ -188,7 +206,9 @@ def _type(draft: Draft, name: str, text: str) -> ColumnType:
 def _inputs(joins: Sequence[Join], relations: Mapping[RelationId, Relation]) -> str:
     # Branches may read one input.
     inputs = {one.alias: one.relation for join in joins for one in join.inputs}
-    return " cross join ".join(f"(select {_columns(relations[one])}) {quoted(alias)}" for alias, one in inputs.items())
+    return " cross join ".join(
+        f"(select {_columns(relations[one])} offset 0) {quoted(alias)}" for alias, one in inputs.items()
+    )
 
 
 def _columns(relation: Relation) -> str:

@@ -5,7 +5,7 @@ order of rows and a removed row is subtracted exactly. NaN and the infinities ar
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from service.domain.errors import Invalid
@@ -14,19 +14,23 @@ from service.protocol.quoting import quoted
 from service.protocol.relation import KEY_PREFIX
 from service.protocol.stage import Value
 from service.sql.queries.drafts import Call
+from service.sql.queries.scales import scale_of
 
 _INTEGERS: Final = frozenset({"smallint", "integer", "bigint"})
 _FLOATS: Final = frozenset({"real", "double precision"})
 _COLUMN: Final = re.compile(r'"(?:[^"]|"")*"\."(?:[^"]|"")*"')
 _BIGINT: Final = ColumnType(TypeName.BIGINT)
+_NUMERIC: Final = ColumnType(TypeName.NUMERIC)
+_SCALE_DIGITS: Final = 18
+"""An aggregate counts its rows of each scale in so many decimal digits of one number."""
 
 
 class Measures:
     """The measures of one aggregate. Calls share equal ones. The first counts rows."""
 
-    def __init__(self, exact: Mapping[str, bool]) -> None:
-        """`exact` tells of each column of the inputs, as it is printed, whether all of its values are finite."""
-        self._exact_columns = exact
+    def __init__(self, columns: Collection[str], scales: Mapping[str, int]) -> None:
+        """`columns` are those of the inputs, as they are printed. Those with finite values alone have a scale."""
+        self._columns, self._scales = columns, scales
         self._rows: dict[str, str] = {}
         self._types: dict[str, ColumnType] = {}
         self._count = self._measure("1::bigint", _BIGINT)
@@ -75,12 +79,28 @@ class Measures:
         return self._measure(f"(case when {' and '.join(conditions)} then 1 else 0 end)::bigint", _BIGINT)
 
     def sum(self, call: Call, kind: str) -> str:
-        """Return the exact sum of the finite values."""
-        return self._summed(call, kind, _exact(call, kind))
+        """Return the exact sum of the finite values, with as many digits behind the point as the longest of them."""
+        total = self._summed(call, kind, _exact(call, kind))
+        scale = self._scale(call, kind)
+        return total if scale is None else f"round({total}, {scale})"
 
     def squares(self, call: Call, kind: str) -> str:
         """Return the exact sum of the squares of the finite values."""
-        return self._summed(call, kind, f"{_exact(call, kind)} * {_exact(call, kind)}")
+        total = self._summed(call, kind, f"{_exact(call, kind)} * {_exact(call, kind)}")
+        scale = self._scale(call, kind)
+        return total if scale is None else f"round({total}, 2 * {scale})"
+
+    def _scale(self, call: Call, kind: str) -> str | None:
+        """Return the largest scale of the finite values, or None if all have the same, which their sum then has.
+
+        A sum keeps the digits of values that were subtracted again. The rows of each scale are therefore counted: those
+        of scale s in the decimal digits from `s * _SCALE_DIGITS` on. The length of the number tells the largest s.
+        """
+        assert call.argument is not None
+        if kind != "numeric" or scale_of(call.argument, self._scales) is not None:
+            return None
+        one = f"('1e' || {_SCALE_DIGITS} * scale({_exact(call, kind)}))::numeric"
+        return f"((length({self._summed(call, kind, one)}::text) - 1) / {_SCALE_DIGITS})"
 
     def _summed(self, call: Call, kind: str, value: str) -> str:
         conditions = [] if call.sure else [f"{call.argument} is not null"]
@@ -88,7 +108,7 @@ class Measures:
         if not self._exact(call, kind):
             conditions.append(f"{call.argument} not in ('NaN', 'Infinity', '-Infinity')")
         sql = f"case when {' and '.join(conditions)} then {value} else 0 end" if conditions else value
-        return self._measure(f"({sql})::numeric", ColumnType.parse("numeric"))
+        return self._measure(f"({sql})::numeric", _NUMERIC)
 
     def _exact(self, call: Call, kind: str) -> bool:
         """Whether a value is surely neither NaN nor infinite: arithmetic over integers and numerics with a scale."""
@@ -97,7 +117,8 @@ class Measures:
         assert call.argument is not None
         if kind in _FLOATS or re.search("nan|inf", call.argument, re.IGNORECASE):
             return False
-        return all(self._exact_columns.get(found[0], True) for found in _COLUMN.finditer(call.argument))
+        read = {found[0] for found in _COLUMN.finditer(call.argument)}
+        return all(one in self._scales for one in read if one in self._columns)
 
     def special(self, call: Call, kind: str, sql: str, *, squared: bool = False) -> str:
         """Return a result that is NaN or infinite if a value is."""
@@ -124,7 +145,9 @@ class Measures:
 
 
 def _exact(call: Call, kind: str) -> str:
-    return f"({call.argument})::text::numeric" if kind in _FLOATS else f"({call.argument})::numeric"
+    # Postgres averages reals as doubles, whose shortest decimals have more digits.
+    widened = "::double precision" if kind == "real" else ""
+    return f"({call.argument}){widened}::text::numeric" if kind in _FLOATS else f"({call.argument})::numeric"
 
 
 def _sum(measures: Measures, call: Call, kind: str, result: str) -> str:
@@ -138,25 +161,34 @@ def _avg(measures: Measures, call: Call, kind: str, result: str) -> str:
 
 
 def _variance(measures: Measures, call: Call, kind: str, result: str) -> str:
-    return f"({_spread(measures, call, kind, sample=not call.function.endswith('pop'))})::{result}"
+    spread = measures.special(call, kind, _spread(measures, call, kind), squared=True)
+    return f"({_if_enough(measures, call, spread)})::{result}"
 
 
 def _deviation(measures: Measures, call: Call, kind: str, result: str) -> str:
     # The digits of a square root follow from its scale, which is that of the variance here. Twenty more digits are
     # computed, because Postgres rounds once.
-    spread = _spread(measures, call, kind, sample=not call.function.endswith("pop"), plain=True)
+    spread = _spread(measures, call, kind)
     root = f"sqrt({spread} * 1e40) * 0.00000000000000000001"
     text = f"(select round({root}, scale({spread})))" if kind not in _FLOATS else f"sqrt({spread})"
-    return f"({measures.special(call, kind, f'{text}::{result}', squared=True)})::{result}"
+    deviation = measures.special(call, kind, f"{text}::{result}", squared=True)
+    return f"({_if_enough(measures, call, deviation)})::{result}"
 
 
-def _spread(measures: Measures, call: Call, kind: str, *, sample: bool, plain: bool = False) -> str:
+def _is_sample(call: Call) -> bool:
+    return not call.function.endswith("pop")
+
+
+def _if_enough(measures: Measures, call: Call, sql: str) -> str:
+    """Return NULL for the spread of a sample of one value, even if that is NaN."""
+    return f"case when {measures.number(call)} > 1 then {sql} end" if _is_sample(call) else sql
+
+
+def _spread(measures: Measures, call: Call, kind: str) -> str:
     number, total, squares = measures.number(call), measures.sum(call, kind), measures.squares(call, kind)
     above = f"({number} * {squares} - {total} * {total})"
-    below = f"({number}::numeric * ({number} - 1))" if sample else f"({number}::numeric * {number})"
-    single = f"when {number} < 2 then null " if sample else ""
-    sql = f"case {single}when {above} <= 0 then 0 else {above} / {below} end"
-    return f"({sql})" if plain else f"({measures.special(call, kind, sql, squared=True)})"
+    other = f"({number} - 1)" if _is_sample(call) else number
+    return f"(case when {above} <= 0 then 0 else {above} / ({number}::numeric * {other}) end)"
 
 
 _FORMULAS: Final[Mapping[str, Callable[[Measures, Call, str, str], str]]] = {

@@ -117,7 +117,8 @@ class Planner:
 
     def where(self, block: Block, node: exp.Expr, scope: Scope) -> Block:
         """Return the block with a condition of WHERE, whose subqueries become further groups."""
-        for one in conjuncts(node):
+        # Plain conditions first: NOT IN wants to know which values have been tested for NULL.
+        for one in sorted(conjuncts(node), key=lambda one: one.find(exp.Query) is not None):
             block = subqueries.condition(self, block, one, scope)
         return block
 
@@ -170,7 +171,7 @@ class Planner:
         """Return a resolved expression without subqueries."""
         query = node.find(exp.Query)
         if query is not None:
-            message = "a subquery is not supported here: join it in FROM"
+            message = "a subquery in the ON of an outer join is not supported in a view: join it in FROM"
             raise Invalid(message, position=scope.tree.position(query))
         return self.value(Block(()), node, scope)[1]
 

@@ -9,7 +9,7 @@ from sqlglot import exp
 from service.domain.errors import Invalid
 from service.sql.queries import aggregates, windows
 from service.sql.queries.blocks import Block, Output
-from service.sql.queries.nodes import conjuncts, printed
+from service.sql.queries.nodes import bare, conjuncts, printed
 from service.sql.queries.scope import Scope
 from service.sql.queries.selected import EMPTY, Selected
 from service.sql.queries.tables import read_from
@@ -50,18 +50,20 @@ def read_select(planner: "Planner", select: exp.Select, scope: Scope) -> Block:
         return windows.limited(planner, select, selected, inner)
     if distinct is not None:
         made = aggregates.distinct(planner, replace(selected.block, outputs=selected.outputs))
-        selected = _over_outputs(selected, made)
+        selected = _over_outputs(selected, made, scope.tree.position(select))
     return windows.limited(planner, select, selected, inner)
 
 
-def _over_outputs(selected: Selected, block: Block) -> Selected:
-    """Return the SELECT over a relation of its outputs. ORDER BY of a DISTINCT can only name these."""
-    places = {printed(one.value): at for at, one in enumerate(selected.outputs)}
+def _over_outputs(selected: Selected, block: Block, place: int) -> Selected:
+    """Return the SELECT over a relation of its outputs. ORDER BY of a DISTINCT can only name these. Raises Invalid."""
+    places = {printed(bare(one.value)): at for at, one in enumerate(selected.outputs)}
     order: list[exp.Ordered] = []
     for one in selected.order:
-        at = places.get(printed(one.this))
-        if at is not None:
-            order.append(exp.Ordered(**{**one.args, "this": block.outputs[at].value}))
+        at = places.get(printed(bare(one.this)))
+        if at is None:
+            message = "ORDER BY of a SELECT DISTINCT takes a column's name or number in a view"
+            raise Invalid(message, position=place)
+        order.append(exp.Ordered(**{**one.args, "this": block.outputs[at].value}))
     return Selected(replace(block, outputs=()), block.outputs, order=tuple(order))
 
 

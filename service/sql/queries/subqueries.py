@@ -13,6 +13,7 @@ from sqlglot import exp
 from service.domain.errors import Invalid
 from service.protocol.columns import KeyColumn
 from service.protocol.stage import JoinKind
+from service.sql.expressions.allowed import called_name
 from service.sql.queries.blocks import Block, Output, attached, filtered, foreign, merged, never_null, padded
 from service.sql.queries.keys import at_most_one
 from service.sql.queries.nodes import aliases_of, bare, column, operand, parsed, printed
@@ -40,10 +41,13 @@ def condition(planner: "Planner", block: Block, node: exp.Expr, scope: Scope) ->
         inner = _query(planner, _unlimited(tested.this), scope)
         return _matched(planner, block, inner, kind, [], _place(scope, tested))
     if isinstance(tested, exp.In) and tested.args.get("query") is not None:
-        return _in(planner, block, tested, scope, negated=negated)
+        return _in(planner, block, tested, tested.args["query"], scope, negated=negated)
     if isinstance(tested, _COMPARISONS) and isinstance(bare(tested.expression), exp.Any | exp.All):
         quantified = bare(tested.expression)
-        if _queried(quantified.this) is not None:
+        every, query = isinstance(quantified, exp.All), _queried(quantified.this)
+        if query is not None and _row(tested.this) is not None and isinstance(tested, exp.NEQ if every else exp.EQ):
+            return _in(planner, block, tested, query, scope, negated=negated is not every)
+        if query is not None:
             return _quantified(planner, block, tested, quantified, scope, negated=negated)
     block, value = planner.value(block, inner, scope)
     return filtered(block, value)
@@ -78,15 +82,22 @@ def _query(planner: "Planner", node: exp.Expr, scope: Scope) -> Block:
     return planner.query(node, scope)
 
 
-def _in(planner: "Planner", block: Block, node: exp.In, scope: Scope, *, negated: bool) -> Block:
+def _row(node: exp.Expr) -> list[exp.Expr] | None:
+    """Return the values of a row in parentheses or of ROW(..), or None for another expression."""
+    inner = bare(node)
+    if isinstance(inner, exp.Tuple) or (isinstance(inner, exp.Anonymous) and called_name(inner) == "row"):
+        return list(inner.expressions)
+    return None
+
+
+def _in(planner: "Planner", block: Block, node: exp.Expr, query: exp.Expr, scope: Scope, *, negated: bool) -> Block:
+    """Plan `value IN (query)`, and its equals `= ANY` and, negated, `<> ALL`."""
     place = _place(scope, node)
-    left = bare(node.this)
-    items = list(left.expressions) if isinstance(left, exp.Tuple) else [left]
     values: list[exp.Expr] = []
-    for one in items:
+    for one in _row(node.this) or [node.this]:
         block, value = planner.value(block, one, scope)
         values.append(value)
-    inner = _query(planner, node.args["query"], scope)
+    inner = _query(planner, query, scope)
     _check_width(inner, len(values), place)
     if negated:
         _require_not_null(block, values, inner, place)
@@ -131,6 +142,11 @@ def _quantified(
 ) -> Block:
     """Plan `value op ANY (query)` and `value op ALL (query)`."""
     place = _place(scope, node)
+    if _row(node.this) is not None:
+        message = (
+            "a row before ANY or ALL of a subquery is supported in a view with = ANY and <> ALL only: write EXISTS"
+        )
+        raise Invalid(message, position=place)
     block, value = planner.value(block, node.this, scope)
     inner = _query(planner, _queried(quantified.this) or quantified.this, scope)
     _check_width(inner, 1, place)
@@ -217,7 +233,12 @@ def scalar(planner: "Planner", block: Block, node: exp.Expr, scope: Scope) -> tu
 def _value(planner: "Planner", block: Block, inner: Block, place: int) -> tuple[Block, exp.Expr]:
     """Return the value of a subquery, and the block that has its input."""
     if len(inner.outputs) != 1:
-        raise Invalid("a subquery as a value has one column", position=place)
+        # Postgres accepts several columns only beside a row.
+        message = (
+            "a row that is compared with a row of a subquery is not supported in a view: write IN or EXISTS, or "
+            "compare each value with a subquery of its own"
+        )
+        raise Invalid(message, position=place)
     value = inner.outputs[0].value
     only = inner.only
     pending = only.shape.pending if only is not None else None
@@ -272,7 +293,7 @@ def _in_value(
     planner: "Planner", block: Block, node: exp.Expr, query: exp.Expr, scope: Scope
 ) -> tuple[Block, exp.Expr]:
     place = _place(scope, node)
-    if isinstance(bare(node.this), exp.Tuple):
+    if _row(node.this) is not None:
         message = (
             "a row before IN (subquery) is supported in a view only as a condition that AND joins to the others: "
             "write EXISTS"

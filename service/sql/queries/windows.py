@@ -92,13 +92,19 @@ def _common(partitions: Sequence[Sequence[exp.Expr]]) -> list[exp.Expr]:
 
 
 def _over(selected: Selected, reading: Block) -> Selected:
+    """Return the SELECT with the values of `reading` in place of its own. What was equal to an output still is."""
     values = [one.value for one in reading.outputs]
     outputs = tuple(replace(one, value=value) for one, value in zip(selected.outputs, values, strict=False))
-    values = values[len(outputs) :]
-    order = tuple(
-        exp.Ordered(**{**one.args, "this": value}) for one, value in zip(selected.order, values, strict=False)
-    )
-    return Selected(replace(reading, outputs=()), outputs, order=order, distinct_on=tuple(values[len(order) :]))
+    shown = {printed(bare(before.value)): one.value for before, one in zip(selected.outputs, outputs, strict=True)}
+    others = iter(values[len(outputs) :])
+
+    def changed(before: exp.Expr) -> exp.Expr:
+        value = next(others)
+        return shown.get(printed(bare(before)), value)
+
+    order = tuple(exp.Ordered(**{**one.args, "this": changed(one.this)}) for one in selected.order)
+    keys = tuple(map(changed, selected.distinct_on))
+    return Selected(replace(reading, outputs=()), outputs, order=order, distinct_on=keys)
 
 
 class _Parting:

@@ -67,3 +67,14 @@ async def test_i1_i12_the_queries_of_a_benchmark_are_followed(store: Store, suit
 async def test_i1_i12_queries_of_every_form_are_followed(store: Store) -> None:
     chains = await filled(store, queries_forms.TABLES, queries_forms.ROWS, queries_forms.VIEWS)
     assert await followed(chains, {text: text for text, _ in queries_forms.FORMS}, Random(2)) == []
+
+
+async def test_i12_history_goes_past_years_that_python_has_not(store: Store) -> None:
+    chains = await filled(store, queries_forms.TABLES, queries_forms.ROWS)
+    late = (
+        "select d + 3000000 as late, d::timestamp - interval '5000 years' as early, "
+        "d::timestamp at time zone 'UTC' + interval '9000 years' as zoned, count(*) as c from a group by 1, 2, 3"
+    )
+    chain = await chains.add(f"select q.*, e.x from ({late}) q left join e on e.y = q.c", page_rows=lambda: 2)
+    assert await chains.differs(chain) == NOTHING
+    assert len(await chains.held(chain)) > 2

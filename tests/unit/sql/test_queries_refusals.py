@@ -43,6 +43,9 @@ REFUSED: Mapping[str, tuple[str, str]] = {
     "select id from t where ^x not in (select x from u)": ("NOT IN", "write NOT EXISTS"),
     "select id, ^x in (select x from u) as b from t": ("IN (subquery)", "use EXISTS"),
     "select id, (^x, id) in (select x, x from u) as b from t": ("a row before IN (subquery)", "write EXISTS"),
+    "select id from t where (x, id) < (select ^max(x), max(id) from u)": ("a row that is compared", "IN or EXISTS"),
+    "select id from t where (^x, id) > any (select x, id from u)": ("a row before ANY or ALL", "write EXISTS"),
+    "select id, (^x, id) = any (select x, x from u) as b from t": ("a row before IN (subquery)", "write EXISTS"),
     "select ^t from t join u using (id)": ("whole row", "name its columns"),
     "select count(^t.*) from t": ("whole row", "name its columns"),
     "select id, (select ^x from u where u.s = t.s) as v from t": ("several rows", "use an aggregate of it"),
@@ -52,6 +55,8 @@ REFUSED: Mapping[str, tuple[str, str]] = {
     "select id, ntile(x) over (order by id) as v from t": ("ntile", "whole number above 0"),
     "select id, sum(x) over (order by id rows -1 preceding) as v from t": ("a window begins", "not below 0"),
     "select s, max(x) from t group by rollup (s)": ("ROLLUP", "UNION ALL of GROUP BYs"),
+    "select y, z, count(*) from (select x as y, x as z from t) q group by rollup (y, ^z)": (
+        "two columns", "one of them"),
     "select id from t order by id limit (select ^3)": ("LIMIT", "take constants"),
     "select 1 as one union select 2": ("FROM is missing", "a view reads a table"),
     "select ^id from t for update": ("FOR UPDATE", "is not supported"),
