@@ -200,6 +200,14 @@ class Following(Protocol):
         """Store the source reports of these answers, oldest first, and return the state changes."""
         ...
 
+    async def broke(self, source: SourceId, reason: str, *, now: datetime) -> Sequence[str]:
+        """Mark all followed tables of a source as broken. Return the names of those that were not broken before."""
+        ...
+
+
+class Slots(Protocol):
+    """The replication slots of sources, as last measured."""
+
     async def measured(self, source: SourceId, measured: Measured, *, now: datetime) -> None:
         """Store a measurement of a source's slot."""
         ...
@@ -217,10 +225,6 @@ class Following(Protocol):
 
         Pages of later followed tables must be read from a snapshot that shows all transactions before `readable_after`.
         """
-        ...
-
-    async def broke(self, source: SourceId, reason: str, *, now: datetime) -> Sequence[str]:
-        """Mark all followed tables of a source as broken. Return the names of those that were not broken before."""
         ...
 
 

@@ -61,7 +61,7 @@ async def plan_of(stores: Stores, name: str) -> tuple[FragmentId, CdcScan]:
     async with stores.begin() as tx:
         entry = await tx.catalog.named(name)
         assert entry is not None
-        (plan,) = await tx.jobs.plans([entry.job])
+        (plan,) = await tx.plans.of([entry.job])
     fragment = plan.source_scan
     assert fragment is not None
     return fragment.id, fragment.cdc
@@ -154,7 +154,7 @@ async def test_a_plan_begins_where_the_source_stands(stores: Stores) -> None:
     assert (await plan_of(stores, "t"))[1].source.undecided == (5, 6)
     async with stores.begin() as tx:
         (table,) = await tx.following.tables(source.id)
-        (plan,) = await tx.jobs.plans([job.id])
+        (plan,) = await tx.plans.of([job.id])
     assert (table.fragment, table.splits, table.external) == (fragment, 3, ("public", "orders"))
     assert [actor.vnodes for actor in plan.fragments[0].actors] == [((0, 0),), ((1, 2),)]
 
@@ -164,7 +164,7 @@ async def test_its_progress_is_that_of_a_scan(stores: Stores) -> None:
     source = await made(stores)
     async with stores.begin() as tx:
         job = await add_created(tx, new_follower(source, "t"))
-        (plan,) = await tx.jobs.plans([job.id])
+        (plan,) = await tx.plans.of([job.id])
     (actor,) = plan.fragments[0].actors
     done = VnodePosition(vnode=Vnode(0), state=PositionState.COMPLETED, rows=50)
     for finished in (False, True):
@@ -226,13 +226,13 @@ async def test_what_follows_no_longer_hurries_no_barrier(stores: Stores) -> None
 async def test_a_source_is_idle_until_something_follows(stores: Stores) -> None:
     source = await made(stores)
     async with stores.begin() as tx:
-        assert await tx.following.idle(source.id)
+        assert await tx.slots.idle(source.id)
         assert set(await tx.following.followed()) == set()
-        await tx.following.skipped(source.id, "1/0", 900)
-        await tx.following.measured(source.id, Measured(1, 2, "slow"), now=NOW)
-        await tx.following.retained(source.id, Retention.WARNING)
+        await tx.slots.skipped(source.id, "1/0", 900)
+        await tx.slots.measured(source.id, Measured(1, 2, "slow"), now=NOW)
+        await tx.slots.retained(source.id, Retention.WARNING)
         job = await add_created(tx, new_follower(source, "t"))
-        assert not await tx.following.idle(source.id)
+        assert not await tx.slots.idle(source.id)
         assert set(await tx.following.followed()) == {source.id}
         found = await tx.sources.get(source.id)
     assert found is not None
@@ -250,14 +250,14 @@ async def test_a_source_is_idle_until_something_follows(stores: Stores) -> None:
     _, scan = await plan_of(stores, "t")
     assert (scan.source.offset, scan.readable_after) == ("1/0", 900)
     async with stores.begin() as tx:
-        await tx.following.measured(source.id, Measured(followed=True), now=NOW + LATER)
+        await tx.slots.measured(source.id, Measured(followed=True), now=NOW + LATER)
         found = await tx.sources.get(source.id)
         assert found is not None
         assert found.standing == replace(expected, reported_at=NOW + LATER)
         assert await tx.following.broke(source.id, "the slot is gone", now=NOW) == ["t"]
         (scan_now,) = (await tx.fragments.scans([job.id]))[job.id]
         await tx.jobs.move(job.id, JobEvent.FAILED, now=NOW, error="a row")
-        assert await tx.following.idle(source.id)
+        assert await tx.slots.idle(source.id)
     assert scan_now.stopped == "the slot is gone"
 
 
@@ -304,7 +304,7 @@ async def test_nothing_follows_a_source_that_was_dropped(stores: Stores) -> None
     source = await made(stores)
     async with stores.begin() as tx:
         await tx.sources.remove(source.id, now=NOW)
-        assert not await tx.following.idle(source.id)
+        assert not await tx.slots.idle(source.id)
         with pytest.raises(Conflict, match='source "pg" cannot be read: it was dropped'):
             await tx.jobs.add(new_follower(source, "t"), now=NOW)
 
@@ -325,7 +325,7 @@ async def test_a_scan_without_history_is_completed(stores: Stores) -> None:
     (fragment,) = new.fragments
     async with stores.begin() as tx:
         job = await add_created(tx, replace(new, fragments=(replace(fragment, completed=True),)))
-        (plan,) = await tx.jobs.plans([job.id])
+        (plan,) = await tx.plans.of([job.id])
     (position,) = plan.fragments[0].actors[0].positions
     assert (position.state, position.rows) == (PositionState.COMPLETED, 0)
 

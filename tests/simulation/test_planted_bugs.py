@@ -8,7 +8,7 @@ vnode that a rescale loses, a scan that is released one actor early, an answer o
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -26,9 +26,9 @@ from service.protocol.report import Collected, Failed
 from service.protocol.vnodes import vnodes_of
 from tests.simulation.faults import DEPOSED, ZOMBIES
 from tests.simulation.finding import found
-from tests.support.fake_meta_jobs import FakeActors, FakeFragments
+from tests.support.fake_meta_jobs import FakeFragments, FakeRescaling
 from tests.support.fake_meta_statements import FakeStatements
-from tests.support.fake_meta_store import FakeBarriers, FakeGraphs, FakeStores, FakeTransaction
+from tests.support.fake_meta_store import FakeBarriers, FakeGraphs, FakeStores
 from tests.support.fake_meta_tables import FragmentRow
 from tests.support.fake_state_store import FakeTables, Writing
 from tests.support.model import Arrangement, Key
@@ -140,11 +140,11 @@ def test_actors_of_no_shuffle_with_several_positions_are_found(monkeypatch: pyte
 def test_tied_actors_that_are_rescaled_alone_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I11: those of a NoShuffle scan are beside those of its upstream."""
 
-    async def untied(self: FakeActors, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[Job]]:
+    async def untied(self: FakeRescaling, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[Job]]:
         del self
         return dict.fromkeys(jobs, ())
 
-    monkeypatch.setattr(FakeActors, "tied", untied)
+    monkeypatch.setattr(FakeRescaling, "tied", untied)
     assert "I11" in found(near=45)
 
 
@@ -279,8 +279,8 @@ def test_an_epoch_that_is_shown_before_it_is_committed_is_found(monkeypatch: pyt
 
     async def hasty(world: World, tx: Transaction, view: GraphView, *args: Any, **named: Any) -> None:
         await injected(world, tx, view, *args, **named)
-        assert isinstance(tx, FakeTransaction)
-        await tx.graphs.set_published(view.graph, tx.graphs.tables.graphs[view.graph].newest, now=named["now"])
+        newest = (await tx.graphs.view(view.graph, now=named["now"], lease=timedelta())).newest
+        await tx.visibility.publish(view.graph, newest, now=named["now"])
 
     monkeypatch.setattr(advance, "_inject", hasty)
     found()

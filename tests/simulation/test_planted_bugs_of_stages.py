@@ -11,7 +11,7 @@ from service.ports.records import NewJob
 from service.protocol.ids import Epoch, JobId, RelationId
 from tests.simulation.finding import found
 from tests.simulation.stage_session import Session
-from tests.support.fake_meta_jobs import FakeJobs
+from tests.support.fake_meta_jobs import FakeJobs, FakePlans
 from workers.backfill.stages import Window
 from workers.engines.stages import StageTask
 from workers.runners.port import FragmentReport, RunningEpoch
@@ -106,12 +106,12 @@ def test_a_first_epoch_that_does_not_ask_what_has_changed_is_found(monkeypatch: 
 
 def test_a_recovery_that_forgets_hidden_relations_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I3: what an epoch wrote there that was never committed."""
-    written = FakeJobs.outputs
+    written = FakePlans.outputs
 
-    async def named(self: FakeJobs, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[RelationId]]:
+    async def named(self: FakePlans, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[RelationId]]:
         return {job: outputs[-1:] for job, outputs in (await written(self, jobs)).items()}
 
-    monkeypatch.setattr(FakeJobs, "outputs", named)
+    monkeypatch.setattr(FakePlans, "outputs", named)
     found(staging=True)
 
 

@@ -64,7 +64,7 @@ class BothStores:
         """Store a relation that is created and readable, in both stores."""
         async with self.stores.begin() as tx:
             job = await add_created(tx, new)
-            await tx.graphs.set_published(DATABASE_GRAPH, Epoch(0), now=NOW)
+            await tx.visibility.publish(DATABASE_GRAPH, Epoch(0), now=NOW)
         await self.publish(new.relation.model_copy(update={"id": job.relation}))
         return job.relation
 

@@ -69,7 +69,7 @@ class Leader:
             table = await tx.catalog.named("t")
             upstream = (await add_created(tx, new_table("t"))).relation if table is None else table.relation.id
             jobs = [(await add_creating(tx, new_view(f"{named}{n}", upstream))).id for n in range(count)]
-            plans = {plan.id: plan for plan in await tx.jobs.plans(jobs)}
+            plans = {plan.id: plan for plan in await tx.plans.of(jobs)}
         return jobs, [await self.queue(Add(jobs=(plans[job],))) for job in jobs]
 
     async def barrier(self, *actors: ActorReport, worker: WorkerId = WORKER) -> Barrier:

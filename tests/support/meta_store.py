@@ -116,7 +116,7 @@ async def table_and_view(stores: Stores, *, parallelism: int = 2) -> tuple[Job, 
 async def scan_of(stores: Stores, job: JobId) -> TableScanPlan:
     """Return the plan of the job's first scan."""
     async with stores.begin() as tx:
-        (plan,) = await tx.jobs.plans([job])
+        (plan,) = await tx.plans.of([job])
     return plan.table_scans[0]
 
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from sqlalchemy import Row, and_, bindparam, delete, exists, func, insert, null, select, update
 from sqlalchemy import case as case_
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.errors import Stale
 from service.meta_store.documents import Ids, among, printable, stored, text_of
+from service.meta_store.engine import OnConnection
 from service.meta_store.schema.core import IN_FLIGHT, UNCOMMITTED, command, graph, statement, worker
 from service.meta_store.schema.core import barrier as barriers
 from service.ports.records import BarrierRecord
@@ -79,11 +79,8 @@ _OLDEST_KEPT: Final = (
 _TRIM: Final = delete(barriers).where(_OF_GRAPH, barriers.c.epoch < _OLDEST_KEPT.correlate(None).scalar_subquery())
 
 
-class PostgresBarriers:
+class PostgresBarriers(OnConnection):
     """See `service.ports.meta_store.Barriers`."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
 
     async def record(self, barrier: Barrier, *, worker: WorkerId, now: datetime, commands: Sequence[CommandId]) -> None:
         """Raises Stale where the graph is not in the barrier's generation, or has a newer epoch: epochs only grow."""

@@ -183,7 +183,7 @@ async def _record(
         case Commit(epoch):
             return await commit(tx, view, epoch, parameters, lease=world.worker_lease, now=now)
         case Publish():
-            return Recorded(created=await tx.catalog.unshown())
+            return Recorded(created=await tx.visibility.unshown())
         case Abandon():
             await recovery.abandon(world, tx, view, effect, now=now)
         case ApplyStops():
@@ -243,7 +243,7 @@ async def _initial(
     Later barriers carry the other commands.
     """
     jobs = await tx.jobs.where(IN_GRAPH, graph=view.graph)
-    plans = await tx.jobs.plans([job.id for job in jobs if not job.failed])
+    plans = await tx.plans.of([job.id for job in jobs if not job.failed])
     paused = (await tx.graphs.state(view.graph)).paused
     if parameters.pause_on_next_bootstrap and view.decoupled is None:
         paused = True
@@ -264,7 +264,7 @@ async def _mutation(tx: Transaction, waiting: Sequence[Command]) -> tuple[Mutati
     if not added:
         return (await share_of(tx, taken[0]) if taken else None), carried
     # The plan in the command may be older than a later ALTER.
-    return Add(jobs=tuple(await tx.jobs.plans(added))), carried
+    return Add(jobs=tuple(await tx.plans.of(added))), carried
 
 
 def _together(asked: Sequence[Command]) -> Sequence[Command]:
@@ -308,8 +308,8 @@ async def _publish(
         async with world.stores.begin(term) as tx:
             now = world.clock.now()
             for relation, reason in refused.items():
-                await tx.catalog.hold_back(relation, reason)
-            await tx.graphs.set_published(graph, epoch, now=now, created=bool(created), held_back=refused)
+                await tx.visibility.hold_back(relation, reason)
+            await tx.visibility.publish(graph, epoch, now=now, created=bool(created), held_back=refused)
             if passed is None:
                 newest = await tx.barriers.history(graph, limit=1)
                 passed = _Passed(newest[0].injected_at, newest[0].timings_ms) if newest else None

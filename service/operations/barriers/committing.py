@@ -64,12 +64,12 @@ async def commit(
     await tx.barriers.commit(graph, epoch, now=now)
     if view.decoupled is not None:
         # No user reads the relation before it is created, so the committed epoch counts as published.
-        await tx.graphs.set_published(graph, epoch, now=now, created=False)
+        await tx.visibility.publish(graph, epoch, now=now, created=False)
         merging = await snapshots.follow(tx, graph, answers, lag_max=snapshots.lag_max(parameters), now=now)
         recorded = Recorded(answers, merging)
     else:
         await _settle(tx, collected, epoch, lease=lease, now=now)
-        recorded = Recorded(answers, created=await tx.catalog.unshown())
+        recorded = Recorded(answers, created=await tx.visibility.unshown())
     await store_progress(tx, graph)
     log.debug("barrier.committed", epoch=epoch, barriers=len(collected))
     return recorded
@@ -104,7 +104,7 @@ async def _settle(tx: Transaction, collected: Answered, epoch: Epoch, *, lease: 
     """Finish jobs of the database graph, and enqueue the resizing of its scans."""
     await finish_jobs(tx, collected, now=now)
     if any(barrier.kind is BarrierKind.INITIAL for barrier, _ in collected):
-        await tx.actors.all_due(DATABASE_GRAPH)
+        await tx.rescaling.all_due(DATABASE_GRAPH)
         generation = collected[0][0].generation
         facts = {"graph": DATABASE_GRAPH, "generation": generation, "epoch": str(epoch)}
         await tx.events.append("graph.recovered", facts, now=now)

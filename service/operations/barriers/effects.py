@@ -58,7 +58,7 @@ async def _hold_jobs(tx: Transaction, commands: Sequence[Command]) -> None:
                 pass
     if named:
         for job in sorted({job for job, _ in (await tx.fragments.job_of(named)).values()}):
-            await tx.actors.hold(job)
+            await tx.jobs.hold(job)
 
 
 async def _take_effect(

@@ -43,7 +43,7 @@ class Builds:
 async def reconcile(world: World, builds: Builds, *, term: Term) -> None:
     """Drop the indexes that no job needs, and begin to build the missing ones. Raises Deposed, Unavailable."""
     async with world.stores.begin(term) as tx:
-        plans = await tx.jobs.plans(await tx.jobs.staged())
+        plans = await tx.plans.of(await tx.plans.staged())
     needed: dict[LookupIndex, list[JobPlan]] = defaultdict(list)
     for plan in plans:
         for index in lookups_of(plan):
@@ -89,6 +89,6 @@ async def _told(world: World, plans: Sequence[JobPlan], text: str, *, over: bool
                 if over:
                     await refuse(tx, found, text, now=world.clock.now())
                 else:
-                    await tx.jobs.prepare(plan.id, text)
+                    await tx.queue.prepare(plan.id, text)
         except (MetaError, IllegalTransition, NotFound) as error:
             log.warning("index.not_told", job=plan.id, error=str(error))

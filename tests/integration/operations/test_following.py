@@ -57,7 +57,7 @@ async def plan_of(here: Following, name: str) -> SourceScanPlan:
     async with here.world.stores.begin() as tx:
         entry = await tx.catalog.named(name)
         assert entry is not None
-        (plan,) = await tx.jobs.plans([entry.job])
+        (plan,) = await tx.plans.of([entry.job])
     assert plan.source_scan is not None
     return plan.source_scan
 

@@ -77,7 +77,7 @@ async def here() -> Here:
         term = await tx.leases.gain("a", lease=LEASE)
         assert term is not None
         await tables.claim(term)
-        for plan in await tx.jobs.plans([one.id for one in made]):
+        for plan in await tx.plans.of([one.id for one in made]):
             await tables.create(plan.relation, term=term)
     return Here(world, lookups, store, job.id, term, Builds(lambda: None))
 

@@ -134,7 +134,7 @@ async def test_c10_a_relation_in_use_is_set_aside_and_the_others_are_removed(her
         assert not await recovery.clean_up(here.world, term=here.term, aside=aside)
     assert sorted(here.tables.tried) == ["bad", "one", "two"]
     async with here.stores.begin() as tx:
-        assert [cleanup.relation for cleanup in await tx.catalog.cleanups()] == [bad]
+        assert [cleanup.relation for cleanup in await tx.cleanups.all()] == [bad]
         told = [event.facts for event in await tx.events.since(0, limit=100) if event.kind == "relation.not_removed"]
     assert told == [{"relation": bad, "name": "bad", "error": "a reader holds it"}]
 

@@ -84,7 +84,7 @@ class Cluster:
         """Have the queue start what may start; return the graph of the job that did."""
         assert await queue.start_jobs(self.world, term=self.term) == 1
         async with self.stores.begin() as tx:
-            (graph,) = await tx.snapshots.graphs()
+            (graph,) = await tx.partial_graphs.all()
         return graph
 
     async def register(self, worker: WorkerId, graph: GraphId) -> None:
@@ -193,7 +193,7 @@ async def test_nothing_keeps_it_once_the_job_goes_on_in_the_database_graph(clust
     graph = await cluster.start()
     await cluster.register(OWN, graph)
     async with cluster.stores.begin() as tx:
-        await tx.snapshots.merge(graph)
+        await tx.partial_graphs.merge(graph)
     assert await cluster.look() == ([DATABASE_GRAPH], [DATABASE_GRAPH])
 
 

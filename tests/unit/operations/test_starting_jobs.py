@@ -35,12 +35,12 @@ async def test_a_limit_follows_its_job_into_a_graph_of_its_own() -> None:
     assert await queue.start_jobs(world, term=term) == 1
     await limits.throttle_job(world, job.id, 9, asked_by="a user")
     async with stores.begin() as tx:
-        (graph,) = await tx.snapshots.graphs()
+        (graph,) = await tx.partial_graphs.all()
         told = await tx.commands.waiting(graph)
         assert [one.mutation for one in told] == [Throttle(fragments={scan.id: limit}) for limit in (7, 9)]
         await apply_commands(tx, graph, told, epoch=Epoch(20), now=NOW)
         assert [one.mutation for one in await unfinished(tx)] == [None], "nothing is asked of the scan any more"
-        await tx.snapshots.merge(graph)
+        await tx.partial_graphs.merge(graph)
     await running(stores)
     await advance.advance(world, DATABASE_GRAPH, term=term)
     async with stores.begin() as tx:
