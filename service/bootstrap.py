@@ -55,6 +55,7 @@ from service.probes.http import HttpxProbe
 from service.protocol.ids import DATABASE_GRAPH, WorkerId
 from service.serving.comparing import PostgresFollowedRows
 from service.serving.connections import Pool, open_pool
+from service.serving.fencing import PostgresFences
 from service.serving.health import PostgresGauge
 from service.serving.logical_views import PostgresViews
 from service.serving.lookups import PostgresLookups
@@ -68,6 +69,7 @@ from service.serving.user_query import open_reader_pool
 from service.settings import Settings
 from service.sources.comparing import PostgresExternalRows
 from service.sources.replication import PostgresReplication
+from service.sources.servers import PostgresExternalServers
 from service.sources.tables import PostgresExternalTables
 from service.telemetry.log import configure, logger
 
@@ -216,6 +218,7 @@ async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str) -
     world = World(
         stores=PostgresStores(engine),
         tables=PostgresTables(pools.leader),
+        fences=PostgresFences(pools.leader),
         lookups=PostgresLookups(owner),
         pins=PostgresPins(owner),
         reader=PostgresReader(pools.reader, pools.catalog, _reader_limits(settings)),
@@ -223,6 +226,7 @@ async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str) -
         gauge=PostgresGauge(owner),
         http_probe=HttpxProbe(hosts=hosts),
         views=PostgresViews(owner),
+        servers=PostgresExternalServers(),
         external=PostgresExternalTables(),
         replication=PostgresReplication(),
         external_rows=PostgresExternalRows(),

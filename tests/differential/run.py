@@ -130,7 +130,7 @@ class Run:
         statement = parse(self.world.ddl)
         assert isinstance(statement, CreateTable)
         self.upstream = table_relation(statement).model_copy(update={"id": self._number()})
-        await self.store.tables.claim(TERM)
+        await self.store.fences.claim(TERM)
         await self.store.tables.create(self.upstream, term=TERM)
         await self._fence(DATABASE_GRAPH)
         outcome = self._dml(DATABASE_GRAPH).run([self._statement(one) for one in self.world.history], Epoch(1))
@@ -334,7 +334,7 @@ class Run:
         return DmlStore(self.store.logins.writer_url, graph, self.generation)
 
     async def _fence(self, graph: GraphId) -> None:
-        await self.store.tables.fence(graph, self.generation, term=TERM)
+        await self.store.fences.fence(graph, self.generation, term=TERM)
 
     def _number(self) -> RelationId:
         self.next_id += 1

@@ -30,7 +30,7 @@ from tests.support.fake_meta_jobs import FakeFragments, FakeRescaling
 from tests.support.fake_meta_statements import FakeStatements
 from tests.support.fake_meta_store import FakeBarriers, FakeGraphs, FakeStores
 from tests.support.fake_meta_tables import FragmentRow
-from tests.support.fake_state_store import FakeTables, Writing
+from tests.support.fake_state_store import FakeTables, StateStore, Writing
 from tests.support.model import Arrangement, Key
 from tests.support.planted import (
     ForgetsBufferedRowsAtAForcedFinish,
@@ -72,7 +72,7 @@ def test_a_skipped_roll_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I3."""
 
     async def skipped(world: World, view: GraphView, *, term: Term) -> None:
-        await world.tables.fence(view.graph, view.generation, term=term)
+        await world.fences.fence(view.graph, view.generation, term=term)
         async with world.stores.begin(term) as tx:
             await tx.graphs.set_status(view.graph, GraphStatus.WAITING, now=world.clock.now())
 
@@ -110,7 +110,7 @@ def test_a_zombie_that_is_not_fenced_is_found(monkeypatch: pytest.MonkeyPatch) -
 def test_a_deposed_leader_that_is_not_fenced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I7."""
 
-    def trusted(self: FakeTables, term: Term) -> None:
+    def trusted(self: StateStore, term: Term) -> None:
         del self, term
 
     entered = FakeStores.enter
@@ -119,7 +119,7 @@ def test_a_deposed_leader_that_is_not_fenced_is_found(monkeypatch: pytest.Monkey
         del term
         return await entered(self, None)
 
-    monkeypatch.setattr(FakeTables, "_assert_term", trusted)
+    monkeypatch.setattr(StateStore, "assert_term", trusted)
     monkeypatch.setattr(FakeStores, "enter", enter)
     found(among=DEPOSED)
 

@@ -131,7 +131,7 @@ class World:
     async def recover(self) -> None:
         """End the generation, as a leader does after a failed epoch."""
         self.generation += 1
-        await self.examined.tables.fence(DATABASE_GRAPH, Generation(self.generation), term=TERM)
+        await self.examined.fences.fence(DATABASE_GRAPH, Generation(self.generation), term=TERM)
         await self.examined.tables.roll_back([UPSTREAM.id, VIEW.id], Epoch(self.committed), term=TERM)
         self.start()
 

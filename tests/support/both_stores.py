@@ -44,10 +44,11 @@ class BothStores:
             async with stores.begin() as tx:
                 term = await tx.leases.gain("a test", lease=timedelta(minutes=5))
             assert term is not None
-            await store.tables.claim(term)
+            await store.fences.claim(term)
             world = world_of(
                 stores,
                 tables=store.tables,
+                fences=store.fences,
                 lookups=PostgresLookups(store.pool),
                 reader=PostgresReader(pool),
                 views=PostgresViews(store.pool),

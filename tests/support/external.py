@@ -22,6 +22,7 @@ from service.protocol.cdc import SourceReport
 from service.protocol.ids import RelationId
 from service.protocol.report import ActorReport
 from service.sources.replication import PostgresReplication
+from service.sources.servers import PostgresExternalServers
 from service.sources.tables import PostgresExternalTables
 from tests.support.leading import Leader, leading
 from tests.support.meta_store import NOW, WORKER, collected
@@ -192,6 +193,7 @@ async def following(database_url: str, external: External) -> AsyncGenerator[Fol
     async with leading(database_url) as leader:
         ports: dict[str, Any] = {
             "tables": Tables(),
+            "servers": PostgresExternalServers(),
             "external": PostgresExternalTables(),
             "replication": PostgresReplication(),
         }

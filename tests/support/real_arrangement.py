@@ -101,10 +101,10 @@ class RealWorld:
 
     async def prepare(self, preloaded: Sequence[Dml]) -> None:
         """Make both tables, give the upstream its history, and start the first generation of the view."""
-        await self.store.tables.claim(TERM)
+        await self.store.fences.claim(TERM)
         for relation in (self.upstream, self.target):
             await self.store.tables.create(relation, term=TERM)
-        await self.store.tables.fence(DATABASE_GRAPH, Generation(self.generation), term=TERM)
+        await self.store.fences.fence(DATABASE_GRAPH, Generation(self.generation), term=TERM)
         dml = DmlStore(self.store.logins.writer_url, DATABASE_GRAPH, Generation(self.generation))
         dml.run([self._statement(one) for one in preloaded], Epoch(self.committed))
         self.committed_rows = dict(self.rows)
@@ -113,7 +113,7 @@ class RealWorld:
     async def recover(self) -> None:
         """Start the next generation from what is committed (I3)."""
         self.generation += 1
-        await self.store.tables.fence(DATABASE_GRAPH, Generation(self.generation), term=TERM)
+        await self.store.fences.fence(DATABASE_GRAPH, Generation(self.generation), term=TERM)
         relations = [self.upstream.id, self.target.id]
         await self.store.tables.roll_back(relations, Epoch(self.committed), term=TERM)
         self.rows = dict(self.committed_rows)

@@ -440,7 +440,7 @@ class CdcWorld:
     finished: set[FragmentId] = field(default_factory=set[FragmentId])
 
     async def prepare(self) -> None:
-        await self.store.tables.claim(TERM)
+        await self.store.fences.claim(TERM)
         for table in self.external.tables.values():
             await self.store.tables.create(table.relation, term=TERM)
         self.offset = self.external.open_slot()
@@ -450,7 +450,7 @@ class CdcWorld:
     async def recover(self) -> None:
         """Start the next generation from what is committed."""
         self.generation += 1
-        await self.store.tables.fence(DATABASE_GRAPH, Generation(self.generation), term=TERM)
+        await self.store.fences.fence(DATABASE_GRAPH, Generation(self.generation), term=TERM)
         relations = [table.relation.id for table in self.external.tables.values()]
         await self.store.tables.roll_back(relations, Epoch(self.committed), term=TERM)
         self.close()

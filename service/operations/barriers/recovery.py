@@ -99,7 +99,7 @@ def _alone(view: GraphView) -> bool:
 
 async def roll_back(world: World, view: GraphView, *, term: Term) -> None:
     """Fence the state store against older generations and roll it back to the committed epoch."""
-    await world.tables.fence(view.graph, view.generation, term=term)
+    await world.fences.fence(view.graph, view.generation, term=term)
     async with world.stores.begin(term) as tx:
         # A view that failed after its creation is still readable, so its uncommitted rows are rolled back as well.
         jobs = await tx.jobs.where(IN_GRAPH | {JobState.FAILED}, graph=view.graph)

@@ -137,7 +137,7 @@ async def _index_failed(world: World, view: GraphView, job: JobId, error: MetaEr
 
 async def retire(world: World, view: GraphView, *, term: Term) -> None:
     """Remove an unused partial graph, first from the state store, so that the store refuses late writers."""
-    await world.tables.retire(view.graph, Generation(view.generation + 1), term=term)
+    await world.fences.retire(view.graph, Generation(view.generation + 1), term=term)
     async with world.stores.begin(term) as tx:
         await tx.partial_graphs.retire(view.graph)
     log.info("graph.retired", graph=view.graph)

@@ -191,7 +191,7 @@ async def _measured(world: World, source: Source, *, term: Term) -> None:
 
 
 async def _facts(world: World, at: Address, source: Source, *, followed: bool) -> Measured:
-    facts = await world.external.slot(at, source.slot)
+    facts = await world.servers.slot(at, source.slot)
     if facts is None:
         return Measured(waiting=f'replication slot "{source.slot}" is gone', followed=followed)
     return Measured(facts.lag_bytes, facts.retained_bytes, facts.why_lost, followed)

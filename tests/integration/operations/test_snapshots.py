@@ -168,7 +168,7 @@ async def life(database_url: str, request: pytest.FixtureRequest) -> AsyncGenera
     rows = getattr(request, "param", 10)
     tables = Tables()
     async with leading(database_url) as leader:
-        leader.world = replace(leader.world, tables=tables)  # pyright: ignore[reportArgumentType]
+        leader.world = replace(leader.world, tables=tables, fences=tables)  # pyright: ignore[reportArgumentType]
         async with leader.stores.begin() as tx:
             table = await add_created(tx, new_table("t"))
         await _counted(leader, table.relation, rows)

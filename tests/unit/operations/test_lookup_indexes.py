@@ -15,7 +15,7 @@ from service.operations.world import World
 from service.protocol.ids import JobId, Term
 from service.protocol.stage import LookupIndex
 from tests.support.fake_meta_store import FakeStores
-from tests.support.fake_state_store import FakeLookups, FakeTables, StateStore
+from tests.support.fake_state_store import FakeFences, FakeLookups, FakeTables, StateStore
 from tests.support.http import world_of
 from tests.support.meta_stages import new_stages
 from tests.support.meta_store import LEASE, NOW, add_created, new_table
@@ -70,13 +70,13 @@ class Here:
 async def here() -> Here:
     stores, store = FakeStores(lambda: NOW), StateStore()
     tables, lookups = FakeTables(store), Slow(store)
-    world = replace(world_of(stores), tables=tables, lookups=lookups)
+    world = replace(world_of(stores), tables=tables, fences=FakeFences(store), lookups=lookups)
     async with stores.begin() as tx:
         made = [await add_created(tx, new_table(name)) for name in "ab"]
         job = await tx.jobs.add(new_stages(*(one.relation for one in made)), now=NOW)
         term = await tx.leases.gain("a", lease=LEASE)
         assert term is not None
-        await tables.claim(term)
+        await FakeFences(store).claim(term)
         for plan in await tx.plans.of([one.id for one in made]):
             await tables.create(plan.relation, term=term)
     return Here(world, lookups, store, job.id, term, Builds(lambda: None))

@@ -21,7 +21,7 @@ from service.protocol.mutation import Stop
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.stage import LookupIndex
 from tests.support.fake_meta_store import FakeStores
-from tests.support.fake_state_store import FakeTables, StateStore
+from tests.support.fake_state_store import FakeFences, FakeTables, StateStore
 from tests.support.http import StillClock, world_of
 from tests.support.meta_store import LEASE, NOW, add_created, new_table, new_view, running, table_and_view
 
@@ -74,8 +74,15 @@ async def here() -> Here:
     async with stores.begin() as tx:
         term = await tx.leases.gain("a", lease=LEASE)
     assert term is not None
-    await tables.claim(term)
-    return Here(stores, tables, replace(world_of(stores), tables=tables, clock=clock), clock, term)
+    fences = FakeFences(tables.store)
+    await fences.claim(term)
+    return Here(
+        stores,
+        tables,
+        replace(world_of(stores), tables=tables, fences=fences, clock=clock),
+        clock,
+        term,
+    )
 
 
 async def add(here: Here, *names: str) -> list[JobId]:
