@@ -38,12 +38,13 @@ from service.embedded.java import find_java
 from service.embedded.postgres import EmbeddedPostgres
 from service.launchers.subprocess import SubprocessLauncher
 from service.launchers.worker_environment import WorkerSettings
-from service.loops.local_signals import LocalSignals
 from service.loops.periodic import Pauses, run_periodically
 from service.loops.schedule import Schedule
+from service.loops.shared_signals import Exchange
 from service.loops.watchdog import watch
 from service.meta_store.engine import connect
 from service.meta_store.migrate import migrate
+from service.meta_store.notifications import PostgresNotifications
 from service.meta_store.secrets import remembered
 from service.meta_store.stores import PostgresStores
 from service.operations.status.readiness import Readiness
@@ -110,9 +111,13 @@ async def _serve(settings: Settings) -> None:
     async with AsyncExitStack() as stack:
         database_url, embedded = await _database(stack, settings)
         worker_token = settings.worker_token or SecretStr(secrets.token_urlsafe(32))
-        wired = await _wired(stack, settings, database_url)
+        holder = str(uuid.uuid4())  # noqa: TID251 - identities are made here
+        exchange = Exchange(PostgresNotifications(database_url), holder, SystemClock())
+        wired = await _wired(stack, settings, database_url, exchange)
+        told = asyncio.Event()
+        telling = asyncio.create_task(exchange.run(told))
         world = wired.world
-        schedule = Schedule(wired.reserved, str(uuid.uuid4()), None, stop)  # noqa: TID251 - identities are made here
+        schedule = Schedule(wired.reserved, holder, None, stop)
         ready = Readiness(wired.reserved, wired.probe, lambda: schedule.leading is not None)
         server = uvicorn.Server(_uvicorn(settings, wired, ready, worker_token))
         sockets = [_prompt(server.config.bind_socket())]
@@ -141,6 +146,9 @@ async def _serve(settings: Settings) -> None:
             announced.set()
             world.signals.notify()
             await loops
+            # The last hint is that the lease is free.
+            told.set()
+            await telling
 
 
 async def _announce(ready: Readiness, url: str, *, over: asyncio.Event) -> None:
@@ -207,7 +215,7 @@ class _Wired:
     read_login: ReadLogin
 
 
-async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str) -> _Wired:
+async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str, exchange: Exchange) -> _Wired:
     hosts = parse_host_rules(settings.source_hosts)
     await asyncio.to_thread(migrate, database_url)
     engine = _engine(stack, database_url, "tidefill-service")
@@ -234,9 +242,9 @@ async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str) -
         parsers=parsers,
         columnar=ColumnarProcesses(memory=settings.load_memory_max),
         clock=SystemClock(),
-        signals=LocalSignals(),
-        barrier_signals=LocalSignals(),
-        request_signals=LocalSignals(),
+        signals=exchange.signals("changes"),
+        barrier_signals=exchange.signals("barriers"),
+        request_signals=exchange.signals("requests"),
         dml_url=pools.writer_url,
         hosts=hosts,
         load_idle=timedelta(seconds=settings.load_idle_seconds),

@@ -3,7 +3,7 @@
 Nothing here knows a database. Next: `service.api.middleware`, then `service.api.routes`.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
@@ -38,7 +38,7 @@ def create_app(
     world: World,
     *,
     settings: ApiSettings,
-    ready: Callable[[], Awaitable[Mapping[str, str]]],
+    ready: probes.Checks,
     reserved: World | None = None,
 ) -> FastAPI:
     """Return the ASGI app. `ready` runs the readiness checks and returns `ok` or the fault of each, by name. `reserved`

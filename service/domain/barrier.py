@@ -294,6 +294,8 @@ class Chore(StrEnum):
     """Start and end worker processes. Every service does this, not only the leader."""
     MIND_SOURCES = "mind_sources"
     """Look after external databases."""
+    ELECT = "elect"
+    """Try to gain the lease, which a leader has released. Every service does this."""
 
 
 def chores(view: GraphView, pace: Pace) -> tuple[Chore, ...]:

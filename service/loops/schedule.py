@@ -13,7 +13,7 @@ from typing import Any
 
 from service.domain.barrier import Chore, Effect, Inject, Publish, Retire, Wait
 from service.domain.errors import Deposed, NotFound
-from service.domain.leadership import RENEW_EVERY, Leadership
+from service.domain.leadership import Leadership, attempt_every
 from service.domain.set_aside import SetAside
 from service.loops.periodic import Pauses, run_periodically
 from service.operations import idempotency
@@ -69,7 +69,7 @@ class Schedule:
     async def run(self) -> None:
         """Run every loop until `stop` is set."""
         loops = [
-            run_periodically(self.elect, Pauses(RENEW_EVERY), self.stop, name="elector"),
+            run_periodically(self.stand, Pauses(timedelta(0)), self.stop, name="elector"),
             run_periodically(self.pulse, Pauses(timedelta(0)), self.stop, name="barriers"),
             run_periodically(self.start_jobs, Pauses(timedelta(0)), self.stop, name="queue"),
             run_periodically(self.clean_up, Pauses(timedelta(0)), self.stop, name="cleanup"),
@@ -92,10 +92,17 @@ class Schedule:
             if self.leading is not None:
                 await leadership.resign(self.world, self.holder)
 
+    async def stand(self) -> None:
+        """Win or renew the lease once, and wait for the next attempt, or until a leader gives its lease up."""
+        heard = self.world.signals.heard(Chore.ELECT)
+        await self.elect()
+        await self.world.signals.wait(attempt_every(self.holder), topic=Chore.ELECT, since=heard)
+
     async def elect(self) -> None:
         """Win or renew the lease once."""
         before = self.leading
         self.leading = await leadership.lead(self.world, self.holder, leading=before)
+        self.world.metrics.leader.set(self.leading is not None)
         if before is None:
             self.world.signals.notify()
             await self.attend()

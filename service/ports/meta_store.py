@@ -54,6 +54,14 @@ class Leases(Protocol):
         """
         ...
 
+    async def renew(self, holder: str, *, lease: timedelta) -> Term | None:
+        """Do as `gain`, but return None if `holder` is not the last one that had the lease."""
+        ...
+
+    async def take(self) -> bool:
+        """Expire the lease now and forget its holder. Return whether a process had the lease."""
+        ...
+
     async def release(self, holder: str) -> None:
         """Expire the lease now, if `holder` has it."""
         ...

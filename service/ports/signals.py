@@ -2,6 +2,7 @@
 correctness.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from service.domain.barrier import Chore
@@ -27,4 +28,23 @@ class Signals(Protocol):
 
         `since` is the result of `heard` before the last read. A notification during that read is then not missed.
         """
+        ...
+
+
+class Notifications(Protocol):
+    """Short texts to every service of an installation, this one too. Anyone may send, and any of them may be lost."""
+
+    async def send(self, payload: str) -> None:
+        """Send a text of at most 8,000 bytes. Raises Unavailable."""
+        ...
+
+    async def listen(self, receive: Callable[[str | None], None], *, silent_seconds: float) -> None:
+        """Receive texts, after None at the beginning, because earlier ones were missed. Does not return.
+
+        Raises Unavailable if the connection is lost, or brought nothing for `silent_seconds`.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close what `send` uses."""
         ...

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UntypedMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
@@ -140,6 +140,7 @@ class Metrics:
             registry=self._registry,
         )
         self.stalls = Stalls(self._registry)
+        self.leader = Gauge("tidefill_leader", "1 while this service leads, otherwise 0.", registry=self._registry)
         self._snapshot_rows: dict[tuple[FragmentId, ActorId], int] = {}
         self._upstream_rows: dict[tuple[FragmentId, ActorId], int] = {}
         self._replayed_rows: dict[tuple[FragmentId, ActorId], int] = {}

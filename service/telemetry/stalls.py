@@ -5,7 +5,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 _BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Seconds. Leases are renewed every 3 s, and barriers are made every second."""
+"""Seconds. Leases are renewed every 1.6 s, and barriers are made every second."""
 
 
 class Stalls:

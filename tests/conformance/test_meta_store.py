@@ -80,6 +80,26 @@ async def test_a_released_lease_is_free_and_only_its_holder_releases_it(stores: 
     assert await gain(stores, "b") == first + 1
 
 
+async def test_a_lease_that_was_taken_is_not_renewed_by_its_last_holder(stores: Stores) -> None:
+    first = await gain(stores, "a")
+    assert first is not None
+    async with stores.begin() as tx:
+        assert await tx.leases.renew("a", lease=LEASE) == first
+        assert await tx.leases.renew("b", lease=LEASE) is None
+        assert await tx.leases.take()
+        assert not await tx.leases.held()
+        assert not await tx.leases.take()
+        assert await tx.leases.renew("a", lease=LEASE) is None
+    assert await gain(stores, "b") == first + 1
+
+
+async def test_a_lease_that_ran_out_unseen_is_renewed_with_the_next_term(stores: Stores) -> None:
+    first = await gain(stores, "a", lease=timedelta(0))
+    assert first is not None
+    async with stores.begin() as tx:
+        assert await tx.leases.renew("a", lease=LEASE) == first + 1
+
+
 async def test_a_deposed_term_cannot_write(stores: Stores) -> None:
     """I7: the term is asserted inside the transaction that writes."""
     old = await gain(stores, "a", lease=timedelta(0))

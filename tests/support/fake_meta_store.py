@@ -64,6 +64,15 @@ class FakeLeases:
         self.tables.lease.put(None, LeaseRow(term, holder, now + lease))
         return term
 
+    async def renew(self, holder: str, *, lease: timedelta) -> Term | None:
+        return await self.gain(holder, lease=lease) if self.tables.lease[None].holder == holder else None
+
+    async def take(self) -> bool:
+        held = await self.held()
+        if held:
+            self.tables.lease.put(None, replace(self.tables.lease[None], holder="", expires_at=self.now()))
+        return held
+
     async def release(self, holder: str) -> None:
         row = self.tables.lease[None]
         if row.holder == holder:

@@ -113,7 +113,7 @@ class Service:
     def leads(self) -> bool:
         """Whether this service is the leader, as far as it knows."""
         try:
-            return self.http.get("/readyz", timeout=10).json()["checks"]["leader"] == "ok"
+            return self.http.get("/readyz?leader=true", timeout=10).json()["checks"]["leader"] == "ok"
         except httpx.TransportError:
             return False
 

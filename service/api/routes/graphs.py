@@ -1,14 +1,15 @@
-"""`/v1/barriers`, `/v1/graphs`, `/v1/recover`, `/v1/workers`: barriers, and the graphs and workers that run them."""
+"""`/v1/barriers`, `/v1/graphs`, `/v1/recover`, `/v1/leader`, `/v1/workers`: barriers, and what runs them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from service.api.calling import Calling, Here, Limit
 from service.api.json_body import ParsedRoute
+from service.operations.barriers import leadership
 from service.operations.commands import mutations
 from service.operations.status import history
 from service.operations.status.models import BarrierPage, GraphDetail
@@ -44,6 +45,12 @@ class Recovering(BaseModel):
     """The recovery that was requested; `/v1/graphs` shows its progress."""
 
     reason: str
+
+
+class Resigning(BaseModel):
+    """The lease was taken from the service that had it."""
+
+    status: Literal["resigned"] = "resigned"
 
 
 @router.get("/barriers")
@@ -82,6 +89,17 @@ async def recover(call: Calling) -> Mapping[str, Any]:
         return Recovering(reason=reason)
 
     return await call.once(Recovering, act)
+
+
+@router.post("/leader/resign", response_model=Resigning)
+async def resign_leader(call: Calling) -> Mapping[str, Any]:
+    """Take the lease from the service that leads, so that another one leads within a second. 409 if none leads."""
+
+    async def act() -> Resigning:
+        await leadership.hand_over(call.world)
+        return Resigning()
+
+    return await call.once(Resigning, act)
 
 
 @router.get("/workers")

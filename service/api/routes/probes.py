@@ -1,10 +1,10 @@
 """`/livez`, `/readyz`, `/metrics`: health checks and metrics for operators."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Literal, TypeVar, cast
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Annotated, Any, Literal, Protocol, TypeVar, cast
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from service.api.calling import Here
@@ -16,8 +16,14 @@ from service.telemetry.metrics import CONTENT_TYPE
 router = APIRouter(tags=["probes"])
 T = TypeVar("T")
 
-Checks = Callable[[], Awaitable[Mapping[str, str]]]
-"""Checks everything that readiness needs. The result of a check is `ok` or the fault."""
+
+class Checks(Protocol):
+    """Checks everything that readiness needs. The result of a check is `ok` or the fault."""
+
+    async def __call__(self) -> Mapping[str, str]: ...
+
+    @property
+    def leads(self) -> Callable[[], bool]: ...
 
 
 class Alive(BaseModel):
@@ -44,9 +50,21 @@ async def check_liveness() -> Alive:
 
 
 @router.get("/readyz", responses={503: {"model": Readiness, "description": "Some check does not pass"}})
-async def check_readiness(world: Here, request: Request, response: Response) -> Readiness:
-    """Check everything that serving a call needs; 503 if a check fails."""
+async def check_readiness(
+    world: Here,
+    request: Request,
+    response: Response,
+    *,
+    leader: Annotated[bool, Query(description="Whether this very service has to lead")] = False,
+) -> Readiness:
+    """Check everything that serving a call needs; 503 if a check fails.
+
+    Services that do not lead serve reads and writes, and are ready.
+    """
     found = await _shared(request, "readiness", lambda: _readiness(world, cast("Checks", request.app.state.ready)))
+    if leader and not cast("Checks", request.app.state.ready).leads():
+        checks = {**found.checks, "leader": "another service leads, or none"}
+        found = found.model_copy(update={"status": "unavailable", "checks": checks})
     response.status_code = 200 if found.status == "ok" else 503
     return found
 

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Final
 
-from sqlalchemy import and_, bindparam, case, func, literal, or_, select, update
+from sqlalchemy import ColumnElement, and_, bindparam, case, func, literal, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.errors import Deposed
@@ -37,13 +37,18 @@ class PostgresLeases(OnConnection):
 
         An expired lease gets a new term, even where its last holder takes it.
         """
-        # clock_timestamp, not now(), because the update may have waited for a transaction that asserts the term.
+        return await self._put(holder, or_(leader_lease.c.holder == holder, ~_running()), lease)
+
+    async def renew(self, holder: str, *, lease: timedelta) -> Term | None:
+        """Do as `gain`, but only while the holder is the last one."""
+        return await self._put(holder, leader_lease.c.holder == holder, lease)
+
+    async def _put(self, holder: str, allowed: ColumnElement[bool], lease: timedelta) -> Term | None:
         clock = func.clock_timestamp()
-        running = leader_lease.c.expires_at > clock
-        renewed = and_(leader_lease.c.holder == holder, running)
-        gained = (
+        renewed = and_(leader_lease.c.holder == holder, _running())
+        put = (
             update(leader_lease)
-            .where(or_(leader_lease.c.holder == holder, ~running))
+            .where(allowed)
             .values(
                 term=case((renewed, leader_lease.c.term), else_=leader_lease.c.term + 1),
                 holder=holder,
@@ -51,7 +56,7 @@ class PostgresLeases(OnConnection):
             )
             .returning(leader_lease.c.term)
         )
-        term = (await self._connection.execute(gained)).scalar()
+        term = (await self._connection.execute(put)).scalar()
         return None if term is None else Term(term)
 
     async def release(self, holder: str) -> None:
@@ -61,5 +66,15 @@ class PostgresLeases(OnConnection):
 
     async def held(self) -> bool:
         """Return whether any service holds an unexpired lease."""
-        running = select(leader_lease.c.term).where(leader_lease.c.expires_at > func.clock_timestamp())
+        running = select(leader_lease.c.term).where(_running())
         return (await self._connection.execute(running)).first() is not None
+
+    async def take(self) -> bool:
+        """Take a running lease from its holder. Return whether there was one."""
+        taken = update(leader_lease).where(_running()).values(holder="", expires_at=func.clock_timestamp())
+        return (await self._connection.execute(taken)).rowcount > 0
+
+
+def _running() -> ColumnElement[bool]:
+    # clock_timestamp, not now(), because the update may have waited for a transaction that asserts the term.
+    return leader_lease.c.expires_at > func.clock_timestamp()

@@ -1,17 +1,21 @@
 """Gain, renew and release the leader lease."""
 
+from service.domain.barrier import Chore
+from service.domain.errors import Conflict
 from service.domain.leadership import LEASE, Leadership
 from service.operations.world import World
 
 
 async def lead(world: World, holder: str, *, leading: Leadership | None) -> Leadership | None:
-    """Try once to gain or renew the lease. Return the new leadership, or None for a follower.
+    """Try once to gain the lease, or to renew that of a leader. Return the new leadership, or None for a follower.
 
-    A new term claims the state store before this returns (I7).
+    A new term claims the state store before this returns (I7). A leader whose lease was handed over does not gain it
+    back at once: another service has the first attempt.
     """
     started = world.clock.monotonic()
     async with world.stores.begin() as tx:
-        term = await tx.leases.gain(holder, lease=LEASE)
+        attempt = tx.leases.gain if leading is None else tx.leases.renew
+        term = await attempt(holder, lease=LEASE)
         if term is not None and (leading is None or leading.term != term):
             await tx.events.append("leader.gained", {"term": term, "holder": holder}, now=world.clock.now())
     if term is None:
@@ -25,3 +29,17 @@ async def resign(world: World, holder: str) -> None:
     """Release the lease, so that another process can take over at once."""
     async with world.stores.begin() as tx:
         await tx.leases.release(holder)
+    world.signals.notify(Chore.ELECT)
+
+
+async def hand_over(world: World) -> None:
+    """Take the lease from the service that leads, whichever it is, so that another one gains it now.
+
+    If there is no other, the same service gains it again after `RENEW_EVERY`. Raises Conflict if no service leads.
+    """
+    now = world.clock.now()
+    async with world.stores.begin() as tx:
+        if not await tx.leases.take():
+            raise Conflict("no service leads now")
+        await tx.events.append("leader.handed_over", {}, now=now)
+    world.signals.notify(Chore.ELECT)

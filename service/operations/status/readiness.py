@@ -27,16 +27,17 @@ class Readiness:
     world: World
     probe: Reader
     leads: Callable[[], bool]
+    """Whether this service leads, which readiness does not need."""
     looking: "asyncio.Task[Mapping[str, str]] | None" = None
 
     async def __call__(self) -> Mapping[str, str]:
         """Return the result of every check."""
         if self.looking is None or self.looking.done():
-            self.looking = asyncio.create_task(readiness(self.world, self.probe, leading=self.leads()))
+            self.looking = asyncio.create_task(readiness(self.world, self.probe))
         return await asyncio.shield(self.looking)
 
 
-async def readiness(world: World, probe: Reader, *, leading: bool) -> Mapping[str, str]:
+async def readiness(world: World, probe: Reader) -> Mapping[str, str]:
     """Return `ok` or the fault for everything that a request needs."""
     found: dict[str, str] = dict.fromkeys(("meta_store", "state_store", "leader", "worker", "graph", "barriers"), "ok")
     try:
@@ -45,14 +46,15 @@ async def readiness(world: World, probe: Reader, *, leading: bool) -> Mapping[st
             known = await tx.workers.all(now=now, lease=world.worker_lease)
             state = await tx.graphs.state(DATABASE_GRAPH)
             parameters = SystemParameters.of(await tx.parameters.all())
+            led = await tx.leases.held()
     except Unavailable as error:
         return {**found, "meta_store": str(error)}
     try:
         await probe.query("select 1", row_limit=1, timeout_ms=_PROBE_MS)
     except (Unavailable, Invalid) as error:
         found["state_store"] = str(error)
-    if not leading:
-        found["leader"] = "another service leads, or none yet"
+    if not led:
+        found["leader"] = "no service leads"
     if not any(worker.alive and worker.graph == DATABASE_GRAPH for worker in known):
         found["worker"] = "no worker is alive"
     if state.status is not GraphStatus.RUNNING:
