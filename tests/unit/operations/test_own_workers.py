@@ -266,10 +266,10 @@ async def test_a_service_is_not_ready_with_workers_of_single_jobs_alone(cluster:
     graph = await cluster.start()
     await cluster.register(OWN, graph)
     probe = cast("Reader", SimpleNamespace(query=AsyncMock()))
-    assert (await readiness(cluster.world, probe, leading=True))["worker"] == "ok"
+    assert (await readiness(cluster.world, probe))["worker"] == "ok"
     async with cluster.stores.begin() as tx:
         await tx.workers.give_up(WORKER)
-    assert (await readiness(cluster.world, probe, leading=True))["worker"] == "no worker is alive"
+    assert (await readiness(cluster.world, probe))["worker"] == "no worker is alive"
 
 
 @dataclass
