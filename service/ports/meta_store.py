@@ -137,7 +137,10 @@ class Barriers(Protocol):
         ...
 
     async def collected(self, graph: GraphId, upto: Epoch) -> Sequence[tuple[Barrier, Collected]]:
-        """Return the collected, uncommitted barriers up to and including `upto`, oldest first."""
+        """Return the collected, uncommitted barriers up to and including `upto`, oldest first.
+
+        Raises Invalid if another version of tidefill has stored one of the answers.
+        """
         ...
 
     async def attach(self, graph: GraphId, epoch: Epoch) -> None:

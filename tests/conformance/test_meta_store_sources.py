@@ -16,7 +16,7 @@ from service.ports.source_records import Leftover, Measured, NewSource, Password
 from service.protocol.cdc import CdcColumn, CdcScan, CdcSource, CdcTableReport, SourceReport, Split
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, RelationId, Vnode
 from service.protocol.plan import PositionState, VnodePosition
-from service.protocol.report import ActorReport, Collected
+from service.protocol.report import ActorReport
 from tests.support.meta_store import LEASE, NOW, add_created, collected, new_table, new_view, relation
 
 LATER = timedelta(minutes=5)
@@ -65,10 +65,6 @@ async def plan_of(stores: Stores, name: str) -> tuple[FragmentId, CdcScan]:
     fragment = plan.source_scan
     assert fragment is not None
     return fragment.id, fragment.cdc
-
-
-def told(*reports: SourceReport, epoch: int = 10, actors: tuple[ActorReport, ...] = ()) -> Collected:
-    return collected(epoch, *actors).model_copy(update={"sources": reports})
 
 
 async def test_a_source_has_a_name_among_the_relations(stores: Stores) -> None:
@@ -141,10 +137,10 @@ async def test_a_plan_begins_where_the_source_stands(stores: Stores) -> None:
     assert (scan.source.offset, scan.source.undecided, scan.readable_after) == ("0/10", (), 700)
     report = SourceReport(source=source.id, offset="0/20", undecided=(5, 6), lag_bytes=3, retained_bytes=4, changes=2)
     async with stores.begin() as tx:
-        assert await tx.following.record([told(report)], now=NOW) == []
+        assert await tx.following.record([report], now=NOW) == []
         again = report.model_copy(update={"offset": "0/30", "lag_bytes": None, "changes": 5})
         last = again.model_copy(update={"offset": "0/40", "changes": 1})
-        assert await tx.following.record([told(again), told(last, epoch=11)], now=NOW) == []
+        assert await tx.following.record([again, last], now=NOW) == []
         found = await tx.sources.get(source.id)
     assert found is not None
     standing = found.standing
@@ -172,7 +168,7 @@ async def test_its_progress_is_that_of_a_scan(stores: Stores) -> None:
             actor=actor.id, fragment=plan.fragments[0].id, rows=50, positions=(done,), finished=finished
         )
         async with stores.begin() as tx:
-            await tx.fragments.record([told(actors=(report,))], now=NOW)
+            await tx.fragments.record([collected(10, report)], now=NOW)
             (scan,) = (await tx.fragments.scans([job.id]))[job.id]
             (table,) = await tx.following.tables()
             assert (scan.upstream, scan.rows, scan.total, scan.external) == ("public.orders", 50, 50, True)
@@ -191,24 +187,24 @@ async def test_what_is_new_is_told_once(stores: Stores) -> None:
     waits = CdcTableReport(fragment=fragment, waiting="a long transaction")
     report = SourceReport(source=source.id, offset="0/20")
     async with stores.begin() as tx:
-        found = await tx.following.record([told(report.model_copy(update={"waiting": "away"}))], now=NOW)
+        found = await tx.following.record([report.model_copy(update={"waiting": "away"})], now=NOW)
         assert [(one.source, one.table, one.text) for one in found] == [("pg", None, "away")]
         (scan,) = (await tx.fragments.scans([job.id]))[job.id]
         assert scan.source_waiting == "away"
-        found = await tx.following.record([told(report.model_copy(update={"tables": (waits,)}))], now=NOW)
+        found = await tx.following.record([report.model_copy(update={"tables": (waits,)})], now=NOW)
         assert [(one.table, one.text) for one in found] == [(None, None)]
         (scan,) = (await tx.fragments.scans([job.id]))[job.id]
         assert scan.source_waiting == "a long transaction"
-        found = await tx.following.record([told(report.model_copy(update={"tables": (broken,)}))], now=NOW)
+        found = await tx.following.record([report.model_copy(update={"tables": (broken,)})], now=NOW)
         assert [(one.table, one.text) for one in found] == [("t", "a column is gone\N{REPLACEMENT CHARACTER}")]
         later = broken.model_copy(update={"broken": "something else"})
-        assert await tx.following.record([told(report.model_copy(update={"tables": (later,)}))], now=NOW + LEASE) == []
+        assert await tx.following.record([report.model_copy(update={"tables": (later,)})], now=NOW + LEASE) == []
         assert await tx.following.broke(source.id, "all of them", now=NOW + LEASE) == []
         assert [one.broken_since for one in await tx.following.tables()] == [NOW]
         (scan,) = (await tx.fragments.scans([job.id]))[job.id]
         assert (scan.stopped, scan.source_waiting) == ("a column is gone\N{REPLACEMENT CHARACTER}", None)
         unknown = SourceReport(source=source.id.__class__(10**6), offset="0/1")
-        assert await tx.following.record([told(unknown)], now=NOW) == []
+        assert await tx.following.record([unknown], now=NOW) == []
 
 
 async def test_what_follows_no_longer_hurries_no_barrier(stores: Stores) -> None:

@@ -40,6 +40,7 @@ from service.protocol.plan import (
     VnodePosition,
 )
 from service.protocol.relation import Relation
+from service.protocol.report import ActorReport, DmlReport
 from service.protocol.request import Analyze
 from service.protocol.vnodes import vnodes_of
 from service.sql.parse import parse
@@ -275,10 +276,10 @@ class Run:
             replay_upto=None if graph == DATABASE_GRAPH else Epoch(self.committed),
         )
         collected = executor.run(barrier)
-        assert not [one for one in collected.statements if one.error], collected.statements
+        assert not [one for dml in collected.of(DmlReport) for one in dml.results if one.error], collected.reports
         by_job = {job.plan.fragments[0].id: job for job in self.jobs}
         told: dict[FragmentId, list[bool]] = {}
-        for report in collected.actors:
+        for report in collected.of(ActorReport):
             told.setdefault(report.fragment, []).append(report.finished)
             job = by_job[report.fragment]
             job.plan = _moved(job.plan, {one.vnode: one for one in report.positions})

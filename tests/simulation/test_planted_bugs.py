@@ -22,7 +22,7 @@ from service.ports.meta_store import Transaction
 from service.protocol.dml import NOTHING_UNFINISHED, StatementResult, Unfinished
 from service.protocol.ids import Epoch, GraphId, JobId, RelationId, Term
 from service.protocol.plan import PositionState, VnodePosition
-from service.protocol.report import Collected, Failed
+from service.protocol.report import ActorReport, Collected, Failed
 from service.protocol.vnodes import vnodes_of
 from tests.simulation.faults import DEPOSED, ZOMBIES
 from tests.simulation.finding import found
@@ -213,7 +213,7 @@ def test_a_commit_that_forgets_an_actor_is_found(monkeypatch: pytest.MonkeyPatch
     recorded = FakeFragments.record
 
     async def forgetful(self: FakeFragments, answers: Iterable[Collected], *, now: datetime) -> None:
-        kept = [answer.model_copy(update={"actors": answer.actors[:-1]}) for answer in answers]
+        kept = [answer.model_copy(update={"reports": answer.of(ActorReport)[:-1]}) for answer in answers]
         await recorded(self, kept, now=now)
 
     monkeypatch.setattr(FakeFragments, "record", forgetful)

@@ -9,12 +9,13 @@ import pytest
 from service.domain.job import Job
 from service.ports.records import NewJob
 from service.protocol.ids import Epoch, JobId, RelationId
+from service.protocol.report import FragmentReport
 from tests.simulation.finding import found
 from tests.simulation.stage_session import Session
 from tests.support.fake_meta_jobs import FakeJobs, FakePlans
 from workers.backfill.stages import Window
 from workers.engines.stages import StageTask
-from workers.runners.port import FragmentReport, RunningEpoch
+from workers.runners.port import RunningEpoch
 from workers.runners.stage_scan import StageScan
 from workers.state_store.port import Written
 

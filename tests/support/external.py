@@ -176,8 +176,7 @@ class Following:
         async with self.world.stores.begin() as tx:
             barrier = await tx.barriers.for_worker(WORKER)
             assert barrier is not None
-            answer = collected(barrier.curr, *self.actors, generation=barrier.generation)
-            answer = answer.model_copy(update={"sources": tuple(self.reports)})
+            answer = collected(barrier.curr, *self.actors, *self.reports, generation=barrier.generation)
             await tx.barriers.answer(answer, now=NOW)
         return barrier
 

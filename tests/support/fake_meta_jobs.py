@@ -485,7 +485,7 @@ class FakeFragments:
             if not scan.finished
         }
         mine = {fragment: job for fragment, job in mine.items() if job.graph in graphs}
-        reports = [report for answer in kept for report in answer.actors if report.fragment in mine]
+        reports = [report for answer in kept for report in answer.of(ActorReport) if report.fragment in mine]
         for report in reports:
             self._store(report)
         reported = {report.fragment for report in reports}

@@ -20,7 +20,6 @@ from service.ports.source_records import (
 from service.protocol.cdc import CdcScan, CdcSource, Lsn, SourceReport
 from service.protocol.ids import FragmentId, JobId, RelationId, SourceId
 from service.protocol.plan import FragmentKind, PositionState
-from service.protocol.report import Collected
 from tests.support.fake_meta_tables import LONG_AGO, FragmentRow, SourceRow, Tables, printable
 
 _USERS = "secret "
@@ -196,10 +195,10 @@ class FakeFollowing:
     async def followed(self) -> Collection[SourceId]:
         return {cdc.source.id for _, cdc in _followers(self.tables_, None)}
 
-    async def record(self, answers: Iterable[Collected], *, now: datetime) -> Sequence[Told]:
+    async def record(self, reports: Iterable[SourceReport], *, now: datetime) -> Sequence[Told]:
         newest: dict[SourceId, SourceReport] = {}
         broken: dict[FragmentId, str] = {}
-        for report in (one for answer in answers for one in answer.sources):
+        for report in reports:
             before = newest.get(report.source)
             changes = report.changes + (0 if before is None else before.changes)
             newest[report.source] = report.model_copy(update={"changes": changes})

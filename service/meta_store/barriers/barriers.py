@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from pydantic import ValidationError
 from sqlalchemy import Row, and_, bindparam, delete, exists, func, insert, null, select, update
 from sqlalchemy import case as case_
 
-from service.domain.errors import Stale
+from service.domain.errors import Invalid, Stale
 from service.meta_store.documents import Ids, among, printable, stored, text_of
 from service.meta_store.engine import OnConnection
 from service.meta_store.schema.core import IN_FLIGHT, UNCOMMITTED, command, graph, statement, worker
@@ -119,7 +120,10 @@ class PostgresBarriers(OnConnection):
 
     async def collected(self, graph: GraphId, upto: Epoch) -> Sequence[tuple[Barrier, Collected]]:
         rows = await self._connection.execute(_COLLECTED, {"of_graph": graph, "upto": upto})
-        return [(Barrier.model_validate_json(one), Collected.model_validate_json(other)) for one, other in rows]
+        try:
+            return [(Barrier.model_validate_json(one), Collected.model_validate_json(other)) for one, other in rows]
+        except ValidationError as error:
+            raise Invalid("another version of tidefill collected this epoch") from error
 
     async def attach(self, graph: GraphId, epoch: Epoch) -> None:
         collected = and_(barriers.c.graph == graph, barriers.c.epoch == epoch, barriers.c.state == "COLLECTED")

@@ -100,7 +100,7 @@ class PostgresFragments(OnConnection):
         open_scans = {row.fragment: row for row in await self._connection.execute(mine)}
         if not open_scans:
             return
-        reports = [report for answer in kept for report in answer.actors if report.fragment in open_scans]
+        reports = [report for answer in kept for report in answer.of(ActorReport) if report.fragment in open_scans]
         await self._store_positions(reports)
         await self._store_actors(reports)
         actors = await read_actors(self._connection, open_scans.keys())

@@ -21,7 +21,6 @@ from service.ports.source_records import FollowedTable, Leftover, Measured, Sour
 from service.protocol.cdc import CdcScan, CdcSource, Lsn, SourceReport
 from service.protocol.ids import FragmentId, JobId, RelationId, SourceId
 from service.protocol.plan import PositionState
-from service.protocol.report import Collected
 
 _SCHEMA: Final = fragment.c.cdc["external_schema"].astext
 _TABLE: Final = fragment.c.cdc["external_table"].astext
@@ -41,11 +40,11 @@ class PostgresFollowing(OnConnection):
         found = select(fragment.c.source).where(fragment.c.source.is_not(None)).distinct()
         return {SourceId(one) for one in (await self._connection.execute(found)).scalars()}
 
-    async def record(self, answers: Iterable[Collected], *, now: datetime) -> Sequence[Told]:
-        """Where several answers report on one source, the newest report counts, with the sum of their changes."""
+    async def record(self, reports: Iterable[SourceReport], *, now: datetime) -> Sequence[Told]:
+        """Where several reports are on one source, the newest report counts, with the sum of their changes."""
         newest: dict[SourceId, SourceReport] = {}
         broken: dict[FragmentId, str] = {}
-        for report in (one for answer in answers for one in answer.sources):
+        for report in reports:
             before = newest.get(report.source)
             changes = report.changes + (0 if before is None else before.changes)
             newest[report.source] = report.model_copy(update={"changes": changes})

@@ -46,7 +46,7 @@ from service.protocol.dml import NOTHING_UNFINISHED, DmlLimits, Statement
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId, Term
 from service.protocol.mutation import Add, Mutation
 from service.protocol.relation import Relation
-from service.protocol.report import Collected
+from service.protocol.report import ActorReport, Collected, DmlReport
 from service.telemetry.log import logger
 from service.telemetry.metrics import Consuming, Metrics, Stage
 
@@ -86,10 +86,10 @@ async def proceed(world: World, graph: GraphId, *, term: Term) -> Sequence[Effec
     due. Raises Deposed, Unavailable.
     """
     look = await _advance(world, graph, term=term)
-    committed, recorded = look.effect, look.recorded
-    if not isinstance(committed, Commit) or look.view.decoupled is not None or look.view.in_flight is None:
+    committed, recorded, barrier = look.effect, look.recorded, look.view.in_flight
+    if not isinstance(committed, Commit) or look.view.decoupled is not None or barrier is None or not recorded.answers:
         return [look.effect]
-    passed = _Passed(look.view.in_flight.injected_at, recorded.answers[-1].timings_ms)
+    passed = _Passed(barrier.injected_at, recorded.answers[-1].timings_ms)
     await _publish(world, graph, committed.epoch, recorded.created, passed, term=term)
     publish = Publish(committed.epoch)
     _notify(world, publish)
@@ -152,7 +152,8 @@ def _count(world: World, view: GraphView, effect: Effect, answers: Sequence[Coll
     if (stage := _STAGES.get(type(effect))) is not None:
         world.metrics.transacted(stage, seconds)
     for answer in answers:
-        if len(answer.statements) == 1 and answer.unfinished == NOTHING_UNFINISHED:
+        dml = answer.of(DmlReport)
+        if len(dml) == 1 and len(dml[0].results) == 1 and dml[0].unfinished == NOTHING_UNFINISHED:
             world.singles.ended(answer.timings_ms.get("dml", 0) / 1000, now=world.clock.monotonic())
     if isinstance(effect, Commit) and view.in_flight is not None:
         _count_committed(world.metrics, view, view.in_flight, answers, now=world.clock.now())
@@ -161,7 +162,7 @@ def _count(world: World, view: GraphView, effect: Effect, answers: Sequence[Coll
 def _count_committed(
     metrics: Metrics, view: GraphView, barrier: InFlight, answers: Sequence[Collected], *, now: datetime
 ) -> None:
-    actors = [actor for answer in answers for actor in answer.actors]
+    actors = [actor for answer in answers for actor in answer.of(ActorReport)]
     metrics.committed(actors, barriers=len(answers), replaying=view.decoupled is not None)
     if view.decoupled is not None and view.decoupled.relation is not None:
         replayed = any(answer.consumed is not None for answer in answers)

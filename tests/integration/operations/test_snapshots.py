@@ -107,7 +107,7 @@ class Life:
             graph=barrier.graph,
             generation=barrier.generation,
             epoch=barrier.curr,
-            actors=actors,
+            reports=actors,
             consumed=consumed,
         )
         async with self.leader.stores.begin() as tx:
