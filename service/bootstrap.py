@@ -12,12 +12,11 @@ import os
 import secrets
 import signal
 import socket
-import time
 import uuid
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +40,7 @@ from service.launchers.worker_environment import WorkerSettings
 from service.loops.periodic import Pauses, run_periodically
 from service.loops.schedule import Schedule
 from service.loops.shared_signals import Exchange
+from service.loops.system_clock import SystemClock
 from service.loops.watchdog import watch
 from service.meta_store.engine import connect
 from service.meta_store.migrate import migrate
@@ -81,18 +81,6 @@ DRAIN: Final = timedelta(seconds=5)
 """How long open requests may take to end when the service stops."""
 
 
-class SystemClock:
-    """Implements `service.ports.clock.Clock`."""
-
-    def now(self) -> datetime:
-        """The wall clock, UTC."""
-        return datetime.now(UTC)  # noqa: TID251 - this is the adapter that owns the clock
-
-    def monotonic(self) -> float:
-        """Seconds on the process's monotonic clock."""
-        return time.monotonic()  # noqa: TID251 - as above
-
-
 _COLLECTED_AFTER: Final = 10_000
 """New objects until the youngest are looked through. Python's own 700 are those of a few dozen rows: a list of a
 thousand jobs was interrupted fourteen times.
@@ -112,10 +100,8 @@ async def _serve(settings: Settings) -> None:
         database_url, embedded = await _database(stack, settings)
         worker_token = settings.worker_token or SecretStr(secrets.token_urlsafe(32))
         holder = str(uuid.uuid4())  # noqa: TID251 - identities are made here
-        exchange = Exchange(PostgresNotifications(database_url), holder, SystemClock())
+        exchange = await stack.enter_async_context(_exchanging(database_url, holder))
         wired = await _wired(stack, settings, database_url, exchange)
-        told = asyncio.Event()
-        telling = asyncio.create_task(exchange.run(told))
         world = wired.world
         schedule = Schedule(wired.reserved, holder, None, stop)
         ready = Readiness(wired.reserved, wired.probe, lambda: schedule.leading is not None)
@@ -126,10 +112,7 @@ async def _serve(settings: Settings) -> None:
         schedule.launcher = _launcher(settings, url, worker_token, wired.state_store_url, schedule.worker_ended)
         if schedule.launcher is not None:
             stack.push_async_callback(schedule.launcher.stop)
-        # What is there by now stays: looking through all of it again held every call up for a tenth of a second.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(_COLLECTED_AFTER, *gc.get_threshold()[1:])
+        _freeze()
         log.info("service.listening", url=url)
         announced = asyncio.Event()
         loops = asyncio.gather(
@@ -146,9 +129,25 @@ async def _serve(settings: Settings) -> None:
             announced.set()
             world.signals.notify()
             await loops
-            # The last hint is that the lease is free.
-            told.set()
-            await telling
+
+
+def _freeze() -> None:
+    """Keep the collector from the objects that exist and stay: going through them delayed calls by 0.1 s."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECTED_AFTER, *gc.get_threshold()[1:])
+
+
+@asynccontextmanager
+async def _exchanging(database_url: str, holder: str) -> AsyncGenerator[Exchange]:
+    """Exchange signals with other services. The last one that is sent says that the lease is free."""
+    exchange, over = Exchange(PostgresNotifications(database_url), holder, SystemClock()), asyncio.Event()
+    running = asyncio.create_task(exchange.run(over))
+    try:
+        yield exchange
+    finally:
+        over.set()
+        await running
 
 
 async def _announce(ready: Readiness, url: str, *, over: asyncio.Event) -> None:
@@ -220,25 +219,24 @@ async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str, e
     await asyncio.to_thread(migrate, database_url)
     engine = _engine(stack, database_url, "tidefill-service")
     pools = await _pools(stack, settings, database_url, engine)
-    owner = pools.owner
     parsers = ParserProcesses()
     stack.push_async_callback(parsers.close)
     world = World(
         stores=PostgresStores(engine),
         tables=PostgresTables(pools.leader),
         fences=PostgresFences(pools.leader),
-        lookups=PostgresLookups(owner),
-        pins=PostgresPins(owner),
+        lookups=PostgresLookups(pools.owner),
+        pins=PostgresPins(pools.owner),
         reader=PostgresReader(pools.reader, pools.catalog, _reader_limits(settings)),
-        staging=PostgresStaging(pools.staging, owner, pools.reader),
-        gauge=PostgresGauge(owner),
+        staging=PostgresStaging(pools.staging, pools.owner, pools.reader),
+        gauge=PostgresGauge(pools.owner),
         http_probe=HttpxProbe(hosts=hosts),
-        views=PostgresViews(owner),
+        views=PostgresViews(pools.owner),
         servers=PostgresExternalServers(),
         external=PostgresExternalTables(),
         replication=PostgresReplication(),
         external_rows=PostgresExternalRows(),
-        followed_rows=PostgresFollowedRows(owner),
+        followed_rows=PostgresFollowedRows(pools.owner),
         parsers=parsers,
         columnar=ColumnarProcesses(memory=settings.load_memory_max),
         clock=SystemClock(),

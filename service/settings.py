@@ -21,88 +21,87 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="TIDEFILL_", extra="ignore", frozen=True)
 
     database_url: SecretStr | None = None
-    """The meta store, `postgresql://user:password@host:port/database`; unset, it starts an embedded server."""
+    """The meta store, `postgresql://user:password@host:port/database`. Unset, an embedded server is started."""
     state_store_url: SecretStr | None = None
-    """The state store; unset, it is the same database as the meta store."""
+    """The state store. Unset, it is the same database as the meta store."""
     data_dir: Path = Path(".tidefill")
-    """Where the embedded Postgres, the worker's logs and its secrets live."""
+    """The directory of the embedded Postgres, the worker's logs and its secrets."""
 
     host: str = "127.0.0.1"
     """The address to listen on."""
     port: int = Field(default=8700, ge=0, le=65535)
-    """The port to listen on; 0 takes a free one."""
+    """The port to listen on. 0 takes a free one."""
     api_token: SecretStr | None = None
-    """Needed to bind to anything but loopback; then every call but the probes carries it as a bearer token."""
+    """Required to listen beyond loopback. Every call except the probes carries it as a bearer token."""
     allowed_origins: list[str] = []
     """Origins whose web pages may call the service, as JSON (`["https://grafana.example"]`)."""
     source_hosts: list[str] | None = None
-    """The hosts that sources and health probes may be at, as JSON: names (`*.db.example`), addresses and networks
-    (`["10.0.0.0/8"]`). Unset permits all but link-local, metadata and multicast addresses. `docs/access.md`.
+    """The permitted hosts of sources and health probes, as JSON: names (`*.db.example`), addresses and networks
+    (`["10.0.0.0/8"]`). Unset permits all except link-local, metadata and multicast addresses (`docs/access.md`).
     """
     worker_token: SecretStr | None = None
-    """The worker API's own token; unset, it makes one up for the worker that the service starts itself."""
+    """The token of the worker API. Unset, the service generates one for the workers that it starts."""
     public_url: str | None = None
-    """How workers reach the service; unset, it is derived from `host` and `port`."""
+    """The URL at which workers reach the service. Unset, it is derived from `host` and `port`."""
 
     launcher: Literal["subprocess", "none"] = "subprocess"
-    """`none`: workers are started by somebody else (Kubernetes)."""
+    """`subprocess`: the service starts workers. `none`: workers are started elsewhere (Kubernetes)."""
     spark_master: str = "local[*]"
     """The Spark master of the worker that the service starts."""
     serverless_spark_master: str | None = None
-    """The Spark master, hence the task slots, of the worker of a serverless job; unset, it is that of the others."""
+    """The Spark master (with its task slots) of workers of serverless jobs. Unset, as for other workers."""
     serverless_spark_conf: dict[str, str] | None = None
-    """Spark settings of such a worker, as JSON (`{"spark.driver.memory": "2g"}`), instead of TIDEFILL_SPARK_CONF."""
+    """Spark settings of these workers, as JSON (`{"spark.driver.memory": "2g"}`), instead of TIDEFILL_SPARK_CONF."""
     log_format: Literal["console", "json"] = "console"
-    """How the service logs."""
+    """The format of the service's log: `console` or `json`."""
     log_level: LogLevel = "info"
-    """Of the service, and of the workers that it starts."""
+    """The lowest level that the service, and the workers that it starts, log."""
     dml_waiting_max: int = Field(default=20_000, gt=0)
-    """How many statements may wait for an epoch, as they do while a worker restarts; more are refused with 503."""
+    """How many statements may wait for an epoch, as while a worker restarts. Others are refused with 503."""
     dml_waiting_bytes_max: int = Field(default=256 << 20, gt=0)
-    """How many bytes of statements may wait."""
+    """How many bytes these statements may have together."""
     body_size_max: int = Field(default=1 << 20, gt=0)
-    """The largest JSON body of a statement in bytes. Other calls take at most 131,072, as does a statement besides its
-    text. Bulk loads are streamed and have no such limit.
+    """The largest JSON body of a statement in bytes. Other calls, and all of a statement except its text, have at most
+    131,072. Bulk loads have other limits.
     """
     connections_max: int = Field(default=2_000, gt=0)
-    """How many connections there may be; the one that is idle for longest makes room for the next."""
+    """How many connections may be open. The one that is idle for longest is closed for a new one."""
     head_seconds: float = Field(default=10.0, gt=0)
-    """How long the head of a request may take to arrive, and the rest of a body that was answered before its end."""
+    """How long the head of a request may take to arrive, and the rest of a body that is already answered."""
     stalled_seconds: float = Field(default=60.0, gt=0)
-    """How long a client may read nothing of what it is sent."""
+    """How long a client may read nothing of its answer."""
     streams_max: int = Field(default=100, ge=0)
-    """How many streams of events there may be."""
+    """How many event streams may be open."""
     calls_max: int = Field(default=1_000, gt=0)
-    """How many calls of users may be in progress, those that wait for a statement too."""
+    """How many calls of users may be in progress, including those that wait for a statement."""
     uploads_max: int = Field(default=500, gt=0)
-    """How many calls of users may be sending their bodies, never more than half of TIDEFILL_CALLS_MAX. When another one
-    comes, the slowest of those that were waited for longer than a second is answered 408. A JSON body has 60 s, those
-    of bulk loads have the limits below.
+    """How many calls may be sending their bodies, at most half of TIDEFILL_CALLS_MAX. For another one, the slowest that
+    was awaited for more than a second is answered 408. A JSON body has 60 s; the limits of bulk loads are below.
     """
     result_bytes_max: int = Field(default=64 << 20, gt=0)
-    """The largest result of a query in bytes: the texts of its values and 24 for each value."""
+    """The largest result of a query in bytes: the texts of its values, and 24 for each value."""
     queries_max: int = Field(default=8, gt=0, le=100)
-    """How many queries of users run at the same time; each has a connection to the state store."""
+    """How many queries of users may run at the same time. Each has a connection to the state store."""
     queries_waiting_max: int = Field(default=100, ge=0)
-    """How many more may wait, up to 10 s, until one of them ends."""
+    """How many further queries may wait, up to 10 s each."""
     loads_max: int = Field(default=4, gt=0, le=100)
-    """How many bulk loads and INSERT .. SELECT may be staged at the same time; each has a connection to the state
-    store. A load is staged once its whole body is here. One more waits up to 10 s for its turn.
+    """How many bulk loads and INSERT .. SELECT may be staged at the same time, each by a connection to the state store.
+    A load is staged after its whole body was received. Further ones wait up to 10 s for a turn.
     """
     load_idle_seconds: float = Field(default=30.0, gt=0)
-    """How long the body of a bulk load may bring nothing."""
+    """How long the body of a bulk load may pause."""
     load_rate_min: int = Field(default=1 << 10, gt=0)
-    """How many bytes a second the body of a bulk load must bring. One that is slower uses up the time for which it may
-    bring nothing; bytes that come faster give it back.
+    """How many bytes per second the body of a bulk load must bring. A slower one uses up the time for pauses, a
+    faster one restores it.
     """
     load_files_bytes_max: int = Field(default=16 << 30, gt=0)
-    """How many bytes of bodies of bulk loads may be in files in TMPDIR at the same time. One that has more by itself is
-    refused with 422, one that does not fit in beside others with 503.
+    """How many bytes the bodies of bulk loads may have together, in files in TMPDIR. A larger one is refused with 422,
+    one that does not fit in beside others with 503.
     """
     load_memory_max: int = Field(default=512 << 20, ge=256 << 20)
-    """How many bytes of memory the process that reads a body of Arrow, Parquet or NDJSON may take; there are two."""
+    """The memory in bytes of each of the two processes that read bodies of Arrow, Parquet and NDJSON."""
     load_seconds_max: float = Field(default=3600.0, gt=0)
-    """How long the body of a bulk load may take as a whole."""
+    """How long the body of a bulk load may take in total."""
 
 
 def read_settings() -> Settings:

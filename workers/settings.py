@@ -21,21 +21,21 @@ class Settings(BaseSettings):
     service_url: str = "http://127.0.0.1:8700"
     """URL of the service."""
     worker_id: str | None = None
-    """The worker's id, never reused. Unset, the worker makes up a UUID."""
+    """The worker's id, never reused. Unset, the worker generates a UUID."""
     graph: int = 1
-    """The graph that the worker serves: 1 is the database graph, any other one the graph of a serverless job."""
+    """The graph that the worker serves: 1 is the database graph, any other one that of a serverless job."""
     worker_token: SecretStr
-    """The worker API's token, the same as the service's."""
+    """The token of the worker API, the same as the service's."""
     state_store_url: SecretStr
-    """The login that owns the versioned tables."""
+    """The state store, under the login that owns the versioned tables."""
     spark_master: str = "local[*]"
     """The Spark master: local threads, or a cluster (`spark://..`, `k8s://..`)."""
     spark_conf: dict[str, str] = Field(default_factory=dict)
     """Further Spark settings, as JSON. They override the worker's own."""
     log_format: Literal["console", "json"] = "json"
-    """Format of the log."""
+    """The format of the worker's log: `console` or `json`."""
     log_level: LogLevel = "info"
-    """Lowest level that is logged."""
+    """The lowest level that the worker logs."""
 
 
 def read_settings() -> Settings:

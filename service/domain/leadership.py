@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
-from zlib import crc32
 
 from service.protocol.ids import Term
 
@@ -12,6 +11,7 @@ RENEW_EVERY: Final = timedelta(seconds=1.6)
 """Three attempts fit a lease, so one slow or lost attempt does not depose a healthy leader."""
 _STAGGER: Final = 0.1
 """The largest part of `RENEW_EVERY` by which the attempts of services differ."""
+_KINDS: Final = 97
 MARGIN: Final = timedelta(seconds=1)
 """A leader stops acting this long before another service may take over.
 
@@ -21,7 +21,7 @@ This is only a convenience: the term check in every write is the fence (I7).
 
 def attempt_every(holder: str) -> float:
     """Return the seconds between two attempts of a service. Services differ, so they do not compete at one moment."""
-    return RENEW_EVERY.total_seconds() * (1 - _STAGGER * (crc32(holder.encode()) % 100) / 100)
+    return RENEW_EVERY.total_seconds() * (1 - _STAGGER * (sum(holder.encode()) % _KINDS) / _KINDS)
 
 
 @dataclass(frozen=True, slots=True)

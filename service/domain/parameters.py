@@ -23,7 +23,7 @@ class SystemParameters:
     barrier_interval_ms: int = 1000
     """How often a barrier ends an epoch. Readers then see the changes of that epoch."""
     checkpoint_frequency: int = 1
-    """Every how many barriers one is a checkpoint. Readers see nothing before the checkpoint commits."""
+    """One of this many barriers is a checkpoint. Readers see changes after a checkpoint commits."""
     max_concurrent_creating_streaming_jobs: int = 1
     """How many jobs are created at the same time; further jobs queue. 0 is no limit."""
     pause_on_next_bootstrap: bool = False
@@ -33,7 +33,7 @@ class SystemParameters:
     backfill_auto_ceiling: int = 1_000_000
     """The highest limit that `auto` chooses, in rows per second and actor."""
     backfill_auto_latency_target_ms: int = 0
-    """How long a barrier may take before `auto` lowers the limit. 0 is the barrier interval."""
+    """How long a barrier may take before `auto` lowers the limit. 0 stands for the barrier interval."""
     backfill_auto_replication_lag_mb: int = 64
     """How far a replica of the state store may lag. 0 ignores the lag."""
     backfill_auto_connections_percent: int = 90
@@ -57,7 +57,7 @@ class SystemParameters:
     dml_epoch_budget_ms: int = 2_000
     """How long the INSERTs, UPDATEs and DELETEs of one epoch may take together. The rest waits for the next epoch."""
     dml_statement_timeout_ms: int = 10_000
-    """How long a statement may take that has an epoch of its own. Every barrier waits for it.
+    """How long a statement with an epoch to itself may take. Every barrier waits for it.
 
     A statement updates some 500,000 rows in the default time.
     """

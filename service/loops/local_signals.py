@@ -11,7 +11,7 @@ class LocalSignals:
 
     def __init__(self) -> None:
         self._events: dict[Topic, asyncio.Event] = {}
-        """Of the topics that somebody waits for."""
+        """The signals of the topics for which a task waits."""
         self._heard: Counter[Topic] = Counter()
         self._by_all = 0
 
@@ -20,7 +20,7 @@ class LocalSignals:
         return self._by_all + self._heard[topic]
 
     def notify(self, *topics: Topic) -> None:
-        """Wake who waits for one of these topics; without any, everybody."""
+        """Wake the tasks that wait for one of these topics; without any topic, all tasks."""
         self._heard.update(topics)
         self._by_all += not topics
         for topic in topics or tuple(self._events):

@@ -1,4 +1,4 @@
-"""Run a tick, wait, and run it again. A tick reads the state anew, so a failed one costs only time."""
+"""Run a tick, wait, and run it again. A tick reads the state again, so a failed one costs only time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

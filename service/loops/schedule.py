@@ -1,7 +1,6 @@
-"""Which loops a service runs: one that holds the lease, those that make each graph's barriers while it does, and the
-chores.
+"""Run the loops of a service process: the lease, the barriers of each graph, and the chores.
 
-Next: `service.operations.barriers.advance`.
+Every service runs all loops, but only the leader has work in most of them. Next: `service.operations.barriers.advance`.
 """
 
 import asyncio
@@ -26,29 +25,29 @@ from service.ports.launcher import Launcher
 from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, RelationId, Term
 
 _IDLE_SECONDS = 1.0
-"""The longest wait between two looks at the graph when nothing is due; a signal ends it."""
+"""The longest wait between two ticks of a graph with nothing due. A signal ends it."""
 _CHORE_AT_LEAST = timedelta(seconds=5)
-"""The longest wait between two looks at a chore; every look at the database graph wakes one that is due."""
+"""The longest wait between two runs of a chore. A tick of the database graph wakes a chore that is due."""
 ATTEND_EVERY = timedelta(seconds=5)
-"""How often is looked for graphs that have no loop yet, besides the moments at which some may have been begun."""
+"""How often new partial graphs are searched for, in addition to the moments at which this process begins some."""
 _TIDY_AT_MOST, _TIDY_AT_LEAST = timedelta(seconds=5), timedelta(seconds=20)
-"""The shortest and the longest wait between two looks for what can be tidied up. A barrier that was not idle wakes it.
-"""
+"""The shortest and the longest wait between two clean-ups. A publication wakes them."""
 _INDEX_AT_MOST = timedelta(milliseconds=100)
-"""The shortest wait between two looks for lookup indexes: builds of a moment end one after the other."""
+"""The shortest wait between two checks of lookup indexes, so that builds that end together are handled together."""
 _SUPERVISE_AT_MOST, _SUPERVISE_AT_LEAST = timedelta(milliseconds=200), timedelta(seconds=2)
-"""The shortest and the longest wait between two looks at the workers. One that ends wakes its launcher."""
+"""The shortest and the longest wait between two checks of the workers. A worker process that ends wakes its launcher.
+"""
 _NO_SOURCES_AT_LEAST = timedelta(seconds=10)
-"""The longest wait until it is looked for external databases again, where there are none."""
+"""The longest wait between two checks of external databases if there are none."""
 _ADAPT_EVERY = timedelta(milliseconds=100)
-"""How soon after a publication limits are adapted: before the next barrier, which could carry a change, but not oftener
-than probes should be asked.
+"""The shortest wait between two adaptations of limits. A publication wakes them, so a change can ride on the next
+barrier. Health probes are not called more often than this.
 """
 
 
 @dataclass
 class Schedule:
-    """The loops of one service process. `run` returns when `stop` is set, and resigns the lease on the way out."""
+    """The loops of one service process. `run` returns after `stop` is set, and resigns the lease before it does."""
 
     world: World
     holder: str
@@ -56,14 +55,14 @@ class Schedule:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     leading: Leadership | None = None
     attended: dict[GraphId, asyncio.Event] = field(default_factory=dict[GraphId, asyncio.Event])
-    """The graphs of snapshot jobs that have a loop here, each with what ends it."""
+    """The partial graphs that have a loop in this process, each with the event that ends the loop."""
     attending: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     jobs_aside: SetAside[JobId] = field(default_factory=SetAside[JobId])
     relations_aside: SetAside[RelationId] = field(default_factory=SetAside[RelationId])
     builds: lookup_indexes.Builds = field(init=False)
 
     def __post_init__(self) -> None:
-        """Have the queue wake when the build of an index ends."""
+        """Wake the job queue whenever the build of an index ends."""
         self.builds = lookup_indexes.Builds(self._built)
 
     async def run(self) -> None:
@@ -93,13 +92,13 @@ class Schedule:
                 await leadership.resign(self.world, self.holder)
 
     async def stand(self) -> None:
-        """Win or renew the lease once, and wait for the next attempt, or until a leader gives its lease up."""
+        """Try to win or renew the lease, then wait for the next attempt or for a leader that releases its lease."""
         heard = self.world.signals.heard(Chore.ELECT)
         await self.elect()
         await self.world.signals.wait(attempt_every(self.holder), topic=Chore.ELECT, since=heard)
 
     async def elect(self) -> None:
-        """Win or renew the lease once."""
+        """Try once to win or renew the lease."""
         before = self.leading
         self.leading = await leadership.lead(self.world, self.holder, leading=before)
         self.world.metrics.leader.set(self.leading is not None)
@@ -108,7 +107,7 @@ class Schedule:
             await self.attend()
 
     async def pulse(self, graph: GraphId = DATABASE_GRAPH) -> Effect | None:
-        """Do what is at hand in a graph, and wait for what is due."""
+        """Run all ticks of a graph that are due, then wait for the next one or a signal. A follower only waits."""
         term = self._term()
         if term is None:
             await self.world.signals.wait(_IDLE_SECONDS, topic=graph)
@@ -116,7 +115,7 @@ class Schedule:
         return await self.look(graph, term=term)
 
     async def start_jobs(self) -> None:
-        """Start the jobs whose turn it is, and wait for the next ones."""
+        """Start the jobs that may start, then wait until others may."""
         await self._chore(Chore.START_JOBS, self.jobs_aside, self._start_jobs)
 
     async def _start_jobs(self, term: Term) -> None:
@@ -125,7 +124,7 @@ class Schedule:
             await self.attend()
 
     async def clean_up(self) -> None:
-        """Remove what was dropped, and wait for the next drop."""
+        """Remove the remains of dropped relations, then wait for the next drop."""
         await self._chore(Chore.CLEAN_UP, self.relations_aside, self._clean_up)
 
     async def _clean_up(self, term: Term) -> None:
@@ -133,7 +132,10 @@ class Schedule:
         self.world.signals.notify(None)
 
     async def _chore(self, chore: Chore, aside: SetAside[Any], work: Callable[[Term], Awaitable[None]]) -> None:
-        """Do a chore, then wait until a look at the database graph finds it due, or an item set aside is."""
+        """Run a chore, then wait until it is due again.
+
+        A tick of the database graph, or an item that was set aside, makes it due.
+        """
         heard = self.world.signals.heard(chore)
         if (term := self._term()) is not None:
             await work(term)
@@ -141,8 +143,9 @@ class Schedule:
         await self.world.signals.wait(wait.total_seconds(), topic=chore, since=heard)
 
     async def attend(self) -> None:
-        """Give every graph besides the database graph a loop of its own: none waits for another (I10). Called where one
-        was begun, and now and then for those of another leader.
+        """Start a loop for every partial graph that has none in this process, so that no graph waits for another (I10).
+
+        It is called where a partial graph begins, and periodically for graphs that another leader began.
         """
         if self._term() is None:
             return
@@ -158,16 +161,16 @@ class Schedule:
             task.add_done_callback(self.attending.discard)
 
     async def pulse_decoupled(self, graph: GraphId) -> None:
-        """Do so in the graph of a snapshot job, and end its loop with it."""
+        """Run `pulse` in a partial graph, and end its loop when the graph is retired."""
         try:
             effect = await self.pulse(graph)
         except NotFound:
-            effect = Retire()  # by another leader
+            effect = Retire()  # another leader has retired it
         if isinstance(effect, Retire):
             self.attended.pop(graph).set()
 
     async def look(self, graph: GraphId, *, term: Term) -> Effect:
-        """Look at a graph until nothing is at hand, and wait for what is due; or until it is retired."""
+        """Tick a graph until it has to wait or is retired, then wait. Return the last effect."""
         while True:
             heard = self.world.signals.heard(graph)
             try:
@@ -195,7 +198,7 @@ class Schedule:
             await self.world.signals.wait(seconds, topic=graph, since=since)
 
     async def adapt(self) -> None:
-        """Adapt limits to what the newest barrier says. Beside the barriers: a probe may take its time."""
+        """Adapt limits to the newest barrier. It has a loop of its own, because a health probe may be slow."""
         heard = self.world.signals.heard(Chore.ADAPT)
         if (term := self._term()) is not None:
             for graph in await adaptive.graphs(self.world):
@@ -203,18 +206,20 @@ class Schedule:
         await self.world.signals.wait(_CHORE_AT_LEAST.total_seconds(), topic=Chore.ADAPT, since=heard)
 
     async def renew(self) -> None:
-        """Keep the idempotency keys of the calls that run here."""
+        """Renew the claims on idempotency keys of the calls that this process runs."""
         await idempotency.renew(self.world)
 
     async def tidy(self) -> None:
-        """Do the chores once, and wait until something was published that may leave something to tidy up."""
+        """Run the clean-ups of `maintenance` once, then wait for a publication that may leave something to clean up."""
         heard = self.world.signals.heard(Chore.TIDY)
         if (term := self._term()) is not None:
             await maintenance.tidy(self.world, term=term)
         await self.world.signals.wait(_TIDY_AT_LEAST.total_seconds(), topic=Chore.TIDY, since=heard)
 
     async def index(self) -> None:
-        """Begin to build missing lookup indexes, drop others, and wait until a job needs one or a build has ended."""
+        """Begin to build missing lookup indexes and drop unneeded ones. Then wait until a job needs one or a build
+        ends.
+        """
         heard = self.world.signals.heard(Chore.INDEX)
         if (term := self._term()) is not None:
             await lookup_indexes.reconcile(self.world, self.builds, term=term)
@@ -222,12 +227,14 @@ class Schedule:
         await self.world.signals.wait(wait.total_seconds(), topic=Chore.INDEX, since=heard)
 
     def _built(self) -> None:
-        """The build of an index has ended, so that the jobs that wait for it may start."""
+        """Start the jobs that wait for an index whose build has ended."""
         self.jobs_aside.keep(())
         self.world.signals.notify(Chore.INDEX, Chore.START_JOBS)
 
     async def mind_sources(self) -> None:
-        """See to external databases. Beside everything else: one that is away takes its time to say so."""
+        """Clean up and measure external databases. It has a loop of its own, because an unreachable server answers
+        late.
+        """
         heard = self.world.signals.heard(Chore.MIND_SOURCES)
         term = self._term()
         if term is not None and await upkeep.there_are_some(self.world):
@@ -238,18 +245,18 @@ class Schedule:
         await self.world.signals.wait(wait, topic=Chore.MIND_SOURCES, since=heard)
 
     async def supervise(self) -> None:
-        """Keep the worker processes running, and wait until one ends or others may be wanted."""
+        """Start and stop worker processes, then wait until one ends or others may be wanted."""
         assert self.launcher is not None
         heard = self.world.signals.heard(Chore.SUPERVISE)
         await launching.supervise(self.world, self.launcher, leading=self._term() is not None)
         await self.world.signals.wait(_SUPERVISE_AT_LEAST.total_seconds(), topic=Chore.SUPERVISE, since=heard)
 
     def worker_ended(self) -> None:
-        """A worker process that the launcher keeps has ended."""
+        """Wake `supervise`, because a worker process of the launcher has ended."""
         self.world.signals.notify(Chore.SUPERVISE)
 
     def _term(self) -> Term | None:
-        """Return the term while it may be believed."""
+        """Return the term, or None if this process does not lead or its lease may have expired."""
         if self.leading is None or not self.leading.trusted(self.world.clock.monotonic()):
             return None
         return self.leading.term

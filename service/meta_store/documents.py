@@ -45,10 +45,10 @@ def document(value: Mapping[str, Any]) -> ColumnElement[Any]:
 
 
 def recordset(rows: Iterable[Mapping[str, Any]], *columns: Column[Any]) -> TableValuedAlias:
-    """Return JSON objects as a table called `new` with these columns: many rows in one parameter of one statement.
+    """Return JSON objects as a table called `new` with these columns. Many rows are one parameter of one statement.
 
-    The planner estimates it at a hundred rows. An update that joins it must also restrict its own rows with `among`;
-    otherwise the planner reads a small table in full.
+    The planner estimates the table at a hundred rows. An update that joins it must also restrict its own rows with
+    `among`. Otherwise the planner reads a small table in full.
     """
     text = json.dumps([dict(row) for row in rows], ensure_ascii=True, allow_nan=False)
     return func.jsonb_to_recordset(stored_text(text)).table_valued(*columns).render_derived("new", with_types=True)

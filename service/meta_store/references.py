@@ -24,8 +24,8 @@ _UNREADABLE: Final = TERMINAL | {JobState.CANCELLING, JobState.DROPPING, JobStat
 async def hold_read(connection: AsyncConnection, read: Collection[RelationId]) -> None:
     """Lock relations until the transaction ends. Raises Conflict where one of them is being removed.
 
-    A drop locks the row of its job to change its state, or the row of a logical view or source to free its name. So a
-    concurrent drop either commits first and is seen here, or comes later and sees the reader.
+    A drop locks the row of its job to change its state, or the row of a logical view or source to free its name. A
+    concurrent drop therefore commits first and is seen here, or it comes later and sees the reader.
     """
     if not read:
         return

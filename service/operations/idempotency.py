@@ -1,9 +1,10 @@
 """Answer a repeated mutating call with the response of the first one. The same key with another body is refused.
 
 A call claims its key first and stores its response last. In between its process owns the claim and renews it. If the
-process dies, the claim expires and the next repetition takes it over. A statement that a call accepts is linked to the
-key in the transaction that accepts it, and only while the call owns the claim. The repetition waits for that
-statement instead of accepting another one. All other calls are idempotent by themselves.
+process dies, the claim expires and the next repetition takes it over.
+
+The transaction that accepts a statement also links it to the key, provided that the call still owns the claim. A
+repetition waits for that statement instead of accepting another one. All other calls are idempotent by themselves.
 """
 
 import hashlib

@@ -30,10 +30,10 @@ async def beside(parsers: Parsers, text: str, read: Callable[P, T], *args: P.arg
 async def beside_views(
     parsers: Parsers, text: str, views: Mapping[str, Tree], read: Callable[P, T], *args: P.args, **kwargs: P.kwargs
 ) -> T:
-    """Run a pure binder of a query that reads logical views, as `beside` does without any.
+    """Run a pure binder of a query that may read logical views. Without views it is the same as `beside`.
 
-    The work grows exponentially with the depth of the views if each reads the previous one twice, so it never runs
-    inline.
+    If each view reads the previous one twice, the work grows exponentially with the depth of the views. Such a binder
+    therefore always runs in another process.
     """
     if not views:
         return await beside(parsers, text, read, *args, **kwargs)

@@ -134,7 +134,7 @@ class World:
     barrier_pages: Turns = field(default_factory=page_turns)
     """Large pages of barriers, one at a time: other calls are answered between two of them."""
     suspects: Suspects = field(default_factory=Suspects)
-    """Jobs that were running when workers died, as seen by this process while it leads."""
+    """The jobs that workers computed when they ran out of memory, as seen by this process while it leads."""
 
     setbacks: Setbacks = field(default_factory=Setbacks)
     """Workers that recently failed graphs, as seen by this process while it leads."""

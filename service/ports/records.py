@@ -184,7 +184,16 @@ class NewSplitScan:
     connector: Connector
 
 
-NewFragment = NewDml | NewTableScan | NewSourceScan | NewSplitScan
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewOperator:
+    """A stage without history of its own, as `OperatorPlan`. `output` is that of a `NewTableScan`."""
+
+    actors: tuple[Runs, ...]
+    query: Stage
+    output: int | None = None
+
+
+NewFragment = NewDml | NewTableScan | NewSourceScan | NewSplitScan | NewOperator
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,14 @@ class FragmentKind(StrEnum):
     """The kind of a fragment, as the catalogs name it.
 
     A DML fragment, a CDC scan of an external table or a scan of another source writes a table. Scans of the upstreams
-    fill a view or a sink.
+    fill a view or a sink, or say how much of its inputs an operator sees.
     """
 
     DML = "DML"
     STREAM_SCAN = "STREAM_SCAN"
     CDC_SCAN = "CDC_SCAN"
     SOURCE_SCAN = "SOURCE_SCAN"
+    OPERATOR = "OPERATOR"
 
 
 SCANS: Final = frozenset({FragmentKind.STREAM_SCAN, FragmentKind.CDC_SCAN})
@@ -127,7 +128,17 @@ class Stateless(_Value):
         return upstream.model_copy(update={"columns": (*upstream.columns, *self.computed)})
 
 
-Query = Stateless | Stage
+class Prefix(_Value):
+    """The prefix of one occurrence of a relation: a scan of it gives no rows, and only says how far it has come.
+
+    The operator at the index `operator` of its job's operators sees so much of its input `alias`, and no more.
+    """
+
+    operator: int = Field(ge=0)
+    alias: str
+
+
+Query = Stateless | Stage | Prefix
 
 
 class Connector(_Value):
@@ -182,6 +193,11 @@ class TableScanPlan(_HistoryScan):
     output: RelationId | None = None
     sink: Connector | None = None
 
+    @property
+    def reads(self) -> tuple[Relation, ...]:
+        """The relations that it reads, the upstream first."""
+        return (self.upstream, *self.lookups)
+
 
 class SourceScanPlan(_HistoryScan):
     """A scan that makes the job's table follow an external table. Its actors own splits instead of vnodes."""
@@ -200,8 +216,28 @@ class SplitScanPlan(_HistoryScan):
     connector: Connector
 
 
+class OperatorPlan(_Fragment):
+    """A stage that has no history of its own: it follows its inputs from the job's first epoch on.
+
+    It sees the whole of the job's own relations, and of each other input the prefix that a scan of the job has read.
+    `inputs` are the relations that it reads, its driver's first. `output` is one of the job's, as of a `TableScanPlan`.
+    """
+
+    kind: Literal[FragmentKind.OPERATOR] = FragmentKind.OPERATOR
+    query: Stage
+    inputs: tuple[Relation, ...]
+    output: RelationId | None = None
+
+    @property
+    def reads(self) -> tuple[Relation, ...]:
+        """The relations that it reads, the driver's first."""
+        return self.inputs
+
+
 HistoryScanPlan = TableScanPlan | SourceScanPlan | SplitScanPlan
-FragmentPlan = Annotated[DmlPlan | TableScanPlan | SourceScanPlan | SplitScanPlan, Field(discriminator="kind")]
+FragmentPlan = Annotated[
+    DmlPlan | TableScanPlan | SourceScanPlan | SplitScanPlan | OperatorPlan, Field(discriminator="kind")
+]
 
 
 class SnapshotPlan(_Value):
@@ -233,14 +269,25 @@ class JobPlan(_Value):
         """The stored relations that the job writes, hidden ones first: none, one or several."""
         return (*self.hidden, self.relation) if self.relation.kind.stored else self.hidden
 
-    def written_by(self, fragment: TableScanPlan) -> Relation:
-        """Return the relation in whose form a scan gives its rows."""
+    def written_by(self, fragment: TableScanPlan | OperatorPlan) -> Relation:
+        """Return the relation in whose form a scan or an operator gives its rows."""
         return next((one for one in self.hidden if one.id == fragment.output), self.relation)
 
     @property
     def table_scans(self) -> tuple[TableScanPlan, ...]:
         """The scans of the job's upstream relations."""
         return tuple(one for one in self.fragments if isinstance(one, TableScanPlan))
+
+    @property
+    def operators(self) -> tuple[OperatorPlan, ...]:
+        """The stages without history of their own, in order."""
+        return tuple(one for one in self.fragments if isinstance(one, OperatorPlan))
+
+    @property
+    def staged(self) -> tuple[tuple[Stage, TableScanPlan | OperatorPlan], ...]:
+        """The stages, in order, each with the fragment that computes it."""
+        either = (one for one in self.fragments if isinstance(one, TableScanPlan | OperatorPlan))
+        return tuple((one.query, one) for one in either if isinstance(one.query, Stage))
 
     @property
     def source_scan(self) -> SourceScanPlan | None:

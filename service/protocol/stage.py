@@ -124,10 +124,16 @@ class Partition(_Value):
     A part has equal values of `columns`, which are columns of the only input; without any the whole input is one part.
     `sql` is a SELECT over the relation `part`, which has the input's columns and only rows that satisfy the stage's
     `where`. It gives the target's columns by name, in order. A row of the target comes from one part only.
+
+    `order` are columns of the input by which `sql` sorts a part, all in one direction, and an index has them too. If
+    `sql` depends on the first rows of a part only, `first` is the ORDER BY and the limit that give them, over `part`:
+    they are read from the index then, and the others are not.
     """
 
     columns: tuple[str, ...]
     sql: str
+    order: tuple[str, ...] = ()
+    first: str = ""
 
 
 class Stage(_Value):
@@ -220,6 +226,18 @@ def _is_long(kind: ColumnType) -> bool:
     return kind.array or unbounded or kind.name in _OF_ANY_LENGTH
 
 
+def part_order(relation: Relation, partition: Partition) -> tuple[str, ...]:
+    """Return the columns that order the rows of a part in its index: those of the query, then the key.
+
+    The order is total. It is empty if an index cannot have it, because a column's values can be of any length.
+    """
+    key = tuple(part.name for part in relation.key)
+    for order in ((*partition.order, *key), key):
+        if not any(_is_long(relation.column(name).type) for name in (*partition.columns, *order)):
+            return tuple(name for name in dict.fromkeys(order) if name not in partition.columns)
+    return ()
+
+
 def lookups(stage: Stage, relations: Mapping[RelationId, Relation]) -> frozenset[LookupIndex]:
     """Return the indexes that a stage needs besides the storage order of its inputs.
 
@@ -227,8 +245,11 @@ def lookups(stage: Stage, relations: Mapping[RelationId, Relation]) -> frozenset
     key with equal types, the storage order serves, because the vnode is computed from the values.
     """
     if stage.partition is not None:
-        columns = stage.partition.columns
-        return frozenset({lookup_index(relations[stage.driver.relation], columns)} if columns else ())
+        relation, columns = relations[stage.driver.relation], stage.partition.columns
+        order = () if stage.is_whole and not stage.partition.order else part_order(relation, stage.partition)
+        if order:
+            return frozenset({LookupIndex(relation.id, (*sorted(columns), *order))})
+        return frozenset({lookup_index(relation, columns)} if columns else ())
     of = {one.alias: relations[one.relation] for one in stage.inputs}
     found = {
         lookup_index(of[alias], columns)

@@ -1,7 +1,7 @@
-"""Tell whether Spark can compute a stage, and which engine reads its history.
+"""Decide whether Spark can compute a stage, and which engine reads its history.
 
-Live changes are computed by the state store always. Spark reads the whole of every input but the driver, and joins
-rows only by equalities: a join without any would compare every row with every other.
+Live changes are always computed by the state store. Spark reads every input except the driver as a whole. It joins rows
+only by equalities: a join without one would compare every row with every other.
 """
 
 from collections.abc import Collection, Iterator, Sequence

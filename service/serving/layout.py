@@ -99,8 +99,8 @@ _UPGRADES: Final = (_VERSION_1, _VERSION_2)
 async def lay_out(conn: Connection) -> None:
     """Upgrade schemas, tables and functions to the present version, inside the caller's transaction.
 
-    Raises Invalid if the server or the login is unsuitable, and Conflict if a needed schema exists and is not
-    tidefill's or if the layout is newer than this release.
+    Raises Invalid if the server or the login is unsuitable. Raises Conflict if a needed schema exists and is not
+    tidefill's, or if the layout is newer than this release.
     """
     await _check_server(conn)
     await conn.execute("select pg_advisory_xact_lock(%s)", [_PREPARE_LOCK])

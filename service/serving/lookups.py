@@ -1,7 +1,7 @@
-"""Build and drop the indexes by which stages look up rows, without a lock that stops DML.
+"""Build and drop the indexes by which stages look up rows, without a lock that blocks DML.
 
-An index is no data: a leader that was deposed meanwhile does no harm with one that it builds or drops late. Postgres
-builds it outside of any transaction, so the term is checked beforehand.
+Postgres builds such an index outside of any transaction, so the leader's term is checked beforehand. An index holds no
+data of its own, so an index that a deposed leader builds or drops late does no harm.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class PostgresLookups:
                     # An interrupted build leaves an index that is maintained and never used.
                     await conn.execute(_drop(name))
                 await conn.execute(sql.SQL("set maintenance_work_mem = {}").format(MEMORY))
-                # It waits for older transactions to end, and nothing waits for it meanwhile.
+                # The build waits for older transactions to end. No other transaction waits for it during that time.
                 await conn.execute("set lock_timeout = 0")
                 await conn.execute("set statement_timeout = 0")
                 await conn.execute(create(index, concurrently=True))
@@ -100,7 +100,7 @@ class PostgresLookups:
                 try:
                     yield conn
                 except BaseException:
-                    # Its settings may have been changed, or its statement may still run.
+                    # Its settings may still be changed, or its statement may still run.
                     await conn.close()
                     raise
 

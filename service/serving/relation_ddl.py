@@ -53,7 +53,7 @@ def table(relation: RelationId) -> sql.Identifier:
 def create_table(relation: Relation) -> sql.Composed:
     """Return the statement that creates the versioned table.
 
-    Only the values of tables are checked, because the values of views come from Spark.
+    Only tables have checks of their values. The values of views are computed from these, by Spark or by the store.
     """
     checks = checks_of(relation.columns) if relation.kind is RelationKind.TABLE else ()
     lines = [

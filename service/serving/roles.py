@@ -1,11 +1,11 @@
 """Create the two logins that run users' statements: the reader for SELECT, the writer for DML.
 
-Neither owns any object. A third login, for users' own tools, is in `read_role.py`.
+Neither owns any object. They are logins, because SQL can undo a SET ROLE. Their names contain the database's oid,
+because roles belong to the whole server and their grants to one database. A third login, for users' own tools, is in
+`read_role.py`.
 
-They are logins, because SQL can undo a SET ROLE. Their names contain the database's oid, because roles belong to the
-whole server and their grants to one database. Postgres has no negative grants. Privileges that PUBLIC has and these
-logins must not have (advisory locks, notify, sleep, large objects, ..) are therefore revoked from PUBLIC and granted to
-every other role by name.
+Postgres has no negative grants. PUBLIC has privileges that these logins must not have, such as advisory locks, notify,
+sleep and large objects. They are revoked from PUBLIC and granted to every other role by name.
 """
 
 from dataclasses import dataclass, field

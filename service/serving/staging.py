@@ -48,8 +48,10 @@ _ENDED_BY_A_CHECK: Final = "23"
 
 
 class PostgresStaging:
-    """`Staging` over three pools. `loads` bounds the concurrent loads, `owner` is for clean-up, and `reader` runs
-    users' queries. A load may be as slow as its caller, so it must not occupy a connection that the leader needs (I13).
+    """`Staging` over three pools.
+
+    `loads` bounds the concurrent loads, `owner` is for clean-up, and `reader` runs users' queries. A load may be as
+    slow as its caller, so it must not occupy a connection of the leader (I13).
     """
 
     def __init__(self, loads: Pool, owner: Pool, reader: Pool) -> None:

@@ -1,7 +1,7 @@
 """Run a user's query under the reader's login: one read-only statement with a timeout. Errors have Postgres's message.
 
-Three barriers confine the text. The first is DECLARE: the text after it is one query or a syntax error, because the
-extended protocol accepts one statement and DECLARE only a query. The second is the read-only transaction, and the third
+Three barriers confine the text. The first is DECLARE: the text after it is one query or a syntax error. The extended
+protocol accepts one statement, and DECLARE accepts only a query. The second is the read-only transaction, and the third
 are the few privileges of the login.
 """
 

@@ -1,4 +1,4 @@
-"""Read rows and digests of an external table for a comparison, each in one short statement, and the end of its log."""
+"""Read rows, digests and the end of the log of an external table for a comparison, each in one short statement."""
 
 import asyncio
 from collections.abc import Collection, Sequence

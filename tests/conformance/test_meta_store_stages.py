@@ -7,8 +7,8 @@ from service.domain.job import JobEvent
 from service.ports.meta_store import Stores, Transaction
 from service.protocol.epoch import NEVER
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, RelationId
-from service.protocol.plan import JobPlan
-from tests.support.meta_stages import joined, new_stages, newest
+from service.protocol.plan import JobPlan, Prefix
+from tests.support.meta_stages import joined, new_operators, new_stages, newest
 from tests.support.meta_store import NOW, add_created, add_creating, collected, new_table, report
 
 
@@ -96,3 +96,22 @@ async def test_a_view_that_is_held_back_is_not_published_for_its_hidden_relation
     assert held_back is not None
     assert shown is not None
     assert (held_back.published, shown.published) == (False, True)
+
+
+async def test_operators_are_stored_beside_the_scans_of_their_inputs(stores: Stores) -> None:
+    async with stores.begin() as tx:
+        left, right = [(await add_created(tx, new_table(name))).relation for name in "ab"]
+        job = await add_creating(tx, new_operators(left, right))
+        ((plan,), staged) = await tx.plans.of([job.id]), await tx.plans.staged()
+        scans = (await tx.fragments.scans([job.id]))[job.id]
+        layouts = (await tx.actors.layouts([job.id]))[job.id]
+        entry = await tx.catalog.get(job.relation)
+    (hidden,), (first, last) = plan.hidden, plan.operators
+    assert (first.query, last.query) == (joined(left, right), newest(hidden.id))
+    assert ([one.id for one in first.inputs], [one.id for one in last.inputs]) == ([left, right], [hidden.id])
+    assert (plan.written_by(first), plan.written_by(last)) == (hidden, plan.relation)
+    assert [one.query for one in plan.table_scans] == [Prefix(operator=0, alias=one) for one in "ab"]
+    assert [(one.upstream, one.waiting, one.awaits) for one in scans] == [("a", True, ("b",)), ("b", False, ())]
+    assert list(layouts) == [one.id for one in plan.table_scans], "an operator has no parallelism of its own"
+    assert (staged, entry and entry.upstreams) == ([job.id], (left, right))
+    assert JobPlan.model_validate_json(plan.model_dump_json()) == plan

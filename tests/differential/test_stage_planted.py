@@ -12,8 +12,9 @@ from service.protocol.ids import Epoch, RelationId
 from service.protocol.relation import Relation, state_table
 from service.sql.queries import aggregates, tables
 from tests.differential.stage_run import Case, Outcome, live
-from workers.backfill.stages import BoundStage, Windows
+from workers.backfill.stages import BoundStage
 from workers.state_store import stage_blocks, stage_parts, stage_sql
+from workers.state_store.stage_delta import NEW, Delta, states_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
@@ -23,14 +24,14 @@ WHOLE: Final = stage_sql.whole
 SAME_PART: Final = stage_parts._same_part  # pyright: ignore[reportPrivateUsage]
 
 
-def unrestricted(windows: Windows) -> Mapping[RelationId, str]:
+def unrestricted(delta: Delta) -> Mapping[str, str]:
     """Earlier inputs are not restricted to what is unchanged: a row of two changes comes twice."""
-    return stage_blocks.states_of(windows, stage_blocks.NEW)
+    return states_of(delta, NEW)
 
 
 def touched_before(printer: stage_blocks.BlockPrinter, *given: Any) -> list[str]:
     """Unchanged rows that meet a new version beside them are left as they are."""
-    return [one for one in TOUCHED(printer, *given) if f"{stage_blocks.NEW}_" not in one]
+    return [one for one in TOUCHED(printer, *given) if f"{NEW}_" not in one]
 
 
 def without_null(relation: Relation, given: str, values: str) -> str:

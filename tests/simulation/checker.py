@@ -4,7 +4,7 @@ that were committed and the positions that are stored; what each epoch may read;
 It is told of every commit of the meta store, every publication and every page that is read, and keeps books of its own.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -27,13 +27,13 @@ from service.protocol.ids import (
     Vnode,
 )
 from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Throttle, Update
-from service.protocol.plan import FragmentKind, PositionState, Stateless, VnodePosition
+from service.protocol.plan import FragmentKind, PositionState, Prefix, Stateless, VnodePosition
 from service.protocol.report import Collected, DmlReport
 from service.protocol.stage import Stage
 from tests.simulation import dml, placement, shapes, stages
 from tests.simulation.stages import Meaning
 from tests.support.fake_meta_tables import BarrierRow, FragmentRow, JobRow, Journal, Tables
-from tests.support.fake_state_store import StateStore, ranked, view_key
+from tests.support.fake_state_store import StateStore, key_at, ranked, view_key
 from tests.support.model import Key, Row
 from workers.backfill.stages import BoundStage
 
@@ -442,6 +442,9 @@ class Checker:
 
     def _rows(self, relation: RelationId, job: JobRow, contents: Contents) -> Rows:
         """Return what a relation holds, given what its upstreams hold; nothing is worked out twice."""
+        operators = [one for one in self.tables.of_job(job.job.id) if one.kind is FragmentKind.OPERATOR]
+        if operators:
+            return self._operated(relation, job, [one for one in operators if self._output(one) == relation], contents)
         scans = [one for one in self._scans_of(job.job.id) if self._output(one) == relation]
         if not scans:
             return self.rows.setdefault(relation, {})
@@ -460,6 +463,32 @@ class Checker:
                 rows.update(self._branch(scan, contents[scan.upstream], relation))
         self._derived[relation] = (made_of, rows)
         return rows
+
+    def _operated(
+        self, relation: RelationId, job: JobRow, operators: Sequence[FragmentRow], contents: Contents
+    ) -> Rows:
+        """Return what operators give over the prefixes of their inputs (I1 in its general form)."""
+        known = self.tables.relations
+        every = [one for one in self.tables.of_job(job.job.id) if one.kind is FragmentKind.OPERATOR]
+        rows: Rows = {}
+        for one in operators:
+            assert isinstance(one.query, Stage)
+            read = {each: known[each].relation for each in one.reads}
+            meaning = Meaning.of(BoundStage(one.query, known[relation].relation, read))
+            states: dict[Any, Rows] = {each: contents[each] for each in one.reads}
+            for scan in self._scans_of(job.job.id):
+                assert isinstance(scan.query, Prefix)
+                assert scan.upstream is not None
+                if every[scan.query.operator] == one:
+                    states[scan.query.alias] = self._prefix(scan, scan.upstream, contents)
+            rows.update(stages.whole(meaning, states))
+        return rows
+
+    def _prefix(self, scan: FragmentRow, upstream: RelationId, contents: Contents) -> Rows:
+        positions = self.tables.positions.get(scan.id, {})
+        placed = {version.key: version.vnode for version in self.store.tables[upstream].versions}
+        rows = contents[upstream].items()
+        return {key: row for key, row in rows if _reached(positions.get(Vnode(placed[key])), key)}
 
     def _branch(self, scan: FragmentRow, upstream: Rows, relation: RelationId) -> Rows:
         assert isinstance(scan.query, Stateless)
@@ -529,7 +558,7 @@ def _reached(position: VnodePosition | None, key: Key) -> bool:
         return False
     if position.key is None:
         return True
-    return ranked(key) <= ranked(tuple(None if text is None else int(text) for text in position.key))
+    return ranked(key) <= ranked(key_at(position.key))
 
 
 def _difference(found: Rows, expected: Rows) -> str:

@@ -9,10 +9,10 @@ from typing import Final
 from service.domain.order import Order
 from service.domain.parallelism import Parallelism, resolved
 from service.domain.placement import blocks
-from service.ports.records import NewJob, NewTableScan
+from service.ports.records import THE_RELATION, NewFragment, NewJob, NewOperator, NewTableScan
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import RelationId
-from service.protocol.plan import ScanType, Stateless
+from service.protocol.plan import Prefix, ScanType, Stateless
 from service.protocol.relation import Relation, RelationKind
 from tests.simulation.stages import Chain
 from tests.support.model import Row
@@ -142,6 +142,53 @@ def view_of_stages(
         backfill_parallelism=backfill,
         order=chain.order,
         serverless=serverless,
+        hidden=tuple(hidden),
+    )
+
+
+def view_of_operators(
+    name: str,
+    chain: Chain,
+    bases: Sequence[Relation],
+    *,
+    parallelism: Parallelism,
+    backfill: Parallelism | None,
+    rate_limit: int | None,
+    other_limit: int | None,
+    slots: int,
+    order: Order,
+) -> NewJob:
+    """Return a view of stages over `bases` that is built inside the database graph.
+
+    Every other scan has the other limit, so that the occurrences of a relation drift apart.
+    """
+    *hidden, target = chain.targets
+    vnode_counts = {one.id: one.vnode_count for one in bases}
+    fragments: list[NewFragment] = []
+    for place, stage in enumerate(chain.stages):
+        for one in stage.inputs:
+            if one.relation > THE_RELATION:
+                count = vnode_counts[one.relation]
+                fragments.append(
+                    NewTableScan(
+                        actors=blocks(count, resolved(backfill or parallelism, slots=slots, vnode_count=count)),
+                        upstream=one.relation,
+                        query=Prefix(operator=place, alias=one.alias),
+                        scan_type=ScanType.ARRANGEMENT_BACKFILL,
+                        rate_limit=other_limit if len(fragments) % 2 else rate_limit,
+                    )
+                )
+        output = place if place < len(hidden) else None
+        actors = (((0, chain.targets[place].vnode_count - 1),),)
+        fragments.append(NewOperator(actors=actors, query=stage, output=output))
+    return NewJob(
+        target.model_copy(update={"name": name}),
+        f"create {name}",
+        background=True,
+        fragments=tuple(fragments),
+        parallelism=parallelism,
+        backfill_parallelism=backfill,
+        order=order,
         hidden=tuple(hidden),
     )
 

@@ -48,8 +48,9 @@ from workers import agent, graph
 from workers.backfill import scan
 from workers.backfill.reading import Replay
 from workers.engines import history
+from workers.engines import operators as operator_engines
 from workers.engines import stages as stage_engines
-from workers.runners import stage_scan, table_scan
+from workers.runners import operators, stage_scan, table_scan
 from workers.runners.port import Stores
 
 ENDS_WITHIN = 600.0
@@ -168,6 +169,7 @@ class Simulation:
             (history, "time", self.work),
             (lookup_indexes, "asyncio", SimpleNamespace(create_task=self._build)),
             (stage_engines, "ActorHistory", self.work.history),
+            (operator_engines, "ActorHistory", self.work.history),
         )
         with _simulated(self.kernel, sizes):
             try:
@@ -497,6 +499,7 @@ def _simulated(kernel: Kernel, sizes: tuple[tuple[Any, str, Any], ...]) -> Gener
         (table_scan, "plan", _as_it_is),
         (table_scan, "find_failing_row", _nobody),
         (stage_scan, "Copiers", partial(InTurn, kernel)),
+        (operators, "Copiers", partial(InTurn, kernel)),
         (history, "page_rows_after", _as_it_is),
         *sizes,
         (dml, "SLICE_ROWS", 3),

@@ -2,29 +2,34 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, Protocol, TypeVar
 
 from service.protocol.ids import ActorId, Epoch, RelationId
+from service.protocol.relation import Relation
 from service.protocol.vnodes import vnodes_of
 from tests.simulation import stages
 from tests.simulation.kernel import Kernel
-from tests.simulation.stages import Meaning, Rows
-from tests.support.fake_state_store import StoredTable, Writing
+from tests.simulation.stages import Meaning, States
+from tests.support.fake_state_store import StoredTable, Writing, key_at, ranked
 from tests.support.model import Key, ModelPage, Row, Version
 from workers.backfill.pace import Pace
 from workers.backfill.positions import Block, PageSize
-from workers.backfill.stages import Windows
+from workers.backfill.stages import Advances, Reached, Windows
 from workers.engines.history import ActorHistory
-from workers.runners.stage_scan import StageScan
+from workers.runners.history import HistoryScan
 from workers.state_store.port import ArrowPage, Replayed, Written
 
 T = TypeVar("T")
+_WHOLE: Final[Advances] = MappingProxyType({})
 
 
 class Tables(Protocol):
     """The part of the task's store that a session needs."""
 
     page_rows: int
+    scan: HistoryScan | None
+    """The scan whose page is read."""
 
     def table(self, relation: RelationId) -> StoredTable: ...
     def pass_by(self, point: str) -> None: ...
@@ -87,7 +92,6 @@ class Session:
     """A `StageSession`."""
 
     tables: Tables
-    scan: StageScan
     work: Work
     meaning: Meaning
     epoch: Epoch
@@ -104,24 +108,42 @@ class Session:
         upstream = self.meaning.bound.upstream.id
         size = replace(size, rows=min(size.rows, self.tables.page_rows))
         page = self.tables.table(upstream).page(at[upstream], block, size)
-        actors = self.scan.state.actors
-        (actor,) = [one.id for one in actors if block[0].vnode in vnodes_of(one.positions.runs)]
-        self.tables.page_read(self.epoch, actor, len(page.versions))
+        self._tell(block, page)
         copied = self._write_page(page, at)
         self.tables.pass_by("after a page of a stage")
         return ArrowPage((), page.rows, page.reached, copied)
 
-    def copy_changes(self, windows: Windows, changed: Collection[RelationId]) -> Replayed:
+    def pass_page(self, relation: Relation, block: Block, size: PageSize, at: Epoch) -> ArrowPage:
+        self.tables.pass_by("before a page of an operator")
+        size = replace(size, rows=min(size.rows, self.tables.page_rows))
+        page = self.tables.table(relation.id).page(at, block, size)
+        self._tell(block, page)
+        self.tables.pass_by("after a page of an operator")
+        return ArrowPage((), page.rows, page.reached)
+
+    def copy_changes(
+        self, windows: Windows, changed: Collection[RelationId], advances: Advances = _WHOLE, *, anew: bool = False
+    ) -> Replayed:
         self.tables.pass_by("before the changes of a stage")
         # An input that is said not to have changed is seen as it is.
         before = {one: window.after if one in changed else window.upto for one, window in windows.items()}
-        old, new = self._states(before), self._states({one: window.upto for one, window in windows.items()})
+        after = {one: window.upto for one, window in windows.items()}
+        old, new = self._states(before), self._states(after)
+        for alias, one in advances.items():
+            relation = self.meaning.bound.of[alias].id
+            old[alias] = self._prefix(relation, before[relation], one.before)
+            new[alias] = self._prefix(relation, after[relation], one.after)
         read = sum(len(self.tables.table(one).changes(windows[one].after, windows[one].upto)) for one in changed)
         if self.meaning.stage.aggregate is not None:
-            less, more = (self.meaning.sums(states, states[self.meaning.bound.upstream.id]) for states in (old, new))
+            driver = self.meaning.stage.driver
+            less, more = (self.meaning.sums(states, stages.seen(states, driver)) for states in (old, new))
             return Replayed(read, self._add(_without(more, less)))
-        gone, come = self._rows(old, before), self._rows(new, {one: window.upto for one, window in windows.items()})
+        gone, come = self._rows(old, before), self._rows(new, after)
         target, alive = self.target, self.target.alive()
+        if anew:
+            # Whatever the target holds of them already, each row is written.
+            assert self.meaning.stage.is_whole
+            gone = dict.fromkeys(alive, ((), -1))
         closed = 0
         for key, (row, vnode) in gone.items():
             if come.get(key) != (row, vnode):
@@ -138,6 +160,18 @@ class Session:
             self._insert(made)
             return Written(len(made), 0)
         return self._add(self.sums)
+
+    def _tell(self, block: Block, page: ModelPage) -> None:
+        assert self.tables.scan is not None
+        actors = self.tables.scan.state.actors
+        (actor,) = [one.id for one in actors if block[0].vnode in vnodes_of(one.positions.runs)]
+        self.tables.page_read(self.epoch, actor, len(page.versions))
+
+    def _prefix(self, relation: RelationId, at: Epoch, reached: Reached) -> dict[Key, Row]:
+        """Return the rows of an input that were read."""
+        table = self.tables.table(relation)
+        alive = [one for one in table.versions if one.start <= at < one.end]
+        return {one.key: one.row for one in alive if _within(reached, one)}
 
     def _write_page(self, page: ModelPage, at: Mapping[RelationId, Epoch]) -> int:
         stage, driver = self.meaning.stage, {one.key: one.row for one in page.versions}
@@ -179,20 +213,25 @@ class Session:
         for key, row, vnode in made:
             self.writing.inserted.append((target, Version(self.meaning.vnode(key, vnode), key, row, self.epoch)))
 
-    def _rows(self, states: Mapping[RelationId, Rows], at: Mapping[RelationId, Epoch]) -> dict[Key, tuple[Row, int]]:
+    def _rows(self, states: States, at: Mapping[RelationId, Epoch]) -> dict[Key, tuple[Row, int]]:
         """Return the rows, each with the vnode of its driver's row."""
         if self.meaning.stage.partition is not None:
             return {key: (row, 0) for key, row in stages.whole(self.meaning, states).items()}
         upstream = self.meaning.bound.upstream.id
         vnodes = self._vnodes(upstream, at[upstream])
-        rows = self.meaning.rows(states, states[upstream])
+        rows = self.meaning.rows(states, stages.seen(states, self.meaning.stage.driver))
         return {key: (row, vnodes[first]) for key, (row, first) in rows.items()}
 
-    def _states(self, at: Mapping[RelationId, Epoch]) -> dict[RelationId, dict[Key, Row]]:
+    def _states(self, at: Mapping[RelationId, Epoch]) -> dict[Any, dict[Key, Row]]:
         return {one: self.tables.table(one).rows(epoch) for one, epoch in at.items()}
 
     def _vnodes(self, relation: RelationId, at: Epoch) -> dict[Key, int]:
         return {one.key: one.vnode for one in self.tables.table(relation).versions if one.start <= at < one.end}
+
+
+def _within(reached: Reached, one: Version) -> bool:
+    last = reached.keys.get(one.vnode)
+    return one.vnode in reached.completed or (last is not None and ranked(one.key) <= ranked(key_at(last)))
 
 
 def _with(sums: Mapping[Key, tuple[int, ...]], more: Mapping[Key, tuple[int, ...]]) -> dict[Key, tuple[int, ...]]:

@@ -20,8 +20,8 @@ from tests.support.model import Key, Row
 from workers.backfill.stages import BoundStage
 
 Rows = Mapping[Key, Row]
-States = Mapping[RelationId, Rows]
-"""The rows of each input."""
+States = Mapping[Any, Rows]
+"""The rows of each relation by its id, and of each input that is still being read, as far as it was, by its alias."""
 Item = tuple[Key, Row]
 Combination = dict[str, Item | None]
 """A row of each input by its alias, None where it is padded."""
@@ -176,7 +176,7 @@ class Meaning:
             for one in join.inputs:
                 if one.alias != first:
                     (condition,) = join.on
-                    found = self._joined(found, one, condition, states[one.relation], join.kind is JoinKind.LEFT)
+                    found = self._joined(found, one, condition, seen(states, one), join.kind is JoinKind.LEFT)
         return found
 
     def _joined(
@@ -209,9 +209,14 @@ class Meaning:
         return _VALUES[sql](of) if plain is None else of(*plain)
 
 
+def seen(states: States, one: Input) -> Rows:
+    """Return the rows of an input."""
+    return states[one.alias] if one.alias in states else states[one.relation]
+
+
 def whole(meaning: Meaning, states: States) -> dict[Key, Row]:
     """Return what the target holds over the whole of its inputs."""
-    driver = states[meaning.bound.upstream.id]
+    driver = seen(states, meaning.stage.driver)
     if meaning.stage.partition is not None:
         parts = meaning.parts(driver) or ({(): {}} if meaning.stage.is_whole else {})
         return {key: row for part in parts.values() for key, row in meaning.computed(part).items()}

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import pytest
 
@@ -13,8 +14,12 @@ from service.protocol.report import FragmentReport
 from tests.simulation.finding import found
 from tests.simulation.stage_session import Session
 from tests.support.fake_meta_jobs import FakeJobs, FakePlans
-from workers.backfill.stages import Window
+from workers.backfill.actors import FragmentTask
+from workers.backfill.stages import Advance, Advances, Window, Windows
+from workers.engines import operators
+from workers.engines.history import ActorHistory
 from workers.engines.stages import StageTask
+from workers.runners.operators import Operator
 from workers.runners.port import RunningEpoch
 from workers.runners.stage_scan import StageScan
 from workers.state_store.port import Written
@@ -22,6 +27,7 @@ from workers.state_store.port import Written
 _windows = StageScan._windows  # pyright: ignore[reportPrivateUsage]
 _changed = StageScan._changed  # pyright: ignore[reportPrivateUsage]
 _at = StageScan._at  # pyright: ignore[reportPrivateUsage]
+_advance = operators._advance  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_window_that_begins_at_the_graphs_epoch_before_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,3 +132,41 @@ def test_an_only_part_that_is_computed_too_early_is_found(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Session, "end", always)
     found(staging=True)
+
+
+def test_an_operator_that_sees_more_than_was_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: a change after the position reaches the stage, and later the page once more."""
+
+    def whole(scan: FragmentTask, histories: list[ActorHistory]) -> Advance:
+        after = _advance(scan, histories).after
+        return Advance(after, after)
+
+    monkeypatch.setattr(operators, "_advance", whole)
+    assert "I1" in found(staging=True)
+
+
+def test_one_prefix_for_both_sides_of_a_self_join_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """I1: each occurrence of a relation has its own positions."""
+    computed = Session.copy_changes
+
+    def alike(self: Session, windows: Windows, changed: Collection[RelationId], *given: Any, anew: bool = False) -> Any:
+        advances: Advances = next(iter(given), {})
+        of = {self.meaning.bound.of[alias].id: one for alias, one in advances.items()}
+        mine = {alias: of[self.meaning.bound.of[alias].id] for alias in advances}
+        return computed(self, windows, changed, mine, anew=anew)
+
+    monkeypatch.setattr(Session, "copy_changes", alike)
+    assert "I1" in found(staging=True)
+
+
+def test_an_operator_that_is_blind_while_nothing_is_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1, I5: what was read changes also while its scan is paused or waits."""
+    ran = Operator.run
+
+    def later(self: Operator, epoch: RunningEpoch) -> Sequence[FragmentReport]:
+        return ran(self, epoch) if self.finished or self.readers(paused=epoch.paused) else ()
+
+    monkeypatch.setattr(Operator, "run", later)
+    assert "I1" in found(staging=True)

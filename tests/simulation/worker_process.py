@@ -19,7 +19,7 @@ from service.protocol.api import Registered, Registration
 from service.protocol.barrier import Barrier
 from service.protocol.dml import DmlLimits, InsertStaged, Statement, StatementResult, Unfinished
 from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, FragmentId, Generation, GraphId, RelationId, WorkerId
-from service.protocol.plan import FragmentKind, FragmentPlan, JobPlan, Stateless, TableScanPlan
+from service.protocol.plan import FragmentKind, FragmentPlan, JobPlan, OperatorPlan, Prefix, Stateless, TableScanPlan
 from service.protocol.relation import Relation
 from service.protocol.report import Collected, Failed, FragmentReport
 from service.protocol.request import Analyzed, Engine, Rejected, Request, Verified
@@ -39,16 +39,19 @@ from workers.backfill.positions import Positions
 from workers.backfill.scan import ActorState
 from workers.backfill.stages import BoundStage
 from workers.bootstrap import _failure as failure_of  # pyright: ignore[reportPrivateUsage]
+from workers.engines.history import ActorHistory
+from workers.engines.operators import OperatorEngine, OperatorTask
 from workers.engines.port import ActorOutcome, EpochTask, ScanEngine, ScanTask
 from workers.graph import GraphExecutor
 from workers.meta_client import MetaClient, ServiceAwayError, StaleWorkerError
 from workers.runners.failure import JobFailedError
 from workers.runners.history import HistoryScan
+from workers.runners.operators import Operator
 from workers.runners.port import FragmentRunner, RunningEpoch, Stores
 from workers.runners.port import Place as RunnerPlace
 from workers.runners.stage_scan import StageScan
 from workers.runners.table_scan import TableScan
-from workers.state_store.port import DmlOutcome
+from workers.state_store.port import DmlOutcome, StageSession
 
 _AT_ONCE = timedelta(0)
 POLL = 2.0
@@ -214,9 +217,8 @@ class TaskStore:
     @contextmanager
     def staging(self, bound: BoundStage, epoch: Epoch) -> Generator[Session]:
         """See `workers.state_store.port.CopyingStore`."""
-        assert isinstance(self.scan, StageScan)
         writing = Writing(self.store, self.graph, self.generation)
-        yield Session(self, self.scan, self.work, Meaning.of(bound), epoch, writing)
+        yield Session(self, self.work, Meaning.of(bound), epoch, writing)
         self.commit(writing)
 
     def page_read(self, curr: Epoch, actor: ActorId, rows: int) -> None:
@@ -404,13 +406,50 @@ class SimulatedStageScan(StageScan):
         return super().run(epoch)
 
 
+@dataclass
+class SimulatedEngine(OperatorEngine):
+    """The real one, which says of which scan a page is passed."""
+
+    scans: Mapping[str, HistoryScan] = field(default_factory=dict[str, HistoryScan])
+
+    @override
+    def _passed(self, session: StageSession, task: OperatorTask, alias: str) -> list[ActorHistory]:
+        cast("Session", session).tables.scan = self.scans[alias]
+        return super()._passed(session, task, alias)
+
+
+@dataclass(kw_only=True)
+class SimulatedOperator(Operator):
+    """The real one, whose pages have some rows, however long they take."""
+
+    @override
+    def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
+        tasks = cast("TaskStore", epoch.stores.versioned)
+        tasks.began = tasks.place.kernel.seconds
+        for scan in self.scans.values():
+            scan.page_rows, scan.read = tasks.page_rows * tasks.pages_max, 0
+        return super().run(epoch)
+
+    @override
+    def _engine(self, epoch: RunningEpoch) -> OperatorEngine:
+        made = super()._engine(epoch)
+        scans = {scan.alias: scan for scan in self.scans.values()}
+        self.engine = SimulatedEngine(made.store, made.bound, made.copiers, made.block_vnodes, scans)
+        return self.engine
+
+
 def _join(
     runners: Mapping[RunnerPlace, FragmentRunner], job: JobPlan, fragment: FragmentPlan, now: float
 ) -> FragmentRunner:
+    spark = cast("Any", _SPARK)
+    if isinstance(fragment, OperatorPlan):
+        return SimulatedOperator.join(spark, runners, job, fragment, now)
     assert isinstance(fragment, TableScanPlan)
+    if isinstance(fragment.query, Prefix):
+        return SimulatedOperator.join(spark, runners, job, fragment, now)
     if isinstance(fragment.query, Stage):
-        return SimulatedStageScan.join(cast("Any", _SPARK), runners, job, fragment, now)
-    return SimulatedScan.join(cast("Any", _SPARK), runners, job, fragment, now)
+        return SimulatedStageScan.join(spark, runners, job, fragment, now)
+    return SimulatedScan.join(spark, runners, job, fragment, now)
 
 
 @dataclass
@@ -465,7 +504,7 @@ class WorkerProcess:
         def executor(graph: GraphId) -> SimulatedExecutor:
             turn = nullcontext() if graph == DATABASE_GRAPH else history
             spark = cast("Any", _SPARK)
-            joins = {FragmentKind.STREAM_SCAN: _join}
+            joins = {FragmentKind.STREAM_SCAN: _join, FragmentKind.OPERATOR: _join}
             seconds = partial(getattr, place.kernel, "seconds")
             return SimulatedExecutor(self.worker, spark, connect, joins, turn=turn, clock=seconds)
 

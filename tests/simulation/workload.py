@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 from service.domain.errors import Invalid
 from service.domain.job import CREATING, JobState
@@ -196,18 +197,24 @@ class Users:
         if not tables:
             return None
         self.numbered += 1
-        chain = random.choice(stages.CHAINS)(random.choice(readable), random.choice(tables))
-        parallelism = self._parallelism()
-        planned = partial(
-            shapes.view_of_stages,
-            self._name("m"),
-            chain,
-            parallelism=parallelism,
-            backfill=random.choice((None, None, Fixed(random.randint(1, self.vnode_count)))),
-            rate_limit=random.choice((None, None, None, 0, 2, 5)),
-            slots=self.slots,
-            serverless=bool(random.randrange(2)),
-        )
+        first, second = random.choice(readable), random.choice(tables)
+        chain = random.choice(stages.CHAINS)(first, second)
+        of_both: dict[str, Any] = {
+            "parallelism": self._parallelism(),
+            "backfill": random.choice((None, None, Fixed(random.randint(1, self.vnode_count)))),
+            "rate_limit": random.choice((None, None, None, 0, 2, 5)),
+            "slots": self.slots,
+        }
+        name = self._name("m")
+        if random.randrange(2):
+            used = {one.relation for stage in chain.stages for one in stage.inputs}
+            bases = [one for one in (first, second) if one.id in used]
+            order = self._order([one.id for one in bases])
+            of_both["other_limit"] = random.choice((None, None, 2))
+            planned = partial(shapes.view_of_operators, name, chain, bases, order=order, **of_both)
+        else:
+            serverless = bool(random.randrange(2))
+            planned = partial(shapes.view_of_stages, name, chain, serverless=serverless, **of_both)
         wait = random.choice((lifecycle.created, lifecycle.first_barrier, None, None, None, None))
 
         async def call(world: World) -> None:

@@ -18,6 +18,7 @@ from service.ports.records import (
     NewDml,
     NewFragment,
     NewJob,
+    NewOperator,
     NewSourceScan,
     NewSplitScan,
     NewTableScan,
@@ -33,6 +34,7 @@ from service.protocol.plan import (
     FragmentKind,
     FragmentPlan,
     JobPlan,
+    OperatorPlan,
     PositionState,
     ScanType,
     SnapshotPlan,
@@ -377,6 +379,10 @@ class FakePlans:
             case FragmentKind.SOURCE_SCAN:
                 assert row.connector is not None
                 return SplitScanPlan(id=row.id, actors=actors, connector=row.connector)
+            case FragmentKind.OPERATOR:
+                assert isinstance(row.query, Stage)
+                inputs = tuple(self.tables.relations[one].relation for one in row.query.relations)
+                return OperatorPlan(id=row.id, actors=actors, query=row.query, inputs=inputs, output=row.output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,6 +432,9 @@ def _row_of(
         case NewSplitScan():
             kind = FragmentKind.SOURCE_SCAN
             return FragmentRow(one, job, kind, connector=new.connector)
+        case NewOperator():
+            output = None if new.output is None else ids[hidden_id(new.output)]
+            return FragmentRow(one, job, FragmentKind.OPERATOR, query=new.query.with_ids(ids), output=output)
 
 
 @dataclass(frozen=True, slots=True)

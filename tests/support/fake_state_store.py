@@ -44,6 +44,11 @@ def ranked(key: Key) -> tuple[Any, ...]:
     return tuple((value is None, value or 0) for value in key)
 
 
+def key_at(texts: tuple[str | None, ...]) -> Key:
+    """Return the key at a position."""
+    return tuple(None if text is None else int(text) for text in texts)
+
+
 @lru_cache(maxsize=1 << 16)
 def placed(key: Key, vnode_count: int) -> int:
     """Return the vnode of a table's key."""

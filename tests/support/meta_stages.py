@@ -1,8 +1,8 @@
 """Jobs of stages, to store in a meta store."""
 
-from service.ports.records import THE_RELATION, NewJob, NewTableScan, hidden_id
+from service.ports.records import THE_RELATION, NewJob, NewOperator, NewTableScan, hidden_id
 from service.protocol.ids import RelationId
-from service.protocol.plan import ScanType
+from service.protocol.plan import Prefix, ScanType
 from service.protocol.relation import RelationKind
 from service.protocol.stage import Condition, Input, Join, JoinKind, Partition, Side, Stage, Value
 from tests.support.meta_store import relation
@@ -48,5 +48,27 @@ def new_stages(left: RelationId, right: RelationId) -> NewJob:
         background=True,
         fragments=(scan(left, joined(left, right), 0), scan(hidden, newest(hidden))),
         order=((hidden, THE_RELATION),),
+        hidden=(relation("h"),),
+    )
+
+
+def new_operators(left: RelationId, right: RelationId) -> NewJob:
+    """Return the same view, built inside the database graph: the right side is read first."""
+    hidden, actors = hidden_id(0), (((0, 7),),)
+
+    def prefix(alias: str, upstream: RelationId) -> NewTableScan:
+        query, kind = Prefix(operator=0, alias=alias), ScanType.ARRANGEMENT_BACKFILL
+        return NewTableScan(actors=actors, upstream=upstream, query=query, scan_type=kind)
+
+    return NewJob(
+        relation("m", RelationKind.MATERIALIZED_VIEW),
+        "CREATE MATERIALIZED VIEW m",
+        background=True,
+        fragments=(
+            *(prefix("a", left), prefix("b", right)),
+            NewOperator(actors=actors, query=joined(left, right), output=0),
+            NewOperator(actors=actors, query=newest(hidden)),
+        ),
+        order=((right, left),),
         hidden=(relation("h"),),
     )

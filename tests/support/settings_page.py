@@ -18,9 +18,9 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "settings.md"
 _HEAD: Final = """\
 # Settings
 
-Made from the source by `python -m tests.support.settings_page`; `make test` fails where the two differ.
+`python -m tests.support.settings_page` makes this page from the source; `make test` fails if the two differ.
 
-**Your own servers.** `make serve` and `tidefill serve` run everything on one machine. Variables name what you have:
+**Your own servers.** `make serve` and `tidefill serve` run everything on one machine. To use yours, set variables:
 
 | to use | set |
 |---|---|
@@ -29,34 +29,35 @@ Made from the source by `python -m tests.support.settings_page`; `make test` fai
 | a Spark cluster | `TIDEFILL_SPARK_MASTER` (`local[*]` by default) |
 | another address than loopback | `TIDEFILL_HOST`, which then needs `TIDEFILL_API_TOKEN` |
 
-`CREATEROLE` (`ALTER ROLE app CREATEROLE`) is for the logins of users' statements. `tidefill prepare`, once after an
-installation that is to stay, halves the time in which a worker starts; the image has it
-done. `helm/tidefill` deploys service, worker and migrations on Kubernetes.
+The service creates logins for users' statements, which needs `CREATEROLE` (`ALTER ROLE app CREATEROLE`). `tidefill
+prepare`, run once after the installation, halves the start time of workers; the image includes it. `helm/tidefill`
+deploys service, worker and migrations on Kubernetes.
 
-**A secret from a file.** `TIDEFILL_SECRETS_DIR` names a directory with files called as the variables in lower case
-(`tidefill_database_url`, `tidefill_api_token`, ..). A variable that is set wins over its file.
+**Secrets from files.** `TIDEFILL_SECRETS_DIR` names a directory. Its files have the names of variables in lower case
+(`tidefill_database_url`, `tidefill_api_token`, ..). A variable that is set takes precedence over its file.
 """
 _SERVICE: Final = """
 ## Environment of the service
 
-Read once when the service starts. All are optional: with none set, `tidefill serve` runs everything by itself.
+The service reads these once at its start. All are optional: with none set, `tidefill serve` runs everything itself.
 """
 _WORKER: Final = """
 ## Environment of a worker
 
-A worker that the service starts gets these from the service; set them for workers that you start, as the chart does.
-`TIDEFILL_SPARK_CONF` of the service's environment is handed on.
+The service sets these for the workers that it starts. Set them for workers that you start, as the chart does. The
+service passes `TIDEFILL_SPARK_CONF` of its own environment on to its workers.
 """
 _SYSTEM: Final = """
 ## System parameters
 
-Of the whole service, at run time: `ALTER SYSTEM SET name = value`, or `PATCH /v1/system-parameters`; `DEFAULT` sets the
-built-in value, `SHOW PARAMETERS` lists all. A change holds from the next barrier on.
+These apply to the whole service and change at run time: `ALTER SYSTEM SET name = value`, or
+`PATCH /v1/system-parameters`. `DEFAULT` sets the built-in value, `SHOW PARAMETERS` lists all. A change takes effect
+with the next barrier.
 """
 _SESSION: Final = """
 ## Session variables
 
-Of one session: `SET name = value`, or the `session` map of `POST /v1/sql`. `docs/sql.md` says what they do.
+These apply to one session: `SET name = value`, or the `session` map of `POST /v1/sql`. `docs/sql.md` describes them.
 """
 
 

@@ -168,6 +168,12 @@ class Chains:
         `made` makes the engine of the history, in place of the store's. The tables may change `between` two epochs.
         Raises Invalid for a query that cannot be planned.
         """
+        chain = await self.planned(query, made)
+        await self._read_history(chain, page_rows, between)
+        return chain
+
+    async def planned(self, query: str, made: Made | None = None) -> Chain:
+        """Plan a query, and create what its stages write. Raises Invalid for a query that cannot be planned."""
         trees = {name: _tree(text) for name, text in self.views.items()}
         by_name = dict(self.tables)
         names = [name for name, _ in await self.described(query)]
@@ -188,9 +194,7 @@ class Chains:
             stage = with_spark(planned.stage, known, target).with_ids({one: known[one].id for one in known})
             read = {one.relation: known[one.relation] for one in stage.inputs}
             links.append(await self._link(BoundStage(stage, target, read), made))
-        chain = Chain(query, links, links[-1].bound.target, self.epoch)
-        await self._read_history(chain, page_rows, between)
-        return chain
+        return Chain(query, links, links[-1].bound.target, self.epoch)
 
     async def _link(self, bound: BoundStage, made: Made | None) -> Link:
         for index in lookups(bound.stage, bound.relations):

@@ -79,16 +79,23 @@ def evaluate(
     for draft in drafts:
         planned = finished(draft, _types(connection, description(draft, known)), known)
         relation = planned.relation
-        first = relation.id not in known
         known[relation.id] = relation
-        tables[relation.id] = f"stages.t_{draft.target}"
         stages.append(planned.stage)
-        if first:
-            columns = ", ".join(f"{quoted(one.name)} {one.type}" for one in relation.columns)
-            run(connection, f"create table {tables[relation.id]} ({columns})")
-        _fill(connection, planned.stage, relation, tables)
+        fill(connection, [(planned.stage, relation)], tables)
     assert relation is not None
     return Evaluated(relation, tables[relation.id], tuple(stages))
+
+
+def fill(
+    connection: psycopg.Connection, stages: Sequence[tuple[Stage, Relation]], tables: dict[RelationId, str]
+) -> None:
+    """Evaluate stages, each with the relation that it writes, into tables, which are added to `tables`."""
+    for stage, relation in stages:
+        if relation.id not in tables:
+            tables[relation.id] = f"stages.t_{len(tables)}"
+            columns = ", ".join(f"{quoted(one.name)} {one.type}" for one in relation.columns)
+            run(connection, f"create table {tables[relation.id]} ({columns})")
+        _fill(connection, stage, relation, tables)
 
 
 def _types(connection: psycopg.Connection, text: str) -> list[str]:

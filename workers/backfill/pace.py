@@ -85,6 +85,51 @@ def page_rows_after(page_rows: int, *, rows: int, size_bytes: int, seconds: floa
     return max(min(PAGE_ROWS_MIN, page_rows), min(wanted, aim.rows_max, page_rows * 4))
 
 
+OPERATOR_ROWS_FIRST: Final = 500
+"""A join may make many rows of one, and nobody knows how many before the first page."""
+OPERATOR_ROWS_MAX: Final = 200_000
+OPERATOR_SHARE: Final = 0.6
+"""Share of its slice that an operator plans to use. What its rows cause downstream takes time in the same epoch."""
+
+
+@dataclass
+class OperatorPace:
+    """How well the pages of one job's operators fitted into their slices, in each epoch as a whole.
+
+    The rows of a page go on to the operators behind, so the time of all of them counts, with that of the live changes,
+    which come first (I5).
+    """
+
+    epoch: int = 0
+    fits: float = 1.0
+    """How much larger the pages of the epoch before could have been."""
+    seconds: float = 0.0
+    slice_seconds: float = 0.0
+
+    def begin(self, epoch: int) -> float:
+        """Return `fits` of the epoch before. The first call in an epoch closes that one."""
+        if epoch != self.epoch:
+            self.fits = OPERATOR_SHARE * self.slice_seconds / max(self.seconds, 1e-6) if self.slice_seconds else 1.0
+            self.epoch, self.seconds, self.slice_seconds = epoch, 0.0, 0.0
+        return self.fits
+
+    def measured(self, *, seconds: float, slice_seconds: float) -> None:
+        """Add the time of one operator. One of which no scan may read has no slice."""
+        self.seconds += seconds
+        self.slice_seconds += slice_seconds
+
+
+def operator_rows_after(page_rows: int, *, rows: int, wanted: int, fits: float) -> int:
+    """Return the next page size of an operator's scan that read `rows` of the `wanted` ones.
+
+    Each scan has its own, because one may multiply in a join what another one does not. It at most quadruples at once,
+    and does not grow after a page that the end of history or the permits cut short.
+    """
+    if not rows or (fits > 1 and rows * 2 < wanted):
+        return page_rows
+    return max(min(int(page_rows * min(fits, 4)), OPERATOR_ROWS_MAX), min(PAGE_ROWS_MIN, page_rows))
+
+
 def share_of(interval_seconds: float, *, elapsed_seconds: float, jobs: int) -> float:
     """Return the time left in an interval for each of `jobs` jobs that still have to run in it, one after the other.
 

@@ -1,12 +1,14 @@
 """A stage with its relations, and the states that it reads in an epoch."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from service.protocol.ids import Epoch, RelationId
+from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.relation import Relation
 from service.protocol.stage import Stage
+from workers.backfill.order import Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,35 @@ class Window:
 
 
 Windows = Mapping[RelationId, Window]
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The prefix of an input that was read: vnodes that are completed, and the key that others have come to."""
+
+    completed: frozenset[int]
+    keys: Mapping[int, Position]
+
+    @classmethod
+    def of(cls, positions: Iterable[VnodePosition]) -> "Reached":
+        """Return the prefix that some positions describe."""
+        known = tuple(positions)
+        return cls(
+            frozenset(one.vnode for one in known if one.state is PositionState.COMPLETED),
+            {one.vnode: one.key for one in known if one.key is not None},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """How far one input was read before an epoch, and how far after it."""
+
+    before: Reached
+    after: Reached
+
+
+Advances = Mapping[str, Advance]
+"""By alias. An input that is not named was read to its end before the epoch, or has no history to be read."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Write folded changes into the versioned tables: one transaction for all tables of a source in an epoch.
 
 Rows are copied as texts into a temporary table. One SQL command then casts them to their types and writes them, as DML
-does. A key may already have a version that begins in this epoch, from an earlier part of the log or from a page. The
-command then overwrites or deletes that version.
+does. A key may already have a version that begins in this epoch, written by an earlier part of the log or by a page.
+The command then overwrites or deletes that version.
 """
 
 from collections.abc import Generator, Iterable, Mapping, Sequence

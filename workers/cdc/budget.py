@@ -1,7 +1,7 @@
 """Count the time that one transaction takes, by table. Pure.
 
 A transaction is written whole in one epoch, and all barriers wait for it. The time of other transactions does not
-count, and neither does the time in which the worker waits for the external database.
+count. Neither does the time in which the worker waits for the external database.
 """
 
 from dataclasses import dataclass, field

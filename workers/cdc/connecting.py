@@ -81,7 +81,7 @@ class AwayError(Exception):
 
 
 class HeldUpError(AwayError):
-    """One query cannot be answered now, but others can. `slow`: it exceeded a time limit."""
+    """An error of one query that cannot be answered now, while others can. `slow`: it exceeded a time limit."""
 
     def __init__(self, reason: str, *, slow: bool = False) -> None:
         super().__init__(reason)

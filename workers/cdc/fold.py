@@ -11,9 +11,9 @@ Changes of one key become visible in commit order, because the second transactio
 a page together with the changes that its snapshot hides is the current row.
 
 Postgres does not send an unchanged TOASTed value. The previous row has it: in this part of the log, or stored at the
-old key (`Lacking.base`). The stored row is not the previous row where its key was not read, or where the page already
-shows the change. The row is then requested from the external database by its new key (`Folded.asked`). Its answer is
-newer than all changes that were folded here.
+old key (`Lacking.base`). The stored row may not be the previous one: its key was not read, or the page already shows
+the change. The row is then requested from the external database by its new key (`Folded.asked`). Its answer is newer
+than all changes that were folded here.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,12 +1,12 @@
 """Process the log of one source in one epoch, after its pages: decode, fold and write it in one transaction.
 
-The end of the log is determined after the pages were read, so that every transaction that a page shows ends before it.
-Afterwards each table equals the external table, up to its positions, as of the last commit that was read (I1). A row
-that was requested from the external database may be newer than that commit. Then the epoch determines a new end of the
-log and reads on.
+The end of the log is determined after the pages were read. Every transaction that a page shows therefore ends before
+it. Afterwards each table equals the external table, up to its positions, as of the last commit that was read (I1). A
+row that was requested from the external database may be newer than that commit. Then the epoch determines a new end of
+the log and reads on.
 
-While the state store writes one part of the log, the worker decodes and folds the next. It requests no row for the next
-part, and copies none of it to the store, before that write is complete.
+While the state store writes one part of the log, the worker decodes and folds the next. Before that write is complete,
+it requests no row for the next part and copies none of it to the store.
 
 After the log was read up to its determined end, the offset moves to that end, even if there was no transaction.
 Otherwise the slot would retain the log of idle tables for ever.
@@ -231,7 +231,8 @@ class _Epoch:
     def _enough(self) -> bool:
         """Return whether to stop at this commit.
 
-        Not after a row was requested: it is newer, so the log must be read up to the time of that row.
+        It does not stop after a row was requested. That row is newer, so the log must be read up to the time of the
+        row.
         """
         self.stopped = not (self.second or self.asked) and self.clock() - self.began > READING_SECONDS
         return self.stopped

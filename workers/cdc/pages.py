@@ -1,9 +1,11 @@
-"""Copy the history of one external table: a Spark task per actor copies pages from the external database to the store.
+"""Copy the history of one external table. A Spark task per actor copies pages from the external database to the store.
 
 A page goes from COPY to COPY, byte for byte. Only the vnode of a row is read on the way. All pages of an actor and
 epoch are read in one snapshot and written by one COPY. The store writes a page while the external database finds and
-reads the next one. The pages count only if the snapshot shows every transaction that was decoded in earlier epochs. A
-hidden change would be lost, because it is not decoded again.
+reads the next one.
+
+The pages count only if the snapshot shows every transaction that was decoded in earlier epochs. A hidden change would
+be lost, because it is not decoded again.
 
 The barrier waits for the pages, so they have a common deadline, which also interrupts a page. After the deadline none
 of them counts, and the next page is half as large.
@@ -108,7 +110,7 @@ class _TooLargeError(Exception):
 
 
 class _RefusedError(Exception):
-    """One of these pages has a row that the table refuses."""
+    """A page that was read has a row that the table refuses."""
 
     def __init__(self, reason: str, pages: Sequence[_Asked]) -> None:
         super().__init__(reason)

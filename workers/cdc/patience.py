@@ -1,9 +1,11 @@
 """Decide how long an epoch waits for an answer of a source that may be slow. Pure.
 
 Barriers wait with the epoch. The epoch therefore goes on without a late answer, and a later epoch reads it (I13). An
-epoch waits only briefly for a slow source. The exact time of an answer is unknown: it took longer than an epoch has
-seen it missing. The source stays slow only if that is longer than an epoch may wait. Otherwise one late answer would
-keep the source slow for ever, because the brief wait misses each answer that would have come within the long one.
+epoch waits only briefly for a slow source.
+
+The exact time of an answer is unknown: it took longer than an epoch has seen it missing. The source stays slow only if
+that is longer than an epoch may wait. Otherwise one late answer would keep the source slow for ever: the brief wait
+misses each answer that would have come within the long one.
 """
 
 from dataclasses import dataclass
@@ -18,9 +20,9 @@ QUIET_SECONDS: Final = 2.0
 BYTES_PER_SECOND: Final = 1 << 20
 """How much must have come for each further second that it waits."""
 GONE_SECONDS: Final = 300.0
-"""After this time without any new part of an answer that has begun, its rest is given up."""
+"""After this time without any new part of an answer that has begun, the request is sent again."""
 WITHIN_SECONDS: Final = 60.0
-"""How long it waits where there is no other way: for a second answer, and for more than is kept of one."""
+"""The longest wait for a second answer, and for more of an answer of which no more can be kept."""
 
 
 def rest(spent: float, size_bytes: int) -> float:
@@ -40,8 +42,10 @@ class Patience:
     missing: float | None = None
     """How long the last answer had been missing when an epoch went on without it. None if none did."""
     stalled: bool = False
-    """Whether an epoch has gone on without the rest of an answer. The next answers are then collected first, with brief
-    waits, and read when they are complete, until the source is no longer slow.
+    """Whether an epoch has gone on without the rest of an answer.
+
+    The next answers are then collected first, with brief waits, and read when they are complete. This lasts until the
+    source is no longer slow.
     """
     retries: int = 0
     """How many second requests of an epoch were not answered in time."""

@@ -1,6 +1,6 @@
 """Check that a publication publishes every change of the followed tables, and always did.
 
-Postgres decodes a change with the catalog as of its commit, so a change that was not published then is missing. It does
+Postgres decodes a change with the catalog as of its commit. A change that was not published then is missing. It does
 not suffice that a table is fully published now: its entry in the publication must be the one from the start. Missing
 changes cannot be detected in the log, so a table in doubt is no longer followed.
 """

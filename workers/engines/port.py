@@ -1,13 +1,13 @@
 """The protocol of an engine: it computes a table scan's part of an epoch.
 
-Epoch `(prev, curr]` runs once every upstream fragment has written `curr`. **First** the changes in `(prev, curr]` are
+Epoch `(prev, curr]` runs after every upstream fragment has written `curr`. **First** the changes in `(prev, curr]` are
 forwarded, if their key is at or before the position stored at prev. **Then** pages after that position are read *as of
-curr* until the slice or the permits are used up. A page row and a change of the same key therefore never meet in one
+curr*, until the slice or the permits are used up. A page row and a change of the same key therefore never meet in one
 epoch, and the page that reaches the end misses nothing (I1).
 
-An update has two halves: an old version that is closed and a new one that is inserted. Each is marked by its own key,
-so an update with only one half inside the prefix becomes a plain insert or delete. Arrangement and NoShuffle scans
-differ in their actors and in the number of vnodes that a page reads. Next: `workers.engines.spark`.
+An update has two halves: an old version that is closed and a new one that is inserted. Each is marked by its own key.
+An update with only one half inside the prefix therefore becomes a plain insert or delete. Arrangement and NoShuffle
+scans differ in their actors and in the number of vnodes that a page reads. Next: `workers.engines.spark`.
 """
 
 from dataclasses import dataclass

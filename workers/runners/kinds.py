@@ -7,8 +7,9 @@ from pyspark.sql import SparkSession
 
 from service.protocol.cdc import SourceConnection
 from service.protocol.ids import SourceId
-from service.protocol.plan import FragmentKind, FragmentPlan, JobPlan, TableScanPlan
+from service.protocol.plan import FragmentKind, FragmentPlan, JobPlan, Prefix, Stateless, TableScanPlan
 from service.protocol.stage import Stage
+from workers.runners.operators import Operator
 from workers.runners.port import FragmentRunner, Join, Place
 from workers.runners.source_scan import SourceScans
 from workers.runners.split_scan import SplitScan
@@ -20,6 +21,7 @@ def joins_of(spark: SparkSession, connection_of: Callable[[SourceId], SourceConn
     """Return how to make the runner of each kind of fragment. `connection_of` returns how to reach a source."""
     return {
         FragmentKind.STREAM_SCAN: partial(_scan, spark),
+        FragmentKind.OPERATOR: partial(Operator.join, spark),
         FragmentKind.SOURCE_SCAN: SplitScan.join,
         FragmentKind.CDC_SCAN: partial(SourceScans.join, spark, connection_of),
     }
@@ -29,6 +31,10 @@ def _scan(
     spark: SparkSession, runners: Mapping[Place, FragmentRunner], job: JobPlan, fragment: FragmentPlan, now: float
 ) -> FragmentRunner:
     assert isinstance(fragment, TableScanPlan)
-    if isinstance(fragment.query, Stage):
-        return StageScan.join(spark, runners, job, fragment, now)
-    return TableScan.join(spark, runners, job, fragment, now)
+    match fragment.query:
+        case Stage():
+            return StageScan.join(spark, runners, job, fragment, now)
+        case Prefix():
+            return Operator.join(spark, runners, job, fragment, now)
+        case Stateless():
+            return TableScan.join(spark, runners, job, fragment, now)

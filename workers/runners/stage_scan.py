@@ -1,8 +1,8 @@
 """A stage of a view: read the history of its driver, then follow the changes of all its inputs.
 
-Its history is read once all stages before it have read theirs. Its inputs are complete then: the relations of the
-database graph at the pinned epoch, and the job's own relations as they are. A change is forwarded only after that.
-Next: `workers.engines.stages`.
+Its history is read after all stages before it have read theirs, because its inputs are complete then. It reads
+relations of the database graph as of the pinned epoch, and the job's own relations as of the present one. It forwards
+changes only after its history. Next: `workers.engines.stages`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -101,10 +101,10 @@ class StageScan(UpstreamScan[StageTask]):
         return self._report(epoch, outcomes, finishing=self.state.finished)
 
     def _windows(self, epoch: RunningEpoch) -> dict[RelationId, Window]:
-        """Return the changes of each input in this epoch.
+        """Return the window of each input: the epochs between which it changed in this epoch.
 
-        The job's own relations change only at the epoch itself: its graph may have another previous epoch than the one
-        in which it wrote last.
+        The job's own relations change only at the epoch itself. The previous epoch of the graph does not matter for
+        them, because the job may have written last in another graph.
         """
         curr, barrier = epoch.barrier.curr, epoch.barrier
         reading = epoch.readings.get(self.job)

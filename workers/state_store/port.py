@@ -23,7 +23,7 @@ from service.protocol.table_format import Capabilities
 from service.protocol.vnodes import Runs
 from workers.backfill.order import Position
 from workers.backfill.positions import Block, PageSize
-from workers.backfill.stages import BoundStage, Windows
+from workers.backfill.stages import Advances, BoundStage, Windows
 
 if TYPE_CHECKING:
     import psycopg
@@ -114,10 +114,18 @@ class StageSession(Protocol):
         """
         ...
 
-    def copy_changes(self, windows: Windows, changed: Collection[RelationId]) -> Replayed:
+    def pass_page(self, relation: Relation, block: Block, size: PageSize, at: Epoch) -> ArrowPage:
+        """Return how many rows the next page of an input has as of `at`, and where it ends. Nothing is computed."""
+        ...
+
+    def copy_changes(
+        self, windows: Windows, changed: Collection[RelationId], advances: Advances = ..., *, anew: bool = False
+    ) -> Replayed:
         """Write what follows from the changes in the windows of the `changed` inputs.
 
-        All history is read, so nothing has to be marked.
+        Inputs in `advances` are seen only as far as they were read, and the pages that were passed in this epoch count
+        as new. All history of the others is read, so nothing has to be marked. With `anew`, the target may lack what a
+        stage gives over nothing: the group or the part that is always there.
         """
         ...
 

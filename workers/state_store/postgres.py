@@ -125,11 +125,7 @@ class PostgresStore:
     def staging(self, bound: BoundStage, epoch: Epoch) -> Generator[StageWriter]:
         """Yield a transaction of a stage that writes at `epoch`. When the context ends, fence and commit."""
         with self.transaction(STAGING) as connection:
-
-            def part_of(block: Block, size: PageSize, at: Epoch) -> tuple[Block, Position | None]:
-                return self._part(bound.upstream, block, at, size)
-
-            yield StageWriter(connection, bound, epoch, part_of)
+            yield StageWriter(connection, bound, epoch, self._part)
 
     def changed(self, relation: Relation, *, after: Epoch, upto: Epoch) -> bool:
         """Whether any version began or ended in `(after, upto]`."""

@@ -4,31 +4,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from service.protocol.ids import RelationId
 from service.protocol.quoting import quoted
 from service.protocol.relation import TRAVEL_PREFIX, state_table
 from service.protocol.stage import Condition, Join, JoinKind, by_key, equated
 from service.protocol.vnodes import vnode_postgres
-from workers.backfill.stages import BoundStage, Windows
+from workers.backfill.stages import BoundStage
+from workers.state_store.stage_delta import NEW, OLD, Delta, states_of, unchanged
 
 _ROW: Final = quoted(f"{TRAVEL_PREFIX}row")
-OLD: Final = "old"
-NEW: Final = "new"
-
-
-def states_of(windows: Windows, side: str) -> Mapping[RelationId, str]:
-    """Return the condition that a version is visible, per relation: before the epoch (`OLD`), or after it (`NEW`)."""
-    return {one: visible(window.after if side == OLD else window.upto) for one, window in windows.items()}
-
-
-def unchanged(windows: Windows) -> Mapping[RelationId, str]:
-    """Return the condition that a version is visible both before and after the epoch, per relation."""
-    return {one: f"_from <= {window.after} and _to > {window.upto}" for one, window in windows.items()}
-
-
-def visible(at: int) -> str:
-    """Print the condition that a version is visible at an epoch."""
-    return f"_from <= {at} and _to > {at}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,32 +29,30 @@ class BlockPrinter:
     def attached(self) -> Sequence[Join]:
         return self.bound.stage.joins[1:]
 
-    def core_terms(self, side: str, windows: Windows, changed: Collection[RelationId]) -> Iterator[str]:
+    def core_terms(self, side: str, delta: Delta) -> Iterator[str]:
         """Yield one term per changed input of the core: earlier inputs unchanged, later ones in their whole state."""
-        states, same = states_of(windows, side), unchanged(windows)
+        states, same = states_of(delta, side), unchanged(delta)
         for place, one in enumerate(self.core.inputs):
-            if one.relation in changed:
-                earlier = {each.alias for each in self.core.inputs[:place]}
-                seen = {alias: (same if alias in earlier else states)[rel.id] for alias, rel in self.bound.of.items()}
-                yield self.term(self._chain(one.alias, f"{side}_{one.relation}", seen), states)
+            if one.alias in delta.moved:
+                earlier = {each.alias: same[each.alias] for each in self.core.inputs[:place]}
+                yield self.term(self.chain(one.alias, delta.source(one.alias, side), {**states, **earlier}), states)
 
-    def touched(self, windows: Windows, changed: Collection[RelationId]) -> Iterator[str]:
+    def touched(self, delta: Delta) -> Iterator[str]:
         """Yield the queries for the unchanged rows of the core that meet a changed version beside it.
 
         Such a row is named by the `ctid` of its versions, which no write moves while the statement runs.
         """
-        core, same = [one.alias for one in self.core.inputs], unchanged(windows)
+        core, same = [one.alias for one in self.core.inputs], unchanged(delta)
         rows = ", ".join(f"{quoted(alias)}.{_ROW} as {quoted(alias)}" for alias in core)
         for join in self.attached:
             before = self._needed(join)
             conditions = [*self.core.on, *join.on, *(on for group in before for on in group.on)]
             beside = [one.alias for group in (*before, join) for one in group.inputs]
             for one in join.inputs:
-                for side in (OLD, NEW) if one.relation in changed else ():
-                    states = states_of(windows, side)
-                    seen = {alias: (same if alias in core else states)[rel.id] for alias, rel in self.bound.of.items()}
+                for side in (OLD, NEW) if one.alias in delta.moved else ():
+                    seen = {**states_of(delta, side), **{alias: same[alias] for alias in core}}
                     others = [alias for alias in (*beside, *core) if alias != one.alias]
-                    source = f"{side}_{one.relation}"
+                    source = delta.source(one.alias, side)
                     yield f"select {rows} from {self._chained(one.alias, source, others, conditions, seen, core)}"
 
     def _needed(self, join: Join) -> list[Join]:
@@ -96,11 +77,8 @@ class BlockPrinter:
             texts.append(f"lateral ({version}) {alias}")
         return " cross join ".join(texts)
 
-    def chain(self, first: str, source: str, states: Mapping[RelationId, str]) -> str:
+    def chain(self, first: str, source: str, seen: Mapping[str, str]) -> str:
         """Print the FROM of the core, from the rows of `source` on, with the other inputs in the given states."""
-        return self._chain(first, source, {alias: states[relation.id] for alias, relation in self.bound.of.items()})
-
-    def _chain(self, first: str, source: str, seen: Mapping[str, str]) -> str:
         others = [one.alias for one in self.core.inputs if one.alias != first]
         return self._chained(first, source, others, self.core.on, seen)
 
@@ -160,9 +138,8 @@ class BlockPrinter:
         rows = f"select {columns} from {state_table(relation.id)} {name} where {' and '.join(where)}"
         return f"lateral ({rows}{' offset 0' if self.looked_up else ''}) {name}"
 
-    def term(self, core: str, states: Mapping[RelationId, str]) -> str:
+    def term(self, core: str, seen: Mapping[str, str]) -> str:
         """Print the rows of the block over the rows of the core, with everything else in the given states."""
-        seen = {alias: states[relation.id] for alias, relation in self.bound.of.items()}
         known = [one.alias for one in self.core.inputs]
         text, where = core, [on.sql for on in self.bound.stage.where]
         for join in self.attached:

@@ -6,59 +6,69 @@ from typing import Final
 from service.protocol.ids import Epoch
 from service.protocol.quoting import quoted
 from service.protocol.relation import state_table
-from workers.backfill.stages import BoundStage, Window
+from service.protocol.stage import part_order
+from workers.backfill.stages import BoundStage
+from workers.state_store.stage_delta import NEW, OLD, PAGE, Delta, state_of, visible
 
-PAGE: Final = "page"
-"""The name of the rows of a page of the driver."""
+ONE: Final = "select 1 as one"
+"""The part that is the whole input."""
 
 
-def of_parts(bound: BoundStage, window: Window) -> list[str]:
-    """Print the CTEs `gone` and `come`: the rows of all parts of which a version changed, before and after."""
+def of_parts(delta: Delta, *, anew: bool = False) -> list[str]:
+    """Print the CTEs `gone` and `come`: the rows of all parts of which a version changed, before and after.
+
+    With `anew`, the part that is the whole input counts as changed.
+    """
+    bound, alias = delta.bound, delta.bound.stage.driver.alias
     columns = _part_columns(bound) or "1 as one"
-    parts = " union ".join(f"select {columns} from {side}_{bound.upstream.id}" for side in ("old", "new"))
+    parts = " union ".join(f"select {columns} from {delta.source(alias, side)}" for side in (OLD, NEW))
     return [
-        f"parts as materialized ({parts})",
-        f"gone as materialized ({_computed(bound, window.after)})",
-        f"come as materialized ({_computed(bound, window.upto)})",
+        f"parts as materialized ({ONE if anew else parts})",
+        f"gone as materialized ({_computed(bound, state_of(delta, alias, OLD))})",
+        f"come as materialized ({_computed(bound, state_of(delta, alias, NEW))})",
     ]
 
 
-def page_of_parts(bound: BoundStage, at: Epoch) -> str:
+def page_of_parts(bound: BoundStage, at: Epoch, within: str) -> str:
     """Print the query for the rows of the parts whose first row is on the page `PAGE`.
 
-    Each part is thereby computed once, and whole. Rows of a part are ordered by vnode and by the text of their key,
-    which is a total order, equal on all pages.
+    Each part is thereby computed once, and whole. The first row is that of the part's index, so it is found without
+    reading the others. It is on the page if its vnode and key satisfy the condition `within`.
     """
-    table, seen = state_table(bound.upstream.id), f"_from <= {at} and _to > {at}"
-    before = f"{_rank(bound, 'e')} < {_rank(bound, 'p')}"
-    earlier = " union all ".join(
-        f"(select from {table} e where {same} and {seen} and {before})" for same in _same_part(bound, "e", "p")
+    partition, relation = bound.stage.partition, bound.upstream
+    assert partition is not None
+    table, seen = state_table(relation.id), visible(at)
+    key = ", ".join(["_vnode", *(quoted(part.name) for part in relation.key)])
+    order = ", ".join(map(quoted, part_order(relation, partition))) or key
+    firsts = " union all ".join(
+        f"(select {key} from {table} e where {same} and {seen} order by {order} limit 1)"
+        for same in _same_part(bound, "e", "p")
     )
-    parts = f"select distinct {_part_columns(bound)} from {PAGE} p where not exists ({earlier})"
-    return f"with parts as materialized ({parts}) {_computed(bound, at)}"
+    begun = f"select from ({firsts}) first where {within}"
+    parts = f"select p.* from (select distinct {_part_columns(bound)} from {PAGE}) p cross join lateral ({begun}) begun"
+    return f"with parts as materialized ({parts}) {_computed(bound, seen)}"
 
 
 def whole_part(bound: BoundStage, at: Epoch) -> str:
     """Print the query for the rows of the part that is the whole input."""
-    return f"with parts as materialized (select 1 as one) {_computed(bound, at)}"
+    return f"with parts as materialized ({ONE}) {_computed(bound, visible(at))}"
 
 
-def _rank(bound: BoundStage, row: str) -> str:
-    key = ", ".join(f"{row}.{quoted(part.name)}" for part in bound.upstream.key)
-    return f'({row}._vnode, row({key})::text collate "C")'
-
-
-def _computed(bound: BoundStage, at: Epoch) -> str:
-    """Print the query for all rows of `parts`, at an epoch."""
+def _computed(bound: BoundStage, seen: str) -> str:
+    """Print the query for all rows of `parts`, over the versions of the input that satisfy `seen`."""
     partition, alias = bound.stage.partition, bound.stage.driver.alias
     assert partition is not None
     relation = bound.upstream
     kept = [condition.sql for condition in bound.stage.conditions]
-    rows = " union all ".join(
-        f"(select {', '.join(f'{quoted(alias)}.{quoted(column.name)}' for column in relation.columns)}"
+    texts = (
+        f"select {', '.join(f'{quoted(alias)}.{quoted(column.name)}' for column in relation.columns)}"
         f" from {state_table(relation.id)} {quoted(alias)}"
-        f" where {' and '.join([*filter(None, [same]), f'_from <= {at} and _to > {at}', *kept])})"
+        f" where {' and '.join([*filter(None, [same]), seen, *kept])}"
         for same in _same_part(bound, quoted(alias), "p")
+    )
+    # Of the two kinds of a part only one has rows, so each may leave only its first ones.
+    rows = " union all ".join(
+        f"(select * from ({text}) part {partition.first})" if partition.first else f"({text})" for text in texts
     )
     return (
         f"select computed.* from parts p cross join lateral"

@@ -1,83 +1,68 @@
-"""Print a stage in the state store's SQL: the rows that were and are because of changes, and a page of history. Pure.
+"""Print a stage in the state store's SQL: the rows that changes remove and add, and a page of history. Pure.
 
-In an epoch, an input has *old* versions, which were visible before it and are not after it, *new* ones, and the *same*.
-The rows that go are those of the state before the epoch in which an old version takes part, and the rows that come are
-those of the state after it in which a new version takes part. Over the inputs 1..n of a block:
+The versions of an input are of three kinds in an epoch. *Old* ones were visible before it and are not after it, *new*
+ones are visible only after it, and the *same* are visible before and after. The rows that go are rows of the state
+before the epoch that contain an old version. The rows that come are rows of the state after it that contain a new
+version. Over the inputs 1..n of a block:
 
     gone = union over i of  same(1) x .. x same(i-1) x old(i) x before(i+1) x .. x before(n)
     come = union over i of  same(1) x .. x same(i-1) x new(i) x after(i+1) x .. x after(n)
 
-Every row of `gone` was in the result and every row of `come` is in it, each exactly once, so nothing has to cancel.
-An outer join, EXISTS and NOT EXISTS are evaluated beside these rows, on both states. They add the rows of unchanged
-inputs that meet a changed version there; a row that is the same on both sides is dropped.
+Every row of `gone` was in the result and every row of `come` is in it, each exactly once. Nothing has to cancel.
+
+An outer join, EXISTS and NOT EXISTS are evaluated for these rows, on both states. They add the rows of unchanged inputs
+that meet a changed version there. A row that is the same on both sides is dropped.
 
 Without statistics the planner would read a whole table for a few changes. A lookup is therefore a lateral subquery with
-`OFFSET 0`, which Postgres cannot merge into a join: it stays one index lookup per row.
+`OFFSET 0`, which Postgres cannot merge into a join. It stays one index lookup per row.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from service.protocol.columns import ColumnType, TypeName
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.quoting import quoted
-from service.protocol.relation import ALIVE, state_table
 from service.protocol.vnodes import vnode_postgres
-from workers.backfill.stages import BoundStage, Windows
-from workers.state_store.stage_blocks import NEW, OLD, BlockPrinter, states_of, visible
-from workers.state_store.stage_parts import PAGE, of_parts, page_of_parts, whole_part
+from workers.backfill.stages import BoundStage
+from workers.state_store.stage_blocks import BlockPrinter
+from workers.state_store.stage_delta import NEW, OLD, PAGE, Delta, states_of, versions, visible
+from workers.state_store.stage_parts import of_parts, page_of_parts, whole_part
 from workers.state_store.statements import live_version
 
 _BY_TEXT: Final = frozenset({TypeName.REAL, TypeName.DOUBLE, TypeName.INTERVAL, TypeName.JSONB})
 """Types whose equal values can differ in their text, as 0 and -0. A change between them is a change."""
 
 
-def changes(bound: BoundStage, windows: Windows, changed: Collection[RelationId]) -> str:
-    """Print the CTEs for what changed in the `changed` inputs: `gone` and `come`, and those that they need."""
-    texts = list(_versions(windows, changed))
-    if bound.stage.partition is not None:
-        texts += of_parts(bound, windows[bound.upstream.id])
+def changes(delta: Delta, *, anew: bool = False) -> str:
+    """Print the CTEs for what changed in the inputs: `gone` and `come`, and those that they need. See `of_parts`."""
+    texts = list(versions(delta))
+    if delta.bound.stage.partition is not None:
+        texts += of_parts(delta, anew=anew)
         return ", ".join(texts)
-    printer = BlockPrinter(bound)
-    touched = list(printer.touched(windows, changed))
+    printer = BlockPrinter(delta.bound)
+    touched = list(printer.touched(delta))
     if touched:
         texts.append(f"touched as materialized ({' union '.join(touched)})")
     for name, side in (("gone", OLD), ("come", NEW)):
-        states = states_of(windows, side)
-        terms = list(printer.core_terms(side, windows, changed))
+        terms = list(printer.core_terms(side, delta))
         if touched:
-            terms.append(printer.term(printer.rejoined(), states))
+            terms.append(printer.term(printer.rejoined(), states_of(delta, side)))
         texts.append(f"{name} as materialized ({' union all '.join(terms)})")
     return ", ".join(texts)
 
 
-def _versions(windows: Windows, changed: Collection[RelationId]) -> Iterator[str]:
-    """Yield the CTEs with the old and the new versions of each changed relation."""
-    for relation in sorted(changed):
-        after, upto = windows[relation].after, windows[relation].upto
-        ended = f"_to > {after} and _to <= {upto} and _to <> {ALIVE} and _from <= {after}"
-        # A plain `_to > ..` could be served by a lookup index, through all live versions.
-        begun = f"_from > {after} and _from <= {upto} and _to - {upto} > 0"
-        for side, span in ((OLD, ended), (NEW, begun)):
-            yield f"{side}_{relation} as materialized (select * from {state_table(relation)} where {span})"
-
-
-def counted(changed: Collection[RelationId]) -> str:
-    """Print how many versions of `changes` were read."""
-    counts = [f"(select count(*) from {side}_{relation})" for relation in sorted(changed) for side in (OLD, NEW)]
-    return " + ".join(counts)
-
-
-def page(bound: BoundStage, at: Mapping[RelationId, Epoch], *, looked_up: bool) -> str:
+def page(bound: BoundStage, at: Mapping[RelationId, Epoch], within: str, *, looked_up: bool) -> str:
     """Print the query for what the page `PAGE` of the driver gives, with the other inputs at their epochs.
 
+    Rows of the page satisfy the condition `within` by their vnode and key.
     With `looked_up` they are looked up for each row, otherwise as the store chooses.
     """
     if bound.stage.partition is not None:
-        return page_of_parts(bound, at[bound.upstream.id])
-    states = {one: visible(epoch) for one, epoch in at.items()}
+        return page_of_parts(bound, at[bound.upstream.id], within)
+    seen = {alias: visible(at[relation.id]) for alias, relation in bound.of.items()}
     printer = BlockPrinter(bound, looked_up=looked_up)
-    return printer.term(printer.chain(bound.stage.driver.alias, PAGE, states), states)
+    return printer.term(printer.chain(bound.stage.driver.alias, PAGE, seen), seen)
 
 
 def whole(bound: BoundStage, at: Mapping[RelationId, Epoch]) -> str:
@@ -114,6 +99,13 @@ def net(bound: BoundStage) -> str:
         " from (select *, true as _to from come union all select *, false from gone) either"
         f" group by {', '.join(['_vnode'] * (not bound.stage.distribution) + names + texts)} having count(*) = 1"
     )
+
+
+def every(bound: BoundStage) -> str:
+    """Print the query for `given` of `statements.write`: all rows of `come`, whatever the target holds of them."""
+    names = ", ".join(quoted(column.name) for column in bound.target.columns)
+    rows = "select *, true as _to from come union all select *, false from gone"
+    return f"select {vnode_of(bound)} as _vnode, {names}, _to from ({rows}) either"
 
 
 def summed(bound: BoundStage, contributions: str) -> str:

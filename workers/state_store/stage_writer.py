@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 import psycopg
@@ -9,30 +10,36 @@ import pyarrow as pa
 
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.quoting import quoted
-from service.protocol.relation import state_table
+from service.protocol.relation import Relation, state_table
 from workers.backfill.order import Position
 from workers.backfill.positions import Block, PageSize
-from workers.backfill.stages import BoundStage, Windows
+from workers.backfill.stages import Advances, BoundStage, Windows
 from workers.state_store import stage_sql
 from workers.state_store.copying import copy_csv
 from workers.state_store.port import ArrowPage, Replayed, Written
-from workers.state_store.statements import ENDED_AND_MADE, page_rows, stored_columns, write, written
+from workers.state_store.stage_delta import Delta, counted
+from workers.state_store.statements import ENDED_AND_MADE, page_conditions, page_rows, stored_columns, write, written
 
 _CHANGES: Final = ("set local enable_seqscan = off",)
 _PAGES: Final = ("set local enable_seqscan = on", "set local work_mem = '64MB'")
 """The planner may hash the inputs beside a page, which is faster than a lookup per row."""
 LOOKED_UP_MAX: Final = 5_000
 """For a page of at most so many rows, each row is looked up instead, however large the other inputs are."""
+_WHOLE: Final[Advances] = MappingProxyType({})
+"""All inputs are read to their ends."""
 
 
 @dataclass
 class StageWriter:
-    """One transaction of a stage: a `StageSession`. `part_of` finds a page's part of a block, and its upper key."""
+    """One transaction of a stage: a `StageSession`.
+
+    `part_of` finds a page's part of a block of a relation, and its upper key.
+    """
 
     connection: "psycopg.Connection[Any]"
     bound: BoundStage
     epoch: Epoch
-    part_of: Callable[[Block, PageSize, Epoch], tuple[Block, Position | None]]
+    part_of: Callable[[Relation, Block, Epoch, PageSize], tuple[Block, Position | None]]
     summing: bool = False
 
     def read_page(self, block: Block, size: PageSize, at: Mapping[RelationId, Epoch]) -> ArrowPage:
@@ -40,13 +47,14 @@ class StageWriter:
         few = size.rows <= LOOKED_UP_MAX
         self._set(_CHANGES if few else _PAGES)
         upstream = self.bound.upstream
-        part, upto = self.part_of(block, size, at[upstream.id])
+        part, upto = self.part_of(upstream, block, at[upstream.id], size)
         columns = ", ".join(quoted(column.name) for column in upstream.columns)
         page = f"with page as materialized ({page_rows(upstream, part, upto, columns, at=at[upstream.id])})"
         if self.bound.stage.is_whole:
             found = self._all(f"{page} select _vnode, count(*), 0 from page group by _vnode")
         else:
-            made = f"made as ({self._insert(at, few=few)} returning 1)"
+            within = " or ".join(f"({one})" for one in page_conditions(upstream, part, upto))
+            made = f"made as ({self._insert(at, within, few=few)} returning 1)"
             found = self._all(
                 f"{page}, {made} select _vnode, count(*), (select count(*) from made) from page group by 1"
             )
@@ -54,18 +62,34 @@ class StageWriter:
         copied = 0 if self.summing else max((copied for *_, copied in found), default=0)
         return ArrowPage((), {vnode: rows for vnode, rows, _ in found}, {span.vnode: upto for span in part}, copied)
 
-    def copy_changes(self, windows: Windows, changed: Collection[RelationId]) -> Replayed:
+    def pass_page(self, relation: Relation, block: Block, size: PageSize, at: Epoch) -> ArrowPage:
+        """Choose the next page of an input, and count its rows. See `StageSession`."""
+        self._set(_CHANGES)
+        part, upto = self.part_of(relation, block, at, size)
+        rows = page_rows(relation, part, upto, "", at=at)
+        found = self._all(f"select _vnode, count(*) from ({rows}) page group by _vnode")
+        return ArrowPage((), dict(found), {span.vnode: upto for span in part})
+
+    def copy_changes(
+        self,
+        windows: Windows,
+        changed: Collection[RelationId],
+        advances: Advances = _WHOLE,
+        *,
+        anew: bool = False,
+    ) -> Replayed:
         """Write what follows from the changes of the `changed` inputs. See `StageSession`."""
         self._set(_CHANGES)
+        delta = Delta(self.bound, windows, changed, advances)
         if self.bound.stage.aggregate is None:
-            parts = write(self.bound.target, stage_sql.net(self.bound), self.epoch)
+            anew = anew and self.bound.stage.is_whole
+            given = stage_sql.every(self.bound) if anew else stage_sql.net(self.bound)
+            parts = write(self.bound.target, given, self.epoch)
         else:
             sums = stage_sql.summed(self.bound, stage_sql.contributed(self.bound))
             parts = written(self.bound.target, stage_sql.found_groups(self.bound, sums), self.epoch)
-        texts = stage_sql.changes(self.bound, windows, changed)
-        ((read, ended, made),) = self._all(
-            f"with {texts}, {parts} select {stage_sql.counted(changed)}, {ENDED_AND_MADE}"
-        )
+        texts = stage_sql.changes(delta, anew=anew)
+        ((read, ended, made),) = self._all(f"with {texts}, {parts} select {counted(delta)}, {ENDED_AND_MADE}")
         return Replayed(read, Written(made, ended))
 
     def add_sums(self, batches: Iterable[pa.RecordBatch]) -> None:
@@ -96,8 +120,8 @@ class StageWriter:
         assert aggregate is not None
         return ", ".join(map(quoted, (*aggregate.keys, *aggregate.measures)))
 
-    def _insert(self, at: Mapping[RelationId, Epoch], *, few: bool) -> str:
-        rows, aggregate = stage_sql.page(self.bound, at, looked_up=few), self.bound.stage.aggregate
+    def _insert(self, at: Mapping[RelationId, Epoch], within: str, *, few: bool) -> str:
+        rows, aggregate = stage_sql.page(self.bound, at, within, looked_up=few), self.bound.stage.aggregate
         if aggregate is None:
             return self._insert_rows(rows)
         self._begin_sums()

@@ -264,14 +264,22 @@ def value_postgres(value: str, kind: ColumnType) -> str:
 
 def page_rows(relation: Relation, block: Block, upto: Position | None, columns: str, *, at: Epoch) -> str:
     """Print a query for the vnode and the given columns of a page's rows."""
-    key = key_of(relation)
-    end = "" if upto is None else f" and {upto_postgres(key, upto)}"
     return " union all ".join(
         f"select {', '.join(filter(None, ('_vnode', columns)))} from {state_table(relation.id)}"
-        f" where _vnode = any('{{{','.join(str(span.vnode) for span in spans)}}}'::smallint[])"
-        f"{'' if after is None else f' and {after_postgres(key, after)}'}{end} and {_readable(at)}"
-        for after, spans in alike(block).items()
+        f" where {condition} and {_readable(at)}"
+        for condition in page_conditions(relation, block, upto)
     )
+
+
+def page_conditions(relation: Relation, block: Block, upto: Position | None) -> list[str]:
+    """Print the conditions of which a row of a page satisfies one, by its vnode and key."""
+    key = key_of(relation)
+    end = "" if upto is None else f" and {upto_postgres(key, upto)}"
+    return [
+        f"_vnode = any('{{{','.join(str(span.vnode) for span in spans)}}}'::smallint[])"
+        f"{'' if after is None else f' and {after_postgres(key, after)}'}{end}"
+        for after, spans in alike(block).items()
+    ]
 
 
 def _left_of(relation: Relation, span: Span) -> str:

@@ -65,7 +65,8 @@ class PostgresGraphs(OnConnection):
     """See `service.ports.meta_store.Graphs`."""
 
     async def view(self, graph: GraphId, *, now: datetime, lease: timedelta) -> GraphView:
-        """One statement, so that the view is one database snapshot. It reads by index; history adds no cost.
+        """Read the view with one statement, so that it is one database snapshot. It reads by index; history adds no
+        cost.
 
         Raises NotFound.
         """
@@ -225,8 +226,8 @@ def _asked(database: ColumnElement[bool]) -> Sequence[Label[bool]]:
         exists().where(waiting, command.c.hurried).label("commands_waiting"),
         exists().where(waiting, command.c.stops).label("stops_waiting"),
         exists().where(mine).label("commands_open"),
-        # Only the database graph runs DML; a partial graph runs none. A statement that gets an epoch of its own does
-        # not hasten a barrier, because no other statement would be answered sooner.
+        # Only the database graph runs DML; a partial graph runs none. A statement that is carried alone does not hasten
+        # a barrier, because no other statement would be answered sooner.
         and_(database, exists().where(WAITING, statement.c.tries < SINGLY)).label("statements_waiting"),
         and_(database, exists().where(WAITING)).label("statements_queued"),
     )

@@ -27,9 +27,9 @@ class PostgresWorkers(OnConnection):
     """See `service.ports.meta_store.Workers`."""
 
     async def register(self, registration: Registration, *, now: datetime) -> None:
-        """A repeated registration, whose answer was lost, counts as a heartbeat.
+        """Register a worker. A repeated registration, whose answer was lost, counts as a heartbeat.
 
-        Raises Stale where the graph is retired or the worker was given up.
+        Raises Stale where the graph is retired or the worker was evicted.
         """
         # Lock the graph, so that it is not retired while a worker registers for it.
         held = select(graphs.c.id).where(graphs.c.id == registration.graph).with_for_update(read=True, key_share=True)

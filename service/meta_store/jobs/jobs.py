@@ -32,6 +32,7 @@ from service.ports.records import (
     NewDml,
     NewFragment,
     NewJob,
+    NewOperator,
     NewSourceScan,
     NewSplitScan,
     NewTableScan,
@@ -116,7 +117,7 @@ class PostgresJobs(OnConnection):
         return [job_of_row(row) for row in (await self._connection.execute(found.order_by(job_table.c.id))).all()]
 
     async def backfilling(self) -> Sequence[Job]:
-        """One statement, because every commit runs it to show the progress of these jobs."""
+        """Read the jobs with one statement, because every commit runs it to show the progress of these jobs."""
         found = (
             JOBS.join(fragment, fragment.c.job == job_table.c.id)
             .join(scan_progress, scan_progress.c.fragment == fragment.c.id)
@@ -236,6 +237,12 @@ def _stored(new: NewFragment, late: Collection[RelationId], ids: Mapping[Relatio
             return {
                 "kind": FragmentKind.SOURCE_SCAN,
                 "connector": new.connector.model_dump(),
+            }
+        case NewOperator():
+            return {
+                "kind": FragmentKind.OPERATOR,
+                "query": stored(new.query.with_ids(ids)),
+                "output": None if new.output is None else ids[hidden_id(new.output)],
             }
 
 

@@ -36,6 +36,7 @@ from service.protocol.plan import (
     FragmentKind,
     FragmentPlan,
     JobPlan,
+    OperatorPlan,
     Query,
     ScanType,
     SnapshotPlan,
@@ -126,7 +127,7 @@ async def read_plans(connection: AsyncConnection, jobs: Collection[JobId]) -> Se
 
 
 def _read(row: Row[*tuple[Any, ...]], query: Query | None) -> Sequence[RelationId]:
-    """Return the relations that a scan reads, each once, its upstream first."""
+    """Return the relations that a fragment reads, each once, its upstream first."""
     if isinstance(query, Stage):
         return query.relations
     return () if row.upstream is None else (RelationId(row.upstream),)
@@ -204,6 +205,9 @@ def _fragment(
         case FragmentKind.SOURCE_SCAN:
             connector = Connector.model_validate(row.connector)
             return SplitScanPlan(id=one, actors=dealt, connector=connector)
+        case FragmentKind.OPERATOR:
+            assert isinstance(query, Stage)
+            return OperatorPlan(id=one, actors=dealt, query=query, inputs=tuple(read), output=row.output)
 
 
 def _actor(row: Row[*tuple[Any, ...]], positions: Mapping[Vnode, VnodePosition], *, finished: bool) -> ActorPlan:

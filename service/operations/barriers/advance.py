@@ -256,8 +256,10 @@ async def _initial(
 
 
 async def _mutation(tx: Transaction, waiting: Sequence[Command]) -> tuple[Mutation | None, list[CommandId]]:
-    """Take the oldest mutation with the Adds that may share its barrier, and every flush: a flush needs no barrier of
-    its own. The barrier carries only the part of the mutation that concerns this graph (`share_of`).
+    """Take the oldest mutation, the Adds that may share its barrier, and every flush. A flush needs no barrier of its
+    own.
+
+    The barrier carries only the part of the mutation that concerns this graph (`share_of`).
     """
     taken = _together([command for command in waiting if command.mutation is not None])
     carried = [command.id for command in waiting if command.mutation is None or command in taken]

@@ -133,7 +133,8 @@ async def hasten_finish(
 ) -> None:
     """Enqueue a flush if a scan has read its whole history, because the next barrier finishes it.
 
-    A Snapshot job that has read its snapshot also gets a flush, so that it catches up as fast as it can.
+    A Snapshot job also gets a flush after it has read its snapshot. It then catches up without waiting for the
+    interval.
     """
     actors = [actor for _, answer in collected for actor in answer.of(ActorReport)]
     if any(actor.completed or (actor.finished and graph != DATABASE_GRAPH) for actor in actors):

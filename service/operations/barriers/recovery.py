@@ -54,9 +54,9 @@ async def abandon(world: World, tx: Transaction, view: GraphView, effect: Abando
 
 
 async def _fail_others(tx: Transaction, view: GraphView, others: Sequence[JobFailure], *, now: datetime) -> None:
-    """Fail further jobs of the graph. Each would cost a recovery of its own otherwise, one after the other.
+    """Fail further jobs of the graph. Otherwise each of them would cost a recovery of its own.
 
-    A worker's list may be long and name any job: only those that run in the graph are looked up, each once (I13).
+    A worker's list may be long and may name any job (I13). Only jobs that run in the graph are looked up, each once.
     """
     if not others:
         return
@@ -91,8 +91,8 @@ def _hung(view: GraphView, effect: Abandon) -> bool:
 def _alone(view: GraphView) -> bool:
     """Whether evicting the graph's worker disturbs only graphs that the hang blocks anyway.
 
-    A worker may hang in the epoch of a Snapshot job that shares it and still run the database graph (I10). That worker
-    stays, and drops the epoch when it receives a barrier of the next generation (`workers.agent`).
+    A worker may hang in the epoch of a Snapshot job that shares it, and still run the database graph (I10). Such a
+    worker stays. It drops the epoch when it receives a barrier of the next generation (`workers.agent`).
     """
     return view.decoupled is None or view.decoupled.own_worker is not None
 
@@ -128,8 +128,8 @@ async def apply_stops(tx: Transaction, view: GraphView, *, now: datetime) -> Non
 async def clean_up(world: World, *, term: Term, aside: SetAside[RelationId] | None = None) -> bool:
     """Remove the tables of dropped, cancelled and failed relations from the state store (I9).
 
-    Return whether nothing is left. A relation that cannot be removed, because a reader still uses it or for another
-    reason, is set aside and retried later. It delays no other relation (I13).
+    Return whether nothing is left. A relation that cannot be removed, for example because a reader still uses it, is
+    set aside and retried later. It delays no other relation (I13).
     """
     aside = SetAside() if aside is None else aside
     async with world.stores.begin(term) as tx:

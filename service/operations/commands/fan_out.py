@@ -80,7 +80,7 @@ async def _by_graph(tx: Transaction, mutation: Mutation | None) -> AsyncIterator
     for graph, part in parts.items():
         yield graph, part
     if isinstance(mutation, Pause | Resume):
-        # Read after the command of the database graph was enqueued, so that a job that starts later is paused with it.
+        # Read after the command of the database graph is enqueued. A job that starts later is paused with that command.
         for graph in await tx.partial_graphs.unmerged():
             yield graph, mutation
 

@@ -1,7 +1,7 @@
 """Enqueue rate limits: a number, none, or a limit that is adapted to the load.
 
-A call locks the rows of its scans from the read of the current limits to the commit of the command. Concurrent changes
-of one limit are therefore serialised, and an adaptation never reverts a limit that a user has set.
+A call locks the rows of its scans before it reads the current limits, until its command is committed. Concurrent
+changes of one limit are therefore serialised. An adaptation never reverts a limit that a user has set.
 """
 
 from collections.abc import Collection, Mapping

@@ -70,11 +70,11 @@ def table_job(relation: Relation, statement: str) -> NewJob:
 
 
 async def created(world: World, job: JobId, *, gone: Gone | None = None) -> Job:
-    """Wait until the job is Created and readable: the wait of the foreground CREATE that made it. Like every wait for a
-    job here, it ends when the caller is `gone`, and the job goes on.
+    """Wait until the job is Created and readable, as the foreground CREATE that made it does.
 
-    A recovery within the first 30 s cancels the job and raises UnderRecovery, unless some job was to blame for it.
-    Raises Refused when the job failed, and Conflict when it was cancelled or cannot be shown.
+    Like every wait for a job here, it ends when the caller is `gone`, and the job goes on. A recovery within the first
+    30 s cancels the job and raises UnderRecovery, unless some job was to blame for it. Raises Refused when the job
+    failed, and Conflict when it was cancelled or its public view cannot be made.
     """
     began = world.clock.monotonic()
     before: Recovered | None = None

@@ -95,7 +95,7 @@ async def _start(world: World, job: Job, *, term: Term) -> bool:
     async with world.stores.begin(term) as tx:
         plans = await tx.plans.of([job.id])
         if not plans:
-            return True  # cancelled meanwhile, before any table existed
+            return True  # cancelled before any table existed
         (plan,) = plans
         loading = is_snapshot(plan) and only_inserts(plan) and await many_rows(tx, plan)
     needed = lookups_of(plan)
@@ -112,7 +112,7 @@ async def _start(world: World, job: Job, *, term: Term) -> bool:
     async with world.stores.begin(term) as tx:
         current = await tx.jobs.get(job.id)
         if current is None or current.state not in {JobState.INITIAL, JobState.QUEUED}:
-            return True  # cancelled meanwhile, and its removal queued the clean-up of the table
+            return True  # cancelled since, and its removal has queued the clean-up of the tables
         await tx.jobs.move(job.id, JobEvent.STARTED, now=world.clock.now())
         begun = None
         if is_snapshot(plan):

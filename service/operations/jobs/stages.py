@@ -1,8 +1,8 @@
-"""Tell what the stages of a job need: joins, aggregates and partitions, which the state store computes.
+"""Compute the stages of a job (joins, aggregates, partitions) and the lookup indexes that they need.
 
-A stage looks up rows of its inputs by columns that are not their key. The indexes for this exist before the job starts:
-those of its hidden relations are created with their tables, and `service.operations.upkeep.lookup_indexes` builds those
-of users' relations.
+A stage looks up rows of its inputs by columns that are not their key. The indexes for this exist before the job starts.
+Those of its hidden relations are created with their tables. `service.operations.upkeep.lookup_indexes` builds those of
+users' relations.
 """
 
 from collections.abc import Collection
@@ -12,17 +12,16 @@ from service.protocol.stage import LookupIndex, Stage, lookups
 
 
 def stages_of(plan: JobPlan) -> tuple[Stage, ...]:
-    """Return the stages of a job, in the order of its scans."""
-    return tuple(scan.query for scan in plan.table_scans if isinstance(scan.query, Stage))
+    """Return the stages of a job, in order."""
+    return tuple(stage for stage, _ in plan.staged)
 
 
 def lookups_of(plan: JobPlan) -> frozenset[LookupIndex]:
     """Return the indexes that the stages of a job need."""
     return frozenset(
         index
-        for scan in plan.table_scans
-        if isinstance(scan.query, Stage)
-        for index in lookups(scan.query, {read.id: read for read in (scan.upstream, *scan.lookups)})
+        for stage, computing in plan.staged
+        for index in lookups(stage, {read.id: read for read in computing.reads})
     )
 
 
@@ -33,16 +32,16 @@ def of_users(plan: JobPlan, needed: Collection[LookupIndex]) -> frozenset[Lookup
 
 
 def only_inserts(plan: JobPlan) -> bool:
-    """Whether the history of a job is only inserted, so that its tables need no index meanwhile.
+    """Whether the backfill of a job only inserts rows, so that its tables need no index until it ends.
 
-    The rows of groups are found and changed, and a later stage reads what an earlier one has written.
+    This is false for an aggregate, which looks up and changes the rows of groups, and for a partition. It is also false
+    for several stages, because a later stage reads the rows that an earlier one has written.
     """
     stages = stages_of(plan)
     return not stages or (len(stages) == 1 and stages[0].aggregate is None and stages[0].partition is None)
 
 
 def named(index: LookupIndex, plan: JobPlan) -> str:
-    """Return an index in words: the relation and its columns."""
-    scans = plan.table_scans
-    names = {read.id: read.name for scan in scans for read in (scan.upstream, *scan.lookups)}
+    """Return an index as text: the relation's name and the columns."""
+    names = {read.id: read.name for _, computing in plan.staged for read in computing.reads}
     return f"{names.get(index.relation, index.relation)} ({', '.join(index.columns)})"

@@ -1,7 +1,8 @@
-"""Bulk load rows in four formats: match columns by name, stage the rows as CSV, validate all of them, then apply them.
+"""Bulk load rows in four formats: match columns by name, stage the rows as CSV, validate all of them, apply them.
 
-A body is received into a file first: a load takes one of few turns to stage its rows, and a sender must not hold it
-(I13). Memory is bounded by a slice of rows whatever the body's size (I8), as another process reads all but CSV.
+A body is first received into a file. Only a few loads may stage their rows at a time, so a slow sender must not occupy
+such a turn (I13). Another process reads all formats except CSV. Memory is bounded by a slice of rows, whatever the size
+of the body (I8).
 """
 
 import asyncio
@@ -48,7 +49,7 @@ _FILES: Final[Mapping[Form, FileForm]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Rows in a file, and the SHA-256 of it."""
+    """Rows in a file, with the SHA-256 of the file."""
 
     form: Form
     path: Path
@@ -62,9 +63,10 @@ class Body:
 
 
 async def paced(world: World, stream: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-    """Yield the chunks of a body. A load holds a place and a file for as long as they come: raises TimedOut when
-    nothing comes for `World.load_idle`, they come more slowly than `World.load_rate_min`, or take longer than
-    `World.load_within`.
+    """Yield the chunks of a body, within limits of time, because the load occupies a place and a file meanwhile.
+
+    Raises TimedOut when no chunk comes for `World.load_idle`, when the body is slower than `World.load_rate_min`, or
+    when it takes longer than `World.load_within`.
     """
     iterator = aiter(stream)
     ends = world.clock.monotonic() + world.load_within.total_seconds()
@@ -93,7 +95,9 @@ def _too_slow(world: World) -> TimedOut:
 
 @asynccontextmanager
 async def received(spool: Spool, stream: AsyncIterator[bytes], form: Form) -> AsyncGenerator[Body]:
-    """Have the whole body in a file, for as long as the block runs. Raises what `Spool.take` raises."""
+    """Yield the whole body in a file, which is deleted after the block. Raises what `Spool.take` raises, and
+    Unavailable.
+    """
     held = 0
     try:
         with tempfile.NamedTemporaryFile(prefix="tidefill-load-") as file:

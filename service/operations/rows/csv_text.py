@@ -16,8 +16,10 @@ ROW_BYTES_MAX: Final = 16 << 20
 """Postgres needs several times the size of a row in memory. With an unclosed quote, the rest of the body is one row."""
 _BOM: Final = b"\xef\xbb\xbf"
 _TO_ROW_END: Final = re.compile(rb'[^"\r\n]*+(?:"[^"]*+"[^"\r\n]*+)*+[\r\n]')
-"""A line break after what is outside quotes and whole quotes. Nothing is tried twice, and no object is made of a piece:
-a chunk of nothing but quotes would hold up the event loop for a tenth of a second.
+"""A row's end: a line break after text without quotes and whole quoted fields.
+
+The quantifiers are possessive, so no match is tried twice. The pattern has no groups that create objects. Otherwise a
+chunk of quotes only would block the event loop for a tenth of a second.
 """
 
 

@@ -48,8 +48,8 @@ async def run(world: World, statement: Statement, *, claim: Claim | None = None)
     """Accept a statement, wait until its epoch is published, and return the number of changed rows.
 
     If an earlier call with the same idempotency key was accepted, wait for its statement instead. Raises Invalid with
-    the state store's message if the statement failed without an effect, and Unavailable if it was not accepted or not
-    run in time.
+    the state store's message if the statement failed; it then has no effect. Raises Unavailable if it was not accepted,
+    or not run in time.
     """
     if claim is not None and claim.statement is not None:
         return await _outcome(world, claim.statement)

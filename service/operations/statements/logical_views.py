@@ -1,4 +1,4 @@
-"""Create logical views, and return their queries so that they can be substituted in materialized views.
+"""Create logical views, and return their queries for substitution in materialized views.
 
 A CREATE takes three steps. It first records the name and the relations that the query reads. It then locks the view's
 row, so that no call can drop the view, and creates the view in the state store. Finally it makes the view visible. If

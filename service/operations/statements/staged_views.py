@@ -14,11 +14,12 @@ from service.domain.strategy import Strategy
 from service.operations.offload import beside_views
 from service.operations.statements.logical_views import described
 from service.operations.world import World
-from service.ports.records import THE_RELATION, hidden_id
+from service.ports.records import THE_RELATION, NewFragment, NewOperator, NewTableScan, hidden_id
 from service.protocol.ids import RelationId
 from service.protocol.plan import ScanType
 from service.protocol.relation import Relation, RelationKind
-from service.protocol.stage import EngineChoice, Stage
+from service.protocol.stage import EngineChoice, Input, Stage
+from service.sql.queries.auto_order import auto_order
 from service.sql.queries.drafts import Draft, Planned
 from service.sql.queries.finishing import description, finished
 from service.sql.queries.plan import plan_query
@@ -26,7 +27,9 @@ from service.sql.queries.spark import with_spark
 from service.sql.statements.views import CreateMaterializedView
 from service.sql.text.cursor import checked_column
 from service.sql.text.tree import Tree
+from service.sql.views.backfill_order import CYCLE, Edges, acyclic, bind_order
 from service.sql.views.bind import SCANS_MAX
+from service.sql.views.explain_stages import WHY_STORE
 
 DESCRIBE_MS: Final = 10_000
 """The timeout of a description. Postgres only plans the query."""
@@ -51,8 +54,22 @@ class StagedView:
     relations: Mapping[RelationId, Relation]
 
     @property
+    def occurrences(self) -> tuple[tuple[int, Input], ...]:
+        """The occurrences of relations that are not the view's own, each with the number of its stage."""
+        return tuple(
+            (number, read)
+            for number, one in enumerate(self.stages)
+            for read in one.stage.inputs
+            if read.relation > THE_RELATION
+        )
+
+    def target(self, one: PlannedStage) -> Relation:
+        """Return the relation that a stage writes."""
+        return self.relation if one.output is None else self.hidden[one.output]
+
+    @property
     def order(self) -> tuple[tuple[RelationId, RelationId], ...]:
-        """The backfill order: a stage comes after those that write what it reads."""
+        """The backfill order of a Snapshot backfill: a stage comes after those that write what it reads."""
         edges = (
             (read.relation, THE_RELATION if one.output is None else hidden_id(one.output))
             for one in self.stages
@@ -70,13 +87,71 @@ def check_staged(world: World, statement: CreateMaterializedView, strategy: Stra
         raise Invalid(f"a sink has no {what}: create a materialized view, then a sink FROM it", position=place)
     if not world.table_format.store_engine:
         raise Invalid(f"{what} need a state store that computes them, which this table format is not", position=place)
-    if strategy.scan_type is not ScanType.SNAPSHOT_BACKFILL:
+    if strategy.scan_type is ScanType.BACKFILL:
         raise Invalid(
-            f"{what} are built by a snapshot backfill: SET streaming_use_snapshot_backfill = true", position=place
+            f"{what} cannot have the actors of one upstream, as a NoShuffle backfill has, because {strategy.why}:"
+            " SET streaming_use_snapshot_backfill = true, or streaming_use_arrangement_backfill = true",
+            position=place,
         )
-    if statement.order.edges:
+    if strategy.scan_type is ScanType.SNAPSHOT_BACKFILL and statement.order.edges:
         first = statement.order.edges[0][0].position
-        raise Invalid(f"backfill_order = FIXED is not supported for {what}: stages have an order", position=first)
+        raise Invalid(
+            f"backfill_order = FIXED is not supported for {what} in a snapshot backfill, where stages have an order:"
+            " SET streaming_use_snapshot_backfill = false",
+            position=first,
+        )
+
+
+def check_store_engine(choice: EngineChoice) -> None:
+    """Raise Invalid if Spark shall read what an Arrangement backfill of stages reads."""
+    if choice is EngineChoice.SPARK:
+        raise Invalid(
+            f"stage_engine is spark, and an Arrangement backfill of a view with stages needs the store: {WHY_STORE}."
+            " SET stage_engine = auto, or SET streaming_use_snapshot_backfill = true",
+            pointer="stage_engine",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NamedOrder:
+    """A backfill order over the names of relations. `notices` say why AUTO found none."""
+
+    edges: Edges = ()
+    notices: tuple[str, ...] = ()
+
+
+async def arranged_order(
+    world: World,
+    statement: CreateMaterializedView,
+    staged: StagedView,
+    known: Mapping[str, object],
+    views: Mapping[str, Tree],
+) -> NamedOrder:
+    """Return the order of the scans of an Arrangement backfill. `known` are the names that a user may write.
+
+    Raises Invalid and NotFound.
+    """
+    used = {staged.relations[one.relation].name for _, one in staged.occurrences}
+    if statement.order.auto:
+        found = await beside_views(world.parsers, statement.text, views, auto_order, statement.query, views)
+        edges = tuple(edge for edge in found if used.issuperset(edge))
+        return NamedOrder(edges) if acyclic(edges) else NamedOrder(notices=(CYCLE,))
+    return NamedOrder(bind_order(statement.order, used, {*known, *views}))
+
+
+def arranged(staged: StagedView, scans: Sequence[NewTableScan]) -> tuple[NewFragment, ...]:
+    """Return the fragments of an Arrangement backfill: of each stage the scans of its inputs, then its operator.
+
+    `scans` are those of the occurrences, in order.
+    """
+    fragments: list[NewFragment] = []
+    left = list(scans)
+    for number, one in enumerate(staged.stages):
+        mine = sum(at == number for at, _ in staged.occurrences)
+        whole = ((0, staged.target(one).vnode_count - 1),)
+        fragments += [*left[:mine], NewOperator(actors=(whole,), query=one.stage, output=one.output)]
+        left = left[mine:]
+    return tuple(fragments)
 
 
 async def plan_stages(

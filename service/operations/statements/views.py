@@ -9,6 +9,7 @@ from typing import Final
 
 from service.domain.adaptive import AUTO
 from service.domain.job import JobState
+from service.domain.order import Order
 from service.domain.parallelism import Parallelism, check_positions, check_vnodes, for_backfill, normal, resolved
 from service.domain.placement import blocks
 from service.domain.stage_engine import asked_engine
@@ -23,12 +24,20 @@ from service.operations.offload import beside, beside_views
 from service.operations.statements import logical_views
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome, tag
-from service.operations.statements.staged_views import StagedView, check_staged, plan_stages
+from service.operations.statements.staged_views import (
+    NamedOrder,
+    StagedView,
+    arranged,
+    arranged_order,
+    check_staged,
+    check_store_engine,
+    plan_stages,
+)
 from service.operations.verify import worker_rpc
 from service.operations.world import World
-from service.ports.records import THE_RELATION, CatalogEntry, NewJob, NewTableScan
+from service.ports.records import THE_RELATION, CatalogEntry, NewFragment, NewJob, NewTableScan
 from service.protocol.ids import JobId, RelationId
-from service.protocol.plan import Query, ScanType
+from service.protocol.plan import Prefix, Query, ScanType
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.stage import lookups
 from service.sql.queries.plan import needs_stages
@@ -39,7 +48,7 @@ from service.sql.text.tree import Tree
 from service.sql.views.backfill_order import dot
 from service.sql.views.bind import bind_view, view_relation
 from service.sql.views.explain import PlannedScan, plan_text
-from service.sql.views.explain_stages import ExplainedStage, stages_text
+from service.sql.views.explain_stages import ExplainedScan, ExplainedStage, stages_text
 from service.sql.views.keys import BoundView
 
 SLOW_DDL_SECONDS: Final = 30
@@ -47,17 +56,19 @@ SLOW_DDL_SECONDS: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """The plan of a materialized view."""
+    """The plan of a materialized view. `order` is the backfill order in names, if the scans have one."""
 
     new: NewJob
     bound: BoundView | StagedView
     strategy: Strategy
+    order: NamedOrder
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The readable relations and the queries of logical views that a query reads, by name, and the views that it names
-    itself. `length` is that of all texts.
+    """The readable relations and the queries of logical views that a query reads, by name.
+
+    `views` are the logical views that the query names itself.
     """
 
     relations: Mapping[str, Relation]
@@ -79,14 +90,15 @@ async def create_from_query(
     """
     world, background = call.world, call.session.get("background_ddl") == "true"
     gone = call.gone_from(if_not_exists=statement.if_not_exists)
-    taken = await _taken(world, statement, kind)
+    taken, noticed = await _taken(world, statement, kind), ()
     if taken is not None:
         asked = Asked(taken.job, existed=True)
     else:
-        new = adapted((await _plan(call, statement, kind, background=background)).new)
+        planned = await _plan(call, statement, kind, background=background)
+        new, noticed = adapted(planned.new), planned.order.notices
         asked = await lifecycle.create(world, new, if_not_exists=statement.if_not_exists, asked_by=call.asked_by)
     if not asked.existed:
-        notices = await (_started if background else _finished)(world, asked.job, gone)
+        notices = (*noticed, *await (_started if background else _finished)(world, asked.job, gone))
     else:
         # A background CREATE does not wait for a job that another call has started.
         if not background:
@@ -103,12 +115,12 @@ async def _explain(call: Call, statement: Explain) -> Outcome:
     planned = await _plan(call, view, kind, background=False)
     new = planned.new
     if isinstance(planned.bound, StagedView):
-        return _plan_of(await _explained(call.world, planned.bound, new))
+        return _plan_of(await _explained(call.world, planned.bound, planned))
     scans = [
         PlannedScan(scan.upstream.name, scan.query, len(fragment.actors), fragment.rate_limit)
         for scan, fragment in zip(planned.bound.scans, planned.new.table_scans, strict=True)
     ]
-    return _plan_of(plan_text(new.relation, scans, planned.strategy, planned.bound.order, serverless=new.serverless))
+    return _plan_of(plan_text(new.relation, scans, planned.strategy, planned.order.edges, serverless=new.serverless))
 
 
 @handles(ExplainBackfill)
@@ -117,25 +129,31 @@ async def _explain_backfill(call: Call, statement: ExplainBackfill) -> Outcome:
     found = await _read(world, view)
     if not await _staged(world, view, found):
         return _plan_of(dot((await _bound(world, view, found)).order))
-    check_staged(world, view, chosen(call.session), RelationKind.MATERIALIZED_VIEW)
+    strategy = chosen(call.session)
+    check_staged(world, view, strategy, RelationKind.MATERIALIZED_VIEW)
     planned = await plan_stages(world, view, found.relations, found.queries, asked_engine(call.session))
+    if strategy.scan_type is ScanType.ARRANGEMENT_BACKFILL:
+        return _plan_of(dot((await arranged_order(world, view, planned, found.relations, found.queries)).edges))
     names = {id_: relation.name for id_, relation in planned.relations.items()}
     return _plan_of(dot(tuple((names[before], names[after]) for before, after in planned.order)))
 
 
-async def _explained(world: World, view: StagedView, new: NewJob) -> Iterable[str]:
+async def _explained(world: World, view: StagedView, planned: _Planned) -> Iterable[str]:
+    new = planned.new
     needed = [lookups(one.stage, view.relations) for one in view.stages]
     of_users = frozenset(index for indexes in needed for index in indexes if index.relation > THE_RELATION)
     missing = await world.lookups.missing(of_users) if of_users else frozenset()
+    scans: list[list[ExplainedScan]] = [[] for _ in view.stages]
+    for place, scan in enumerate(new.table_scans):
+        number, alias = (scan.query.operator, scan.query.alias) if isinstance(scan.query, Prefix) else (place, None)
+        scans[number].append(ExplainedScan(len(scan.actors), scan.rate_limit, alias))
     stages = [
-        ExplainedStage(one.stage, _target(view, one.output), len(scan.actors), scan.rate_limit, indexes)
-        for one, scan, indexes in zip(view.stages, new.table_scans, needed, strict=True)
+        ExplainedStage(one.stage, view.target(one), its, indexes)
+        for one, its, indexes in zip(view.stages, scans, needed, strict=True)
     ]
-    return stages_text(view.relation, stages, view.relations, missing, serverless=new.serverless)
-
-
-def _target(view: StagedView, output: int | None) -> Relation:
-    return view.relation if output is None else view.hidden[output]
+    return stages_text(
+        view.relation, stages, view.relations, missing, planned.strategy, planned.order.edges, serverless=new.serverless
+    )
 
 
 def _plan_of(lines: Iterable[str]) -> Outcome:
@@ -188,22 +206,46 @@ async def _plan(call: Call, statement: CreateMaterializedView, kind: RelationKin
         check_serverless(strategy, own_workers=world.own_workers)
     found = await _read(world, statement)
     if await _staged(world, statement, found):
-        check_staged(world, statement, strategy, kind)
-        staged = await plan_stages(world, statement, found.relations, found.queries, asked_engine(session))
-        scans = await _scans(call, statement, strategy, [(one.driver, one.stage, one.output) for one in staged.stages])
-        order, hidden, bound, relation = staged.order, staged.hidden, staged, staged.relation
+        staged = await _planned_stages(call, statement, strategy, kind, found)
+        bound, relation, hidden, fragments, order, named_order = staged
     else:
         bound = await _bound(world, statement, found)
         check_positions([scan.upstream.vnode_count for scan in bound.scans])
         columns = [await worker_rpc.analyze(world, scan.upstream, scan.query, bound.names) for scan in bound.scans]
         relation, hidden = view_relation(bound, columns, statement.name), ()
-        scans = await _scans(call, statement, strategy, [(scan.upstream, scan.query, None) for scan in bound.scans])
-        order = tuple((found.relations[before].id, found.relations[after].id) for before, after in bound.order)
+        fragments = await _scans(call, statement, strategy, [(scan.upstream, scan.query, None) for scan in bound.scans])
+        named_order = NamedOrder(bound.order)
+        order = _ids(named_order, found)
     # A NoShuffle scan always has the actors of its upstream, so the job records no requested parallelism.
     tied = strategy.scan_type is ScanType.BACKFILL
     asked = (None, None) if tied else (normal(session, relation.kind), for_backfill(session))
-    new = NewJob(relation, statement.text, background, scans, *asked, order, found.views, serverless, hidden)
-    return _Planned(new, bound, strategy)
+    new = NewJob(relation, statement.text, background, fragments, *asked, order, found.views, serverless, hidden)
+    return _Planned(new, bound, strategy, named_order)
+
+
+async def _planned_stages(
+    call: Call, statement: CreateMaterializedView, strategy: Strategy, kind: RelationKind, found: _Read
+) -> tuple[StagedView, Relation, tuple[Relation, ...], tuple[NewFragment, ...], Order, NamedOrder]:
+    """Return a view of stages, its relations, its fragments and their order, in ids and in names."""
+    world, engine = call.world, asked_engine(call.session)
+    check_staged(world, statement, strategy, kind)
+    if strategy.scan_type is not ScanType.ARRANGEMENT_BACKFILL:
+        staged = await plan_stages(world, statement, found.relations, found.queries, engine)
+        scans = await _scans(call, statement, strategy, [(one.driver, one.stage, one.output) for one in staged.stages])
+        return staged, staged.relation, staged.hidden, scans, staged.order, NamedOrder()
+    check_store_engine(engine)
+    staged = await plan_stages(world, statement, found.relations, found.queries, engine)
+    named_order = await arranged_order(world, statement, staged, found.relations, found.queries)
+    wanted = [
+        (staged.relations[one.relation], Prefix(operator=number, alias=one.alias), None)
+        for number, one in staged.occurrences
+    ]
+    scans = await _scans(call, statement, strategy, wanted)
+    return staged, staged.relation, staged.hidden, arranged(staged, scans), _ids(named_order, found), named_order
+
+
+def _ids(order: NamedOrder, found: _Read) -> Order:
+    return tuple((found.relations[before].id, found.relations[after].id) for before, after in order.edges)
 
 
 async def _scans(
@@ -215,8 +257,9 @@ async def _scans(
     """Return the scans of (upstream, query, output) with their actors and limits. Raises Invalid."""
     world, session = call.world, call.session
     check_positions([upstream.vnode_count for upstream, _, _ in wanted])
-    for upstream, _, _ in wanted:
-        check_key(upstream.name, upstream.key_types, strategy)
+    for upstream, query, _ in wanted:
+        if not isinstance(query, Prefix):
+            check_key(upstream.name, upstream.key_types, strategy)
     tied = strategy.scan_type is ScanType.BACKFILL
     parallelism, backfill = normal(session, RelationKind.MATERIALIZED_VIEW), for_backfill(session)
     async with world.stores.begin() as tx:

@@ -47,8 +47,8 @@ from service.ports.status import AutoLimit
 from service.protocol.ids import BIGINT_MAX, FragmentId, JobId, RelationId, Vnode
 from service.protocol.plan import (
     ActorPlan,
-    DmlPlan,
     FragmentPlan,
+    HistoryScanPlan,
     JobPlan,
     PositionState,
     SourceScanPlan,
@@ -238,7 +238,7 @@ def _fragment(owner: JobId, plan: FragmentPlan, scan: ScanProgress | None, auto:
         kind=plan.kind,
         upstream=_upstream(plan),
         scan_type=plan.scan_type if isinstance(plan, TableScanPlan) else None,
-        rate_limit=None if isinstance(plan, DmlPlan) else plan.rate_limit,
+        rate_limit=plan.rate_limit if isinstance(plan, HistoryScanPlan) else None,
         auto=auto,
         waiting=scan is not None and scan.waiting,
         waits_for=() if scan is None else scan.awaits,
@@ -258,14 +258,14 @@ def _fragment(owner: JobId, plan: FragmentPlan, scan: ScanProgress | None, auto:
 
 def _upstream(plan: FragmentPlan) -> str | None:
     match plan:
-        case DmlPlan():
-            return None
         case TableScanPlan():
             return plan.upstream.name
         case SourceScanPlan():
             return f"{plan.cdc.external_schema}.{plan.cdc.external_table}"
         case SplitScanPlan():
             return plan.connector.name
+        case _:
+            return None
 
 
 def _vnodes(actor: ActorPlan, at: Mapping[Vnode, VnodePosition]) -> Iterator[VnodeView]:
@@ -278,8 +278,8 @@ def _vnodes(actor: ActorPlan, at: Mapping[Vnode, VnodePosition]) -> Iterator[Vno
 
 
 def _counts(plan: FragmentPlan, actor: ActorPlan) -> PositionCounts:
-    owned = 0 if isinstance(plan, DmlPlan) else len(vnodes_of(actor.vnodes))
-    if not isinstance(plan, DmlPlan) and plan.finished:
+    owned = len(vnodes_of(actor.vnodes)) if isinstance(plan, HistoryScanPlan) else 0
+    if isinstance(plan, HistoryScanPlan) and plan.finished:
         return PositionCounts(0, 0, owned, actor.rows)
     in_progress = sum(position.state is PositionState.IN_PROGRESS for position in actor.positions)
     completed = sum(position.state is PositionState.COMPLETED for position in actor.positions)

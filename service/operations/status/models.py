@@ -1,8 +1,8 @@
 """Define the response models of API and CLI: plain values, rendered as they are.
 
-Every instant is UTC, every epoch is a text, every rate is in rows per second, every `*_ms` is in milliseconds.
-`service.operations.status.listing` and `service.operations.status.history` create them. The items of lists are not
-frozen, because creating a thousand frozen ones would take twice as long.
+Every instant is UTC and every epoch is a text. Every rate is in rows per second, every `*_ms` in milliseconds.
+`service.operations.status.listing` and `service.operations.status.history` create the models. The items of lists are
+not frozen, because creating a thousand frozen ones would take twice as long.
 """
 
 from collections.abc import Mapping

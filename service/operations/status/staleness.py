@@ -1,8 +1,12 @@
-"""Find the relations that are not kept current: those with a fault, and all that read them directly or through others.
+"""Find the relations that are not kept current: those with a fault, and all that read them, directly or through others.
 
-Three kinds have a fault: a table that no longer follows its external table, a table whose source is unavailable,
-and a view that failed after its creation. All of them stay readable with their last rows. Queries of them and of
-relations built on them get a notice.
+Three kinds of relations have a fault:
+
+- a table that no longer follows its external table,
+- a table whose source is unavailable,
+- a view that failed after its creation.
+
+All of them stay readable with their last rows. Queries of them and of relations built on them get a notice.
 """
 
 from collections.abc import Collection, Mapping

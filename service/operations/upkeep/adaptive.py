@@ -1,9 +1,9 @@
-"""Adapt limits to the load: measure, decide, enqueue an ordinary Throttle.
+"""Adapt limits to the load: measure, decide, enqueue an ordinary Throttle. Each tick follows the publication of a
+barrier.
 
-Each tick follows the publication of a barrier. The next ordinary barrier carries a change as a command like a user's:
-durable, acknowledged with its epoch, stored with the fragment at the commit (I4). The next change waits until a barrier
-after it is published. All state is in the meta store, so another leader or the next generation continues from the last
-committed limit.
+The next ordinary barrier carries the change, as it carries a user's command. The change is durable, acknowledged with
+its epoch, and stored with the fragment at the commit (I4). The next change waits until a barrier after it is published.
+All state is in the meta store, so another leader or the next generation continues from the last committed limit.
 """
 
 import asyncio

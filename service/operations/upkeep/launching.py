@@ -1,8 +1,9 @@
 """Start and stop workers through the launcher.
 
-Every service keeps a worker of the database graph running. The leader starts a worker for each serverless job once the
-job has its permit and its graph, unless a worker of that graph is alive, for example one of the previous leader. The
-service that started a worker keeps it until the job has merged or ended. Next: `service.launchers.subprocess`.
+Every service keeps a worker of the database graph running. The leader starts a worker for a serverless job after the
+job has its permit and its graph. It starts none if a worker of that graph is alive, for example one of the previous
+leader. The service that started a worker keeps it until the job has merged or ended. Next:
+`service.launchers.subprocess`.
 """
 
 from service.domain.barrier import OwnWorker

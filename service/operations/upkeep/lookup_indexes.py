@@ -1,7 +1,7 @@
 """Build the lookup indexes of users' relations that stages need, and drop those that no job needs any more (I9).
 
-A job with stages starts when its indexes exist. Builds run beside the leader's loops, each in a task, because one of a
-large table takes minutes (I13). The stored plans say what is needed, so a new leader continues.
+A job with stages starts after its indexes exist. The index of a large table takes minutes, so each build runs in a task
+of its own and delays no loop (I13). The stored plans determine the needed indexes, so a new leader continues.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ async def reconcile(world: World, builds: Builds, *, term: Term) -> None:
     for plan in plans:
         for index in lookups_of(plan):
             needed[index].append(plan)
-    # A job that needs a dropped one may have been added meanwhile. The next call builds it again.
+    # A job that was added in between may need a dropped index. The next call builds it again.
     await world.lookups.drop_others(needed, term=term)
     missing = await world.lookups.missing(needed)
     builds.aside.keep(missing)
@@ -79,7 +79,7 @@ async def _build(world: World, builds: Builds, index: LookupIndex, plans: Sequen
 
 
 async def _told(world: World, plans: Sequence[JobPlan], text: str, *, over: bool, term: Term) -> None:
-    """Record why the jobs wait, or fail them. A job that runs already goes on, slowly."""
+    """Record why the jobs wait, or fail them if `over`. A job that already runs goes on, only more slowly."""
     for plan in plans:
         try:
             async with world.stores.begin(term) as tx:

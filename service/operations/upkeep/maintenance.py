@@ -54,7 +54,7 @@ async def unstage(world: World, *, term: Term) -> int:
     async with world.stores.begin(term) as tx:
         for statement in dropped:
             await tx.staging_tables.dropped(statement)
-    # Read before the statements: a table whose statement is accepted later is locked until then, hence not listed.
+    # Read before the statements. The table of a statement that is accepted later is still locked here, and not listed.
     unheld = await world.staging.unheld()
     async with world.stores.begin(term) as tx:
         known = await tx.statements.outcomes(unheld)

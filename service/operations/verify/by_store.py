@@ -1,4 +1,4 @@
-"""Compare a view with the state store's result of its query. One statement reads both, hence at one published epoch."""
+"""Compare a view with the state store's result of its query. One statement reads both, at one published epoch."""
 
 from datetime import timedelta
 from typing import Final

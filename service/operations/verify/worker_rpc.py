@@ -29,7 +29,6 @@ from service.protocol.request import (
     VerifyScan,
     VerifyStage,
 )
-from service.protocol.stage import Stage
 
 NO_WORKER: Final = "no worker is alive"
 VERIFY_WAIT: timedelta = timedelta(minutes=30)
@@ -102,7 +101,10 @@ def _request(job: Job, plan: JobPlan, epoch: Epoch, relation_epoch: Epoch) -> Ve
         relation_epoch=relation_epoch,
         relation=plan.relation,
         scans=() if staged else tuple(_scan(scan, whole=whole) for scan in plan.table_scans),
-        stages=tuple(_stage(plan, scan) for scan in plan.table_scans) if staged else (),
+        stages=tuple(
+            VerifyStage(stage=stage, target=plan.written_by(computing), relations=computing.reads)
+            for stage, computing in plan.staged
+        ),
     )
 
 
@@ -141,11 +143,6 @@ def _scan(scan: TableScanPlan, *, whole: bool) -> VerifyScan:
     assert isinstance(scan.query, Stateless), scan
     positions = tuple(position for actor in scan.positioned for position in actor.positions)
     return VerifyScan(upstream=scan.upstream, query=scan.query, positions=None if whole else positions)
-
-
-def _stage(plan: JobPlan, scan: TableScanPlan) -> VerifyStage:
-    assert isinstance(scan.query, Stage)
-    return VerifyStage(stage=scan.query, target=plan.written_by(scan), relations=(scan.upstream, *scan.lookups))
 
 
 async def _served(world: World, tx: Transaction) -> bool:

@@ -13,6 +13,7 @@ from service.protocol.quoting import quoted
 from service.protocol.stage import Condition, Input, Join, JoinKind, Partition, Side, Value
 from service.sql.queries.blocks import Block, Output, Shape, is_true, never_null
 from service.sql.queries.drafts import Call, Draft, Grouping, Result
+from service.sql.queries.heads import first_rows
 from service.sql.queries.keys import keyed
 from service.sql.queries.nodes import (
     aliases_of,
@@ -264,7 +265,10 @@ def _parted(body: Parted, targets: dict[int, int], target: int) -> Draft:
         distribution=tuple(part.name for part in key),
         not_null=not_null(body, every),
         partition=Partition(
-            columns=body.columns, sql=f"SELECT {output_text(shown)} FROM ({body.sql}) AS {quoted(_INNER)}{where}"
+            columns=body.columns,
+            sql=f"SELECT {output_text(shown)} FROM ({body.sql}) AS {quoted(_INNER)}{where}",
+            order=body.order,
+            first=first_rows(body.ranked, body.having) if body.ranked is not None else "",
         ),
         places=_places(outputs),
     )

@@ -83,6 +83,24 @@ def _name(value: exp.Expr, number: int) -> str:
     return named(value)[1] if isinstance(value, exp.Column) else f"value_{number}"
 
 
+def sorting_columns(items: Sequence[exp.Ordered]) -> tuple[str, ...]:
+    """Return the leading columns of an order over `part` that an index can have: plain, and all in one direction.
+
+    An index without options sorts NULLs last, or first if it is read backwards.
+    """
+    found: list[str] = []
+    for item in items:
+        inner, descending = bare(item.this), bool(item.args.get("desc"))
+        if (
+            not isinstance(inner, exp.Column)
+            or descending != bool(items[0].args.get("desc"))
+            or bool(item.args.get("nulls_first")) != descending
+        ):
+            break
+        found.append(named(inner)[1])
+    return tuple(dict.fromkeys(found))
+
+
 def ordered_within(call: exp.Expr, order: Sequence[exp.Expr]) -> exp.Expr:
     """Return an aggregate whose rows have a total order: the one written, then the input's key."""
     if isinstance(call, exp.Filter):

@@ -55,10 +55,25 @@ class Grouped:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Ranked:
+    """An order of the rows of a part.
+
+    `column` of the query is the place of a row in it. Without one, only the first row counts. With `ties`, rows of
+    equal order have one place, as by `rank()`.
+    """
+
+    order: tuple[exp.Ordered, ...]
+    column: str | None = None
+    ties: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Parted:
     """The result of a query over each part of one input. `reads` are the input's columns that `sql` names.
 
-    `key` has columns of the query. `where` filters the input and `having` the query's rows.
+    `key` has columns of the query. `where` filters the input and `having` the query's rows. `order` are the columns by
+    which the query sorts a part, as far as they have one direction. With `ranked`, a condition of `having` may leave
+    only its first rows.
     """
 
     source: Occurrence
@@ -71,6 +86,8 @@ class Parted:
     having: tuple[exp.Expr, ...] = ()
     single: bool = False
     not_null: frozenset[str] = frozenset()
+    order: tuple[str, ...] = ()
+    ranked: Ranked | None = None
 
 
 Body = Rows | Grouped | Parted

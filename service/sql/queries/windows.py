@@ -16,8 +16,8 @@ from service.protocol.relation import TRAVEL_PREFIX
 from service.sql.expressions.allowed import called_name
 from service.sql.queries.blocks import Block, Output, filtered, foreign
 from service.sql.queries.nodes import bare, column, columns_of, named, operand, printed
-from service.sql.queries.parts import PART, Source, stored_input
-from service.sql.queries.relations import NAMELESS, Parted, output_text, uniquely_named
+from service.sql.queries.parts import PART, Source, sorting_columns, stored_input
+from service.sql.queries.relations import NAMELESS, Parted, Ranked, output_text, uniquely_named
 from service.sql.queries.scope import Scope
 from service.sql.queries.selected import Selected
 from service.sql.queries.subqueries import split_correlated
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _BY_ROW: Final = frozenset({"row_number", "ntile", "lag", "lead"})
 """Functions whose result depends on the order of all rows, whatever the frame."""
 _BY_PEERS: Final = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})
+_PLACES: Final = frozenset({"row_number", "rank"})
+"""Functions that give a row its place in the order of its part."""
 _AT_THE_END: Final = frozenset({"last_value", "nth_value"})
 
 
@@ -69,7 +71,9 @@ def windowed(planner: "Planner", selected: Selected, place: int) -> Selected:
     for one in made.values:
         for window in one.find_all(exp.Window):
             _make_total(window, source, place)
-    reading = made.reading(planner, f'SELECT {{}} FROM "{PART}"')
+    orders = [window.args.get("order") for one in made.values for window in one.find_all(exp.Window)]
+    order = next((one.expressions for one in orders if one is not None), ())
+    reading = made.reading(planner, f'SELECT {{}} FROM "{PART}"', order=order, ranked=made.ranked())
     return _over(selected, reading)
 
 
@@ -105,11 +109,18 @@ class _Parting:
         self.values = [source.over_part(one) for one in values]
 
     def reading(
-        self, planner: "Planner", query: str, key: Sequence[KeyColumn] | None = None, *, single: bool = False
+        self,
+        planner: "Planner",
+        query: str,
+        key: Sequence[KeyColumn] | None = None,
+        *,
+        order: Sequence[exp.Ordered],
+        ranked: Ranked | None = None,
+        single: bool = False,
     ) -> Block:
         """Return the block that reads the query's result, with all values as outputs.
 
-        `query` has a `{}` for the SELECT list. The result has the input's key, or `key`.
+        `query` has a `{}` for the SELECT list, and sorts a part by `order`. The result has the input's key, or `key`.
         """
         key = self._source.one.shape.key if key is None else key
         keys = [part.name for part in key]
@@ -132,8 +143,27 @@ class _Parting:
             outputs=uniquely_named(outputs),
             single=single,
             not_null=frozenset(name for name in keys if name in self._source.one.shape.not_null),
+            order=sorting_columns(order),
+            ranked=ranked,
         )
         return planner.made.reading(planner.made.add(body))
+
+    def ranked(self) -> Ranked | None:
+        """Return the order by which the only window of the values numbers the rows of the whole part, if it does so."""
+        found = [
+            (number, value, window) for number, value in enumerate(self.values) for window in value.find_all(exp.Window)
+        ]
+        if len(found) != 1:
+            return None
+        ((number, value, window),) = found
+        name, order = (
+            called_name(window.this) if isinstance(window.this, exp.Anonymous) else "",
+            window.args.get("order"),
+        )
+        by = {named(one)[1] for one in map(bare, window.args.get("partition_by") or []) if isinstance(one, exp.Column)}
+        if bare(value) is not window or name not in _PLACES or order is None or by != set(self._source.columns):
+            return None
+        return Ranked(tuple(order.expressions), f"{TRAVEL_PREFIX}{number}", ties=name == "rank")
 
     def _reads(self, query: str) -> set[str]:
         read = {name for value in self.values for _, name in columns_of(value)}
@@ -181,16 +211,27 @@ def distinct_on(planner: "Planner", selected: Selected) -> Selected:
     source = stored_input(planner, selected.block, selected.distinct_on, values)
     made = _Parting(source, values, names_of(selected))
     keys = ", ".join(printed(column(PART, name)) for name in source.columns)
-    order = _order_text(source, selected.order)
-    reading = made.reading(planner, f'SELECT DISTINCT ON ({keys}) {{}} FROM "{PART}"{order}')
+    order = _ordered(source, selected.order)
+    query = f'SELECT DISTINCT ON ({keys}) {{}} FROM "{PART}"{_order_text(order)}'
+    # The order begins with the columns of the part, which an index has anyway.
+    order = [one for one in order if not _names(one, source.columns)]
+    reading = made.reading(planner, query, order=order, ranked=Ranked(tuple(order)) if order else None)
     return _over(replace(selected, distinct_on=()), reading)
 
 
-def _order_text(source: Source, order: Sequence[exp.Ordered], *, total: bool = True) -> str:
-    items = [printed(exp.Ordered(**{**one.args, "this": source.over_part(one.this)})) for one in order]
-    if total:
-        items += [printed(one) for one in source.key]
-    return f" ORDER BY {', '.join(items)}" if items else ""
+def _ordered(source: Source, order: Sequence[exp.Ordered], *, total: bool = True) -> list[exp.Ordered]:
+    """Return an order over `part`. With `total` it ends with the input's key."""
+    items = [exp.Ordered(**{**one.args, "this": source.over_part(one.this)}) for one in order]
+    return items + ([exp.Ordered(this=one) for one in source.key] if total else [])
+
+
+def _names(item: exp.Ordered, columns: Sequence[str]) -> bool:
+    inner = bare(item.this)
+    return isinstance(inner, exp.Column) and named(inner)[1] in columns
+
+
+def _order_text(order: Sequence[exp.Ordered]) -> str:
+    return f" ORDER BY {', '.join(map(printed, order))}" if order else ""
 
 
 def limited(planner: "Planner", node: exp.Expr, selected: Selected, scope: Scope) -> Block:
@@ -204,9 +245,10 @@ def limited(planner: "Planner", node: exp.Expr, selected: Selected, scope: Scope
     source = stored_input(planner, selected.block, (), values)
     made = _Parting(source, values[: len(selected.outputs)], names_of(selected))
     text, ties = _limit_text(planner, node, scope)
-    order = _order_text(source, selected.order, total=not ties)
+    order = _ordered(source, selected.order, total=not ties)
     one = text.removeprefix(" LIMIT ") == "(1)"
-    reading = made.reading(planner, f'SELECT {{}} FROM "{PART}"{order}{text}', single=one)
+    query = f'SELECT {{}} FROM "{PART}"{_order_text(order)}{text}'
+    reading = made.reading(planner, query, order=order, single=one)
     done = _over(replace(selected, order=(), distinct_on=()), reading)
     return replace(done.block, outputs=done.outputs)
 
@@ -224,19 +266,16 @@ def _first_for_each(planner: "Planner", node: exp.Expr, selected: Selected, valu
     source = stored_input(planner, block, mine, [*values, *mine])
     made = _Parting(source, [*values[: len(selected.outputs)], *mine], names_of(selected))
     columns = ", ".join(printed(column(PART, name)) for name in source.columns)
-    order = _order_text(source, selected.order)
+    order = _ordered(source, selected.order)
     key = [KeyColumn(name=name) for name in dict.fromkeys(source.columns)]
-    reading = made.reading(planner, f'SELECT DISTINCT ON ({columns}) {{}} FROM "{PART}" {_after(order, columns)}', key)
+    query = f'SELECT DISTINCT ON ({columns}) {{}} FROM "{PART}" ORDER BY {", ".join([columns, *map(printed, order)])}'
+    reading = made.reading(planner, query, key, order=order, ranked=Ranked(tuple(order)) if order else None)
     shown = reading.outputs[: len(selected.outputs)]
     result = replace(reading, outputs=())
     for value, (_, theirs) in zip(reading.outputs[len(shown) :], linked, strict=True):
         result = filtered(result, exp.EQ(this=value.value, expression=operand(theirs)))
     outputs = (replace(one, value=each.value) for one, each in zip(selected.outputs, shown, strict=True))
     return replace(result, outputs=tuple(outputs))
-
-
-def _after(order: str, columns: str) -> str:
-    return f"ORDER BY {columns}, {order.removeprefix(' ORDER BY ')}" if order else ""
 
 
 def _limit_text(planner: "Planner", node: exp.Expr, scope: Scope) -> tuple[str, bool]:

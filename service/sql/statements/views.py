@@ -31,6 +31,7 @@ class BackfillOrder:
     """The edges of `FIXED(a -> b)` as (before, after). Empty for DEFAULT, NONE and AUTO."""
 
     edges: tuple[tuple[OrderedName, OrderedName], ...] = ()
+    auto: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,12 @@ def _create(cursor: Cursor) -> CreateMaterializedView:
 
 def _order(tokens: Sequence[Token]) -> BackfillOrder:
     cursor = Cursor("", (*tokens, Token(TokenKind.END, "", "", tokens[-1].end, tokens[-1].end)))
-    if cursor.accept("default") or cursor.accept("none") or cursor.accept("auto"):
+    if cursor.accept("default") or cursor.accept("none"):
         cursor.expect_end()
         return BackfillOrder()
+    if cursor.accept("auto"):
+        cursor.expect_end()
+        return BackfillOrder(auto=True)
     cursor.expect("fixed")
     cursor.expect_symbol("(")
     edges = [_edge(cursor)]

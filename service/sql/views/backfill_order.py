@@ -1,16 +1,18 @@
 """Bind `backfill_order = DEFAULT | NONE | AUTO | FIXED(a -> b, ...)`, over names of relations.
 
-AUTO would read the other sides of a join before the left-most one. A query of scans and unions has no join, so all
-values but FIXED mean the same: no edges.
+AUTO reads the other sides of a join before the left-most one (`service.sql.queries.auto_order`). A query of scans and
+unions has no join, so there all values but FIXED mean the same: no edges.
 """
 
 from collections.abc import Collection
 from graphlib import CycleError, TopologicalSorter
+from typing import Final
 
 from service.domain.errors import Invalid, NotFound
 from service.sql.statements.views import BackfillOrder
 from service.sql.text.cursor import SCHEMA
 
+CYCLE: Final = "Backfill order strategy has a cycle"
 Edges = tuple[tuple[str, str], ...]
 """Names of relations, as (before, after); each edge once."""
 
@@ -31,8 +33,8 @@ def bind_order(order: BackfillOrder, used: Collection[str], relations: Collectio
             message = f"Table or source '{one.typed}' specified in backfill_order is not used in the query"
             raise Invalid(message, position=one.position)
     edges = tuple(dict.fromkeys((before.name, after.name) for before, after in order.edges))
-    if not _acyclic(edges):
-        raise Invalid("Backfill order strategy has a cycle", position=names[0].position)
+    if not acyclic(edges):
+        raise Invalid(CYCLE, position=names[0].position)
     return edges
 
 
@@ -47,7 +49,8 @@ def _vertex(name: str) -> str:
     return f'"{SCHEMA}.{escaped}"'
 
 
-def _acyclic(edges: Edges) -> bool:
+def acyclic(edges: Edges) -> bool:
+    """Whether an order can be followed."""
     graph: TopologicalSorter[str] = TopologicalSorter()
     for before, after in edges:
         graph.add(after, before)

@@ -2,21 +2,45 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from service.domain.strategy import Strategy
 from service.protocol.ids import RelationId
+from service.protocol.plan import ScanType
 from service.protocol.relation import Relation
+from service.protocol.request import Engine
 from service.protocol.stage import Input, Join, JoinKind, LookupIndex, Stage
 from service.protocol.stage_spark import engine_of
+from service.sql.views.backfill_order import Edges
+
+WHY_STORE: Final = "only the store looks up rows within what was read of each input"
+"""Why Spark computes no stage of an Arrangement backfill."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedScan:
+    """A scan: that of a stage, which reads its driver, or of the input `alias` of an operator."""
+
+    actors: int
+    rate_limit: int | None
+    alias: str | None = None
+
+    @property
+    def facts(self) -> list[str]:
+        """The parallelism and the limit, in rows per second and actor."""
+        return [
+            f"parallelism: {self.actors}",
+            *([] if self.rate_limit is None else [f"rate_limit: {self.rate_limit}"]),
+        ]
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedStage:
-    """One stage, the relation that it writes, and the lookup indexes that it needs."""
+    """One stage, the relation that it writes, its scans, and the lookup indexes that it needs."""
 
     stage: Stage
     target: Relation
-    actors: int
-    rate_limit: int | None
+    scans: Sequence[ExplainedScan]
     indexes: Collection[LookupIndex]
 
 
@@ -25,6 +49,8 @@ def stages_text(
     stages: Sequence[ExplainedStage],
     relations: Mapping[RelationId, Relation],
     missing: Collection[LookupIndex],
+    strategy: Strategy,
+    order: Edges,
     *,
     serverless: bool = False,
 ) -> tuple[str, ...]:
@@ -32,13 +58,19 @@ def stages_text(
     lines = [
         line
         for number, one in enumerate(stages, 1)
-        for line in _stage(number, one, relations, missing, last=number == len(stages))
+        for line in _stage(number, one, relations, missing, strategy, last=number == len(stages))
     ]
+    arranged = strategy.scan_type is ScanType.ARRANGEMENT_BACKFILL
+    ordered = "each stage after those that it reads"
+    if arranged:
+        edges = ", ".join(f"{before} -> {after}" for before, after in order)
+        ordered = f"FIXED({edges})" if edges else "NONE"
     return (
         f"StreamMaterialize {{ {_stored(relation)} }}",
         *lines,
-        "Backfill strategy: SNAPSHOT_BACKFILL, because the query has stages",
-        "Backfill order: each stage after those that it reads",
+        f"Backfill strategy: {strategy.scan_type}, because {strategy.why}",
+        f"Backfill order: {ordered}",
+        *(["Note: groups and padded rows are written again while their inputs are read"] if arranged else []),
         *(["Backfill worker: its own, until the job merges"] if serverless else []),
     )
 
@@ -54,22 +86,27 @@ def _stage(
     one: ExplainedStage,
     relations: Mapping[RelationId, Relation],
     missing: Collection[LookupIndex],
+    strategy: Strategy,
     *,
     last: bool,
 ) -> Iterator[str]:
     branch, margin = ("└─", "    ") if last else ("├─", "│   ")
-    stage = one.stage
-    engine, why = engine_of(stage, store_engine=True)
+    stage, arranged = one.stage, strategy.scan_type is ScanType.ARRANGEMENT_BACKFILL
+    engine, why = (Engine.STORE, WHY_STORE) if arranged else engine_of(stage, store_engine=True)
     facts = [
         f"stage: {number}",
         f"target: {one.target.name}",
         f"operator: {_operator(stage)}",
         f"engine: {engine}",
-        f"parallelism: {one.actors}",
-        *([] if one.rate_limit is None else [f"rate_limit: {one.rate_limit}"]),
+        *([] if arranged else one.scans[0].facts),
     ]
     yield f"{branch}StreamStage {{ {', '.join(facts)} }}"
     yield f"{margin}engine of history: {engine}, because {why}"
+    of = {each.alias: relations[each.relation].name for each in stage.inputs}
+    for scan in one.scans if arranged else ():
+        assert scan.alias is not None
+        facts = [f"table: {of[scan.alias]}", f"input: {scan.alias}", f"type: {strategy.scan_type}", *scan.facts]
+        yield f"{margin}StreamTableScan {{ {', '.join(facts)} }}"
     for join in stage.joins:
         yield from (margin + line for line in _join(join, stage, relations))
     yield from (f"{margin}where: {condition.sql}" for condition in stage.where)

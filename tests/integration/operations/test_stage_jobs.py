@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.domain.errors import Conflict, Invalid
+from service.domain.errors import Conflict, Invalid, MetaError, NotFound
 from service.domain.job import JobState
 from service.operations.jobs import queue
 from service.operations.jobs.stages import lookups_of
@@ -15,8 +15,8 @@ from service.operations.statements import dispatch
 from service.operations.upkeep.lookup_indexes import Builds, reconcile
 from service.operations.verify import worker_rpc
 from service.ports.records import NewDml, NewJob
-from service.protocol.ids import JobId
-from service.protocol.plan import JobPlan, ScanType
+from service.protocol.ids import DATABASE_GRAPH, JobId
+from service.protocol.plan import JobPlan, Prefix, ScanType
 from service.protocol.request import Engine
 from service.protocol.table_format import Capabilities
 from service.sql.parse import parse
@@ -38,15 +38,23 @@ SUMMED = (
 RANKED = "create materialized view m as select id, amount from orders order by amount desc limit 3"
 
 
+ARRANGEMENT = {"streaming_use_snapshot_backfill": "false"}
+THRICE = (
+    "create materialized view m WITH select c.region, count(*) as n, max(r.tax) as tax from orders o"
+    " join customers c on o.customer = c.id join regions r on r.name = c.region"
+    " join customers d on d.region = r.name group by c.region"
+)
+
+
 class Here(BothStores):
     """Both stores with three tables."""
 
     async def explained(self, text: str) -> str:
         return "\n".join(line for (line,) in (await self.run(f"explain {text}")).rows)
 
-    async def stored(self, text: str) -> JobPlan:
+    async def stored(self, text: str, **session: str) -> JobPlan:
         """Store the job of a view without waiting for its end: no worker runs it."""
-        asked = asyncio.create_task(self.run(text, background_ddl="true"))
+        asked = asyncio.create_task(self.run(text, background_ddl="true", **session))
         found: list[Any] = []
         while not found and not asked.done():
             await asyncio.wait([asked], timeout=0.01)
@@ -159,9 +167,12 @@ async def test_a_refusal_is_where_the_user_wrote_it(here: Here, query: str, mess
         assert refused.value.position == text.index("^") + 1
 
 
-async def test_stages_need_a_snapshot_backfill(here: Here) -> None:
-    with pytest.raises(Invalid, match="SET streaming_use_snapshot_backfill = true"):
-        await here.run(JOINED, streaming_use_snapshot_backfill="false")
+async def test_what_stages_cannot_be_is_refused(here: Here) -> None:
+    neither = {"streaming_use_snapshot_backfill": "false", "streaming_use_arrangement_backfill": "false"}
+    with pytest.raises(Invalid, match="cannot have the actors of one upstream, as a NoShuffle backfill has"):
+        await here.run(JOINED, **neither)
+    with pytest.raises(Invalid, match="an Arrangement backfill of a view with stages needs the store"):
+        await here.run(JOINED, stage_engine="spark", **ARRANGEMENT)
     with pytest.raises(Invalid, match="create a materialized view, then a sink FROM it"):
         await here.run("create sink s as select count(*) from orders with (connector = 'blackhole')")
     with pytest.raises(Invalid, match="backfill_order = FIXED is not supported"):
@@ -190,3 +201,91 @@ async def test_the_store_verifies_a_view_of_stages(here: Here) -> None:
         await worker_rpc.verify(here.world, plan.id)
     with pytest.raises(Conflict, match="verify it with engine=store"):
         await worker_rpc.verify(here.world, plan.id, Engine.SPARK)
+
+
+def ordered(order: str) -> str:
+    return THRICE.replace("WITH", f"with (backfill_order = {order}) as")
+
+
+async def test_an_arrangement_has_a_scan_for_each_occurrence(here: Here) -> None:
+    plan = await here.stored(ordered("FIXED(customers -> orders, regions -> orders)"), **ARRANGEMENT)
+    scans = plan.table_scans
+    assert sorted(one.upstream.name for one in scans) == ["customers", "customers", "orders", "regions"]
+    assert {one.scan_type for one in scans} == {ScanType.ARRANGEMENT_BACKFILL}
+    assert {one.upstream.name: one.waiting for one in scans} == {"customers": False, "regions": False, "orders": True}
+    prefixes = [one.query for one in scans if isinstance(one.query, Prefix)]
+    assert {
+        (number, one.alias): one.relation
+        for number, operator in enumerate(plan.operators)
+        for one in operator.query.inputs
+        if one.relation not in {hidden.id for hidden in plan.hidden}
+    } == {(one.operator, one.alias): scan.upstream.id for one, scan in zip(prefixes, scans, strict=True)}
+    assert [plan.written_by(one) for one in plan.operators][-1] == plan.relation
+    shown = await here.store.rows(
+        "select fragment_id, upstream_fragment_ids from rw_catalog.rw_fragments where flags = '{OPERATOR}'"
+    )
+    reads = {row[0]: row[1] for row in shown}
+    assert reads == {
+        operator.id: [scan.id for scan, one in zip(scans, prefixes, strict=True) if one.operator == number]
+        for number, operator in enumerate(plan.operators)
+    }
+    assert lookups_of(plan)
+
+
+async def test_an_arrangement_waits_for_its_indexes_and_starts_in_the_database_graph(here: Here) -> None:
+    plan = await here.stored(ordered("NONE"), **ARRANGEMENT)
+    await queue.start_jobs(here.world, term=here.term)
+    async with here.stores.begin() as tx:
+        held = await tx.jobs.get(plan.id)
+    assert held is not None
+    assert held.state is JobState.INITIAL
+    assert held.preparing is not None
+    builds = Builds(over=lambda: None)
+    await reconcile(here.world, builds, term=here.term)
+    await asyncio.gather(*builds.tasks.values())
+    await queue.start_jobs(here.world, term=here.term)
+    async with here.stores.begin() as tx:
+        started = await tx.jobs.get(plan.id)
+    assert started is not None
+    assert (started.state, started.graph) == (JobState.CREATING, DATABASE_GRAPH)
+
+
+@pytest.mark.parametrize(
+    ("order", "error", "message"),
+    [
+        ("FIXED(regions -> nope)", NotFound, 'table "nope" does not exist'),
+        ("FIXED(unread -> orders)", Invalid, "Table or source 'unread' specified in backfill_order is not used in the"),
+        ("FIXED(orders -> customers, customers -> orders)", Invalid, "Backfill order strategy has a cycle"),
+        ("FIXED(orders -> orders)", Invalid, "Backfill order strategy has a cycle"),
+    ],
+)
+async def test_an_order_is_over_what_the_query_reads(
+    here: Here, order: str, error: type[MetaError], message: str
+) -> None:
+    text = "create table unread (id bigint primary key)"
+    statement = parse(text)
+    assert isinstance(statement, CreateTable)
+    dml = NewDml((((0, 255),),))
+    await here.created(NewJob(table_relation(statement), text, background=False, fragments=(dml,)))
+    with pytest.raises(error, match=message):
+        await here.run(ordered(order), **ARRANGEMENT)
+
+
+async def test_auto_reads_the_other_sides_of_a_join_first(here: Here) -> None:
+    async def dot(text: str) -> list[str]:
+        rows = (await here.run(f"explain (backfill, format dot) {text}", **ARRANGEMENT)).rows
+        return [str(line).strip() for (line,) in rows][1:-1]
+
+    assert await dot(ordered("AUTO")) == [
+        '"public.customers" -> "public.orders";',
+        '"public.regions" -> "public.orders";',
+    ]
+    twice = (
+        "create materialized view m with (backfill_order = AUTO) as select a.id from orders a"
+        " join customers c on c.id = a.customer join orders b on b.id = c.id"
+    )
+    assert await dot(twice) == []
+    explained = await here.run(f"explain {ordered('AUTO')}", **ARRANGEMENT)
+    lines = [str(line) for (line,) in explained.rows]
+    assert "Backfill order: FIXED(customers -> orders, regions -> orders)" in lines
+    assert sum("StreamTableScan" in line for line in lines) == 4

@@ -4,20 +4,22 @@ A later epoch's changes come in windows of one or several epochs, as they do whe
 """
 
 from collections.abc import AsyncGenerator, Mapping
+from dataclasses import replace
 
 import pytest
 
-from service.protocol.ids import RelationId
 from tests.support.stage_cases import CASES, Case
 from tests.support.stage_world import run, stage_store
 from tests.support.state_store import Store
-from workers.backfill.stages import BoundStage, Window, Windows
+from workers.backfill.stages import BoundStage, Window
 from workers.state_store import stage_blocks, stage_sql
+from workers.state_store.stage_delta import NEW, Delta, states_of
 from workers.state_store.stage_parts import of_parts
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(120)]
 
 CONTRIBUTED = stage_sql.contributed
+STATES_OF = states_of
 
 
 @pytest.fixture
@@ -32,14 +34,14 @@ async def test_i1_a_stage_holds_what_its_query_answers(store: Store, case: Case)
         assert await run(store, case, seed) is None
 
 
-def unrestricted(windows: Windows) -> Mapping[RelationId, str]:
+def unrestricted(delta: Delta) -> Mapping[str, str]:
     """Earlier inputs are not restricted to what is unchanged: a row of two changes comes twice."""
-    return stage_blocks.states_of(windows, stage_blocks.NEW)
+    return STATES_OF(delta, NEW)
 
 
-def at_the_other_epoch(windows: Windows, _side: str) -> Mapping[RelationId, str]:
+def at_the_other_epoch(delta: Delta, _side: str) -> Mapping[str, str]:
     """Rows that go are evaluated as of the epoch after: those that were are not found."""
-    return {one: stage_blocks.visible(window.upto) for one, window in windows.items()}
+    return STATES_OF(delta, NEW)
 
 
 def untouched(*_: object) -> list[str]:
@@ -52,9 +54,10 @@ def only_added(bound: BoundStage) -> str:
     return CONTRIBUTED(bound).replace("-", "")
 
 
-def as_they_are(bound: BoundStage, window: Window) -> list[str]:
+def as_they_are(delta: Delta, *, anew: bool) -> list[str]:
     """Parts are computed at the present epoch on both sides."""
-    return of_parts(bound, Window(window.upto, window.upto))
+    windows = {one: Window(window.upto, window.upto) for one, window in delta.windows.items()}
+    return of_parts(replace(delta, windows=windows), anew=anew)
 
 
 @pytest.mark.parametrize(

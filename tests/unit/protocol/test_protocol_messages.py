@@ -21,7 +21,9 @@ from service.protocol.plan import (
     ActorPlan,
     DmlPlan,
     JobPlan,
+    OperatorPlan,
     PositionState,
+    Prefix,
     ScanType,
     Stateless,
     TableScanPlan,
@@ -40,6 +42,7 @@ from service.protocol.request import (
     VerifyScan,
     VnodeDifference,
 )
+from service.protocol.stage import Input, Join, JoinKind, Stage
 
 W = WorkerId("w")
 IDS = st.integers(1, 2**63 - 1)
@@ -80,18 +83,22 @@ COMPLETED = st.builds(
 )
 POSITIONS = few(IN_PROGRESS | COMPLETED)
 QUERIES = st.builds(Stateless, projection=few(TEXTS), predicate=st.none() | TEXTS)
+PREFIXES = st.builds(Prefix, operator=st.integers(0, 9), alias=TEXTS)
 ACTORS = few(st.builds(ActorPlan, id=IDS, vnodes=RUNS, positions=POSITIONS))
 SCANS = st.builds(
     TableScanPlan,
     id=IDS,
     actors=ACTORS,
     upstream=relations(),
-    query=QUERIES,
+    query=QUERIES | PREFIXES,
     scan_type=st.sampled_from(ScanType),
     rate_limit=st.none() | COUNTS,
     waiting=st.booleans(),
 )
-OTHERS = st.builds(DmlPlan, id=IDS, actors=ACTORS)
+DRIVERS = few(st.builds(Join, kind=st.just(JoinKind.INNER), inputs=few(st.builds(Input, alias=TEXTS, relation=IDS))))
+OTHERS = st.builds(DmlPlan, id=IDS, actors=ACTORS) | st.builds(
+    OperatorPlan, id=IDS, actors=ACTORS, query=st.builds(Stage, joins=DRIVERS), inputs=few(relations()), output=IDS
+)
 JOBS = few(st.builds(JobPlan, id=IDS, relation=relations(), fragments=few(SCANS | OTHERS)))
 MUTATIONS = st.one_of(
     st.builds(Pause),

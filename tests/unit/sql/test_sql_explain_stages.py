@@ -1,7 +1,9 @@
 """The plan of a view of stages as text."""
 
+from service.domain.strategy import Strategy
 from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import RelationId
+from service.protocol.plan import ScanType
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.stage import (
     Aggregate,
@@ -16,7 +18,7 @@ from service.protocol.stage import (
     lookup_index,
     lookups,
 )
-from service.sql.views.explain_stages import ExplainedStage, stages_text
+from service.sql.views.explain_stages import ExplainedScan, ExplainedStage, stages_text
 
 
 def relation(number: int, name: str) -> Relation:
@@ -51,11 +53,12 @@ NEWEST = Stage(
 
 def test_stages_in_order() -> None:
     stages = [
-        ExplainedStage(GROUPED, RELATIONS[RelationId(-1)], 2, None, lookups(GROUPED, RELATIONS)),
-        ExplainedStage(NEWEST, RELATIONS[RelationId(0)], 2, 7, lookups(NEWEST, RELATIONS)),
+        ExplainedStage(GROUPED, RELATIONS[RelationId(-1)], [ExplainedScan(2, None)], lookups(GROUPED, RELATIONS)),
+        ExplainedStage(NEWEST, RELATIONS[RelationId(0)], [ExplainedScan(2, 7)], lookups(NEWEST, RELATIONS)),
     ]
     missing = {lookup_index(RELATIONS[RelationId(2)], ["k"])}
-    assert stages_text(RELATIONS[RelationId(0)], stages, RELATIONS, missing, serverless=True) == (
+    strategy = Strategy(ScanType.SNAPSHOT_BACKFILL, "it is the default")
+    assert stages_text(RELATIONS[RelationId(0)], stages, RELATIONS, missing, strategy, (), serverless=True) == (
         "StreamMaterialize { name: m, columns: [id, k], key: [id], vnodes: 256 }",
         "├─StreamStage { stage: 1, target: __m_1, operator: aggregate, engine: store, parallelism: 2 }",
         '│   engine of history: store, because "a"."k" = "b"."k": it was planned without Spark',
@@ -75,7 +78,35 @@ def test_stages_in_order() -> None:
         "    input: __m_1 s, driver",
         "    computed again by: [k]",
         "    index: __m_1 (k), made with its table",
-        "Backfill strategy: SNAPSHOT_BACKFILL, because the query has stages",
+        "Backfill strategy: SNAPSHOT_BACKFILL, because it is the default",
         "Backfill order: each stage after those that it reads",
         "Backfill worker: its own, until the job merges",
+    )
+
+
+def test_operators_with_their_scans() -> None:
+    scans = [ExplainedScan(2, None, "a"), ExplainedScan(3, 7, "b")]
+    stages = [
+        ExplainedStage(GROUPED, RELATIONS[RelationId(-1)], scans, ()),
+        ExplainedStage(NEWEST, RELATIONS[RelationId(0)], [], ()),
+    ]
+    strategy = Strategy(ScanType.ARRANGEMENT_BACKFILL, "a variable is off")
+    text = stages_text(RELATIONS[RelationId(0)], stages, RELATIONS, (), strategy, (("u", "t"),))
+    why = "engine of history: store, because only the store looks up rows within what was read of each input"
+    assert text[1:5] == (
+        "├─StreamStage { stage: 1, target: __m_1, operator: aggregate, engine: store }",
+        f"│   {why}",
+        "│   StreamTableScan { table: t, input: a, type: ARRANGEMENT_BACKFILL, parallelism: 2 }",
+        "│   StreamTableScan { table: u, input: b, type: ARRANGEMENT_BACKFILL, parallelism: 3, rate_limit: 7 }",
+    )
+    assert (
+        text[-5:]
+        == (
+            f"    {why}",
+            "    input: __m_1 s, driver",
+            "    computed again by: [k]",
+            "Backfill strategy: ARRANGEMENT_BACKFILL, because a variable is off",
+            "Backfill order: FIXED(u -> t)",
+            "Note: groups and padded rows are written again while their inputs are read",
+        )[-5:]
     )
