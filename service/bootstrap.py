@@ -12,12 +12,11 @@ import os
 import secrets
 import signal
 import socket
-import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +40,7 @@ from service.launchers.worker_environment import WorkerSettings
 from service.loops.periodic import Pauses, run_periodically
 from service.loops.schedule import Schedule
 from service.loops.shared_signals import Exchange
+from service.loops.system_clock import SystemClock
 from service.loops.watchdog import watch
 from service.meta_store.engine import connect
 from service.meta_store.migrate import migrate
@@ -56,6 +56,7 @@ from service.probes.http import HttpxProbe
 from service.protocol.ids import DATABASE_GRAPH, WorkerId
 from service.serving.comparing import PostgresFollowedRows
 from service.serving.connections import Pool, open_pool
+from service.serving.fencing import PostgresFences
 from service.serving.health import PostgresGauge
 from service.serving.logical_views import PostgresViews
 from service.serving.lookups import PostgresLookups
@@ -69,6 +70,7 @@ from service.serving.user_query import open_reader_pool
 from service.settings import Settings
 from service.sources.comparing import PostgresExternalRows
 from service.sources.replication import PostgresReplication
+from service.sources.servers import PostgresExternalServers
 from service.sources.tables import PostgresExternalTables
 from service.telemetry.log import configure, logger
 
@@ -77,18 +79,6 @@ log = logger("bootstrap")
 LOOK_AT_POSTGRES: Final = timedelta(seconds=1)
 DRAIN: Final = timedelta(seconds=5)
 """How long open requests may take to end when the service stops."""
-
-
-class SystemClock:
-    """Implements `service.ports.clock.Clock`."""
-
-    def now(self) -> datetime:
-        """The wall clock, UTC."""
-        return datetime.now(UTC)  # noqa: TID251 - this is the adapter that owns the clock
-
-    def monotonic(self) -> float:
-        """Seconds on the process's monotonic clock."""
-        return time.monotonic()  # noqa: TID251 - as above
 
 
 _COLLECTED_AFTER: Final = 10_000
@@ -229,23 +219,24 @@ async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str, e
     await asyncio.to_thread(migrate, database_url)
     engine = _engine(stack, database_url, "tidefill-service")
     pools = await _pools(stack, settings, database_url, engine)
-    owner = pools.owner
     parsers = ParserProcesses()
     stack.push_async_callback(parsers.close)
     world = World(
         stores=PostgresStores(engine),
         tables=PostgresTables(pools.leader),
-        lookups=PostgresLookups(owner),
-        pins=PostgresPins(owner),
+        fences=PostgresFences(pools.leader),
+        lookups=PostgresLookups(pools.owner),
+        pins=PostgresPins(pools.owner),
         reader=PostgresReader(pools.reader, pools.catalog, _reader_limits(settings)),
-        staging=PostgresStaging(pools.staging, owner, pools.reader),
-        gauge=PostgresGauge(owner),
+        staging=PostgresStaging(pools.staging, pools.owner, pools.reader),
+        gauge=PostgresGauge(pools.owner),
         http_probe=HttpxProbe(hosts=hosts),
-        views=PostgresViews(owner),
+        views=PostgresViews(pools.owner),
+        servers=PostgresExternalServers(),
         external=PostgresExternalTables(),
         replication=PostgresReplication(),
         external_rows=PostgresExternalRows(),
-        followed_rows=PostgresFollowedRows(owner),
+        followed_rows=PostgresFollowedRows(pools.owner),
         parsers=parsers,
         columnar=ColumnarProcesses(memory=settings.load_memory_max),
         clock=SystemClock(),

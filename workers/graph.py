@@ -15,19 +15,17 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from service.protocol.barrier import Barrier, BarrierKind
-from service.protocol.cdc import SourceReport
-from service.protocol.dml import Unfinished
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, JobId, WorkerId
 from service.protocol.mutation import Add, Pause, Resume, Stop
 from service.protocol.plan import DmlPlan, FragmentKind, JobPlan
-from service.protocol.report import ActorReport, Collected, RelationReport
+from service.protocol.report import Collected, FragmentReport, RelationReport
 from workers.backfill.pace import epoch_seconds
 from workers.backfill.reading import Replay
 from workers.runners.dml import DmlRunner
 from workers.runners.failure import KEY_SECONDS, KEY_SECONDS_ALONE, JobFailedError, search_all
-from workers.runners.port import FragmentReport, FragmentRunner, Join, Place, RunningEpoch, Stores
+from workers.runners.port import FragmentRunner, Join, Place, RunningEpoch, Stores
 from workers.runners.running import run_all
-from workers.state_store.port import DmlOutcome, Upkeep
+from workers.state_store.port import Upkeep
 
 SCANS_AT_ONCE: Final = 4
 """How many scans of the database graph forward changes at a time. Each copies with as many connections as it has
@@ -188,21 +186,17 @@ class GraphExecutor:
         return max((reading.upto for reading in epoch.readings.values()), default=None)
 
     def _collected(self, epoch: RunningEpoch, reports: Sequence[FragmentReport], consumed: Epoch | None) -> Collected:
-        dml = next((one for one in reports if isinstance(one, DmlOutcome)), None)
         return Collected(
             worker=self.worker,
             graph=epoch.barrier.graph,
             generation=epoch.barrier.generation,
             epoch=epoch.barrier.curr,
-            actors=tuple(one for one in reports if isinstance(one, ActorReport)),
-            sources=tuple(one for one in reports if isinstance(one, SourceReport)),
+            reports=tuple(reports),
             relations=tuple(
                 RelationReport(relation=relation, key_count_delta=delta)
                 for relation, delta in epoch.key_count_deltas.items()
                 if delta
             ),
-            statements=() if dml is None else dml.results,
-            unfinished=Unfinished() if dml is None else dml.unfinished,
             timings_ms=epoch.timings_ms,
             consumed=consumed,
         )

@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from service.cli import detail, inspection, output, watching
-from service.cli.client import DEFAULT_URL, ExitCode, connected
+from service.cli.client import DEFAULT_URL, ExitCode, Service, connected
 from service.cli.live import Live
-from service.cli.options import Job, Json, Token, Url
+from service.cli.options import Job, Json, OneJob, Token, Url
 from service.cli.psql import run as run_psql
 from service.cli.statement_runner import StatementRunner, exit_code_of
 
@@ -183,7 +183,7 @@ def job_detail(*, job: Job, url: Url = DEFAULT_URL, token: Token = None, as_json
 @app.command()
 def watch(
     *,
-    job: Annotated[str | None, typer.Argument(help="Only this job (id or name)", metavar="[JOB]")] = None,
+    job: OneJob = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on when nothing is being created")] = False,
     url: Url = DEFAULT_URL,
     token: Token = None,
@@ -199,33 +199,27 @@ def watch(
 @app.command()
 def pause(
     *,
-    job: Annotated[str | None, typer.Argument(help="Only this job (id or name)", metavar="[JOB]")] = None,
+    job: OneJob = None,
     url: Url = DEFAULT_URL,
     token: Token = None,
     as_json: Json = False,
 ) -> None:
     """Pause every backfill, or that of one job. Live changes continue."""
     with connected(url, token) as service:
-        if job is None:
-            _acknowledge(service.post("/v1/mutations", {"type": "pause"}, wait="applied"), "paused", as_json=as_json)
-        else:
-            _acknowledge(service.post(f"/v1/jobs/{service.job_called(job)}/pause"), f"{job} paused", as_json=as_json)
+        _switch(service, "pause", job, as_json=as_json)
 
 
 @app.command()
 def resume(
     *,
-    job: Annotated[str | None, typer.Argument(help="Only this job (id or name)", metavar="[JOB]")] = None,
+    job: OneJob = None,
     url: Url = DEFAULT_URL,
     token: Token = None,
     as_json: Json = False,
 ) -> None:
     """Resume every backfill, or that of one job, with the rate limit that it had before."""
     with connected(url, token) as service:
-        if job is None:
-            _acknowledge(service.post("/v1/mutations", {"type": "resume"}, wait="applied"), "resumed", as_json=as_json)
-        else:
-            _acknowledge(service.post(f"/v1/jobs/{service.job_called(job)}/resume"), f"{job} resumed", as_json=as_json)
+        _switch(service, "resume", job, as_json=as_json)
 
 
 @app.command()
@@ -336,6 +330,14 @@ def _job_row(job: Mapping[str, Any]) -> list[object]:
         output.span(progress["eta_seconds"]) if moving else "",
         job["error"] or (detail.broken_text(job["broken"]) if job.get("broken") else progress["waiting_for"]) or "",
     ]
+
+
+def _switch(service: Service, verb: Literal["pause", "resume"], job: str | None, *, as_json: bool) -> None:
+    """Pause or resume every job, or one."""
+    if job is None:
+        _acknowledge(service.post("/v1/mutations", {"type": verb}, wait="applied"), f"{verb}d", as_json=as_json)
+    else:
+        _acknowledge(service.post(f"/v1/jobs/{service.job_called(job)}/{verb}"), f"{job} {verb}d", as_json=as_json)
 
 
 def _acknowledge(answer: dict[str, Any], text: str, *, as_json: bool) -> None:

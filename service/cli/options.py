@@ -10,3 +10,4 @@ Token = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts")]
 Job = Annotated[str, typer.Argument(help="A job's id, or the name of what it creates", metavar="JOB")]
+OneJob = Annotated[str | None, typer.Argument(help="Only this job (id or name)", metavar="[JOB]")]

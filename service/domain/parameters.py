@@ -13,8 +13,6 @@ from service.protocol.stage import EngineChoice
 
 INTEGER_MAX: Final = (1 << 31) - 1
 """Every number here is a Postgres integer."""
-UNLIMITED: Final = -1
-"""No limit: `backfill_rate_limit` below zero, or DEFAULT. 0 is paused, and `auto` adapts the limit to the load."""
 
 
 @dataclass(frozen=True, slots=True)

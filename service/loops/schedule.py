@@ -150,7 +150,7 @@ class Schedule:
         if self._term() is None:
             return
         async with self.world.stores.begin() as tx:
-            graphs = await tx.snapshots.graphs()
+            graphs = await tx.partial_graphs.all()
         for graph in set(graphs) - self.attended.keys():
             over = self.attended[graph] = asyncio.Event()
             loop = run_periodically(

@@ -11,7 +11,7 @@ from sqlalchemy import PoolProxiedConnection, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from service.domain.errors import Invalid, Unavailable
 
@@ -65,6 +65,13 @@ def connect(url: str, *, application_name: str) -> AsyncEngine:
     )
     event.listen(engine.sync_engine, "checkout", _refuse_hung_up)
     return engine
+
+
+class OnConnection:
+    """Base of the adapters of one transaction."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
 
 
 def _refuse_hung_up(connection: PoolProxiedConnection, *_: object) -> None:

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from sqlalchemy import and_, delete, exists, not_, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.errors import Conflict
 from service.meta_store.documents import among, document
+from service.meta_store.engine import OnConnection
 from service.meta_store.schema.core import KEY_CLAIM, KEY_UNANSWERED, idempotency_key
 from service.meta_store.schema.core import statement as statements
 from service.ports.records import Claim, Json
@@ -23,11 +23,8 @@ KEPT_FOR: Final = timedelta(hours=24)
 """Long enough for any client's retries. Afterwards the key can be used for another call."""
 
 
-class PostgresKeys:
+class PostgresKeys(OnConnection):
     """See `service.ports.meta_store.Keys`."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
 
     async def claim(self, key: str, fingerprint: str, *, now: datetime, hold: timedelta) -> Claim | Json:
         """Of two concurrent calls with one key, the second waits until the first has committed, and then sees it.

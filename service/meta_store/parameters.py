@@ -5,18 +5,15 @@ from typing import Final
 
 from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from service.meta_store.engine import OnConnection
 from service.meta_store.schema.core import secret, system_parameter
 
 _ALL: Final = select(system_parameter.c.name, system_parameter.c.value)
 
 
-class PostgresParameters:
+class PostgresParameters(OnConnection):
     """See `service.ports.meta_store.Parameters`."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
 
     async def all(self) -> Mapping[str, str]:
         rows = await self._connection.execute(_ALL)

@@ -29,8 +29,8 @@ from service.ports.meta_store import Stores
 from service.ports.parsing import Parsers
 from service.ports.records import Claim, Event
 from service.ports.signals import Signals
-from service.ports.sources import ExternalTables, Replication
-from service.ports.state_store import LookupIndexes, Pins, PublicViews, Reader, Staging, VersionedTables
+from service.ports.sources import ExternalServers, ExternalTables, Replication
+from service.ports.state_store import Fences, LookupIndexes, Pins, PublicViews, Reader, Staging, VersionedTables
 from service.protocol.dml import StatementResult
 from service.protocol.ids import JobId, RelationId, StatementId
 from service.protocol.table_format import POSTGRES, Capabilities
@@ -55,6 +55,7 @@ class World:
 
     stores: Stores
     tables: VersionedTables
+    fences: Fences
     lookups: LookupIndexes
     pins: Pins
     reader: Reader
@@ -62,6 +63,7 @@ class World:
     gauge: StoreGauge
     http_probe: HttpProbe
     views: PublicViews
+    servers: ExternalServers
     external: ExternalTables
     replication: Replication
     external_rows: ExternalRows

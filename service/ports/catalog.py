@@ -1,10 +1,11 @@
 """Store relations with jobs, and logical views, which have none. Part of `service.ports.meta_store`."""
 
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from typing import Protocol
 
 from service.ports.records import CatalogEntry, Cleanup, LogicalView, NewLogicalView
-from service.protocol.ids import RelationId
+from service.protocol.ids import Epoch, GraphId, RelationId
 from service.protocol.relation import Relation
 
 
@@ -29,6 +30,33 @@ class Catalog(Protocol):
         """Free the name, delete the columns, fragments, actors and positions, and queue a clean-up."""
         ...
 
+
+class Cleanups(Protocol):
+    """The removed relations whose tables are still in the state store."""
+
+    async def all(self) -> Sequence[Cleanup]: ...
+
+    async def done(self, relation: RelationId) -> None: ...
+
+
+class Visibility(Protocol):
+    """The epochs and created relations that users see."""
+
+    async def publish(
+        self,
+        graph: GraphId,
+        epoch: Epoch,
+        *,
+        now: datetime,
+        created: bool = True,
+        held_back: Collection[RelationId] = (),
+    ) -> None:
+        """Record that the state store has published `epoch`, on the graph and on the barriers up to it.
+
+        With `created`, also record that created relations are now visible, except for those in `held_back`.
+        """
+        ...
+
     async def unshown(self) -> Sequence[Relation]:
         """Return the created relations whose public view does not exist yet in the state store."""
         ...
@@ -36,10 +64,6 @@ class Catalog(Protocol):
     async def hold_back(self, relation: RelationId, reason: str) -> None:
         """Store why the public view of a created relation cannot be created. Creating it clears the reason."""
         ...
-
-    async def cleanups(self) -> Sequence[Cleanup]: ...
-
-    async def cleaned(self, relation: RelationId) -> None: ...
 
 
 class LogicalViews(Protocol):

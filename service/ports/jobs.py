@@ -8,8 +8,8 @@ from service.domain.barrier import Line
 from service.domain.job import Job, JobEvent, JobState
 from service.domain.progress import ScanProgress
 from service.ports.records import Json, NewJob, Receded
-from service.protocol.ids import FragmentId, GraphId, JobId, RelationId, Vnode
-from service.protocol.plan import FragmentKind, JobPlan, VnodePosition
+from service.protocol.ids import FragmentId, GraphId, JobId, RelationId
+from service.protocol.plan import FragmentKind, JobPlan
 from service.protocol.report import ActorReport, Collected
 
 
@@ -21,6 +21,10 @@ class Jobs(Protocol):
         ...
 
     async def get(self, job: JobId) -> Job | None: ...
+
+    async def hold(self, job: JobId) -> Job | None:
+        """Lock the job's row until the transaction ends, and return the job."""
+        ...
 
     async def where(
         self,
@@ -37,28 +41,36 @@ class Jobs(Protocol):
         """
         ...
 
-    async def page(self, states: Collection[JobState] | None, *, after: int, limit: int) -> Sequence[Job]:
-        """Return the oldest jobs in these states (None: all) with ids above `after`."""
-        ...
-
     async def backfilling(self) -> Sequence[Job]:
         """Return the created jobs with unfinished history, oldest first. They belong to followed tables."""
-        ...
-
-    async def queue(self) -> Sequence[JobId]:
-        """Return the queued jobs, oldest first."""
-        ...
-
-    async def line(self) -> Line:
-        """Return the queue summary: whether jobs wait for a start, and how many permits are in use."""
         ...
 
     async def move(self, job: JobId, event: JobEvent, *, now: datetime, error: str | None = None) -> Job:
         """Lock the row and apply `service.domain.job.after`. Raises IllegalTransition, NotFound."""
         ...
 
+
+class JobQueue(Protocol):
+    """The jobs that have not started."""
+
+    async def line(self) -> Line:
+        """Return the queue summary: whether jobs wait for a start, and how many permits are in use."""
+        ...
+
+    async def waiting(self) -> Sequence[JobId]:
+        """Return the queued jobs, oldest first."""
+        ...
+
     async def prepare(self, job: JobId, text: str) -> None:
         """Record what the service does before the job can start. The start forgets it."""
+        ...
+
+
+class Plans(Protocol):
+    """The plans of jobs, and the relations that they write."""
+
+    async def of(self, jobs: Collection[JobId]) -> Sequence[JobPlan]:
+        """Return plans with the stored limits and positions, in order of job id, hence upstreams first."""
         ...
 
     async def staged(self) -> Sequence[JobId]:
@@ -69,9 +81,9 @@ class Jobs(Protocol):
         """Return the stored relations that each job writes, including hidden ones."""
         ...
 
-    async def plans(self, jobs: Collection[JobId]) -> Sequence[JobPlan]:
-        """Return plans with the stored limits and positions, in order of job id, hence upstreams first."""
-        ...
+
+class Failures(Protocol):
+    """The failures of graphs that jobs caused."""
 
     async def blame(self, job: JobId | None, *, graph: GraphId) -> int:
         """Count a failure of `job` and return its consecutive failures, 0 for None.
@@ -90,10 +102,6 @@ class Fragments(Protocol):
 
     async def job_of(self, fragments: Collection[FragmentId]) -> Mapping[FragmentId, tuple[JobId, FragmentKind]]:
         """Return the job and kind of each fragment that exists."""
-        ...
-
-    async def positions(self, fragment: FragmentId) -> Mapping[Vnode, VnodePosition]:
-        """Return the positions of a scan, even a finished one. A vnode without a position has not started."""
         ...
 
     async def release(self, fragments: Collection[FragmentId]) -> None:
@@ -115,10 +123,6 @@ class Fragments(Protocol):
         ...
 
     async def scans(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ScanProgress]]: ...
-
-    async def order(self, job: JobId) -> Sequence[tuple[str, str]]:
-        """Return the backfill order of a job as edges (before, after) of relation names."""
-        ...
 
     async def store_texts(self, texts: Mapping[JobId, Json]) -> None:
         """Store the values of `rw_ddl_progress` by job: `text`, `phase`, `waiting_for` and other structured values."""

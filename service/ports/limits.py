@@ -1,7 +1,7 @@
 """Store the limits of scans and their adaptation to the load. Part of `service.ports.meta_store`."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
@@ -57,45 +57,6 @@ class Look:
     asked: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Signalled:
-    """The reading of a signal at the last tick."""
-
-    signal: str
-    healthy: bool
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class AutoLimit:
-    """The state of an adaptive limit. `signal` is the load signal against a higher limit at the last tick, null if
-    there was none. The present limit took effect at `effective_epoch`. All values except the phase are null before the
-    first tick.
-    """
-
-    phase: str
-    move: str | None
-    signal: str | None
-    reason: str | None
-    looked_at: datetime | None
-    effective_epoch: str | None
-    readings: Sequence[Signalled] = field(default_factory=tuple[Signalled, ...])
-
-
-@dataclass(frozen=True, slots=True)
-class LimitChange:
-    """A change of an adaptive limit. It took effect at `epoch`, None before."""
-
-    id: int
-    fragment: FragmentId
-    at: datetime
-    epoch: Epoch | None
-    before: int
-    after: int
-    signal: str | None
-    reason: str
-
-
 class Limits(Protocol):
     """The limits of scans. The leader adapts the adaptive ones, from the state stored here."""
 
@@ -137,12 +98,4 @@ class Limits(Protocol):
 
     async def record(self, looks: Sequence[Look], *, now: datetime) -> None:
         """Store the state of these adaptations and the requested changes. Only the newest changes are kept."""
-        ...
-
-    async def shown(self, jobs: Collection[JobId]) -> Mapping[FragmentId, AutoLimit]:
-        """Return the state of the adaptive limits of these jobs' scans."""
-        ...
-
-    async def history(self, job: JobId, *, limit: int, before: int | None = None) -> Sequence[LimitChange]:
-        """Return the changes with ids below `before` of the limits of a job's scans, newest first."""
         ...

@@ -8,14 +8,15 @@ Every method raises Unavailable if the database is unavailable. Instants are UTC
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
 from service.domain.barrier import GraphStatus, GraphView
-from service.ports.actors import Actors
-from service.ports.catalog import Catalog, LogicalViews
+from service.ports.actors import Actors, Rescaling
+from service.ports.catalog import Catalog, Cleanups, LogicalViews, Visibility
 from service.ports.indexes import Indexes
-from service.ports.jobs import Fragments, Jobs
+from service.ports.jobs import Failures, Fragments, JobQueue, Jobs, Plans
 from service.ports.keys import Keys
 from service.ports.limits import Limits
 from service.ports.records import (
@@ -26,9 +27,10 @@ from service.ports.records import (
     Json,
 )
 from service.ports.requests import Requests
-from service.ports.snapshots import Snapshots
-from service.ports.source_records import Following, Secrets, SourceCleanups, Sources
-from service.ports.statements import Statements
+from service.ports.snapshots import PartialGraphs, Snapshots
+from service.ports.source_records import Following, Secrets, Slots, SourceCleanups, Sources
+from service.ports.statements import StagingTables, Statements
+from service.ports.status import Status
 from service.ports.workers import Workers
 from service.protocol.barrier import Barrier
 from service.protocol.ids import (
@@ -36,7 +38,6 @@ from service.protocol.ids import (
     Epoch,
     Generation,
     GraphId,
-    RelationId,
     Term,
     WorkerId,
 )
@@ -111,21 +112,6 @@ class Graphs(Protocol):
         """Return the states of several graphs. Graphs that are gone are absent."""
         ...
 
-    async def set_published(
-        self,
-        graph: GraphId,
-        epoch: Epoch,
-        *,
-        now: datetime,
-        created: bool = True,
-        held_back: Collection[RelationId] = (),
-    ) -> None:
-        """Record that the state store has published `epoch`, on the graph and on the barriers up to it.
-
-        With `created`, also record that created relations are now visible, except for those in `held_back`.
-        """
-        ...
-
     async def ask_recovery(self, graph: GraphId, reason: str | None) -> None:
         """Set an operator's request for a recovery, or clear it with None. A running recovery already fulfils a
         request, so then nothing is set.
@@ -152,7 +138,10 @@ class Barriers(Protocol):
         ...
 
     async def collected(self, graph: GraphId, upto: Epoch) -> Sequence[tuple[Barrier, Collected]]:
-        """Return the collected, uncommitted barriers up to and including `upto`, oldest first."""
+        """Return the collected, uncommitted barriers up to and including `upto`, oldest first.
+
+        Raises Invalid if another version of tidefill has stored one of the answers.
+        """
         ...
 
     async def attach(self, graph: GraphId, epoch: Epoch) -> None:
@@ -231,53 +220,42 @@ class Parameters(Protocol):
     async def set_secret(self, name: str, text: str) -> None: ...
 
 
-class Transaction(Protocol):
-    """One transaction and its aggregates."""
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """The ports of one transaction. None of them may be used after it."""
 
-    @property
-    def leases(self) -> Leases: ...
-    @property
-    def graphs(self) -> Graphs: ...
-    @property
-    def barriers(self) -> Barriers: ...
-    @property
-    def commands(self) -> Commands: ...
-    @property
-    def catalog(self) -> Catalog: ...
-    @property
-    def jobs(self) -> Jobs: ...
-    @property
-    def fragments(self) -> Fragments: ...
-    @property
-    def actors(self) -> Actors: ...
-    @property
-    def snapshots(self) -> Snapshots: ...
-    @property
-    def limits(self) -> Limits: ...
-    @property
-    def views(self) -> LogicalViews: ...
-    @property
-    def indexes(self) -> Indexes: ...
-    @property
-    def sources(self) -> Sources: ...
-    @property
-    def following(self) -> Following: ...
-    @property
-    def source_cleanups(self) -> SourceCleanups: ...
-    @property
-    def secrets(self) -> Secrets: ...
-    @property
-    def statements(self) -> Statements: ...
-    @property
-    def workers(self) -> Workers: ...
-    @property
-    def requests(self) -> Requests: ...
-    @property
-    def events(self) -> Events: ...
-    @property
-    def parameters(self) -> Parameters: ...
-    @property
-    def keys(self) -> Keys: ...
+    leases: Leases
+    graphs: Graphs
+    barriers: Barriers
+    commands: Commands
+    catalog: Catalog
+    cleanups: Cleanups
+    visibility: Visibility
+    views: LogicalViews
+    indexes: Indexes
+    jobs: Jobs
+    queue: JobQueue
+    plans: Plans
+    failures: Failures
+    fragments: Fragments
+    actors: Actors
+    rescaling: Rescaling
+    limits: Limits
+    partial_graphs: PartialGraphs
+    snapshots: Snapshots
+    sources: Sources
+    following: Following
+    slots: Slots
+    source_cleanups: SourceCleanups
+    secrets: Secrets
+    statements: Statements
+    staging_tables: StagingTables
+    workers: Workers
+    requests: Requests
+    status: Status
+    events: Events
+    parameters: Parameters
+    keys: Keys
 
 
 class Stores(Protocol):

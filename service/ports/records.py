@@ -11,7 +11,7 @@ from service.domain.order import Order
 from service.domain.parallelism import Parallelism
 from service.protocol.barrier import Barrier
 from service.protocol.cdc import CdcScan
-from service.protocol.dml import Statement, StatementResult
+from service.protocol.dml import Statement
 from service.protocol.ids import (
     CommandId,
     Epoch,
@@ -292,15 +292,12 @@ class WorkerRecord:
 
 @dataclass(frozen=True, slots=True)
 class StoredStatement:
-    """Accepted DML. `result` is set once the epoch that ran it, or its last slice, has committed."""
+    """Accepted DML that waits for its result. The first `applied_rows` of its staged rows have committed."""
 
     id: StatementId
     statement: Statement
-    accepted_at: datetime
     staged_rows: int | None = None
     applied_rows: int = 0
-    epoch: Epoch | None = None
-    result: StatementResult | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ class Snapshot:
     merged: bool = False
 
 
-class Snapshots(Protocol):
-    """The partial graphs of Snapshot jobs. Retiring a graph deletes it and the snapshot state of its job."""
+class PartialGraphs(Protocol):
+    """The graphs of Snapshot jobs. The other graph is the database graph."""
 
     async def begin(self, job: JobId, *, indexed: bool) -> Snapshot:
         """Create the partial graph of a starting job, pinned at the committed epoch of the database graph.
@@ -37,11 +37,7 @@ class Snapshots(Protocol):
         """
         ...
 
-    async def of_graph(self, graph: GraphId) -> Snapshot | None: ...
-
-    async def of_jobs(self, jobs: Collection[JobId]) -> Mapping[JobId, Snapshot]: ...
-
-    async def graphs(self) -> Sequence[GraphId]:
+    async def all(self) -> Sequence[GraphId]:
         """Return all partial graphs."""
         ...
 
@@ -49,9 +45,25 @@ class Snapshots(Protocol):
         """Return the partial graphs whose jobs have not merged. They cannot merge until the transaction ends."""
         ...
 
-    async def graphs_of(self, jobs: Collection[JobId]) -> Mapping[JobId, GraphId]:
+    async def of_jobs(self, jobs: Collection[JobId]) -> Mapping[JobId, GraphId]:
         """Return the graph of each job. The jobs stay in their graphs until the transaction ends."""
         ...
+
+    async def merge(self, graph: GraphId) -> None:
+        """Move the job and its waiting commands into the database graph."""
+        ...
+
+    async def retire(self, graph: GraphId) -> None:
+        """Delete the graph and its barriers, and finish its waiting commands, because their job is gone."""
+        ...
+
+
+class Snapshots(Protocol):
+    """The partial graphs of Snapshot jobs. Retiring a graph deletes it and the snapshot state of its job."""
+
+    async def of_graph(self, graph: GraphId) -> Snapshot | None: ...
+
+    async def of_jobs(self, jobs: Collection[JobId]) -> Mapping[JobId, Snapshot]: ...
 
     async def index_built(self, graph: GraphId) -> None: ...
 
@@ -63,10 +75,6 @@ class Snapshots(Protocol):
         """Record up to which epoch the graph's commit has replayed the change log."""
         ...
 
-    async def merge(self, graph: GraphId) -> None:
-        """Move the job and its waiting commands into the database graph."""
-        ...
-
     async def pinned(self) -> Epoch | None:
         """Return the oldest epoch that a creating Snapshot job still reads."""
         ...
@@ -76,8 +84,4 @@ class Snapshots(Protocol):
 
         A recovery of the database graph must not roll back the rows up to that epoch.
         """
-        ...
-
-    async def retire(self, graph: GraphId) -> None:
-        """Delete the graph and its barriers, and finish its waiting commands, because their job is gone."""
         ...

@@ -11,9 +11,8 @@ from enum import StrEnum
 from typing import Protocol
 
 from service.domain.source import Retention
-from service.protocol.cdc import Lsn
+from service.protocol.cdc import Lsn, SourceReport
 from service.protocol.ids import FragmentId, JobId, RelationId, SourceId
-from service.protocol.report import Collected
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +195,17 @@ class Following(Protocol):
         """Return the sources with followed tables that still follow them."""
         ...
 
-    async def record(self, answers: Iterable[Collected], *, now: datetime) -> Sequence[Told]:
-        """Store the source reports of these answers, oldest first, and return the state changes."""
+    async def record(self, reports: Iterable[SourceReport], *, now: datetime) -> Sequence[Told]:
+        """Store these reports, oldest first, and return the state changes."""
         ...
+
+    async def broke(self, source: SourceId, reason: str, *, now: datetime) -> Sequence[str]:
+        """Mark all followed tables of a source as broken. Return the names of those that were not broken before."""
+        ...
+
+
+class Slots(Protocol):
+    """The replication slots of sources, as last measured."""
 
     async def measured(self, source: SourceId, measured: Measured, *, now: datetime) -> None:
         """Store a measurement of a source's slot."""
@@ -217,10 +224,6 @@ class Following(Protocol):
 
         Pages of later followed tables must be read from a snapshot that shows all transactions before `readable_after`.
         """
-        ...
-
-    async def broke(self, source: SourceId, reason: str, *, now: datetime) -> Sequence[str]:
-        """Mark all followed tables of a source as broken. Return the names of those that were not broken before."""
         ...
 
 

@@ -72,8 +72,8 @@ class SourceLoad:
     active: int | None
 
 
-class ExternalTables(Protocol):
-    """Reads the properties of a server and its tables. Changes nothing."""
+class ExternalServers(Protocol):
+    """Reads the properties of servers. Changes nothing."""
 
     async def conninfo(self, at: Address) -> str:
         """Return a connection string with the presently resolved addresses to which a connection is allowed."""
@@ -83,11 +83,15 @@ class ExternalTables(Protocol):
 
     async def load(self, at: Address) -> SourceLoad: ...
 
+    async def slot(self, at: Address, name: str) -> SlotFacts | None: ...
+
+
+class ExternalTables(Protocol):
+    """Reads the properties of tables. Changes nothing."""
+
     async def table(self, at: Address, schema: str, name: str) -> ExternalTable | None: ...
 
     async def publication(self, at: Address, name: str) -> Publication | None: ...
-
-    async def slot(self, at: Address, name: str) -> SlotFacts | None: ...
 
     async def extent(self, at: Address, table: ExternalTable, column: str) -> tuple[int, int] | None:
         """Return the minimum and maximum of an integer column, or None for an empty table."""

@@ -21,12 +21,24 @@ from service.protocol.relation import Relation
 from service.protocol.stage import LookupIndex
 
 
-class VersionedTables(Protocol):
-    """Create, publish, fence, roll back, vacuum, drop."""
+class Fences(Protocol):
+    """The authority to write: the leader's term, and the generation of each graph (I7)."""
 
     async def claim(self, term: Term) -> None:
         """Claim the store for a new leader. Older terms are refused from now on."""
         ...
+
+    async def fence(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
+        """Refuse every older generation, and end its sessions (named `tidefill:<graph>:<generation>`)."""
+        ...
+
+    async def retire(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
+        """Refuse every older generation, end their sessions and delete the graph. No writer of it can commit then."""
+        ...
+
+
+class VersionedTables(Protocol):
+    """Create, publish, roll back, vacuum, drop."""
 
     async def create(
         self, relation: Relation, *, term: Term, loading: bool = False, lookups: Collection[LookupIndex] = ()
@@ -53,14 +65,6 @@ class VersionedTables(Protocol):
         The published epoch never goes back. Return the relations whose view could not be created, each with the reason.
         They do not delay the epoch (I13).
         """
-        ...
-
-    async def fence(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
-        """Refuse every older generation, and end its sessions (named `tidefill:<graph>:<generation>`)."""
-        ...
-
-    async def retire(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
-        """Refuse every older generation, end their sessions and delete the graph. No writer of it can commit then."""
         ...
 
     async def roll_back(self, relations: Collection[RelationId], epoch: Epoch, *, term: Term) -> None:

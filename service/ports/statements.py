@@ -30,8 +30,6 @@ class Statements(Protocol):
         """
         ...
 
-    async def get(self, statement: StatementId) -> StoredStatement | None: ...
-
     async def waiting(
         self, *, limit: int, bytes_max: int | None = None, singly: bool = False
     ) -> Sequence[StoredStatement]:
@@ -69,8 +67,12 @@ class Statements(Protocol):
         """
         ...
 
-    async def staged(self) -> Sequence[StatementId]:
+
+class StagingTables(Protocol):
+    """The staging tables of accepted statements."""
+
+    async def unused(self) -> Sequence[StatementId]:
         """Return the finished statements whose staging tables are not dropped yet."""
         ...
 
-    async def unstaged(self, statement: StatementId) -> None: ...
+    async def dropped(self, statement: StatementId) -> None: ...

@@ -11,7 +11,7 @@ vnode is to other scans. Positions, actors, progress and rescaling therefore wor
 LSNs are texts as Postgres prints them (`16/B374D848`). Next: `workers.runners.source_scan`.
 """
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
 
@@ -131,6 +131,7 @@ class SourceReport(_Value):
     when it was written.
     """
 
+    kind: Literal["source"] = "source"
     source: Bigint[SourceId]
     offset: Lsn
     undecided: tuple[Bigint[int], ...] = ()

@@ -4,12 +4,12 @@ Answers are idempotent by (worker, generation, epoch). The first answer counts a
 refuses an answer of an older generation (I7).
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, FiniteFloat, TypeAdapter
 
 from service.protocol.cdc import SourceReport
-from service.protocol.dml import StatementResult, Unfinished
+from service.protocol.dml import NOTHING_UNFINISHED, StatementResult, Unfinished
 from service.protocol.ids import (
     COUNT_MAX,
     ActorId,
@@ -38,6 +38,7 @@ class ActorReport(_Value):
     barrier after the epoch in which the last vnode completed, and on every later barrier.
     """
 
+    kind: Literal["actor"] = "actor"
     actor: Bigint[ActorId]
     fragment: Bigint[FragmentId]
     rows: Count
@@ -49,6 +50,19 @@ class ActorReport(_Value):
     """The fragment's last vnode completed in this epoch, so the next barrier finishes the fragment."""
     finished: bool = False
     positions: Annotated[tuple[VnodePosition, ...], FailFast()] = ()
+
+
+class DmlReport(_Value):
+    """The report of the statements of an epoch: their results, and which of them wait for a later epoch."""
+
+    kind: Literal["dml"] = "dml"
+    results: Annotated[tuple[StatementResult, ...], FailFast()]
+    unfinished: Unfinished = NOTHING_UNFINISHED
+
+
+FragmentReport = ActorReport | SourceReport | DmlReport
+Report = TypeVar("Report", bound=FragmentReport)
+Kind = type[Report]
 
 
 class RelationReport(_Value):
@@ -66,20 +80,22 @@ class _Answer(_Value):
 
 
 class Collected(_Answer):
-    """Every actor passed the barrier.
+    """Every actor passed the barrier. `reports` are what its fragments report. A kind of fragment has its own report.
 
     `timings_ms` has milliseconds by stage, for users and metrics. `consumed` is set by the graph of a snapshot job
     whose snapshot is read: the epoch up to which it replayed the change log.
     """
 
-    type: Literal["collected"] = "collected"
-    actors: Annotated[tuple[ActorReport, ...], FailFast()] = ()
+    type: Literal["reported"] = "reported"
+    """Up to version 4 it was `collected`. Neither version must misread an answer of the other one."""
+    reports: Annotated[tuple[Annotated[FragmentReport, Field(discriminator="kind")], ...], FailFast()] = ()
     relations: Annotated[tuple[RelationReport, ...], FailFast()] = ()
-    statements: Annotated[tuple[StatementResult, ...], FailFast()] = ()
-    unfinished: Unfinished = Unfinished()
-    sources: Annotated[tuple[SourceReport, ...], FailFast()] = ()
     timings_ms: dict[str, FiniteFloat] = Field(default_factory=dict)
     consumed: EpochField | None = None
+
+    def of(self, kind: Kind[Report]) -> tuple[Report, ...]:
+        """Return the reports of one kind."""
+        return tuple(one for one in self.reports if isinstance(one, kind))
 
 
 class JobFailure(_Value):

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from psycopg import errors
+from psycopg import errors, sql
 
 from service.domain.errors import Deposed, Stale, Unavailable
 from service.protocol.ids import Generation, GraphId, Term
@@ -50,28 +50,38 @@ async def assert_term(conn: Connection, term: Term) -> None:
         raise Deposed(term)
 
 
-async def claim(pool: Pool, term: Term) -> None:
-    """Store `term` as the leader's term. Raises Deposed if a newer term is stored."""
-    with translated():
-        async with pool.connection() as conn:
-            cursor = await conn.execute("update state.leader set term = %s where term <= %s", [term, term])
-            if cursor.rowcount == 0:
-                raise Deposed(term)
+class PostgresFences:
+    """`Fences` over a pool of the state store's owner."""
 
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
 
-async def fence(pool: Pool, graph: GraphId, generation: Generation, term: Term) -> None:
-    """Refuse older generations, then end their sessions, so that later statements do not wait for their locks.
+    async def claim(self, term: Term) -> None:
+        with translated():
+            async with self._pool.connection() as conn:
+                cursor = await conn.execute("update state.leader set term = %s where term <= %s", [term, term])
+                if cursor.rowcount == 0:
+                    raise Deposed(term)
 
-    An old writer between its check and its commit locks the graph's row. Then its session is ended first. Raises Stale,
-    Deposed, Unavailable.
-    """
-    with translated():
-        try:
-            await _bump(pool, graph, generation, term)
-        except errors.LockNotAvailable:
-            await _end_sessions(pool, graph, generation)
-            await _bump(pool, graph, generation, term)
-        await _end_sessions(pool, graph, generation)
+    async def fence(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
+        """Refuse older generations, then end their sessions, so that later statements do not wait for their locks.
+
+        An old writer between its check and its commit locks the graph's row. Then its session is ended first.
+        """
+        with translated():
+            try:
+                await _bump(self._pool, graph, generation, term)
+            except errors.LockNotAvailable:
+                await _end_sessions(self._pool, graph, generation)
+                await _bump(self._pool, graph, generation, term)
+            await _end_sessions(self._pool, graph, generation)
+
+    async def retire(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
+        await self.fence(graph, generation, term=term)
+        async with writing(self._pool, term) as conn:
+            for table in ("fence", "published", "horizon", "pin"):
+                forget = sql.SQL("delete from {} where graph = {}")
+                await conn.execute(forget.format(sql.Identifier("state", table), graph))
 
 
 async def _bump(pool: Pool, graph: GraphId, generation: Generation, term: Term) -> None:

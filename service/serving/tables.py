@@ -11,10 +11,10 @@ import psycopg
 from psycopg import sql
 
 from service.domain.errors import Conflict, Invalid, MetaError
-from service.protocol.ids import Epoch, Generation, GraphId, RelationId, Term
+from service.protocol.ids import Epoch, GraphId, RelationId, Term
 from service.protocol.relation import ALIVE, Relation
 from service.protocol.stage import LookupIndex
-from service.serving import fencing, marks, relation_ddl
+from service.serving import marks, relation_ddl
 from service.serving.connections import Connection, Pool, is_answered, is_away, is_locked, said, translated
 from service.serving.fencing import writing
 from service.serving.horizon import advance
@@ -45,19 +45,6 @@ class PostgresTables:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._building = asyncio.Semaphore(BUILDERS_MAX)
-
-    async def claim(self, term: Term) -> None:
-        await fencing.claim(self._pool, term)
-
-    async def fence(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
-        await fencing.fence(self._pool, graph, generation, term)
-
-    async def retire(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
-        await fencing.fence(self._pool, graph, generation, term)
-        async with writing(self._pool, term) as conn:
-            for table in ("fence", "published", "horizon", "pin"):
-                forget = sql.SQL("delete from {} where graph = {}")
-                await conn.execute(forget.format(sql.Identifier("state", table), graph))
 
     async def create(
         self, relation: Relation, *, term: Term, loading: bool = False, lookups: Collection[LookupIndex] = ()

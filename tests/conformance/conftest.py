@@ -8,13 +8,14 @@ from typing import Any, Protocol, cast
 import pytest
 
 from service.ports.meta_store import Stores
-from service.ports.state_store import LookupIndexes, VersionedTables
+from service.ports.state_store import Fences, LookupIndexes, VersionedTables
 from service.protocol.ids import DATABASE_GRAPH
 from service.protocol.relation import ALIVE, Relation, state_table
+from service.serving.fencing import PostgresFences
 from service.serving.lookups import PostgresLookups
 from service.serving.tables import PostgresTables
 from tests.support.fake_meta_store import FakeStores
-from tests.support.fake_state_store import FakeLookups, FakeTables, StateStore
+from tests.support.fake_state_store import FakeFences, FakeLookups, FakeTables, StateStore
 from tests.support.meta_store import NOW, stores_on
 from tests.support.model import Version
 from tests.support.state_store import Store, prepared_store
@@ -57,6 +58,9 @@ class Examined(Protocol):
     def tables(self) -> VersionedTables: ...
 
     @property
+    def fences(self) -> Fences: ...
+
+    @property
     def lookups(self) -> LookupIndexes: ...
 
     async def put(self, relation: Relation, key: int, value: str, epoch: int, ended: int | None = None) -> None:
@@ -83,6 +87,10 @@ class ExaminedPostgres:
     @property
     def tables(self) -> PostgresTables:
         return self.store.tables
+
+    @property
+    def fences(self) -> PostgresFences:
+        return self.store.fences
 
     @property
     def lookups(self) -> PostgresLookups:
@@ -114,6 +122,7 @@ class ExaminedPostgres:
 class ExaminedFake:
     store: StateStore
     tables: FakeTables
+    fences: FakeFences
     lookups: FakeLookups
 
     async def put(self, relation: Relation, key: int, value: str, epoch: int, ended: int | None = None) -> None:
@@ -138,7 +147,7 @@ class ExaminedFake:
 async def examined(request: pytest.FixtureRequest) -> AsyncGenerator[Examined]:
     if request.param == "fake":
         store = StateStore()
-        yield ExaminedFake(store, FakeTables(store), FakeLookups(store))
+        yield ExaminedFake(store, FakeTables(store), FakeFences(store), FakeLookups(store))
         return
     async with prepared_store(request.getfixturevalue("database_url")) as prepared:
         yield ExaminedPostgres(prepared)

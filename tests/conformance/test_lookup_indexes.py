@@ -23,7 +23,7 @@ NOWHERE = LookupIndex(relation=RelationId(9), columns=("v",))
 
 @pytest.fixture
 async def store(examined: Examined) -> Examined:
-    await examined.tables.claim(TERM)
+    await examined.fences.claim(TERM)
     await examined.tables.create(ORDERS, term=TERM)
     return examined
 
@@ -31,7 +31,7 @@ async def store(examined: Examined) -> Examined:
 @pytest.fixture
 async def postgres(database_url: str) -> AsyncGenerator[Store]:
     async with prepared_store(database_url) as prepared:
-        await prepared.tables.claim(TERM)
+        await prepared.fences.claim(TERM)
         await prepared.tables.create(ORDERS, term=TERM)
         yield prepared
 
@@ -63,7 +63,7 @@ async def test_a_hidden_relation_has_its_indexes_at_once(store: Examined) -> Non
 async def test_a_deposed_leader_builds_and_drops_nothing(store: Examined) -> None:
     """I7."""
     await store.lookups.build(ONE, term=TERM)
-    await store.tables.claim(Term(8))
+    await store.fences.claim(Term(8))
     with pytest.raises(Deposed):
         await store.lookups.build(BOTH, term=TERM)
     with pytest.raises(Deposed):

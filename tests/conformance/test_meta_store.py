@@ -212,7 +212,7 @@ async def test_the_view_shows_the_life_of_a_barrier(stores: Stores) -> None:
         await tx.barriers.commit(DATABASE_GRAPH, Epoch(10), now=NOW)
         view = await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)
         assert (view.in_flight, view.committed, view.published, view.attempts) == (None, 10, 0, 1), "it only started"
-        await tx.graphs.set_published(DATABASE_GRAPH, Epoch(10), now=NOW)
+        await tx.visibility.publish(DATABASE_GRAPH, Epoch(10), now=NOW)
         assert (await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)).published == 10
     await inject(stores, barrier(11))
     async with stores.begin() as tx:
@@ -374,7 +374,7 @@ async def test_history_is_paged_newest_first_and_keeps_the_mutation_but_no_plans
             await tx.barriers.answer(collected(epoch), now=NOW)
             await tx.barriers.commit(DATABASE_GRAPH, Epoch(epoch), now=NOW)
     async with stores.begin() as tx:
-        await tx.graphs.set_published(DATABASE_GRAPH, Epoch(20), now=NOW + LEASE)
+        await tx.visibility.publish(DATABASE_GRAPH, Epoch(20), now=NOW + LEASE)
         newest, second = await tx.barriers.history(DATABASE_GRAPH, limit=2)
         (oldest,) = await tx.barriers.history(DATABASE_GRAPH, limit=2, before=second.barrier.curr)
     assert [one.barrier.mutation for one in (oldest, second, newest)] == [Add(jobs=()), Pause(), Add(jobs=())]
@@ -388,8 +388,8 @@ async def test_published_never_goes_back(stores: Stores) -> None:
     async with stores.begin() as tx:
         await tx.barriers.answer(collected(10), now=NOW)
         await tx.barriers.commit(DATABASE_GRAPH, Epoch(10), now=NOW)
-        await tx.graphs.set_published(DATABASE_GRAPH, Epoch(10), now=NOW)
-        await tx.graphs.set_published(DATABASE_GRAPH, Epoch(5), now=NOW)
+        await tx.visibility.publish(DATABASE_GRAPH, Epoch(10), now=NOW)
+        await tx.visibility.publish(DATABASE_GRAPH, Epoch(5), now=NOW)
         assert (await tx.graphs.state(DATABASE_GRAPH)).published == 10
 
 

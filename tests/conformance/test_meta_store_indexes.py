@@ -87,7 +87,7 @@ async def test_the_indexes_of_a_relation_are_removed_with_it(stores: Stores) -> 
         await tx.catalog.remove(orders.id)
         assert [one.relation.name for one in await tx.indexes.all()] == ["k"]
         # Nothing of an index is in the state store but what the stored indexes say.
-        assert [one.relation for one in await tx.catalog.cleanups()] == [orders.id]
+        assert [one.relation for one in await tx.cleanups.all()] == [orders.id]
         await tx.indexes.add(index("i", other), other.id, "")
 
 

@@ -52,9 +52,9 @@ async def test_a_job_has_outputs_that_only_it_sees(stores: Stores) -> None:
     async with stores.begin() as tx:
         table = await add_created(tx, new_table("t"))
         view = await add_created(tx, with_hidden("m", table.relation))
-        (plan,) = await tx.jobs.plans([view.id])
-        outputs = await tx.jobs.outputs([view.id, table.id, JobId(99)])
-        shown = [one.name for one in await tx.catalog.unshown()]
+        (plan,) = await tx.plans.of([view.id])
+        outputs = await tx.plans.outputs([view.id, table.id, JobId(99)])
+        shown = [one.name for one in await tx.visibility.unshown()]
         known = await tx.catalog.all(), await tx.catalog.get(plan.hidden[0].id), await tx.catalog.named("__m_1")
     first, second = plan.hidden
     assert plan.outputs == (first, second, plan.relation)
@@ -76,10 +76,10 @@ async def test_hidden_outputs_go_with_their_job(stores: Stores) -> None:
     async with stores.begin() as tx:
         table = await add_created(tx, new_table("t"))
         view = await add_created(tx, with_hidden("m", table.relation))
-        outputs = (await tx.jobs.outputs([view.id]))[view.id]
+        outputs = (await tx.plans.outputs([view.id]))[view.id]
         for _ in range(2):  # repeatable
             await tx.catalog.remove(view.relation)
-        left = {(cleanup.relation, cleanup.name) for cleanup in await tx.catalog.cleanups()}
+        left = {(cleanup.relation, cleanup.name) for cleanup in await tx.cleanups.all()}
         again = await tx.jobs.add(with_hidden("m", table.relation), now=NOW)
     assert left == set(zip(outputs, ("__m_1", "__m_2", "m"), strict=True))
     assert again.id != view.id
@@ -93,8 +93,8 @@ async def test_a_sink_stores_nothing(stores: Stores) -> None:
         (scan,) = view.table_scans
         target = view.relation.model_copy(update={"kind": RelationKind.SINK})
         job = await tx.jobs.add(replace(view, relation=target, fragments=(replace(scan, sink=sink),)), now=NOW)
-        (plan,) = await tx.jobs.plans([job.id])
-        outputs = await tx.jobs.outputs([job.id])
+        (plan,) = await tx.plans.of([job.id])
+        outputs = await tx.plans.outputs([job.id])
     assert (job.kind, plan.outputs, outputs) == (RelationKind.SINK, (), {})
     assert [one.sink for one in plan.table_scans] == [sink]
     assert plan.written_by(plan.table_scans[0]).columns == relation("s").columns
@@ -144,13 +144,13 @@ async def test_a_removed_relation_frees_its_name_and_leaves_a_cleanup_and_its_hi
         assert await tx.catalog.named("m") is None
         assert await tx.catalog.dependents(table.relation) == []
         assert (await tx.fragments.scans([view.id]), await tx.fragments.job_of([scan.id])) == ({view.id: []}, {})
-        assert await tx.jobs.plans([view.id]) == []
-        (cleanup,) = await tx.catalog.cleanups()
+        assert await tx.plans.of([view.id]) == []
+        (cleanup,) = await tx.cleanups.all()
         assert (cleanup.relation, cleanup.name) == (view.relation, "m")
         assert (await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)).cleanups_waiting
         again = await tx.jobs.add(new_view("m", table.relation), now=NOW)
-        await tx.catalog.cleaned(view.relation)
-        assert await tx.catalog.cleanups() == []
+        await tx.cleanups.done(view.relation)
+        assert await tx.cleanups.all() == []
         old = await tx.jobs.get(view.id)
     assert old is not None
     assert (old.name, again.relation != view.relation) == ("m", True)
@@ -163,9 +163,9 @@ async def test_a_created_relation_is_shown_once_its_epoch_is_published(stores: S
     async with stores.begin() as tx:
         await tx.barriers.answer(collected(10), now=NOW)
         await tx.barriers.commit(DATABASE_GRAPH, Epoch(10), now=NOW)
-        assert [one.id for one in await tx.catalog.unshown()] == [table.relation]
-        await tx.graphs.set_published(DATABASE_GRAPH, Epoch(10), now=NOW)
-        assert await tx.catalog.unshown() == []
+        assert [one.id for one in await tx.visibility.unshown()] == [table.relation]
+        await tx.visibility.publish(DATABASE_GRAPH, Epoch(10), now=NOW)
+        assert await tx.visibility.unshown() == []
         shown = {entry.relation.id: entry.shown for entry in await tx.catalog.all()}
     assert shown == {table.relation: True, view.relation: False}
 
@@ -268,38 +268,38 @@ async def test_jobs_come_in_pages(stores: Stores) -> None:
     async with stores.begin() as tx:
         first, second, third = [await tx.jobs.add(new_table(name), now=NOW) for name in "abc"]
         await tx.jobs.move(second.id, JobEvent.STARTED, now=NOW)
-        page = await tx.jobs.page(None, after=0, limit=2)
+        page = await tx.status.jobs(None, after=0, limit=2)
         assert [job.name for job in page] == ["a", "b"]
-        assert [job.name for job in await tx.jobs.page(None, after=second.id, limit=2)] == ["c"]
+        assert [job.name for job in await tx.status.jobs(None, after=second.id, limit=2)] == ["c"]
         initial = {JobState.INITIAL}
-        assert [job.id for job in await tx.jobs.page(initial, after=0, limit=2)] == [first.id, third.id]
-        assert await tx.jobs.page(initial, after=third.id, limit=2) == []
+        assert [job.id for job in await tx.status.jobs(initial, after=0, limit=2)] == [first.id, third.id]
+        assert await tx.status.jobs(initial, after=third.id, limit=2) == []
 
 
 async def test_who_stands_in_line_and_who_is_served(stores: Stores) -> None:
     async with stores.begin() as tx:
-        assert await tx.jobs.line() == Line(new=False, queued=False, held=0)
+        assert await tx.queue.line() == Line(new=False, queued=False, held=0)
         table = await add_created(tx, new_table("t"))
         first, second, third = [await tx.jobs.add(new_view(name, table.relation), now=NOW) for name in "abc"]
-        assert await tx.jobs.line() == Line(new=True, queued=False, held=0)
+        assert await tx.queue.line() == Line(new=True, queued=False, held=0)
         await tx.jobs.move(third.id, JobEvent.QUEUED, now=NOW)
         await tx.jobs.move(second.id, JobEvent.QUEUED, now=NOW)
         await tx.jobs.move(first.id, JobEvent.STARTED, now=NOW)
-        assert await tx.jobs.queue() == [second.id, third.id]
+        assert await tx.queue.waiting() == [second.id, third.id]
         await add_creating(tx, new_table("u"))
-        assert await tx.jobs.line() == Line(new=False, queued=True, held=1), "a table takes no permit"
+        assert await tx.queue.line() == Line(new=False, queued=True, held=1), "a table takes no permit"
         view = await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)
-        assert view.line == await tx.jobs.line(), "what is seen at every look"
+        assert view.line == await tx.queue.line(), "what is seen at every look"
         await tx.jobs.move(first.id, JobEvent.CANCEL_ASKED, now=NOW)
-        assert (await tx.jobs.line()).held == 1, "it is held until the actors have stopped"
+        assert (await tx.queue.line()).held == 1, "it is held until the actors have stopped"
         await tx.jobs.move(first.id, JobEvent.STOPPED, now=NOW)
-        assert (await tx.jobs.line()).held == 0
+        assert (await tx.queue.line()).held == 0
 
 
 async def test_a_plan_has_everything_a_worker_needs(stores: Stores) -> None:
     table, view = await table_and_view(stores)
     async with stores.begin() as tx:
-        first, second = await tx.jobs.plans([view.id, table.id])
+        first, second = await tx.plans.of([view.id, table.id])
     assert (first.id, second.id) == (table.id, view.id)
     (dml,) = first.fragments
     (scan,) = second.table_scans
@@ -330,15 +330,15 @@ async def test_blame_counts_consecutive_failures_of_one_job(stores: Stores) -> N
     table, view = await table_and_view(stores)
     async with stores.begin() as tx:
         counts = [
-            await tx.jobs.blame(job, graph=DATABASE_GRAPH)
+            await tx.failures.blame(job, graph=DATABASE_GRAPH)
             for job in (view.id, view.id, table.id, view.id, None, view.id)
         ]
         found = await tx.jobs.get(view.id)
         idle = await tx.jobs.get(table.id)
-        assert await tx.jobs.blamed(DATABASE_GRAPH)
-        assert not await tx.jobs.blamed(GraphId(DATABASE_GRAPH + 1))
-        await tx.jobs.blame(None, graph=DATABASE_GRAPH)
-        assert not await tx.jobs.blamed(DATABASE_GRAPH)
+        assert await tx.failures.blamed(DATABASE_GRAPH)
+        assert not await tx.failures.blamed(GraphId(DATABASE_GRAPH + 1))
+        await tx.failures.blame(None, graph=DATABASE_GRAPH)
+        assert not await tx.failures.blamed(DATABASE_GRAPH)
     assert counts == [1, 2, 1, 1, 0, 1]
     assert found is not None
     assert idle is not None
@@ -394,13 +394,13 @@ async def test_who_has_not_finished(stores: Stores) -> None:
     scan = await scan_of(stores, view.id)
     first, second = scan.actors
     async with stores.begin() as tx:
-        (plan,) = await tx.jobs.plans([view.id])
+        (plan,) = await tx.plans.of([view.id])
         others = [actor.id for one in plan.fragments if one.id != scan.id for actor in one.actors]
-        (writer,) = [actor.id for one in (await tx.jobs.plans([table.id]))[0].fragments for actor in one.actors]
-        left = await tx.actors.unfinished([table.id, view.id])
+        (writer,) = [actor.id for one in (await tx.plans.of([table.id]))[0].fragments for actor in one.actors]
+        left = await tx.status.unfinished_actors([table.id, view.id])
         assert left == {table.id: [writer], view.id: sorted([first.id, second.id, *others])}
         await tx.fragments.record([collected(10, report(first.id, scan.id, 1, finished=True))], now=NOW)
-        left = await tx.actors.unfinished([view.id])
+        left = await tx.status.unfinished_actors([view.id])
         assert left == {view.id: sorted([second.id, *others])}
 
 
@@ -466,16 +466,16 @@ async def test_the_plan_of_a_finished_scan_leaves_its_positions_out_and_keeps_it
     ended = [report(one.actor, scan.id, one.rows, finished=True) for one in told]
     async with stores.begin() as tx:
         await tx.fragments.record([collected(10, *told)], now=NOW)
-        assert [len(actor.positions) for actor in (await tx.jobs.plans([view.id]))[0].fragments[0].actors] == [4, 4]
+        assert [len(actor.positions) for actor in (await tx.plans.of([view.id]))[0].fragments[0].actors] == [4, 4]
         await tx.fragments.record([collected(20, *ended)], now=NOW)
-        (plan,) = await tx.jobs.plans([view.id])
-        assert list((await tx.fragments.positions(scan.id)).values()) == read
+        (plan,) = await tx.plans.of([view.id])
+        assert list((await tx.status.positions(scan.id)).values()) == read
         ids = await tx.actors.reserve(3)
         rescaled = [
             ActorPlan(id=one, vnodes=runs) for one, runs in zip(ids, (((0, 1),), ((2, 2),), ((3, 7),)), strict=True)
         ]
         await tx.actors.replace({scan.id: rescaled})
-        (after,) = await tx.jobs.plans([view.id])
+        (after,) = await tx.plans.of([view.id])
     for found, rows in ((plan, [6, 22]), (after, [1, 2, 25])):
         finished = found.fragments[0]
         assert isinstance(finished, TableScanPlan)
@@ -503,7 +503,7 @@ async def test_a_scan_behind_an_arrow_waits_until_it_is_released(stores: Stores)
         view = await add_creating(tx, new_view("m", a, b, a, c, order=((a, b), (b, c))))
         queued = await tx.jobs.add(new_view("later", a, b, order=((a, b),)), now=NOW)
         await tx.fragments.record([collected(10)], now=NOW)
-        (plan,) = await tx.jobs.plans([view.id])
+        (plan,) = await tx.plans.of([view.id])
         scans = (await tx.fragments.scans([view.id]))[view.id]
         assert await tx.fragments.held(DATABASE_GRAPH) == [view.id], "a job that has not started holds nothing up"
     assert [one.waiting for one in plan.table_scans] == [False, True, False, True]
@@ -524,7 +524,7 @@ async def test_a_scan_behind_an_arrow_waits_until_it_is_released(stores: Stores)
         assert [scan.waiting for scan in scans] == [False, False, False, True]
         await tx.fragments.release([fourth.id])
         assert await tx.fragments.held(DATABASE_GRAPH) == []
-        (other,) = await tx.jobs.plans([queued.id])
+        (other,) = await tx.plans.of([queued.id])
     assert [one.waiting for one in other.table_scans] == [False, True], "the other job's scan still waits"
 
 
@@ -533,7 +533,7 @@ async def test_a_scan_that_waits_does_not_make_statements_wait(stores: Stores) -
     async with stores.begin() as tx:
         a, b = [(await add_created(tx, new_table(name))).relation for name in "ab"]
         view = await add_creating(tx, new_view("m", a, b, order=((a, b),)))
-        (plan,) = await tx.jobs.plans([view.id])
+        (plan,) = await tx.plans.of([view.id])
         assert (await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)).backfilling
         await tx.limits.put({plan.fragments[0].id: 0}, auto=(), epoch=Epoch(1))
         assert not (await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)).backfilling

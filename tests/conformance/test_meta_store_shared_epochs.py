@@ -61,9 +61,7 @@ async def test_c4_what_was_not_reached_waits_and_what_was_set_aside_is_carried_s
     async with stores.begin() as tx:
         view = await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=NOW - NOW)
         assert view.statements_waiting
-        found = await tx.statements.get(slow.id)
-    assert found is not None
-    assert (found.result, found.epoch) == (None, None)
+        assert await tx.statements.outcomes([slow.id]) == {slow.id: None}
 
 
 async def test_a_statement_that_has_an_epoch_to_itself_hastens_none(stores: Stores) -> None:

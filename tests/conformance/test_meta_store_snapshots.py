@@ -43,7 +43,7 @@ async def started(stores: Stores, *, indexed: bool = True) -> tuple[Job, Snapsho
     async with stores.begin() as tx:
         await tx.barriers.answer(collected(10), now=NOW)
         await tx.barriers.commit(DATABASE_GRAPH, Epoch(10), now=NOW)
-        return view, await tx.snapshots.begin(view.id, indexed=indexed)
+        return view, await tx.partial_graphs.begin(view.id, indexed=indexed)
 
 
 async def test_a_graph_of_its_own_begins_at_what_is_committed(stores: Stores) -> None:
@@ -53,10 +53,10 @@ async def test_a_graph_of_its_own_begins_at_what_is_committed(stores: Stores) ->
     async with stores.begin() as tx:
         assert await tx.snapshots.of_graph(begun.graph) == begun
         assert await tx.snapshots.of_jobs([view.id]) == {view.id: begun}
-        assert await tx.snapshots.graphs() == await tx.snapshots.unmerged() == [begun.graph]
-        assert await tx.snapshots.graphs_of([view.id]) == {view.id: begun.graph}
+        assert await tx.partial_graphs.all() == await tx.partial_graphs.unmerged() == [begun.graph]
+        assert await tx.partial_graphs.of_jobs([view.id]) == {view.id: begun.graph}
         assert [job.id for job in await tx.jobs.where(graph=begun.graph)] == [view.id]
-        assert (await tx.jobs.plans([view.id]))[0].snapshot == SnapshotPlan(epoch=Epoch(10))
+        assert (await tx.plans.of([view.id]))[0].snapshot == SnapshotPlan(epoch=Epoch(10))
         assert await tx.snapshots.pinned() == 10
         assert await tx.snapshots.settled() == {}
         seen = await tx.graphs.view(begun.graph, now=NOW, lease=LEASE)
@@ -71,7 +71,7 @@ async def serverless(stores: Stores) -> Snapshot:
     async with stores.begin() as tx:
         view = await add_creating(tx, replace(new_view("own", table.relation), serverless=True))
         assert view.serverless
-        return await tx.snapshots.begin(view.id, indexed=True)
+        return await tx.partial_graphs.begin(view.id, indexed=True)
 
 
 async def test_a_graph_with_a_worker_of_its_own_has_no_other(stores: Stores) -> None:
@@ -82,7 +82,7 @@ async def test_a_graph_with_a_worker_of_its_own_has_no_other(stores: Stores) -> 
         await tx.workers.register(presented, now=NOW)
         assert (await tx.graphs.view(own.graph, now=NOW, lease=LEASE)).alive == {other}
         assert (await tx.graphs.view(DATABASE_GRAPH, now=NOW, lease=LEASE)).alive == {WORKER}
-        await tx.snapshots.retire(own.graph)
+        await tx.partial_graphs.retire(own.graph)
         with pytest.raises(Stale):
             await tx.workers.seen(other, now=NOW)
         with pytest.raises(Stale):
@@ -99,7 +99,7 @@ async def test_a_worker_of_its_own_is_wanted_until_its_job_merges_or_ends(
     async with stores.begin() as tx:
         assert await tx.workers.wanted() == [own.graph]
         if event is None:
-            await tx.snapshots.merge(own.graph)
+            await tx.partial_graphs.merge(own.graph)
         else:
             await tx.jobs.move(own.job, event, now=NOW)
         assert await tx.workers.wanted() == []
@@ -111,7 +111,7 @@ async def test_how_starting_it_goes_is_remembered_with_its_graph(stores: Stores)
         table = await tx.catalog.named("t")
         assert table is not None
         view = await add_creating(tx, replace(new_view("own", table.relation.id), serverless=True))
-        own = await tx.snapshots.begin(view.id, indexed=True)
+        own = await tx.partial_graphs.begin(view.id, indexed=True)
         seen: list[OwnWorker | None] = []
         failed = OwnWorker(3, "exit\0code 3", NOW)
         for _ in range(2):
@@ -191,17 +191,17 @@ async def test_what_it_has_replayed_moves_its_pin(stores: Stores) -> None:
         assert snapshot is not None
         assert (snapshot.indexed, snapshot.consumed) == (True, 15)
         assert await tx.snapshots.pinned() == 15
-        assert (await tx.jobs.plans([view.id]))[0].snapshot == SnapshotPlan(epoch=Epoch(10), consumed=Epoch(15))
+        assert (await tx.plans.of([view.id]))[0].snapshot == SnapshotPlan(epoch=Epoch(10), consumed=Epoch(15))
 
 
 async def test_a_merge_moves_the_job_and_what_waits_for_it(stores: Stores) -> None:
     view, begun = await started(stores)
     waiting = await ask(stores, Throttle(fragments={}), begun.graph)
     async with stores.begin() as tx:
-        await tx.snapshots.merge(begun.graph)
-        assert await tx.snapshots.graphs_of([view.id]) == {view.id: DATABASE_GRAPH}
-        assert await tx.snapshots.unmerged() == []
-        assert await tx.snapshots.graphs() == [begun.graph]
+        await tx.partial_graphs.merge(begun.graph)
+        assert await tx.partial_graphs.of_jobs([view.id]) == {view.id: DATABASE_GRAPH}
+        assert await tx.partial_graphs.unmerged() == []
+        assert await tx.partial_graphs.all() == [begun.graph]
         assert await tx.snapshots.settled() == {view.relation: 0}
         assert [one.id for one in await tx.commands.waiting(DATABASE_GRAPH)] == [waiting]
         decoupled = (await tx.graphs.view(begun.graph, now=NOW, lease=LEASE)).decoupled
@@ -221,14 +221,14 @@ async def test_a_graph_that_is_retired_is_gone_and_its_commands_are_done(stores:
         found = await tx.commands.get(whole)
         assert found is not None
         assert not found.done, "a part is left"
-        await tx.snapshots.retire(begun.graph)
+        await tx.partial_graphs.retire(begun.graph)
         assert [(one.id, one.done) for one in await tx.commands.parts(whole)] == [(part, True)]
         done = [await tx.commands.get(one) for one in (refused, flush, whole)]
         assert [(one.done, one.epoch) for one in done if one is not None] == [(True, 10)] * 3
         assert [one is not None and one.error is not None for one in done] == [True, False, False]
         assert await tx.snapshots.of_jobs([view.id]) == {}
-        assert await tx.snapshots.graphs() == []
-        assert await tx.snapshots.graphs_of([view.id]) == {view.id: DATABASE_GRAPH}
+        assert await tx.partial_graphs.all() == []
+        assert await tx.partial_graphs.of_jobs([view.id]) == {view.id: DATABASE_GRAPH}
         with pytest.raises(NotFound):
             await tx.graphs.view(begun.graph, now=NOW, lease=LEASE)
 

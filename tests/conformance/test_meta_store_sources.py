@@ -16,7 +16,7 @@ from service.ports.source_records import Leftover, Measured, NewSource, Password
 from service.protocol.cdc import CdcColumn, CdcScan, CdcSource, CdcTableReport, SourceReport, Split
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, RelationId, Vnode
 from service.protocol.plan import PositionState, VnodePosition
-from service.protocol.report import ActorReport, Collected
+from service.protocol.report import ActorReport
 from tests.support.meta_store import LEASE, NOW, add_created, collected, new_table, new_view, relation
 
 LATER = timedelta(minutes=5)
@@ -61,14 +61,10 @@ async def plan_of(stores: Stores, name: str) -> tuple[FragmentId, CdcScan]:
     async with stores.begin() as tx:
         entry = await tx.catalog.named(name)
         assert entry is not None
-        (plan,) = await tx.jobs.plans([entry.job])
+        (plan,) = await tx.plans.of([entry.job])
     fragment = plan.source_scan
     assert fragment is not None
     return fragment.id, fragment.cdc
-
-
-def told(*reports: SourceReport, epoch: int = 10, actors: tuple[ActorReport, ...] = ()) -> Collected:
-    return collected(epoch, *actors).model_copy(update={"sources": reports})
 
 
 async def test_a_source_has_a_name_among_the_relations(stores: Stores) -> None:
@@ -141,10 +137,10 @@ async def test_a_plan_begins_where_the_source_stands(stores: Stores) -> None:
     assert (scan.source.offset, scan.source.undecided, scan.readable_after) == ("0/10", (), 700)
     report = SourceReport(source=source.id, offset="0/20", undecided=(5, 6), lag_bytes=3, retained_bytes=4, changes=2)
     async with stores.begin() as tx:
-        assert await tx.following.record([told(report)], now=NOW) == []
+        assert await tx.following.record([report], now=NOW) == []
         again = report.model_copy(update={"offset": "0/30", "lag_bytes": None, "changes": 5})
         last = again.model_copy(update={"offset": "0/40", "changes": 1})
-        assert await tx.following.record([told(again), told(last, epoch=11)], now=NOW) == []
+        assert await tx.following.record([again, last], now=NOW) == []
         found = await tx.sources.get(source.id)
     assert found is not None
     standing = found.standing
@@ -154,7 +150,7 @@ async def test_a_plan_begins_where_the_source_stands(stores: Stores) -> None:
     assert (await plan_of(stores, "t"))[1].source.undecided == (5, 6)
     async with stores.begin() as tx:
         (table,) = await tx.following.tables(source.id)
-        (plan,) = await tx.jobs.plans([job.id])
+        (plan,) = await tx.plans.of([job.id])
     assert (table.fragment, table.splits, table.external) == (fragment, 3, ("public", "orders"))
     assert [actor.vnodes for actor in plan.fragments[0].actors] == [((0, 0),), ((1, 2),)]
 
@@ -164,7 +160,7 @@ async def test_its_progress_is_that_of_a_scan(stores: Stores) -> None:
     source = await made(stores)
     async with stores.begin() as tx:
         job = await add_created(tx, new_follower(source, "t"))
-        (plan,) = await tx.jobs.plans([job.id])
+        (plan,) = await tx.plans.of([job.id])
     (actor,) = plan.fragments[0].actors
     done = VnodePosition(vnode=Vnode(0), state=PositionState.COMPLETED, rows=50)
     for finished in (False, True):
@@ -172,7 +168,7 @@ async def test_its_progress_is_that_of_a_scan(stores: Stores) -> None:
             actor=actor.id, fragment=plan.fragments[0].id, rows=50, positions=(done,), finished=finished
         )
         async with stores.begin() as tx:
-            await tx.fragments.record([told(actors=(report,))], now=NOW)
+            await tx.fragments.record([collected(10, report)], now=NOW)
             (scan,) = (await tx.fragments.scans([job.id]))[job.id]
             (table,) = await tx.following.tables()
             assert (scan.upstream, scan.rows, scan.total, scan.external) == ("public.orders", 50, 50, True)
@@ -191,24 +187,24 @@ async def test_what_is_new_is_told_once(stores: Stores) -> None:
     waits = CdcTableReport(fragment=fragment, waiting="a long transaction")
     report = SourceReport(source=source.id, offset="0/20")
     async with stores.begin() as tx:
-        found = await tx.following.record([told(report.model_copy(update={"waiting": "away"}))], now=NOW)
+        found = await tx.following.record([report.model_copy(update={"waiting": "away"})], now=NOW)
         assert [(one.source, one.table, one.text) for one in found] == [("pg", None, "away")]
         (scan,) = (await tx.fragments.scans([job.id]))[job.id]
         assert scan.source_waiting == "away"
-        found = await tx.following.record([told(report.model_copy(update={"tables": (waits,)}))], now=NOW)
+        found = await tx.following.record([report.model_copy(update={"tables": (waits,)})], now=NOW)
         assert [(one.table, one.text) for one in found] == [(None, None)]
         (scan,) = (await tx.fragments.scans([job.id]))[job.id]
         assert scan.source_waiting == "a long transaction"
-        found = await tx.following.record([told(report.model_copy(update={"tables": (broken,)}))], now=NOW)
+        found = await tx.following.record([report.model_copy(update={"tables": (broken,)})], now=NOW)
         assert [(one.table, one.text) for one in found] == [("t", "a column is gone\N{REPLACEMENT CHARACTER}")]
         later = broken.model_copy(update={"broken": "something else"})
-        assert await tx.following.record([told(report.model_copy(update={"tables": (later,)}))], now=NOW + LEASE) == []
+        assert await tx.following.record([report.model_copy(update={"tables": (later,)})], now=NOW + LEASE) == []
         assert await tx.following.broke(source.id, "all of them", now=NOW + LEASE) == []
         assert [one.broken_since for one in await tx.following.tables()] == [NOW]
         (scan,) = (await tx.fragments.scans([job.id]))[job.id]
         assert (scan.stopped, scan.source_waiting) == ("a column is gone\N{REPLACEMENT CHARACTER}", None)
         unknown = SourceReport(source=source.id.__class__(10**6), offset="0/1")
-        assert await tx.following.record([told(unknown)], now=NOW) == []
+        assert await tx.following.record([unknown], now=NOW) == []
 
 
 async def test_what_follows_no_longer_hurries_no_barrier(stores: Stores) -> None:
@@ -226,13 +222,13 @@ async def test_what_follows_no_longer_hurries_no_barrier(stores: Stores) -> None
 async def test_a_source_is_idle_until_something_follows(stores: Stores) -> None:
     source = await made(stores)
     async with stores.begin() as tx:
-        assert await tx.following.idle(source.id)
+        assert await tx.slots.idle(source.id)
         assert set(await tx.following.followed()) == set()
-        await tx.following.skipped(source.id, "1/0", 900)
-        await tx.following.measured(source.id, Measured(1, 2, "slow"), now=NOW)
-        await tx.following.retained(source.id, Retention.WARNING)
+        await tx.slots.skipped(source.id, "1/0", 900)
+        await tx.slots.measured(source.id, Measured(1, 2, "slow"), now=NOW)
+        await tx.slots.retained(source.id, Retention.WARNING)
         job = await add_created(tx, new_follower(source, "t"))
-        assert not await tx.following.idle(source.id)
+        assert not await tx.slots.idle(source.id)
         assert set(await tx.following.followed()) == {source.id}
         found = await tx.sources.get(source.id)
     assert found is not None
@@ -250,14 +246,14 @@ async def test_a_source_is_idle_until_something_follows(stores: Stores) -> None:
     _, scan = await plan_of(stores, "t")
     assert (scan.source.offset, scan.readable_after) == ("1/0", 900)
     async with stores.begin() as tx:
-        await tx.following.measured(source.id, Measured(followed=True), now=NOW + LATER)
+        await tx.slots.measured(source.id, Measured(followed=True), now=NOW + LATER)
         found = await tx.sources.get(source.id)
         assert found is not None
         assert found.standing == replace(expected, reported_at=NOW + LATER)
         assert await tx.following.broke(source.id, "the slot is gone", now=NOW) == ["t"]
         (scan_now,) = (await tx.fragments.scans([job.id]))[job.id]
         await tx.jobs.move(job.id, JobEvent.FAILED, now=NOW, error="a row")
-        assert await tx.following.idle(source.id)
+        assert await tx.slots.idle(source.id)
     assert scan_now.stopped == "the slot is gone"
 
 
@@ -304,7 +300,7 @@ async def test_nothing_follows_a_source_that_was_dropped(stores: Stores) -> None
     source = await made(stores)
     async with stores.begin() as tx:
         await tx.sources.remove(source.id, now=NOW)
-        assert not await tx.following.idle(source.id)
+        assert not await tx.slots.idle(source.id)
         with pytest.raises(Conflict, match='source "pg" cannot be read: it was dropped'):
             await tx.jobs.add(new_follower(source, "t"), now=NOW)
 
@@ -325,7 +321,7 @@ async def test_a_scan_without_history_is_completed(stores: Stores) -> None:
     (fragment,) = new.fragments
     async with stores.begin() as tx:
         job = await add_created(tx, replace(new, fragments=(replace(fragment, completed=True),)))
-        (plan,) = await tx.jobs.plans([job.id])
+        (plan,) = await tx.plans.of([job.id])
     (position,) = plan.fragments[0].actors[0].positions
     assert (position.state, position.rows) == (PositionState.COMPLETED, 0)
 

@@ -15,14 +15,14 @@ from tests.support.meta_store import NOW, add_created, add_creating, collected, 
 async def stored(tx: Transaction) -> tuple[RelationId, RelationId, JobPlan]:
     left, right = [(await add_created(tx, new_table(name))).relation for name in "ab"]
     job = await add_creating(tx, new_stages(left, right))
-    (plan,) = await tx.jobs.plans([job.id])
+    (plan,) = await tx.plans.of([job.id])
     return left, right, plan
 
 
 async def test_a_plan_of_stages_has_all_relations_that_they_read(stores: Stores) -> None:
     async with stores.begin() as tx:
         left, right, plan = await stored(tx)
-        (again,) = await tx.jobs.plans([plan.id])
+        (again,) = await tx.plans.of([plan.id])
     (hidden,) = plan.hidden
     first, last = plan.table_scans
     assert (first.query, last.query) == (joined(left, right), newest(hidden.id))
@@ -72,7 +72,7 @@ async def test_a_stage_waits_for_the_stages_that_it_reads(stores: Stores) -> Non
         _, _, plan = await stored(tx)
         first, last = plan.table_scans
         held = await tx.fragments.held(DATABASE_GRAPH)
-        order = await tx.fragments.order(plan.id)
+        order = await tx.status.backfill_order(plan.id)
         before = {one.fragment: (one.waiting, one.awaits) for one in (await tx.fragments.scans([plan.id]))[plan.id]}
         (actor,) = first.actors
         done = report(int(actor.id), FragmentId(first.id), 5, finished=True)
@@ -89,9 +89,9 @@ async def test_a_view_that_is_held_back_is_not_published_for_its_hidden_relation
     async with stores.begin() as tx:
         _, _, plan = await stored(tx)
         await tx.jobs.move(plan.id, JobEvent.FINISHED, now=NOW)
-        await tx.graphs.set_published(DATABASE_GRAPH, NEVER, now=NOW, held_back=[plan.relation.id])
+        await tx.visibility.publish(DATABASE_GRAPH, NEVER, now=NOW, held_back=[plan.relation.id])
         held_back = await tx.jobs.get(plan.id)
-        await tx.graphs.set_published(DATABASE_GRAPH, NEVER, now=NOW)
+        await tx.visibility.publish(DATABASE_GRAPH, NEVER, now=NOW)
         shown = await tx.jobs.get(plan.id)
     assert held_back is not None
     assert shown is not None
@@ -102,7 +102,7 @@ async def test_operators_are_stored_beside_the_scans_of_their_inputs(stores: Sto
     async with stores.begin() as tx:
         left, right = [(await add_created(tx, new_table(name))).relation for name in "ab"]
         job = await add_creating(tx, new_operators(left, right))
-        ((plan,), staged) = await tx.jobs.plans([job.id]), await tx.jobs.staged()
+        ((plan,), staged) = await tx.plans.of([job.id]), await tx.plans.staged()
         scans = (await tx.fragments.scans([job.id]))[job.id]
         layouts = (await tx.actors.layouts([job.id]))[job.id]
         entry = await tx.catalog.get(job.relation)

@@ -66,11 +66,8 @@ async def test_statements_round_trip_in_the_order_of_their_ids(stores: Stores) -
             await tx.statements.add(one, now=NOW)
         assert [one.statement for one in await tx.statements.waiting(limit=10)] == statements
         assert [one.id for one in await tx.statements.waiting(limit=2)] == ids[:2]
-        stored = await tx.statements.get(ids[1])
-        assert await tx.statements.get(StatementId(999)) is None
+        assert await tx.statements.outcomes([ids[1], StatementId(999)]) == {ids[1]: None}
     assert ids == sorted(ids)
-    assert stored is not None
-    assert (stored.statement, stored.accepted_at, stored.epoch, stored.result) == (statements[1], NOW, None, None)
 
 
 async def test_a_statement_is_carried_once_and_answered_with_its_epoch(stores: Stores) -> None:
@@ -85,11 +82,11 @@ async def test_a_statement_is_carried_once_and_answered_with_its_epoch(stores: S
     for _ in range(2):  # repeatable
         await finish(stores, 10, *results)
     async with stores.begin() as tx:
-        found = [await tx.statements.get(one.id) for one in (good, bad)]
-    assert [one and (one.epoch, one.result) for one in found] == [
-        (10, results[0]),
-        (10, results[1].model_copy(update={"error": "no \N{REPLACEMENT CHARACTER}"})),
-    ]
+        found = await tx.statements.outcomes([good.id, bad.id])
+    assert found == {
+        good.id: (10, results[0]),
+        bad.id: (10, results[1].model_copy(update={"error": "no \N{REPLACEMENT CHARACTER}"})),
+    }
     assert await waiting(stores) == []
 
 
@@ -102,18 +99,16 @@ async def test_a_staged_statement_comes_back_until_its_last_slice(stores: Stores
     await finish(stores, 10, StatementResult(id=one.id, affected=5))  # one of the six overwrote another
     assert await waiting(stores) == [(one.id, 6)]
     async with stores.begin() as tx:
-        assert await tx.statements.staged() == []
+        assert await tx.staging_tables.unused() == []
         ended = await tx.graphs.set_status(DATABASE_GRAPH, GraphStatus.RECOVERING, now=NOW, reason="x")
     assert await waiting(stores) == [(one.id, 6)]
     await carry(stores, 20, one.model_copy(update={"first": 6, "last": 10}), generation=ended)
     await finish(stores, 20, StatementResult(id=one.id, affected=4))
     async with stores.begin() as tx:
-        found = await tx.statements.get(one.id)
-        assert await tx.statements.staged() == [one.id]
-        await tx.statements.unstaged(one.id)
-        assert await tx.statements.staged() == []
-    assert found is not None
-    assert (found.applied_rows, found.epoch, found.result) == (10, 20, StatementResult(id=one.id, affected=9))
+        assert await tx.statements.outcomes([one.id]) == {one.id: (20, StatementResult(id=one.id, affected=9))}
+        assert await tx.staging_tables.unused() == [one.id]
+        await tx.staging_tables.dropped(one.id)
+        assert await tx.staging_tables.unused() == []
     assert await waiting(stores) == []
 
 
@@ -137,10 +132,9 @@ async def test_a_slice_that_failed_ends_its_statement(stores: Stores) -> None:
     await carry(stores, 10, one.model_copy(update={"last": 4}))
     await finish(stores, 10, StatementResult(id=one.id, affected=0, error="no", sqlstate="23502"))
     async with stores.begin() as tx:
-        found = await tx.statements.get(one.id)
-        assert await tx.statements.staged() == [one.id]
-    assert found is not None
-    assert found.result == StatementResult(id=one.id, affected=0, error="no", sqlstate="23502")
+        failed = StatementResult(id=one.id, affected=0, error="no", sqlstate="23502")
+        assert await tx.statements.outcomes([one.id]) == {one.id: (10, failed)}
+        assert await tx.staging_tables.unused() == [one.id]
     assert await waiting(stores) == []
 
 
@@ -152,8 +146,8 @@ async def test_finished_statements_are_forgotten_after_a_while_but_not_their_sta
     async with stores.begin() as tx:
         later = NOW + timedelta(minutes=11)
         await tx.statements.finish([StatementResult(id=StatementId(99), affected=0)], epoch=Epoch(20), now=later)
-        assert await tx.statements.get(plain.id) is None
-        assert await tx.statements.staged() == [staged.id]
+        assert await tx.statements.outcomes([plain.id]) == {}
+        assert await tx.staging_tables.unused() == [staged.id]
 
 
 # --- requests -----------------------------------------------------------------------------------------------------
@@ -360,10 +354,7 @@ async def test_a_statement_that_a_lost_call_accepted_is_kept_for_its_repetition(
         await tx.keys.accepted(claim, kept)
         for statement, now in ((kept, NOW), (gone, NOW), (await accept(tx), NOW + timedelta(hours=1))):
             await tx.statements.finish([StatementResult(id=statement, affected=1)], epoch=Epoch(1), now=now)
-        assert await tx.statements.get(gone) is None
-        found = await tx.statements.get(kept)
-        assert found is not None
-        assert found.result is not None
+        assert await tx.statements.outcomes([kept, gone]) == {kept: (1, StatementResult(id=kept, affected=1))}
 
 
 async def test_of_two_first_calls_with_one_key_one_runs(stores: Stores) -> None:
@@ -390,10 +381,9 @@ async def test_c3_a_staged_statement_that_fails_late_says_what_it_applied_and_ke
     await carry(stores, 20, one.model_copy(update={"first": 20}), generation=1)
     await finish(stores, 20, StatementResult(id=one.id, affected=0, error="no", sqlstate="54000"))
     async with stores.begin() as tx:
-        found = await tx.statements.get(one.id)
+        found = (await tx.statements.outcomes([one.id]))[one.id]
         assert found is not None
-        assert found.result is not None
-        assert found.result.error == f"no{APPLIED_PARTLY}20"
+        assert found[1].error == f"no{APPLIED_PARTLY}20"
         await tx.keys.release(claim, now=NOW)
         again = await tx.keys.claim("k", "f", now=NOW, hold=timedelta(seconds=10))
     assert isinstance(again, Claim)

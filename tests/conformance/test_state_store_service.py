@@ -19,7 +19,7 @@ OTHER = relation(3, "other")
 
 @pytest.fixture
 async def store(examined: Examined) -> Examined:
-    await examined.tables.claim(TERM)
+    await examined.fences.claim(TERM)
     return examined
 
 
@@ -27,7 +27,7 @@ async def store(examined: Examined) -> Examined:
 async def postgres(database_url: str) -> AsyncGenerator[Store]:
     """For what is said in Postgres's own words."""
     async with prepared_store(database_url) as prepared:
-        await prepared.tables.claim(TERM)
+        await prepared.fences.claim(TERM)
         yield prepared
 
 
@@ -41,10 +41,10 @@ async def test_a_relation_is_readable_once_it_is_created_and_published(store: Ex
 
 async def test_every_method_may_be_repeated(store: Examined) -> None:
     for _ in range(2):
-        await store.tables.claim(TERM)
+        await store.fences.claim(TERM)
         await store.tables.create(ORDERS, term=TERM)
         await store.tables.create(OTHER, term=TERM)
-        await store.tables.fence(DATABASE_GRAPH, Generation(3), term=TERM)
+        await store.fences.fence(DATABASE_GRAPH, Generation(3), term=TERM)
         await store.tables.publish(DATABASE_GRAPH, Epoch(10), term=TERM, created=[ORDERS, OTHER])
         await store.tables.roll_back([ORDERS.id, OTHER.id], Epoch(10), term=TERM)
         assert await store.tables.vacuum([ORDERS.id, OTHER.id], DATABASE_GRAPH, Epoch(10), term=TERM) == 0
@@ -134,16 +134,16 @@ async def test_a_deposed_term_can_do_nothing(store: Examined) -> None:
     await store.tables.publish(DATABASE_GRAPH, Epoch(20), term=TERM, created=[ORDERS])
     await store.put(ORDERS, 1, "written since", 21)
     await store.put(ORDERS, 2, "dead", 10, ended=15)
-    await store.tables.claim(Term(8))
+    await store.fences.claim(Term(8))
     before = await store.stored(ORDERS)
     with pytest.raises(Deposed):
-        await store.tables.claim(TERM)
+        await store.fences.claim(TERM)
     with pytest.raises(Deposed):
         await store.tables.create(OTHER, term=TERM)
     with pytest.raises(Deposed):
         await store.tables.publish(DATABASE_GRAPH, Epoch(21), term=TERM, created=[])
     with pytest.raises(Deposed):
-        await store.tables.fence(DATABASE_GRAPH, Generation(4), term=TERM)
+        await store.fences.fence(DATABASE_GRAPH, Generation(4), term=TERM)
     with pytest.raises(Deposed):
         await store.tables.roll_back([ORDERS.id], Epoch(20), term=TERM)
     with pytest.raises(Deposed):
@@ -157,9 +157,9 @@ async def test_a_deposed_term_can_do_nothing(store: Examined) -> None:
 
 
 async def test_a_generation_never_goes_back(store: Examined) -> None:
-    await store.tables.fence(DATABASE_GRAPH, Generation(4), term=TERM)
+    await store.fences.fence(DATABASE_GRAPH, Generation(4), term=TERM)
     with pytest.raises(Stale):
-        await store.tables.fence(DATABASE_GRAPH, Generation(3), term=TERM)
+        await store.fences.fence(DATABASE_GRAPH, Generation(3), term=TERM)
     assert await store.generation() == 4
 
 
@@ -187,7 +187,7 @@ async def test_what_dml_reads_comes_and_goes_with_its_relation(postgres: Store) 
     await postgres.tables.create(again, term=TERM)
     await postgres.tables.drop(ORDERS.id, ORDERS.name, term=TERM)
     assert await postgres.rows("select other from live.orders") == []
-    await postgres.tables.claim(Term(8))
+    await postgres.fences.claim(Term(8))
     with pytest.raises(Deposed):
         await postgres.tables.create(OTHER, term=TERM)
     assert await postgres.rows("select to_regclass('live.other')") == [(None,)]

@@ -260,7 +260,7 @@ async def test_an_old_generation_writes_nothing(examined: Format) -> None:
     """I7."""
     old = await fill(examined)
     before = shown(old, 99)
-    await examined.tables.fence(DATABASE_GRAPH, Generation(6), term=TERM)
+    await examined.fences.fence(DATABASE_GRAPH, Generation(6), term=TERM)
     for _ in range(2):
         # The second time in a session that no fence has ended.
         with pytest.raises(examined.over):
@@ -278,7 +278,7 @@ async def test_a_generation_that_ends_amid_a_write_commits_nothing(examined: For
     def rows() -> Iterator[pa.RecordBatch]:
         yield batch(TABLE, [(CLOSE, 1, (1, None))])
         yield batch(TABLE, [(LIVE, 3, (7, "late"))])
-        fenced = examined.tables.fence(DATABASE_GRAPH, Generation(6), term=TERM)
+        fenced = examined.fences.fence(DATABASE_GRAPH, Generation(6), term=TERM)
         asyncio.run_coroutine_threadsafe(fenced, loop).result()
         yield batch(TABLE, [(LIVE, 0, (8, "later"))])
 

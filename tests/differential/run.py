@@ -40,6 +40,7 @@ from service.protocol.plan import (
     VnodePosition,
 )
 from service.protocol.relation import Relation
+from service.protocol.report import ActorReport, DmlReport
 from service.protocol.request import Analyze
 from service.protocol.vnodes import vnodes_of
 from service.sql.parse import parse
@@ -130,7 +131,7 @@ class Run:
         statement = parse(self.world.ddl)
         assert isinstance(statement, CreateTable)
         self.upstream = table_relation(statement).model_copy(update={"id": self._number()})
-        await self.store.tables.claim(TERM)
+        await self.store.fences.claim(TERM)
         await self.store.tables.create(self.upstream, term=TERM)
         await self._fence(DATABASE_GRAPH)
         outcome = self._dml(DATABASE_GRAPH).run([self._statement(one) for one in self.world.history], Epoch(1))
@@ -275,10 +276,10 @@ class Run:
             replay_upto=None if graph == DATABASE_GRAPH else Epoch(self.committed),
         )
         collected = executor.run(barrier)
-        assert not [one for one in collected.statements if one.error], collected.statements
+        assert not [one for dml in collected.of(DmlReport) for one in dml.results if one.error], collected.reports
         by_job = {job.plan.fragments[0].id: job for job in self.jobs}
         told: dict[FragmentId, list[bool]] = {}
-        for report in collected.actors:
+        for report in collected.of(ActorReport):
             told.setdefault(report.fragment, []).append(report.finished)
             job = by_job[report.fragment]
             job.plan = _moved(job.plan, {one.vnode: one for one in report.positions})
@@ -334,7 +335,7 @@ class Run:
         return DmlStore(self.store.logins.writer_url, graph, self.generation)
 
     async def _fence(self, graph: GraphId) -> None:
-        await self.store.tables.fence(graph, self.generation, term=TERM)
+        await self.store.fences.fence(graph, self.generation, term=TERM)
 
     def _number(self) -> RelationId:
         self.next_id += 1

@@ -12,8 +12,9 @@ from service.domain.job import CREATING, JobState
 from service.meta_store.barriers.barriers import KEPT
 from service.meta_store.barriers.leases import assert_term
 from service.meta_store.documents import among
+from service.meta_store.events import PostgresEvents
 from service.meta_store.schema.core import job
-from service.meta_store.stores import PostgresStores, PostgresTransaction
+from service.meta_store.stores import PostgresStores, transaction_on
 from service.operations.barriers.effects import store_progress
 from service.operations.status import listing
 from service.ports.meta_store import Transaction
@@ -160,15 +161,15 @@ async def one_epoch(tx: Transaction, *, scan: Any, epoch: int) -> None:
     await tx.fragments.record(answers, now=NOW)
     await tx.statements.finish([StatementResult(id=statement.id, affected=1)], epoch=Epoch(epoch), now=NOW)
     await tx.commands.carried(DATABASE_GRAPH, Epoch(epoch))
-    assert await tx.actors.due(DATABASE_GRAPH) == []
+    assert await tx.rescaling.due(DATABASE_GRAPH) == []
     await tx.commands.finish([command], epoch=Epoch(epoch))
     await tx.fragments.held(DATABASE_GRAPH)
     await tx.barriers.commit(DATABASE_GRAPH, Epoch(epoch), now=NOW)
     jobs = [job.id for job in await tx.jobs.where(CREATING | {JobState.CANCELLING})]
     await tx.fragments.scans(jobs)
     await tx.fragments.store_texts({job: {"text": f"{epoch}%"} for job in jobs})
-    await tx.catalog.unshown()
-    await tx.graphs.set_published(DATABASE_GRAPH, Epoch(epoch), now=NOW)
+    await tx.visibility.unshown()
+    await tx.visibility.publish(DATABASE_GRAPH, Epoch(epoch), now=NOW)
     await tx.events.append("barrier.committed", {}, now=NOW)
 
 
@@ -182,9 +183,10 @@ async def test_an_epoch_neither_reads_nor_writes_what_is_idle(engine: AsyncEngin
         async with engine.connect() as connection:
             # The server counts on from transactions it has not reported yet.
             before = await costs(connection)
-            transaction = PostgresTransaction.on(connection)
+            events = PostgresEvents(connection)
+            transaction = transaction_on(connection, events)
             await one_epoch(transaction, scan=scan, epoch=epoch)
-            await transaction.events.write()
+            await events.write()
             seen = {name: cost.since(before.get(name)) for name, cost in (await costs(connection)).items()}
             await connection.commit()
         # Trimming the history of barriers looks at it twice; it ends at its thousandth.
@@ -247,10 +249,10 @@ async def test_a_look_and_a_page_read_nothing_of_a_long_queue(engine: AsyncEngin
     for turn in range(10):
         async with engine.connect() as connection:
             before = await costs(connection)
-            tx = PostgresTransaction.on(connection)
-            line = await tx.jobs.line()
+            tx = transaction_on(connection, PostgresEvents(connection))
+            line = await tx.queue.line()
             assert (line.new, line.queued, line.held) == (False, True, 1)
-            page = await tx.jobs.page({JobState.QUEUED}, after=200_000 + 100 * turn, limit=10)
+            page = await tx.status.jobs({JobState.QUEUED}, after=200_000 + 100 * turn, limit=10)
             assert [job.id for job in page] == [200_001 + 100 * turn + n for n in range(10)]
             seen = {name: cost.since(before.get(name)) for name, cost in (await costs(connection)).items()}
         assert {name: seen[name].scanned for name in LARGE & seen.keys() if seen[name].scanned} == {}
@@ -274,7 +276,7 @@ async def test_an_epoch_writes_no_progress_that_has_not_changed(engine: AsyncEng
     for written in (1, 0):
         async with engine.begin() as connection:
             before = await costs(connection)
-            await store_progress(PostgresTransaction.on(connection), DATABASE_GRAPH)
+            await store_progress(transaction_on(connection, PostgresEvents(connection)), DATABASE_GRAPH)
             seen = {name: cost.since(before.get(name)) for name, cost in (await costs(connection)).items()}
         assert seen["job"].written == written
     async with engine.connect() as connection:
@@ -300,7 +302,7 @@ async def test_plans_of_many_jobs_take_a_handful_of_statements(engine: AsyncEngi
         await connection.execute(update, {"query": str(query).replace("'", '"').replace("None", "null")})
     counted = Statements(engine)
     async with stores.begin() as tx:
-        plans = await tx.jobs.plans([job.id for job in await tx.jobs.where({JobState.CREATED})])
+        plans = await tx.plans.of([job.id for job in await tx.jobs.where({JobState.CREATED})])
         assert len(await tx.catalog.all()) == IDLE + 2
     assert len(plans) == IDLE + 1
     assert len(counted.texts) <= 7
@@ -312,13 +314,13 @@ async def test_plans_of_many_jobs_take_a_handful_of_statements(engine: AsyncEngi
 async def test_plans_read_no_positions_of_finished_scans(engine: AsyncEngine) -> None:
     """Those of all scans ever read would exceed what a document may hold, and no barrier could be made any more."""
     async with engine.connect() as connection:
-        tx = PostgresTransaction.on(connection)
+        tx = transaction_on(connection, PostgresEvents(connection))
         created = [job.id for job in await tx.jobs.where({JobState.CREATED}, graph=DATABASE_GRAPH)]
         await connection.execute(
             text('update tidefill.fragment set query = \'{"projection": ["id"]}\' where id > 100000')
         )
         before = await costs(connection)
-        assert len(await tx.jobs.plans(created)) == IDLE + 1
+        assert len(await tx.plans.of(created)) == IDLE + 1
         seen = {name: cost.since(before.get(name)) for name, cost in (await costs(connection)).items()}
     read = seen.get("backfill_position", Cost(0, 0, 0))
     assert (read.scanned, read.fetched) == (0, 0)

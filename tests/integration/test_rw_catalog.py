@@ -129,7 +129,7 @@ async def test_fragments_their_limits_and_where_they_read(opened: Opened) -> Non
     stores, engine = opened
     table, view = await table_and_view(stores)
     async with stores.begin() as tx:
-        (dml,), (scan,) = [plan.fragments for plan in await tx.jobs.plans([table.id, view.id])]
+        (dml,), (scan,) = [plan.fragments for plan in await tx.plans.of([table.id, view.id])]
     fragments = await rows(
         engine,
         "select fragment_id, table_id, state_table_ids, upstream_fragment_ids, flags, parallelism, parallelism_policy"
@@ -167,7 +167,7 @@ async def test_h6_scripts_find_parallelism_internal_tables_and_databases(opened:
     stores, engine = opened
     table, view = await table_and_view(stores, parallelism=2)
     async with stores.begin() as tx:
-        (dml,), (scan,) = [plan.fragments for plan in await tx.jobs.plans([table.id, view.id])]
+        (dml,), (scan,) = [plan.fragments for plan in await tx.plans.of([table.id, view.id])]
     assert await rows(engine, "select * from rw_catalog.rw_streaming_parallelism order by id") == [
         {
             "id": job.relation,
@@ -326,7 +326,7 @@ async def test_barriers_workers_events_and_recoveries(opened: Opened) -> None:
     async with stores.begin() as tx:
         await tx.barriers.answer(collected(10), now=NOW)
         await tx.barriers.commit(DATABASE_GRAPH, Epoch(10), now=NOW)
-        await tx.graphs.set_published(DATABASE_GRAPH, Epoch(10), now=NOW + LEASE)
+        await tx.visibility.publish(DATABASE_GRAPH, Epoch(10), now=NOW + LEASE)
         await tx.events.append("barrier.committed", {"epoch": "10"}, now=NOW)
         await tx.graphs.set_status(DATABASE_GRAPH, GraphStatus.RECOVERING, now=NOW, reason="lost")
     (one,) = await rows(engine, "select epoch, kind, state, mutation, latency_ms::int from rw_catalog.rw_barriers")

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import psycopg
 import pytest
 
-from service.bootstrap import SystemClock
 from service.domain.barrier import Chore
 from service.loops.shared_signals import PAYLOAD_MAX, Exchange, SharedSignals
+from service.loops.system_clock import SystemClock
 from service.meta_store.notifications import CHANNEL, PostgresNotifications
 from service.ports.signals import Topic
 from service.protocol.ids import DATABASE_GRAPH, GraphId

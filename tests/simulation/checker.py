@@ -28,7 +28,7 @@ from service.protocol.ids import (
 )
 from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Throttle, Update
 from service.protocol.plan import FragmentKind, PositionState, Prefix, Stateless, VnodePosition
-from service.protocol.report import Collected
+from service.protocol.report import Collected, DmlReport
 from service.protocol.stage import Stage
 from tests.simulation import dml, placement, shapes, stages
 from tests.simulation.stages import Meaning
@@ -359,8 +359,9 @@ class Checker:
         return {fragment for one in asked for fragment in one.fragments}
 
     def _apply(self, barrier: Barrier, answer: Collected) -> None:
-        results = {result.id: result for result in answer.statements}
-        left = (*answer.unfinished.not_reached, *answer.unfinished.set_aside)
+        results = {result.id: result for dml in answer.of(DmlReport) for result in dml.results}
+        unfinished = [dml.unfinished for dml in answer.of(DmlReport)]
+        left = [one for of in unfinished for one in (*of.not_reached, *of.set_aside)]
         assert sorted((*results, *left)) == sorted(one.id for one in barrier.statements), (
             "I3: statements and results do not match"
         )

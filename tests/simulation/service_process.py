@@ -24,7 +24,7 @@ from tests.simulation.decoupling import LONG, of_a_job
 from tests.simulation.faults import Faults
 from tests.simulation.kernel import Kernel, Process, Task, finish
 from tests.support.fake_meta_store import FakeStores
-from tests.support.fake_state_store import FakeLookups, FakePins, FakeTables, StateStore
+from tests.support.fake_state_store import FakeFences, FakeLookups, FakePins, FakeTables, StateStore
 from tests.support.meta_store import NOW
 
 T = TypeVar("T")
@@ -240,12 +240,14 @@ class ServiceProcess:
         ports: dict[str, Any] = {
             "stores": SimulatedStores(stores, place),
             "tables": FakeTables(state_store, self._passing),
+            "fences": FakeFences(state_store, self._passing),
             "lookups": FakeLookups(state_store, self._passing),
             "pins": FakePins(state_store),
             "reader": None,
             "gauge": None,
             "http_probe": None,
             "views": None,
+            "servers": None,
             "external": None,
             "replication": None,
             "external_rows": None,

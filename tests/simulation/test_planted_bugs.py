@@ -8,7 +8,7 @@ vnode that a rescale loses, a scan that is released one actor early, an answer o
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -22,15 +22,15 @@ from service.ports.meta_store import Transaction
 from service.protocol.dml import NOTHING_UNFINISHED, StatementResult, Unfinished
 from service.protocol.ids import Epoch, GraphId, JobId, RelationId, Term
 from service.protocol.plan import PositionState, VnodePosition
-from service.protocol.report import Collected, Failed
+from service.protocol.report import ActorReport, Collected, Failed
 from service.protocol.vnodes import vnodes_of
 from tests.simulation.faults import DEPOSED, ZOMBIES
 from tests.simulation.finding import found
-from tests.support.fake_meta_jobs import FakeActors, FakeFragments
+from tests.support.fake_meta_jobs import FakeFragments, FakeRescaling
 from tests.support.fake_meta_statements import FakeStatements
-from tests.support.fake_meta_store import FakeBarriers, FakeGraphs, FakeStores, FakeTransaction
+from tests.support.fake_meta_store import FakeBarriers, FakeGraphs, FakeStores
 from tests.support.fake_meta_tables import FragmentRow
-from tests.support.fake_state_store import FakeTables, Writing
+from tests.support.fake_state_store import FakeTables, StateStore, Writing
 from tests.support.model import Arrangement, Key
 from tests.support.planted import (
     ForgetsBufferedRowsAtAForcedFinish,
@@ -72,7 +72,7 @@ def test_a_skipped_roll_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I3."""
 
     async def skipped(world: World, view: GraphView, *, term: Term) -> None:
-        await world.tables.fence(view.graph, view.generation, term=term)
+        await world.fences.fence(view.graph, view.generation, term=term)
         async with world.stores.begin(term) as tx:
             await tx.graphs.set_status(view.graph, GraphStatus.WAITING, now=world.clock.now())
 
@@ -110,7 +110,7 @@ def test_a_zombie_that_is_not_fenced_is_found(monkeypatch: pytest.MonkeyPatch) -
 def test_a_deposed_leader_that_is_not_fenced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I7."""
 
-    def trusted(self: FakeTables, term: Term) -> None:
+    def trusted(self: StateStore, term: Term) -> None:
         del self, term
 
     entered = FakeStores.enter
@@ -119,7 +119,7 @@ def test_a_deposed_leader_that_is_not_fenced_is_found(monkeypatch: pytest.Monkey
         del term
         return await entered(self, None)
 
-    monkeypatch.setattr(FakeTables, "_assert_term", trusted)
+    monkeypatch.setattr(StateStore, "assert_term", trusted)
     monkeypatch.setattr(FakeStores, "enter", enter)
     found(among=DEPOSED)
 
@@ -140,11 +140,11 @@ def test_actors_of_no_shuffle_with_several_positions_are_found(monkeypatch: pyte
 def test_tied_actors_that_are_rescaled_alone_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I11: those of a NoShuffle scan are beside those of its upstream."""
 
-    async def untied(self: FakeActors, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[Job]]:
+    async def untied(self: FakeRescaling, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[Job]]:
         del self
         return dict.fromkeys(jobs, ())
 
-    monkeypatch.setattr(FakeActors, "tied", untied)
+    monkeypatch.setattr(FakeRescaling, "tied", untied)
     assert "I11" in found(near=45)
 
 
@@ -213,7 +213,7 @@ def test_a_commit_that_forgets_an_actor_is_found(monkeypatch: pytest.MonkeyPatch
     recorded = FakeFragments.record
 
     async def forgetful(self: FakeFragments, answers: Iterable[Collected], *, now: datetime) -> None:
-        kept = [answer.model_copy(update={"actors": answer.actors[:-1]}) for answer in answers]
+        kept = [answer.model_copy(update={"reports": answer.of(ActorReport)[:-1]}) for answer in answers]
         await recorded(self, kept, now=now)
 
     monkeypatch.setattr(FakeFragments, "record", forgetful)
@@ -279,8 +279,8 @@ def test_an_epoch_that_is_shown_before_it_is_committed_is_found(monkeypatch: pyt
 
     async def hasty(world: World, tx: Transaction, view: GraphView, *args: Any, **named: Any) -> None:
         await injected(world, tx, view, *args, **named)
-        assert isinstance(tx, FakeTransaction)
-        await tx.graphs.set_published(view.graph, tx.graphs.tables.graphs[view.graph].newest, now=named["now"])
+        newest = (await tx.graphs.view(view.graph, now=named["now"], lease=timedelta())).newest
+        await tx.visibility.publish(view.graph, newest, now=named["now"])
 
     monkeypatch.setattr(advance, "_inject", hasty)
     found()

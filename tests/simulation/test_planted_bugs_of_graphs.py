@@ -25,7 +25,7 @@ from tests.simulation.kernel import Kernel
 from tests.simulation.worker_process import StopEvent, TaskStore, Turn
 from tests.support.fake_meta_snapshots import FakeSnapshots
 from tests.support.fake_meta_store import FakeGraphs
-from tests.support.fake_state_store import FakeTables
+from tests.support.fake_state_store import FakeFences
 from workers.agent import Agent, Executor
 from workers.backfill.reading import Reading, Replay, interleaved
 
@@ -86,10 +86,10 @@ def test_a_look_that_sees_only_what_began_is_found(monkeypatch: pytest.MonkeyPat
 def test_a_graph_that_is_not_retired_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I9: the state store forgets it as well."""
 
-    async def kept(self: FakeTables, graph: GraphId, generation: Generation, *, term: Term) -> None:
+    async def kept(self: FakeFences, graph: GraphId, generation: Generation, *, term: Term) -> None:
         await self.fence(graph, generation, term=term)
 
-    monkeypatch.setattr(FakeTables, "retire", kept)
+    monkeypatch.setattr(FakeFences, "retire", kept)
     assert "I9" in found()
 
 

@@ -10,16 +10,17 @@ import pytest
 from service.domain.job import Job
 from service.ports.records import NewJob
 from service.protocol.ids import Epoch, JobId, RelationId
+from service.protocol.report import FragmentReport
 from tests.simulation.finding import found
 from tests.simulation.stage_session import Session
-from tests.support.fake_meta_jobs import FakeJobs
+from tests.support.fake_meta_jobs import FakeJobs, FakePlans
 from workers.backfill.actors import FragmentTask
 from workers.backfill.stages import Advance, Advances, Window, Windows
 from workers.engines import operators
 from workers.engines.history import ActorHistory
 from workers.engines.stages import StageTask
 from workers.runners.operators import Operator
-from workers.runners.port import FragmentReport, RunningEpoch
+from workers.runners.port import RunningEpoch
 from workers.runners.stage_scan import StageScan
 from workers.state_store.port import Written
 
@@ -112,12 +113,12 @@ def test_a_first_epoch_that_does_not_ask_what_has_changed_is_found(monkeypatch: 
 
 def test_a_recovery_that_forgets_hidden_relations_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I3: what an epoch wrote there that was never committed."""
-    written = FakeJobs.outputs
+    written = FakePlans.outputs
 
-    async def named(self: FakeJobs, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[RelationId]]:
+    async def named(self: FakePlans, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[RelationId]]:
         return {job: outputs[-1:] for job, outputs in (await written(self, jobs)).items()}
 
-    monkeypatch.setattr(FakeJobs, "outputs", named)
+    monkeypatch.setattr(FakePlans, "outputs", named)
     found(staging=True)
 
 

@@ -21,7 +21,7 @@ from service.protocol.dml import DmlLimits, InsertStaged, Statement, StatementRe
 from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, FragmentId, Generation, GraphId, RelationId, WorkerId
 from service.protocol.plan import FragmentKind, FragmentPlan, JobPlan, OperatorPlan, Prefix, Stateless, TableScanPlan
 from service.protocol.relation import Relation
-from service.protocol.report import Collected, Failed
+from service.protocol.report import Collected, Failed, FragmentReport
 from service.protocol.request import Analyzed, Engine, Rejected, Request, Verified
 from service.protocol.stage import Stage
 from service.protocol.table_format import POSTGRES
@@ -47,7 +47,7 @@ from workers.meta_client import MetaClient, ServiceAwayError, StaleWorkerError
 from workers.runners.failure import JobFailedError
 from workers.runners.history import HistoryScan
 from workers.runners.operators import Operator
-from workers.runners.port import FragmentReport, FragmentRunner, RunningEpoch, Stores
+from workers.runners.port import FragmentRunner, RunningEpoch, Stores
 from workers.runners.port import Place as RunnerPlace
 from workers.runners.stage_scan import StageScan
 from workers.runners.table_scan import TableScan

@@ -23,7 +23,7 @@ from service.protocol.ids import (
 from service.protocol.mutation import Add, Mutation
 from service.protocol.plan import ActorPlan, JobPlan, Pushdown, ScanType, Stateless, TableScanPlan, VnodePosition
 from service.protocol.relation import Relation, RelationKind
-from service.protocol.report import Collected
+from service.protocol.report import ActorReport, Collected, FragmentReport
 from service.protocol.request import Engine
 from service.protocol.vnodes import vnodes_of
 from tests.support.state_store import relation
@@ -31,7 +31,7 @@ from tests.support.table_formats import GENERATION, TERM, Format, batch, table_f
 from tests.support.table_scans import scans_of, table_scans
 from workers.backfill.positions import PageSize, Span
 from workers.graph import GraphExecutor
-from workers.runners.port import FragmentReport, Phase, Place, RunningEpoch, Stores
+from workers.runners.port import Phase, Place, RunningEpoch, Stores
 from workers.state_store.port import CLOSE, LIVE
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
@@ -120,10 +120,10 @@ class World:
         return self.executor.run(barrier)
 
     def commit(self, collected: Collected) -> None:
-        for report in collected.actors:
+        for report in collected.of(ActorReport):
             self.positions.update({position.vnode: position for position in report.positions})
         history, forwarded = (
-            sum(getattr(report, rows) for report in collected.actors) for rows in ("snapshot_rows", "upstream_rows")
+            sum(getattr(one, rows) for one in collected.of(ActorReport)) for rows in ("snapshot_rows", "upstream_rows")
         )
         self.interleaved += bool(history and forwarded)
         self.committed = collected.epoch
@@ -131,7 +131,7 @@ class World:
     async def recover(self) -> None:
         """End the generation, as a leader does after a failed epoch."""
         self.generation += 1
-        await self.examined.tables.fence(DATABASE_GRAPH, Generation(self.generation), term=TERM)
+        await self.examined.fences.fence(DATABASE_GRAPH, Generation(self.generation), term=TERM)
         await self.examined.tables.roll_back([UPSTREAM.id, VIEW.id], Epoch(self.committed), term=TERM)
         self.start()
 

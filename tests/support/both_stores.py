@@ -44,10 +44,11 @@ class BothStores:
             async with stores.begin() as tx:
                 term = await tx.leases.gain("a test", lease=timedelta(minutes=5))
             assert term is not None
-            await store.tables.claim(term)
+            await store.fences.claim(term)
             world = world_of(
                 stores,
                 tables=store.tables,
+                fences=store.fences,
                 lookups=PostgresLookups(store.pool),
                 reader=PostgresReader(pool),
                 views=PostgresViews(store.pool),
@@ -64,7 +65,7 @@ class BothStores:
         """Store a relation that is created and readable, in both stores."""
         async with self.stores.begin() as tx:
             job = await add_created(tx, new)
-            await tx.graphs.set_published(DATABASE_GRAPH, Epoch(0), now=NOW)
+            await tx.visibility.publish(DATABASE_GRAPH, Epoch(0), now=NOW)
         await self.publish(new.relation.model_copy(update={"id": job.relation}))
         return job.relation
 

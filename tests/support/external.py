@@ -22,6 +22,7 @@ from service.protocol.cdc import SourceReport
 from service.protocol.ids import RelationId
 from service.protocol.report import ActorReport
 from service.sources.replication import PostgresReplication
+from service.sources.servers import PostgresExternalServers
 from service.sources.tables import PostgresExternalTables
 from tests.support.leading import Leader, leading
 from tests.support.meta_store import NOW, WORKER, collected
@@ -175,8 +176,7 @@ class Following:
         async with self.world.stores.begin() as tx:
             barrier = await tx.barriers.for_worker(WORKER)
             assert barrier is not None
-            answer = collected(barrier.curr, *self.actors, generation=barrier.generation)
-            answer = answer.model_copy(update={"sources": tuple(self.reports)})
+            answer = collected(barrier.curr, *self.actors, *self.reports, generation=barrier.generation)
             await tx.barriers.answer(answer, now=NOW)
         return barrier
 
@@ -192,6 +192,7 @@ async def following(database_url: str, external: External) -> AsyncGenerator[Fol
     async with leading(database_url) as leader:
         ports: dict[str, Any] = {
             "tables": Tables(),
+            "servers": PostgresExternalServers(),
             "external": PostgresExternalTables(),
             "replication": PostgresReplication(),
         }

@@ -26,7 +26,7 @@ from service.ports.records import (
     hidden_id,
 )
 from service.protocol.epoch import instant_of
-from service.protocol.ids import ActorId, FragmentId, GraphId, JobId, RelationId, SourceId, Vnode
+from service.protocol.ids import ActorId, Epoch, FragmentId, GraphId, JobId, RelationId, SourceId, Vnode
 from service.protocol.plan import (
     SCANS,
     ActorPlan,
@@ -74,7 +74,7 @@ class FakeCatalog:
         return next((entry for entry in await self.all() if entry.relation.id == relation), None)
 
     async def all(self) -> Sequence[CatalogEntry]:
-        return [self._entry(row) for row in self._taken() if row.owner is None]
+        return [self._entry(row) for row in self.tables.taken() if row.owner is None]
 
     async def called(self, names: Collection[str]) -> Sequence[CatalogEntry]:
         return [entry for entry in await self.all() if entry.relation.name in names]
@@ -85,7 +85,7 @@ class FakeCatalog:
             for row in self.tables.fragments.values()
             if relation in row.reads or (row.cdc is not None and row.cdc.source.id == relation)
         }
-        return [self._entry(row) for row in self._taken() if row.owner is None and row.job in readers]
+        return [self._entry(row) for row in self.tables.taken() if row.owner is None and row.job in readers]
 
     async def remove(self, relation: RelationId) -> None:
         row = self.tables.relations.get(relation)
@@ -105,28 +105,6 @@ class FakeCatalog:
             for actor in self.tables.of_fragment(fragment.id):
                 self.tables.actors.take(actor.id)
 
-    async def unshown(self) -> Sequence[Relation]:
-        return [
-            row.relation
-            for row in self._taken()
-            if row.owner is None and not row.shown and self.tables.jobs[row.job].job.state is JobState.CREATED
-        ]
-
-    async def hold_back(self, relation: RelationId, reason: str) -> None:
-        row = self.tables.relations.get(relation)
-        if row is not None and not (row.shown or row.dropped):
-            stored = self.tables.jobs[row.job]
-            self.tables.jobs.put(row.job, replace(stored, job=replace(stored.job, held_back=reason)))
-
-    async def cleanups(self) -> Sequence[Cleanup]:
-        return [cleanup for _, cleanup in sorted(self.tables.cleanups.items(), reverse=True)]
-
-    async def cleaned(self, relation: RelationId) -> None:
-        self.tables.cleanups.take(relation)
-
-    def _taken(self) -> list[RelationRow]:
-        return [row for _, row in sorted(self.tables.relations.items()) if not row.dropped]
-
     def _entry(self, row: RelationRow) -> CatalogEntry:
         read = {one for fragment in self.tables.of_job(row.job) for one in fragment.reads}
         read = {one for one in read if self.tables.relations[one].owner is None}
@@ -140,6 +118,63 @@ class FakeCatalog:
             shown=row.shown,
             follows=any(fragment.cdc is not None for fragment in self.tables.of_job(row.job)),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FakeCleanups:
+    tables: Tables
+
+    async def all(self) -> Sequence[Cleanup]:
+        return [cleanup for _, cleanup in sorted(self.tables.cleanups.items(), reverse=True)]
+
+    async def done(self, relation: RelationId) -> None:
+        self.tables.cleanups.take(relation)
+
+
+@dataclass(frozen=True, slots=True)
+class FakeVisibility:
+    tables: Tables
+
+    async def publish(
+        self,
+        graph: GraphId,
+        epoch: Epoch,
+        *,
+        now: datetime,
+        created: bool = True,
+        held_back: Collection[RelationId] = (),
+    ) -> None:
+        row = self.tables.graphs[graph]
+        if row.published < epoch:
+            self.tables.graphs.put(graph, replace(row, published=epoch))
+        for key, one in list(self.tables.history.items()):
+            if key[0] == graph and key[1] <= epoch and one.state == "COMMITTED" and one.published_at is None:
+                self.tables.history.put(key, replace(one, published_at=now))
+        for relation, found in list(self.tables.relations.items()):
+            job = self.tables.jobs[found.job]
+            if (
+                created
+                and relation not in held_back
+                and relation == job.job.relation
+                and not (found.shown or found.dropped)
+                and job.job.graph == graph
+                and job.job.state is JobState.CREATED
+            ):
+                self.tables.relations.put(relation, replace(found, shown=True))
+                self.tables.jobs.put(found.job, replace(job, job=replace(job.job, published=True, held_back=None)))
+
+    async def unshown(self) -> Sequence[Relation]:
+        return [
+            row.relation
+            for row in self.tables.taken()
+            if row.owner is None and not row.shown and self.tables.jobs[row.job].job.state is JobState.CREATED
+        ]
+
+    async def hold_back(self, relation: RelationId, reason: str) -> None:
+        row = self.tables.relations.get(relation)
+        if row is not None and not (row.shown or row.dropped):
+            stored = self.tables.jobs[row.job]
+            self.tables.jobs.put(row.job, replace(stored, job=replace(stored.job, held_back=reason)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +230,10 @@ class FakeJobs:
         row = self.tables.jobs.get(job)
         return None if row is None else row.job
 
+    async def hold(self, job: JobId) -> Job | None:
+        row = self.tables.jobs.get(job)
+        return None if row is None else row.job
+
     async def where(
         self,
         states: Collection[JobState] | None = None,
@@ -217,17 +256,6 @@ class FakeJobs:
         unread = {row.job for row in following if not self.tables.scans[row.id].finished}
         return [job for job in await self.where({JobState.CREATED}) if job.id in unread]
 
-    async def page(self, states: Collection[JobState] | None, *, after: int, limit: int) -> Sequence[Job]:
-        return [job for job in await self.where(states) if job.id > after][:limit]
-
-    async def queue(self) -> Sequence[JobId]:
-        return [job.id for job in await self.where({JobState.QUEUED})]
-
-    async def line(self) -> Line:
-        states = [row.job.state for row in self.tables.jobs.values()]
-        holders = [job for job in await self.where(HOLDS_PERMIT) if job.kind is not RelationKind.TABLE]
-        return Line(new=JobState.INITIAL in states, queued=JobState.QUEUED in states, held=len(holders))
-
     async def move(self, job: JobId, event: JobEvent, *, now: datetime, error: str | None = None) -> Job:
         row = self.tables.jobs.get(job)
         if row is None:
@@ -247,56 +275,6 @@ class FakeJobs:
         self.tables.jobs.put(job, replace(row, job=moved, rescale_due=due))
         return moved
 
-    async def prepare(self, job: JobId, text: str) -> None:
-        row = self.tables.jobs[job]
-        self.tables.jobs.put(job, replace(row, job=replace(row.job, preparing=printable(text))))
-
-    async def staged(self) -> Sequence[JobId]:
-        jobs = {row.job for row in self.tables.fragments.values() if isinstance(row.query, Stage)}
-        return sorted(job for job in jobs if self.tables.jobs[job].job.state is not JobState.FAILED)
-
-    async def outputs(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[RelationId]]:
-        stored = [row for _, row in sorted(self.tables.relations.items()) if row.relation.kind.stored]
-        written = {job: [row.relation.id for row in stored if row.job == job] for job in jobs}
-        return {job: outputs for job, outputs in written.items() if outputs}
-
-    async def plans(self, jobs: Collection[JobId]) -> Sequence[JobPlan]:
-        found = [(one, self.tables.relations[self.tables.jobs[one].job.relation]) for one in sorted(set(jobs))]
-        return [
-            JobPlan(
-                id=one,
-                relation=relation.relation,
-                hidden=tuple(row.relation for row in self.tables.hidden(relation.relation.id)),
-                fragments=tuple(self._fragment(row) for row in self.tables.of_job(one)),
-                snapshot=self._snapshot(one),
-            )
-            for one, relation in found
-            if not relation.dropped
-        ]
-
-    async def blame(self, job: JobId | None, *, graph: GraphId) -> int:
-        failures = 0
-        for one, row in list(self.tables.jobs.items()):
-            lived = row.job.graph == graph and row.job.state is JobState.CREATING
-            changed = replace(row.job, recoveries=row.job.recoveries + lived)
-            if one == job:
-                failures = changed.failures + 1
-                changed = replace(changed, failures=failures)
-            elif row.job.graph == graph:
-                changed = replace(changed, failures=0)
-            if changed != row.job:
-                self.tables.jobs.put(one, replace(row, job=changed))
-        return failures
-
-    async def blamed(self, graph: GraphId) -> bool:
-        return any(row.job.failures for row in self.tables.jobs.values() if row.job.graph == graph)
-
-    def _snapshot(self, job: JobId) -> SnapshotPlan | None:
-        if self.tables.jobs[job].job.state is JobState.CREATED:
-            return None
-        mine = [one for one in self.tables.snapshots.values() if one.job == job]
-        return SnapshotPlan(epoch=mine[0].epoch, consumed=mine[0].consumed) if mine else None
-
     def _add_fragment(
         self, job: JobId, new: NewFragment, late: Collection[RelationId], ids: Mapping[RelationId, RelationId]
     ) -> None:
@@ -313,6 +291,57 @@ class FakeJobs:
             owned = [vnode for runs in new.actors for vnode in vnodes_of(runs)]
             done = {one: VnodePosition(vnode=one, state=PositionState.COMPLETED, rows=0) for one in map(Vnode, owned)}
             self.tables.positions.put(one, done)
+
+
+@dataclass(frozen=True, slots=True)
+class FakeJobQueue:
+    tables: Tables
+
+    async def line(self) -> Line:
+        states = [row.job.state for row in self.tables.jobs.values()]
+        holders = [job for job in await FakeJobs(self.tables).where(HOLDS_PERMIT) if job.kind is not RelationKind.TABLE]
+        return Line(new=JobState.INITIAL in states, queued=JobState.QUEUED in states, held=len(holders))
+
+    async def waiting(self) -> Sequence[JobId]:
+        return [job.id for job in await FakeJobs(self.tables).where({JobState.QUEUED})]
+
+    async def prepare(self, job: JobId, text: str) -> None:
+        row = self.tables.jobs[job]
+        self.tables.jobs.put(job, replace(row, job=replace(row.job, preparing=printable(text))))
+
+
+@dataclass(frozen=True, slots=True)
+class FakePlans:
+    tables: Tables
+
+    async def of(self, jobs: Collection[JobId]) -> Sequence[JobPlan]:
+        found = [(one, self.tables.relations[self.tables.jobs[one].job.relation]) for one in sorted(set(jobs))]
+        return [
+            JobPlan(
+                id=one,
+                relation=relation.relation,
+                hidden=tuple(row.relation for row in self.tables.hidden(relation.relation.id)),
+                fragments=tuple(self._fragment(row) for row in self.tables.of_job(one)),
+                snapshot=self._snapshot(one),
+            )
+            for one, relation in found
+            if not relation.dropped
+        ]
+
+    async def staged(self) -> Sequence[JobId]:
+        jobs = {row.job for row in self.tables.fragments.values() if isinstance(row.query, Stage)}
+        return sorted(job for job in jobs if self.tables.jobs[job].job.state is not JobState.FAILED)
+
+    async def outputs(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[RelationId]]:
+        stored = [row for _, row in sorted(self.tables.relations.items()) if row.relation.kind.stored]
+        written = {job: [row.relation.id for row in stored if row.job == job] for job in jobs}
+        return {job: outputs for job, outputs in written.items() if outputs}
+
+    def _snapshot(self, job: JobId) -> SnapshotPlan | None:
+        if self.tables.jobs[job].job.state is JobState.CREATED:
+            return None
+        mine = [one for one in self.tables.snapshots.values() if one.job == job]
+        return SnapshotPlan(epoch=mine[0].epoch, consumed=mine[0].consumed) if mine else None
 
     def _fragment(self, row: FragmentRow) -> FragmentPlan:
         finished = row.kind is FragmentKind.STREAM_SCAN and self.tables.scans[row.id].finished
@@ -357,6 +386,28 @@ class FakeJobs:
                 assert isinstance(row.query, Stage)
                 inputs = tuple(self.tables.relations[one].relation for one in row.query.relations)
                 return OperatorPlan(id=row.id, actors=actors, query=row.query, inputs=inputs, output=row.output)
+
+
+@dataclass(frozen=True, slots=True)
+class FakeFailures:
+    tables: Tables
+
+    async def blame(self, job: JobId | None, *, graph: GraphId) -> int:
+        failures = 0
+        for one, row in list(self.tables.jobs.items()):
+            lived = row.job.graph == graph and row.job.state is JobState.CREATING
+            changed = replace(row.job, recoveries=row.job.recoveries + lived)
+            if one == job:
+                failures = changed.failures + 1
+                changed = replace(changed, failures=failures)
+            elif row.job.graph == graph:
+                changed = replace(changed, failures=0)
+            if changed != row.job:
+                self.tables.jobs.put(one, replace(row, job=changed))
+        return failures
+
+    async def blamed(self, graph: GraphId) -> bool:
+        return any(row.job.failures for row in self.tables.jobs.values() if row.job.graph == graph)
 
 
 def _row_of(
@@ -446,7 +497,7 @@ class FakeFragments:
             if not scan.finished
         }
         mine = {fragment: job for fragment, job in mine.items() if job.graph in graphs}
-        reports = [report for answer in kept for report in answer.actors if report.fragment in mine]
+        reports = [report for answer in kept for report in answer.of(ActorReport) if report.fragment in mine]
         for report in reports:
             self._store(report)
         reported = {report.fragment for report in reports}
@@ -457,13 +508,6 @@ class FakeFragments:
 
     async def scans(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ScanProgress]]:
         return {one: self._scans(one) for one in jobs}
-
-    async def positions(self, fragment: FragmentId) -> Mapping[Vnode, VnodePosition]:
-        return self.tables.positions.get(fragment, {})
-
-    async def order(self, job: JobId) -> Sequence[tuple[str, str]]:
-        names = {one: row.relation.name for one, row in self.tables.relations.items()}
-        return [(names[before], names[after]) for before, after in self.tables.jobs[job].order]
 
     async def store_texts(self, texts: Mapping[JobId, Json]) -> None:
         for job, text in texts.items():
@@ -542,9 +586,35 @@ class FakeFragments:
 class FakeActors:
     tables: Tables
 
-    async def hold(self, job: JobId) -> Job | None:
-        row = self.tables.jobs.get(job)
-        return None if row is None else row.job
+    async def layouts(self, jobs: Collection[JobId]) -> Mapping[JobId, Mapping[FragmentId, Sequence[Runs]]]:
+        return {
+            job: {
+                row.id: [actor.runs for actor in self.tables.of_fragment(row.id)]
+                for row in self.tables.of_job(job)
+                if row.kind in SCANS
+            }
+            for job in jobs
+        }
+
+    async def reserve(self, number: int) -> Sequence[ActorId]:
+        return [ActorId(next(self.tables.ids)) for _ in range(number)]
+
+    async def replace(self, fragments: Mapping[FragmentId, Sequence[ActorPlan]]) -> None:
+        for fragment, plans in fragments.items():
+            scan = self.tables.scans.get(fragment)
+            if scan is None:
+                continue
+            for actor in self.tables.of_fragment(fragment):
+                self.tables.actors.take(actor.id)
+            stored = self.tables.positions.get(fragment, {})
+            for plan in plans:
+                rows = sum(stored[vnode].rows for vnode in vnodes_of(plan.vnodes) if vnode in stored)
+                self.tables.actors.put(plan.id, ActorRow(plan.id, fragment, plan.vnodes, rows, scan.finished))
+
+
+@dataclass(frozen=True, slots=True)
+class FakeRescaling:
+    tables: Tables
 
     async def set_parallelism(self, job: JobId, parallelism: Parallelism | None, backfill: Parallelism | None) -> None:
         row = self.tables.jobs[job]
@@ -569,16 +639,6 @@ class FakeActors:
             if row.job.graph == graph and row.job.state in running and row.job.parallelism is not None:
                 self.tables.jobs.put(one, replace(row, rescale_due=True))
 
-    async def layouts(self, jobs: Collection[JobId]) -> Mapping[JobId, Mapping[FragmentId, Sequence[Runs]]]:
-        return {
-            job: {
-                row.id: [actor.runs for actor in self.tables.of_fragment(row.id)]
-                for row in self.tables.of_job(job)
-                if row.kind in SCANS
-            }
-            for job in jobs
-        }
-
     async def tied(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[Job]]:
         makers = {row.job.relation: job for job, row in self.tables.jobs.items()}
         tied: dict[JobId, set[JobId]] = {one: set() for one in jobs}
@@ -589,30 +649,3 @@ class FakeActors:
         found = {one: [self.tables.jobs[other].job for other in sorted(others)] for one, others in tied.items()}
         alive = CREATING | {JobState.CREATED}
         return {one: [job for job in others if job.state in alive] for one, others in found.items()}
-
-    async def unfinished(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ActorId]]:
-        left = {
-            job: [
-                actor.id
-                for row in self.tables.of_job(job)
-                for actor in self.tables.of_fragment(row.id)
-                if not actor.finished
-            ]
-            for job in jobs
-        }
-        return {job: sorted(actors) for job, actors in left.items()}
-
-    async def reserve(self, number: int) -> Sequence[ActorId]:
-        return [ActorId(next(self.tables.ids)) for _ in range(number)]
-
-    async def replace(self, fragments: Mapping[FragmentId, Sequence[ActorPlan]]) -> None:
-        for fragment, plans in fragments.items():
-            scan = self.tables.scans.get(fragment)
-            if scan is None:
-                continue
-            for actor in self.tables.of_fragment(fragment):
-                self.tables.actors.take(actor.id)
-            stored = self.tables.positions.get(fragment, {})
-            for plan in plans:
-                rows = sum(stored[vnode].rows for vnode in vnodes_of(plan.vnodes) if vnode in stored)
-                self.tables.actors.put(plan.id, ActorRow(plan.id, fragment, plan.vnodes, rows, scan.finished))

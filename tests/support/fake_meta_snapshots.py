@@ -9,7 +9,7 @@ from datetime import datetime
 
 from service.domain.barrier import FailedIndex
 from service.domain.job import JobState
-from service.ports.limits import AdaptedScan, AutoLimit, Held, LimitChange, Look
+from service.ports.limits import AdaptedScan, Held, Look
 from service.ports.records import Command, LogicalView, NewLogicalView
 from service.ports.snapshots import Snapshot
 from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, GraphId, JobId, RelationId
@@ -21,6 +21,40 @@ _UNFINISHED = {JobState.CREATING, JobState.CANCELLING}
 
 @dataclass(frozen=True, slots=True)
 class FakeSnapshots:
+    tables: Tables
+
+    async def of_graph(self, graph: GraphId) -> Snapshot | None:
+        return self.tables.snapshots.get(graph)
+
+    async def of_jobs(self, jobs: Collection[JobId]) -> Mapping[JobId, Snapshot]:
+        return {one.job: one for one in self.tables.snapshots.values() if one.job in jobs}
+
+    async def index_built(self, graph: GraphId) -> None:
+        if row := self.tables.snapshots.get(graph):
+            self.tables.snapshots.put(graph, replace(row, indexed=True))
+
+    async def index_failed(self, graph: GraphId, failed: FailedIndex) -> None:
+        if graph in self.tables.snapshots:
+            self.tables.failed_indexes.put(graph, replace(failed, error=printable(failed.error)))
+
+    async def replayed(self, graph: GraphId, consumed: Epoch) -> None:
+        if row := self.tables.snapshots.get(graph):
+            self.tables.snapshots.put(graph, replace(row, consumed=consumed))
+
+    async def pinned(self) -> Epoch | None:
+        read = [one.epoch if one.consumed is None else one.consumed for one in self._creating()]
+        return min(read, default=None)
+
+    async def settled(self) -> Mapping[JobId, Epoch]:
+        return {one.job: self.tables.graphs[one.graph].committed for one in self._creating() if one.merged}
+
+    def _creating(self) -> list[Snapshot]:
+        rows = self.tables.snapshots.values()
+        return [one for one in rows if self.tables.jobs[one.job].job.state in _UNFINISHED]
+
+
+@dataclass(frozen=True, slots=True)
+class FakePartialGraphs:
     tables: Tables
 
     async def begin(self, job: JobId, *, indexed: bool) -> Snapshot:
@@ -39,32 +73,14 @@ class FakeSnapshots:
         tables.snapshots.put(graph, begun)
         return begun
 
-    async def of_graph(self, graph: GraphId) -> Snapshot | None:
-        return self.tables.snapshots.get(graph)
-
-    async def of_jobs(self, jobs: Collection[JobId]) -> Mapping[JobId, Snapshot]:
-        return {one.job: one for one in self.tables.snapshots.values() if one.job in jobs}
-
-    async def graphs(self) -> Sequence[GraphId]:
+    async def all(self) -> Sequence[GraphId]:
         return sorted(one for one in self.tables.graphs if one != DATABASE_GRAPH)
 
     async def unmerged(self) -> Sequence[GraphId]:
         return sorted(one.graph for one in self.tables.snapshots.values() if not one.merged)
 
-    async def graphs_of(self, jobs: Collection[JobId]) -> Mapping[JobId, GraphId]:
+    async def of_jobs(self, jobs: Collection[JobId]) -> Mapping[JobId, GraphId]:
         return {one: self.tables.jobs[one].job.graph for one in sorted(set(jobs)) if one in self.tables.jobs}
-
-    async def index_built(self, graph: GraphId) -> None:
-        if row := self.tables.snapshots.get(graph):
-            self.tables.snapshots.put(graph, replace(row, indexed=True))
-
-    async def index_failed(self, graph: GraphId, failed: FailedIndex) -> None:
-        if graph in self.tables.snapshots:
-            self.tables.failed_indexes.put(graph, replace(failed, error=printable(failed.error)))
-
-    async def replayed(self, graph: GraphId, consumed: Epoch) -> None:
-        if row := self.tables.snapshots.get(graph):
-            self.tables.snapshots.put(graph, replace(row, consumed=consumed))
 
     async def merge(self, graph: GraphId) -> None:
         self.tables.snapshots.put(graph, replace(self.tables.snapshots[graph], merged=True))
@@ -72,13 +88,6 @@ class FakeSnapshots:
         self._hand_over(graph)
         for command in self._waiting(graph):
             self.tables.commands.put(command.id, replace(command, graph=DATABASE_GRAPH))
-
-    async def pinned(self) -> Epoch | None:
-        read = [one.epoch if one.consumed is None else one.consumed for one in self._creating()]
-        return min(read, default=None)
-
-    async def settled(self) -> Mapping[JobId, Epoch]:
-        return {one.job: self.tables.graphs[one.graph].committed for one in self._creating() if one.merged}
 
     async def retire(self, graph: GraphId) -> None:
         tables = self.tables
@@ -104,10 +113,6 @@ class FakeSnapshots:
         tables.own_workers.take(graph)
         tables.failed_indexes.take(graph)
         tables.graphs.take(graph)
-
-    def _creating(self) -> list[Snapshot]:
-        rows = self.tables.snapshots.values()
-        return [one for one in rows if self.tables.jobs[one.job].job.state in _UNFINISHED]
 
     def _waiting(self, graph: GraphId) -> list[Command]:
         return [one for one in self.tables.commands.values() if one.graph == graph]
@@ -160,14 +165,6 @@ class FakeLimits:
     async def record(self, looks: Sequence[Look], *, now: datetime) -> None:
         del now
         assert not looks, _NOTHING_ADAPTED
-
-    async def shown(self, jobs: Collection[JobId]) -> Mapping[FragmentId, AutoLimit]:
-        del jobs
-        return {}
-
-    async def history(self, job: JobId, *, limit: int, before: int | None = None) -> Sequence[LimitChange]:
-        del job, limit, before
-        return ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from service.protocol.cdc import CdcScan, CdcSource, Lsn, SourceReport
 from service.protocol.ids import FragmentId, JobId, RelationId, SourceId
 from service.protocol.plan import FragmentKind, PositionState
 from service.protocol.relation import RelationKind
-from service.protocol.report import Collected
 from tests.support.fake_meta_tables import LONG_AGO, FragmentRow, SourceRow, Tables, printable
 
 _USERS = "secret "
@@ -180,20 +179,32 @@ class FakeSources:
             self.tables.source_cleanups.put(kept.id, kept)
 
 
+def _followers(tables: Tables, source: SourceId | None) -> list[tuple[FragmentRow, CdcScan]]:
+    return [
+        (row, row.cdc)
+        for _, row in sorted(tables.fragments.items())
+        if row.kind is FragmentKind.CDC_SCAN and row.cdc is not None and (source is None or row.cdc.source.id == source)
+    ]
+
+
+def _stand(tables: Tables, row: SourceRow, standing: Standing) -> None:
+    tables.sources.put(row.source.id, replace(row, source=replace(row.source, standing=standing)))
+
+
 @dataclass(frozen=True, slots=True)
 class FakeFollowing:
     tables_: Tables
 
     async def tables(self, source: SourceId | None = None) -> Sequence[FollowedTable]:
-        return [self._followed(row, cdc) for row, cdc in self._rows(source)]
+        return [self._followed(row, cdc) for row, cdc in _followers(self.tables_, source)]
 
     async def followed(self) -> Collection[SourceId]:
-        return {cdc.source.id for _, cdc in self._rows(None)}
+        return {cdc.source.id for _, cdc in _followers(self.tables_, None)}
 
-    async def record(self, answers: Iterable[Collected], *, now: datetime) -> Sequence[Told]:
+    async def record(self, reports: Iterable[SourceReport], *, now: datetime) -> Sequence[Told]:
         newest: dict[SourceId, SourceReport] = {}
         broken: dict[FragmentId, str] = {}
-        for report in (one for answer in answers for one in answer.sources):
+        for report in reports:
             before = newest.get(report.source)
             changes = report.changes + (0 if before is None else before.changes)
             newest[report.source] = report.model_copy(update={"changes": changes})
@@ -209,47 +220,9 @@ class FakeFollowing:
         breaks = (self._break(fragment, why, now) for fragment, why in broken.items())
         return [*told, *[one for one in breaks if one is not None]]
 
-    async def measured(self, source: SourceId, measured: Measured, *, now: datetime) -> None:
-        row = self.tables_.sources[source]
-        before = row.source.standing
-        lag, retained = measured.lag_bytes, measured.retained_bytes
-        after = replace(
-            before,
-            lag_bytes=before.lag_bytes if lag is None else lag,
-            retained_bytes=before.retained_bytes if retained is None else retained,
-            waiting=before.waiting if measured.followed else measured.waiting,
-            reported_at=now,
-        )
-        self._stand(row, after)
-
-    async def retained(self, source: SourceId, retention: Retention | None) -> None:
-        row = self.tables_.sources[source]
-        self._stand(row, replace(row.source.standing, retention=retention))
-
-    async def idle(self, source: SourceId) -> bool:
-        row = self.tables_.sources.get(source)
-        following = [one for one, _ in self._rows(source) if self._state(one) is not JobState.FAILED]
-        return row is not None and row.source.shown and not row.source.dropped and not following
-
-    async def skipped(self, source: SourceId, offset: Lsn, readable_after: int) -> None:
-        row = replace(self.tables_.sources[source], undecided=(), readable_after=readable_after)
-        self._stand(row, replace(row.source.standing, offset=offset, undecided=0))
-
     async def broke(self, source: SourceId, reason: str, *, now: datetime) -> Sequence[str]:
-        told = [self._break(row.id, reason, now) for row, _ in self._rows(source) if row.broken is None]
+        told = [self._break(row.id, reason, now) for row, _ in _followers(self.tables_, source) if row.broken is None]
         return [one.table for one in told if one is not None and one.table is not None]
-
-    def _state(self, row: FragmentRow) -> JobState:
-        return self.tables_.jobs[row.job].job.state
-
-    def _rows(self, source: SourceId | None) -> list[tuple[FragmentRow, CdcScan]]:
-        return [
-            (row, row.cdc)
-            for _, row in sorted(self.tables_.fragments.items())
-            if row.kind is FragmentKind.CDC_SCAN
-            and row.cdc is not None
-            and (source is None or row.cdc.source.id == source)
-        ]
 
     def _followed(self, row: FragmentRow, cdc: CdcScan) -> FollowedTable:
         relation = self.tables_.jobs[row.job].job.relation
@@ -284,15 +257,12 @@ class FakeFollowing:
             reported_at=now,
             retention=before.retention,
         )
-        self._stand(replace(row, undecided=report.undecided), standing)
+        _stand(self.tables_, replace(row, undecided=report.undecided), standing)
         waiting = {one.fragment: one.waiting for one in report.tables}
-        for one, _ in self._rows(report.source):
+        for one, _ in _followers(self.tables_, report.source):
             told = waiting.get(one.id)
             said = None if told is None else printable(told)
             self.tables_.fragments.put(one.id, replace(one, source_waiting=said))
-
-    def _stand(self, row: SourceRow, standing: Standing) -> None:
-        self.tables_.sources.put(row.source.id, replace(row, source=replace(row.source, standing=standing)))
 
     def _break(self, fragment: FragmentId, why: str, now: datetime) -> Told | None:
         row = self.tables_.fragments.get(fragment)
@@ -301,6 +271,41 @@ class FakeFollowing:
         self.tables_.fragments.put(fragment, replace(row, broken=printable(why), broken_since=now))
         source = self.tables_.sources[row.cdc.source.id].source
         return Told(source.name, self._followed(row, row.cdc).name, printable(why))
+
+
+@dataclass(frozen=True, slots=True)
+class FakeSlots:
+    tables_: Tables
+
+    async def measured(self, source: SourceId, measured: Measured, *, now: datetime) -> None:
+        row = self.tables_.sources[source]
+        before = row.source.standing
+        lag, retained = measured.lag_bytes, measured.retained_bytes
+        after = replace(
+            before,
+            lag_bytes=before.lag_bytes if lag is None else lag,
+            retained_bytes=before.retained_bytes if retained is None else retained,
+            waiting=before.waiting if measured.followed else measured.waiting,
+            reported_at=now,
+        )
+        _stand(self.tables_, row, after)
+
+    async def retained(self, source: SourceId, retention: Retention | None) -> None:
+        row = self.tables_.sources[source]
+        _stand(self.tables_, row, replace(row.source.standing, retention=retention))
+
+    async def idle(self, source: SourceId) -> bool:
+        row = self.tables_.sources.get(source)
+        following = [
+            one
+            for one, _ in _followers(self.tables_, source)
+            if self.tables_.jobs[one.job].job.state is not JobState.FAILED
+        ]
+        return row is not None and row.source.shown and not row.source.dropped and not following
+
+    async def skipped(self, source: SourceId, offset: Lsn, readable_after: int) -> None:
+        row = replace(self.tables_.sources[source], undecided=(), readable_after=readable_after)
+        _stand(self.tables_, row, replace(row.source.standing, offset=offset, undecided=0))
 
 
 @dataclass(frozen=True, slots=True)

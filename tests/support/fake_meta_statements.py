@@ -32,22 +32,16 @@ class FakeStatements:
 
     async def add(self, statement: Statement, *, now: datetime, staged_rows: int | None = None) -> int:
         assert statement.id not in self.tables.statements, "a statement's id is its own"
-        stored = StoredStatement(statement.id, statement, now, staged_rows)
+        del now
+        stored = StoredStatement(statement.id, statement, staged_rows)
         self.tables.statements.put(statement.id, StatementRow(stored, staging=staged_rows is not None))
         return _bytes(statement)
-
-    async def get(self, statement: StatementId) -> StoredStatement | None:
-        row = self._row(statement)
-        return None if row is None else row.stored
 
     async def outcomes(
         self, wanted: Collection[StatementId]
     ) -> Mapping[StatementId, tuple[Epoch, StatementResult] | None]:
-        known = {one: row.stored for one in wanted if (row := self._row(one)) is not None}
-        return {
-            one: None if stored.epoch is None or stored.result is None else (stored.epoch, stored.result)
-            for one, stored in known.items()
-        }
+        rows = {one: self.tables.statements.get(one) or self.tables.finished_statements.get(one) for one in wanted}
+        return {one: row.outcome for one, row in rows.items() if row is not None}
 
     async def waiting(
         self, *, limit: int, bytes_max: int | None = None, singly: bool = False
@@ -106,17 +100,6 @@ class FakeStatements:
             if row.finished_at < now - STATEMENTS_KEPT_FOR and not row.staging and one not in awaited:
                 self.tables.finished_statements.take(one)
 
-    async def staged(self) -> Sequence[StatementId]:
-        return sorted(one for one, row in self.tables.finished_statements.items() if row.staging)
-
-    async def unstaged(self, statement: StatementId) -> None:
-        row = self.tables.finished_statements.get(statement)
-        if row is not None:
-            self.tables.finished_statements.put(statement, replace(row, staging=False))
-
-    def _row(self, statement: StatementId) -> StatementRow | None:
-        return self.tables.statements.get(statement) or self.tables.finished_statements.get(statement)
-
     def _finish(self, row: StatementRow, result: StatementResult, epoch: Epoch, now: datetime) -> None:
         stored, failed = row.stored, result.error is not None
         applied = stored.applied_rows if row.carried_to is None else row.carried_to
@@ -131,8 +114,21 @@ class FakeStatements:
             error = f"{error}{APPLIED_PARTLY}{stored.applied_rows}"
         told = StatementResult(id=stored.id, affected=affected, error=error, sqlstate=result.sqlstate)
         self.tables.statements.take(stored.id)
-        ended = replace(row, stored=replace(kept, epoch=epoch, result=told), finished_at=now)
+        ended = replace(row, outcome=(epoch, told), finished_at=now)
         self.tables.finished_statements.put(stored.id, ended)
+
+
+@dataclass(frozen=True, slots=True)
+class FakeStagingTables:
+    tables: Tables
+
+    async def unused(self) -> Sequence[StatementId]:
+        return sorted(one for one, row in self.tables.finished_statements.items() if row.staging)
+
+    async def dropped(self, statement: StatementId) -> None:
+        row = self.tables.finished_statements.get(statement)
+        if row is not None:
+            self.tables.finished_statements.put(statement, replace(row, staging=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +218,8 @@ class FakeKeys:
         finished = None if statement is None else self.tables.finished_statements.get(statement)
         failed = (
             finished is not None
-            and finished.stored.result is not None
-            and finished.stored.result.error is not None
+            and finished.outcome is not None
+            and finished.outcome[1].error is not None
             and finished.stored.applied_rows == 0
         )
         if statement is None or failed:

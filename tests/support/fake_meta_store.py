@@ -16,14 +16,26 @@ from service.ports.workers import FORGOTTEN_AFTER
 from service.protocol.api import Registration
 from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.dml import InsertStaged
-from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, Generation, GraphId, RelationId, Term, WorkerId
+from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, Generation, GraphId, Term, WorkerId
 from service.protocol.mutation import Add, Mutation, Resume, Stop
 from service.protocol.report import Collected, Failed
 from tests.support.fake_meta_indexes import FakeIndexes
-from tests.support.fake_meta_jobs import FakeActors, FakeCatalog, FakeFragments, FakeJobs
-from tests.support.fake_meta_snapshots import FakeLimits, FakeLogicalViews, FakeSnapshots
-from tests.support.fake_meta_sources import FakeFollowing, FakeSecrets, FakeSourceCleanups, FakeSources
-from tests.support.fake_meta_statements import FakeKeys, FakeRequests, FakeStatements
+from tests.support.fake_meta_jobs import (
+    FakeActors,
+    FakeCatalog,
+    FakeCleanups,
+    FakeFailures,
+    FakeFragments,
+    FakeJobQueue,
+    FakeJobs,
+    FakePlans,
+    FakeRescaling,
+    FakeVisibility,
+)
+from tests.support.fake_meta_snapshots import FakeLimits, FakeLogicalViews, FakePartialGraphs, FakeSnapshots
+from tests.support.fake_meta_sources import FakeFollowing, FakeSecrets, FakeSlots, FakeSourceCleanups, FakeSources
+from tests.support.fake_meta_statements import FakeKeys, FakeRequests, FakeStagingTables, FakeStatements
+from tests.support.fake_meta_status import FakeStatus
 from tests.support.fake_meta_tables import (
     BarrierRow,
     GraphRow,
@@ -111,7 +123,7 @@ class FakeGraphs:
             recover_asked=row.recover_asked,
             cleanups_waiting=database and bool(tables.cleanups),
             unsettled=database and self._unsettled(),
-            line=await FakeJobs(tables).line() if database else Line(),
+            line=await FakeJobQueue(tables).line() if database else Line(),
             decoupled=None if database else self._decoupled(graph),
             parameters=dict(tables.parameters.items()),
         )
@@ -163,34 +175,6 @@ class FakeGraphs:
 
     async def states(self, wanted: Collection[GraphId]) -> Mapping[GraphId, GraphState]:
         return {one: await self.state(one) for one in wanted if one in self.tables.graphs}
-
-    async def set_published(
-        self,
-        graph: GraphId,
-        epoch: Epoch,
-        *,
-        now: datetime,
-        created: bool = True,
-        held_back: Collection[RelationId] = (),
-    ) -> None:
-        row = self._row(graph)
-        if row.published < epoch:
-            self.tables.graphs.put(graph, replace(row, published=epoch))
-        for key, one in list(self.tables.history.items()):
-            if key[0] == graph and key[1] <= epoch and one.state == "COMMITTED" and one.published_at is None:
-                self.tables.history.put(key, replace(one, published_at=now))
-        for relation, found in list(self.tables.relations.items()):
-            job = self.tables.jobs[found.job]
-            if (
-                created
-                and relation not in held_back
-                and relation == job.job.relation
-                and not (found.shown or found.dropped)
-                and job.job.graph == graph
-                and job.job.state is JobState.CREATED
-            ):
-                self.tables.relations.put(relation, replace(found, shown=True))
-                self.tables.jobs.put(found.job, replace(job, job=replace(job.job, published=True, held_back=None)))
 
     async def ask_recovery(self, graph: GraphId, reason: str | None) -> None:
         row = self._row(graph)
@@ -555,58 +539,42 @@ class FakeParameters:
         self.tables.secrets.put(name, text)
 
 
-@dataclass(frozen=True, slots=True)
-class FakeTransaction:
-    leases: FakeLeases
-    graphs: FakeGraphs
-    barriers: FakeBarriers
-    commands: FakeCommands
-    catalog: FakeCatalog
-    jobs: FakeJobs
-    fragments: FakeFragments
-    actors: FakeActors
-    snapshots: FakeSnapshots
-    limits: FakeLimits
-    views: FakeLogicalViews
-    indexes: FakeIndexes
-    sources: FakeSources
-    following: FakeFollowing
-    source_cleanups: FakeSourceCleanups
-    secrets: FakeSecrets
-    statements: FakeStatements
-    workers: FakeWorkers
-    requests: FakeRequests
-    events: FakeEvents
-    parameters: FakeParameters
-    keys: FakeKeys
-
-    @classmethod
-    def on(cls, tables: Tables, now: Callable[[], datetime]) -> "FakeTransaction":
-        jobs = FakeJobs(tables)
-        return cls(
-            leases=FakeLeases(tables, now),
-            graphs=FakeGraphs(tables),
-            barriers=FakeBarriers(tables),
-            commands=FakeCommands(tables),
-            catalog=FakeCatalog(tables),
-            jobs=jobs,
-            fragments=FakeFragments(tables),
-            actors=FakeActors(tables),
-            snapshots=FakeSnapshots(tables),
-            limits=FakeLimits(tables),
-            views=FakeLogicalViews(tables),
-            indexes=FakeIndexes(tables),
-            sources=FakeSources(tables),
-            following=FakeFollowing(tables),
-            source_cleanups=FakeSourceCleanups(tables),
-            secrets=FakeSecrets(tables),
-            statements=FakeStatements(tables),
-            workers=FakeWorkers(tables),
-            requests=FakeRequests(tables),
-            events=FakeEvents(tables),
-            parameters=FakeParameters(tables),
-            keys=FakeKeys(tables),
-        )
+def fake_transaction(tables: Tables, now: Callable[[], datetime]) -> Transaction:
+    """Return the ports of a transaction on these tables."""
+    return Transaction(
+        leases=FakeLeases(tables, now),
+        graphs=FakeGraphs(tables),
+        barriers=FakeBarriers(tables),
+        commands=FakeCommands(tables),
+        catalog=FakeCatalog(tables),
+        cleanups=FakeCleanups(tables),
+        visibility=FakeVisibility(tables),
+        views=FakeLogicalViews(tables),
+        indexes=FakeIndexes(tables),
+        jobs=FakeJobs(tables),
+        queue=FakeJobQueue(tables),
+        plans=FakePlans(tables),
+        failures=FakeFailures(tables),
+        fragments=FakeFragments(tables),
+        actors=FakeActors(tables),
+        rescaling=FakeRescaling(tables),
+        limits=FakeLimits(tables),
+        partial_graphs=FakePartialGraphs(tables),
+        snapshots=FakeSnapshots(tables),
+        sources=FakeSources(tables),
+        following=FakeFollowing(tables),
+        slots=FakeSlots(tables),
+        source_cleanups=FakeSourceCleanups(tables),
+        secrets=FakeSecrets(tables),
+        statements=FakeStatements(tables),
+        staging_tables=FakeStagingTables(tables),
+        workers=FakeWorkers(tables),
+        requests=FakeRequests(tables),
+        status=FakeStatus(tables),
+        events=FakeEvents(tables),
+        parameters=FakeParameters(tables),
+        keys=FakeKeys(tables),
+    )
 
 
 def _ignored(_: Journal) -> None:
@@ -625,7 +593,7 @@ class FakeStores:
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        self._transaction: Transaction = FakeTransaction.on(self.tables, self.now)
+        self._transaction: Transaction = fake_transaction(self.tables, self.now)
 
     def begin(self, term: Term | None = None) -> "FakeBegin":
         """One transaction at a time, so that what its term allows cannot change before it ends."""

@@ -21,6 +21,7 @@ from service.ports.source_records import Source, SourceCleanup
 from service.protocol.api import Registration
 from service.protocol.barrier import Barrier
 from service.protocol.cdc import CdcScan
+from service.protocol.dml import StatementResult
 from service.protocol.epoch import NEVER
 from service.protocol.ids import (
     DATABASE_GRAPH,
@@ -239,6 +240,7 @@ class StatementRow:
     """`staging`: it has a staging table that was not dropped yet."""
 
     stored: StoredStatement
+    outcome: tuple[Epoch, StatementResult] | None = None
     affected: int = 0
     carried_by: Epoch | None = None
     carried_to: int | None = None
@@ -303,6 +305,10 @@ class Tables:
     def of_job(self, job: JobId) -> list[FragmentRow]:
         """Return a job's fragments in order of id."""
         return sorted((row for row in self.fragments.values() if row.job == job), key=lambda row: row.id)
+
+    def taken(self) -> list[RelationRow]:
+        """Return the relations of the catalog, oldest first."""
+        return [row for _, row in sorted(self.relations.items()) if not row.dropped]
 
     def hidden(self, owner: RelationId) -> list[RelationRow]:
         """Return the internal tables of an object that were not removed, in order of id."""

@@ -146,6 +146,11 @@ class StateStore:
     public: dict[str, tuple[RelationId, GraphId]] = field(default_factory=dict[str, tuple[RelationId, GraphId]])
     live: dict[str, RelationId] = field(default_factory=dict[str, RelationId])
 
+    def assert_term(self, term: Term) -> None:
+        """Raise Deposed where `term` is over."""
+        if self.term != term:
+            raise Deposed(term)
+
     def shown(self, name: str) -> dict[Key, Row] | None:
         """Return what a user reads, None where there is no such view."""
         if name not in self.public:
@@ -250,7 +255,7 @@ class FakeLookups:
 
     async def build(self, index: LookupIndex, *, term: Term) -> None:
         self.passing("before build")
-        self._assert_term(term)
+        self.store.assert_term(term)
         if index.relation not in self.store.tables:
             raise Invalid(f"relation state.t_{index.relation} does not exist")
         self.store.tables[index.relation].lookups.add(index)
@@ -269,19 +274,15 @@ class FakeLookups:
 
     async def drop(self, names: Collection[str], *, term: Term) -> frozenset[str]:
         self.passing("before drop of indexes")
-        self._assert_term(term)
+        self.store.assert_term(term)
         for table in self.store.tables.values():
             table.lookups = {index for index in table.lookups if self.name(index) not in names}
         return frozenset(names)
 
-    def _assert_term(self, term: Term) -> None:
-        if self.store.term != term:
-            raise Deposed(term)
-
 
 @dataclass
-class FakeTables:
-    """See `service.ports.state_store.VersionedTables`. `passing` is called around each transaction, with its name."""
+class FakeFences:
+    """See `service.ports.state_store.Fences`. `passing` is as in `FakeTables`."""
 
     store: StateStore
     passing: Callable[[str], None] = _unseen
@@ -293,11 +294,36 @@ class FakeTables:
         self.store.term = term
         self.passing("after claim")
 
+    async def fence(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
+        self.passing("before fence")
+        if self.store.fences.get(graph, generation) > generation:
+            raise Stale(generation)
+        self.store.assert_term(term)
+        self.store.fences[graph] = generation
+        self.passing("after fence")
+
+    async def retire(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
+        await self.fence(graph, generation, term=term)
+        self.passing("before retire")
+        self.store.assert_term(term)
+        for table in (self.store.fences, self.store.published, self.store.horizons):
+            table.pop(graph, None)
+        self.store.pins = {pin: held for pin, held in self.store.pins.items() if pin[0] != graph}
+        self.passing("after retire")
+
+
+@dataclass
+class FakeTables:
+    """See `service.ports.state_store.VersionedTables`. `passing` is called around each transaction, with its name."""
+
+    store: StateStore
+    passing: Callable[[str], None] = _unseen
+
     async def create(
         self, relation: Relation, *, term: Term, loading: bool = False, lookups: Collection[LookupIndex] = ()
     ) -> None:
         self.passing("before create")
-        self._assert_term(term)
+        self.store.assert_term(term)
         table = self.store.tables.get(relation.id)
         if table is not None and table.relation != relation:
             raise Conflict(f"state.t_{relation.id} belongs to another relation: was the meta store replaced?")
@@ -311,7 +337,7 @@ class FakeTables:
 
     async def index(self, relation: Relation, *, term: Term) -> None:
         self.passing("before index")
-        self._assert_term(term)
+        self.store.assert_term(term)
         if table := self.store.tables.get(relation.id):
             table.indexed = True
         self.passing("after index")
@@ -320,46 +346,29 @@ class FakeTables:
         self, graph: GraphId, epoch: Epoch, *, term: Term, created: Sequence[Relation]
     ) -> Mapping[RelationId, str]:
         self.passing("before publish")
-        self._assert_term(term)
+        self.store.assert_term(term)
         for relation in created:
             self.store.public[relation.name] = (relation.id, graph)
         self.store.published[graph] = max(epoch, self.store.published.get(graph, epoch))
         self.passing("after publish")
         return {}
 
-    async def fence(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
-        self.passing("before fence")
-        if self.store.fences.get(graph, generation) > generation:
-            raise Stale(generation)
-        self._assert_term(term)
-        self.store.fences[graph] = generation
-        self.passing("after fence")
-
-    async def retire(self, graph: GraphId, generation: Generation, *, term: Term) -> None:
-        await self.fence(graph, generation, term=term)
-        self.passing("before retire")
-        self._assert_term(term)
-        for table in (self.store.fences, self.store.published, self.store.horizons):
-            table.pop(graph, None)
-        self.store.pins = {pin: held for pin, held in self.store.pins.items() if pin[0] != graph}
-        self.passing("after retire")
-
     async def roll_back(self, relations: Collection[RelationId], epoch: Epoch, *, term: Term) -> None:
         for relation in sorted(relations):
             self.passing("before roll back")
-            self._assert_term(term)
+            self.store.assert_term(term)
             if table := self.store.tables.get(relation):
                 table.roll_back(epoch)
         self.passing("after roll back")
 
     async def vacuum(self, relations: Collection[RelationId], graph: GraphId, epoch: Epoch, *, term: Term) -> int:
         self.passing("before vacuum")
-        self._assert_term(term)
+        self.store.assert_term(term)
         horizon = self._advance(graph, epoch)
         deleted = 0
         for relation in sorted(relations):
             self.passing("amid vacuum")
-            self._assert_term(term)
+            self.store.assert_term(term)
             if table := self.store.tables.get(relation):
                 deleted += table.vacuum(horizon)
         self.passing("after vacuum")
@@ -371,17 +380,13 @@ class FakeTables:
 
     async def drop(self, relation: RelationId, name: str, *, term: Term) -> None:
         self.passing("before drop")
-        self._assert_term(term)
+        self.store.assert_term(term)
         if name in self.store.public and self.store.public[name][0] == relation:
             del self.store.public[name]
         if self.store.live.get(name) == relation:
             del self.store.live[name]
         self.store.tables.pop(relation, None)
         self.passing("after drop")
-
-    def _assert_term(self, term: Term) -> None:
-        if self.store.term != term:
-            raise Deposed(term)
 
     def _advance(self, graph: GraphId, epoch: Epoch) -> Epoch:
         now = self.store.seconds()

@@ -101,6 +101,7 @@ def world_of(stores: Stores, **ports: object) -> World:
         **dict.fromkeys(
             (
                 "tables",
+                "fences",
                 "lookups",
                 "pins",
                 "reader",
@@ -108,6 +109,7 @@ def world_of(stores: Stores, **ports: object) -> World:
                 "gauge",
                 "http_probe",
                 "views",
+                "servers",
                 "external",
                 "replication",
                 "external_rows",

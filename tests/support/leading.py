@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any
 
 from service.domain.barrier import Abandon, Commit, GraphStatus, Inject, Publish, RollBack
 from service.domain.leadership import LEASE
@@ -56,8 +55,8 @@ class Leader:
 
     def __init__(self, stores: PostgresStores, term: Term) -> None:
         self.stores, self.term = stores, term
-        ports: dict[str, Any] = {"tables": Shown()}
-        self.world: World = world_of(stores, **ports)
+        state_store = Shown()
+        self.world: World = world_of(stores, tables=state_store, fences=state_store)
 
     async def queue(self, mutation: Mutation | None) -> CommandId:
         async with self.stores.begin() as tx:
@@ -69,7 +68,7 @@ class Leader:
             table = await tx.catalog.named("t")
             upstream = (await add_created(tx, new_table("t"))).relation if table is None else table.relation.id
             jobs = [(await add_creating(tx, new_view(f"{named}{n}", upstream))).id for n in range(count)]
-            plans = {plan.id: plan for plan in await tx.jobs.plans(jobs)}
+            plans = {plan.id: plan for plan in await tx.plans.of(jobs)}
         return jobs, [await self.queue(Add(jobs=(plans[job],))) for job in jobs]
 
     async def barrier(self, *actors: ActorReport, worker: WorkerId = WORKER) -> Barrier:

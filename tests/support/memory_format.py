@@ -25,7 +25,7 @@ from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId
 from service.protocol.relation import Relation
 from service.protocol.table_format import Capabilities
 from service.protocol.vnodes import Runs, vnodes_of
-from tests.support.fake_state_store import FakePins, FakeTables, StateStore, StoredTable, Writing
+from tests.support.fake_state_store import FakeFences, FakePins, FakeTables, StateStore, StoredTable, Writing
 from tests.support.model import Half, Key, Version, VersionedTable
 from workers.backfill.order import Position
 from workers.backfill.positions import Block, PageSize
@@ -126,7 +126,7 @@ class MemoryFormat:
     state: StateStore = field(default_factory=lambda: StateStore(table=AnyKeyTable))
 
     def __post_init__(self) -> None:
-        self.tables, self.pins = FakeTables(self.state), FakePins(self.state)
+        self.tables, self.fences, self.pins = FakeTables(self.state), FakeFences(self.state), FakePins(self.state)
         self._listener = Listener(("127.0.0.1", 0), authkey=_SECRET)
         self.address = cast("Address", self._listener.address)
         self._serving = Thread(target=self._serve, name="memory format")

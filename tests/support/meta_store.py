@@ -33,7 +33,7 @@ from service.protocol.ids import (
 from service.protocol.mutation import Add, Mutation
 from service.protocol.plan import PositionState, ScanType, Stateless, TableScanPlan, VnodePosition
 from service.protocol.relation import Relation, RelationKind
-from service.protocol.report import ActorReport, Collected, RelationReport
+from service.protocol.report import ActorReport, Collected, FragmentReport, RelationReport
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LEASE = timedelta(seconds=10)
@@ -116,7 +116,7 @@ async def table_and_view(stores: Stores, *, parallelism: int = 2) -> tuple[Job, 
 async def scan_of(stores: Stores, job: JobId) -> TableScanPlan:
     """Return the plan of the job's first scan."""
     async with stores.begin() as tx:
-        (plan,) = await tx.jobs.plans([job])
+        (plan,) = await tx.plans.of([job])
     return plan.table_scans[0]
 
 
@@ -162,7 +162,7 @@ async def inject(stores: Stores, one: Barrier, *commands: CommandId, worker: Wor
 
 def collected(
     epoch: int,
-    *actors: ActorReport,
+    *reports: FragmentReport,
     generation: int = 0,
     worker: WorkerId = WORKER,
     keys: dict[RelationId, int] | None = None,
@@ -173,7 +173,7 @@ def collected(
         graph=DATABASE_GRAPH,
         generation=Generation(generation),
         epoch=Epoch(epoch),
-        actors=actors,
+        reports=reports,
         relations=tuple(RelationReport(relation=one, key_count_delta=delta) for one, delta in (keys or {}).items()),
         timings_ms={"run": 1.5},
     )

@@ -262,7 +262,7 @@ class Arrangement:
 
     def epoch(self, prev: int, curr: int, reading: Reading | None) -> frozenset[ActorId]:
         """Run one epoch; `reading` is None while paused. Return the actors that report their finish."""
-        finished = frozenset(actor.id for actor in self.scan.actors if actor.may_finish)
+        finished = frozenset(actor.id for actor in self.scan.actors if actor.positions.completed)
         for actor in self.scan.actors:
             self.run(actor, prev, curr, reading)
         return finished

@@ -40,7 +40,7 @@ from service.protocol.plan import (
     VnodePosition,
 )
 from service.protocol.relation import Relation, RelationKind, state_table
-from service.protocol.report import Collected
+from service.protocol.report import ActorReport, Collected, DmlReport
 from service.protocol.vnodes import vnodes_of
 from tests.support.arrangement import view
 from tests.support.key_shapes import SHAPES, Dml, KeyShape, random_dml
@@ -101,10 +101,10 @@ class RealWorld:
 
     async def prepare(self, preloaded: Sequence[Dml]) -> None:
         """Make both tables, give the upstream its history, and start the first generation of the view."""
-        await self.store.tables.claim(TERM)
+        await self.store.fences.claim(TERM)
         for relation in (self.upstream, self.target):
             await self.store.tables.create(relation, term=TERM)
-        await self.store.tables.fence(DATABASE_GRAPH, Generation(self.generation), term=TERM)
+        await self.store.fences.fence(DATABASE_GRAPH, Generation(self.generation), term=TERM)
         dml = DmlStore(self.store.logins.writer_url, DATABASE_GRAPH, Generation(self.generation))
         dml.run([self._statement(one) for one in preloaded], Epoch(self.committed))
         self.committed_rows = dict(self.rows)
@@ -113,7 +113,7 @@ class RealWorld:
     async def recover(self) -> None:
         """Start the next generation from what is committed (I3)."""
         self.generation += 1
-        await self.store.tables.fence(DATABASE_GRAPH, Generation(self.generation), term=TERM)
+        await self.store.fences.fence(DATABASE_GRAPH, Generation(self.generation), term=TERM)
         relations = [self.upstream.id, self.target.id]
         await self.store.tables.roll_back(relations, Epoch(self.committed), term=TERM)
         self.rows = dict(self.committed_rows)
@@ -201,7 +201,7 @@ class RealWorld:
             interval_ms=interval_ms,
         )
         collected = self.executor.run(barrier)
-        assert [result.error for result in collected.statements] == [None] * len(statements)
+        assert [one.error for dml in collected.of(DmlReport) for one in dml.results] == [None] * len(statements)
         return collected
 
     async def _commit(self, collected: Collected, mutation: Mutation | None) -> None:
@@ -214,14 +214,14 @@ class RealWorld:
                 self.actors, self.rescaled = len(fragments[SCAN]), self.rescaled + (not self.finished)
             case _:
                 pass
-        read = sum(report.snapshot_rows for report in collected.actors)
+        read = sum(report.snapshot_rows for report in collected.of(ActorReport))
         assert not (self.paused and read), "I4: history was read while paused"
         assert not (self.limit == 0 and read), "I4: history was read at limit 0"
-        for report in collected.actors:
+        for report in collected.of(ActorReport):
             self.stored.update({position.vnode: position for position in report.positions})
         self.read += read
         assert sum(position.rows for position in self.stored.values()) == self.read, "I6: rows are not what was read"
-        self.finished = self.finished or all(report.finished for report in collected.actors)
+        self.finished = self.finished or all(report.finished for report in collected.of(ActorReport))
         self.committed, self.committed_rows = collected.epoch, dict(self.rows)
         await self.check()
 

@@ -26,6 +26,7 @@ from service.protocol.cdc import (
     CdcSource,
     Published,
     SourceConnection,
+    SourceReport,
     Split,
     published_postgres,
 )
@@ -45,7 +46,7 @@ from service.protocol.ids import (
 from service.protocol.mutation import Add, Mutation, Pause, Resume, Throttle, Update
 from service.protocol.plan import ActorPlan, FragmentKind, JobPlan, PositionState, SourceScanPlan, VnodePosition
 from service.protocol.relation import Relation, RelationKind, state_table
-from service.protocol.report import Collected
+from service.protocol.report import ActorReport, Collected
 from service.protocol.vnodes import vnodes_of
 from tests.support.state_store import Store
 from workers.cdc import connecting, pages
@@ -440,7 +441,7 @@ class CdcWorld:
     finished: set[FragmentId] = field(default_factory=set[FragmentId])
 
     async def prepare(self) -> None:
-        await self.store.tables.claim(TERM)
+        await self.store.fences.claim(TERM)
         for table in self.external.tables.values():
             await self.store.tables.create(table.relation, term=TERM)
         self.offset = self.external.open_slot()
@@ -450,7 +451,7 @@ class CdcWorld:
     async def recover(self) -> None:
         """Start the next generation from what is committed."""
         self.generation += 1
-        await self.store.tables.fence(DATABASE_GRAPH, Generation(self.generation), term=TERM)
+        await self.store.fences.fence(DATABASE_GRAPH, Generation(self.generation), term=TERM)
         relations = [table.relation.id for table in self.external.tables.values()]
         await self.store.tables.roll_back(relations, Epoch(self.committed), term=TERM)
         self.close()
@@ -506,17 +507,17 @@ class CdcWorld:
             case _:
                 pass
         self.collected = collected
-        read = sum(report.snapshot_rows for report in collected.actors)
+        read = sum(report.snapshot_rows for report in collected.of(ActorReport))
         assert not (self.paused and read), "I4: history was read while paused"
         assert not (self.limit == 0 and read), "I4: history was read at limit 0"
         self.read += read
-        for report in collected.actors:
+        for report in collected.of(ActorReport):
             self.stored.setdefault(report.fragment, {}).update({at.vnode: at for at in report.positions})
             if report.finished:
                 self.finished.add(report.fragment)
         for relation in collected.relations:
             self.keys[relation.relation] = self.keys.get(relation.relation, 0) + relation.key_count_delta
-        for source in collected.sources:
+        for source in collected.of(SourceReport):
             self.waiting = source.waiting
             self.offset, self.undecided = source.offset, source.undecided
             self.broken.update({table.fragment: table.broken for table in source.tables if table.broken is not None})

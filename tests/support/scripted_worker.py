@@ -70,7 +70,7 @@ class ScriptedWorker:
             graph=barrier.graph,
             generation=barrier.generation if generation is None else generation,
             epoch=barrier.curr if epoch is None else epoch,
-            actors=actors,
+            reports=actors,
             relations=tuple(RelationReport(relation=one, key_count_delta=delta) for one, delta in deltas.items()),
         )
 

@@ -114,8 +114,8 @@ class Chains:
 
     async def create(self) -> None:
         """Create both forms of each table."""
-        await self.store.tables.claim(TERM)
-        await self.store.tables.fence(DATABASE_GRAPH, GENERATION, term=TERM)
+        await self.store.fences.claim(TERM)
+        await self.store.fences.fence(DATABASE_GRAPH, GENERATION, term=TERM)
         await self.store.run("create schema plain")
         for name, table in self.tables.items():
             await self.store.tables.create(table, term=TERM)

@@ -44,8 +44,8 @@ Made = Callable[[PostgresStore, BoundStage], HistoryEngine]
 async def stage_store(url: str) -> AsyncGenerator[Store]:
     """Prepare a store with the tables of all cases."""
     async with prepared_store(url) as prepared:
-        await prepared.tables.claim(TERM)
-        await prepared.tables.fence(DATABASE_GRAPH, GENERATION, term=TERM)
+        await prepared.fences.claim(TERM)
+        await prepared.fences.fence(DATABASE_GRAPH, GENERATION, term=TERM)
         for table in TABLES.values():
             await prepared.tables.create(table, term=TERM)
         yield prepared

@@ -11,6 +11,7 @@ from service.protocol.columns import Column, ColumnType, KeyColumn
 from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, RelationId, Term
 from service.protocol.relation import Relation, RelationKind, state_table
 from service.serving.connections import Pool, open_pool
+from service.serving.fencing import PostgresFences
 from service.serving.preparation import prepare
 from service.serving.roles import Logins
 from service.serving.tables import PostgresTables
@@ -28,12 +29,13 @@ async def filled(staging: AbstractAsyncContextManager[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A laid out state store: the owner's URL and pool, the logins, the tables."""
+    """A laid out state store: the owner's URL and pool, the logins, the tables and the fences."""
 
     url: str
     pool: Pool
     logins: Logins
     tables: PostgresTables
+    fences: PostgresFences
 
     async def rows(self, query: str) -> list[tuple[object, ...]]:
         """Return what a query of the owner gives."""
@@ -53,7 +55,7 @@ async def prepared_store(url: str) -> AsyncGenerator[Store]:
         url, reader_password=READER_PASSWORD, writer_password=WRITER_PASSWORD, read_password=READ_PASSWORD
     )
     async with open_pool(url, name="test") as pool:
-        yield Store(url, pool, logins, PostgresTables(pool))
+        yield Store(url, pool, logins, PostgresTables(pool), PostgresFences(pool))
 
 
 @asynccontextmanager
@@ -61,9 +63,9 @@ async def store_of(url: str, table: Relation, generation: Generation) -> AsyncGe
     """Prepare the database with one table, to be written in `generation` of the database graph."""
     term = Term(7)
     async with prepared_store(url) as store:
-        await store.tables.claim(term)
+        await store.fences.claim(term)
         await store.tables.create(table, term=term)
-        await store.tables.fence(DATABASE_GRAPH, generation, term=term)
+        await store.fences.fence(DATABASE_GRAPH, generation, term=term)
         yield store
 
 

@@ -10,7 +10,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from service.ports.state_store import Pins, VersionedTables
+from service.ports.state_store import Fences, Pins, VersionedTables
 from service.protocol.ids import DATABASE_GRAPH, Generation, Term
 from service.protocol.relation import Relation
 from service.serving.pins import PostgresPins
@@ -29,16 +29,17 @@ class Format:
     """A format under examination. `over` is what it raises when the generation is over."""
 
     tables: VersionedTables
+    fences: Fences
     pins: Pins
     store: Callable[[Generation], VersionedStore]
     over: tuple[type[Exception], ...]
 
     async def prepare(self, *tables: Relation) -> VersionedStore:
         """Create tables, and return the worker side of the first generation."""
-        await self.tables.claim(TERM)
+        await self.fences.claim(TERM)
         for table in tables:
             await self.tables.create(table, term=TERM)
-        await self.tables.fence(DATABASE_GRAPH, GENERATION, term=TERM)
+        await self.fences.fence(DATABASE_GRAPH, GENERATION, term=TERM)
         return self.store(GENERATION)
 
 
@@ -47,7 +48,7 @@ async def table_format(request: pytest.FixtureRequest) -> AsyncGenerator[Format]
     """Run the format that a fixture's parameter names: `memory` or `postgres`."""
     if request.param == "memory":
         with MemoryFormat() as memory:
-            yield Format(memory.tables, memory.pins, memory.store, (GenerationOverError,))
+            yield Format(memory.tables, memory.fences, memory.pins, memory.store, (GenerationOverError,))
         return
     async with prepared_store(request.getfixturevalue("database_url")) as prepared:
 
@@ -55,7 +56,7 @@ async def table_format(request: pytest.FixtureRequest) -> AsyncGenerator[Format]
             return PostgresStore(prepared.url, DATABASE_GRAPH, generation)
 
         over = (psycopg.Error, adbc_driver_manager.Error)
-        yield Format(prepared.tables, PostgresPins(prepared.pool), store, over)
+        yield Format(prepared.tables, prepared.fences, PostgresPins(prepared.pool), store, over)
 
 
 def batch(table: Relation, rows: Iterable[tuple[int, int, tuple[Any, ...]]]) -> pa.RecordBatch:

@@ -18,11 +18,6 @@ class ActorState:
     positions: Positions
     budget: Budget
 
-    @property
-    def may_finish(self) -> bool:
-        """Whether every vnode was complete before this epoch: the second step of the finish."""
-        return self.positions.completed
-
 
 @dataclass
 class ScanState:

@@ -10,7 +10,8 @@ from service.protocol.barrier import Barrier
 from service.protocol.dml import StatementResult
 from service.protocol.ids import JobId, RelationId
 from service.protocol.mutation import Mutation
-from workers.runners.port import FragmentReport, Phase, Place, RunningEpoch
+from service.protocol.report import DmlReport, FragmentReport
+from workers.runners.port import Phase, Place, RunningEpoch
 from workers.state_store.port import DmlOutcome, DmlWriter
 
 _UNSUPPORTED: Final = "0A000"
@@ -50,7 +51,7 @@ class DmlRunner:
         for result, relation in zip(done.results, done.relations, strict=True):
             epoch.inserted[relation] += result.affected
             epoch.written[relation] += result.affected
-        return (done,)
+        return (DmlReport(results=done.results, unfinished=done.unfinished),)
 
     def stop(self, jobs: Sequence[JobId]) -> bool:
         """Return False: a graph without tables may still get one."""

@@ -14,6 +14,7 @@ from service.protocol.ids import Epoch, FragmentId, JobId, RelationId
 from service.protocol.mutation import Mutation
 from service.protocol.plan import FragmentPlan, JobPlan, OperatorPlan, Prefix, TableScanPlan
 from service.protocol.relation import Relation
+from service.protocol.report import FragmentReport
 from workers.backfill.actors import FragmentTask
 from workers.backfill.pace import OPERATOR_ROWS_FIRST, OperatorPace, operator_rows_after
 from workers.backfill.positions import BLOCK_VNODES
@@ -24,7 +25,7 @@ from workers.engines.port import ActorOutcome
 from workers.engines.store import Copiers
 from workers.runners.failure import JobFailedError
 from workers.runners.history import HistoryScan
-from workers.runners.port import FragmentReport, FragmentRunner, Phase, Place, RunningEpoch
+from workers.runners.port import FragmentRunner, Phase, Place, RunningEpoch
 from workers.runners.upstream_scan import FEW
 from workers.state_store.port import has_store_engine
 

@@ -14,16 +14,13 @@ from threading import Lock
 from typing import Protocol
 
 from service.protocol.barrier import Barrier
-from service.protocol.cdc import SourceReport
 from service.protocol.ids import JobId, RelationId
 from service.protocol.mutation import Mutation
 from service.protocol.plan import FragmentPlan, JobPlan
-from service.protocol.report import ActorReport
+from service.protocol.report import FragmentReport
 from workers.backfill.pace import share_of
 from workers.backfill.reading import Reading
-from workers.state_store.port import DmlOutcome, DmlWriter, SqlStore, VersionedStore
-
-FragmentReport = ActorReport | SourceReport | DmlOutcome
+from workers.state_store.port import DmlWriter, SqlStore, VersionedStore
 
 
 @dataclass

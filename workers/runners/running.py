@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from service.protocol.ids import RelationId
+from service.protocol.report import FragmentReport
 from workers.runners.failure import JobFailedError
-from workers.runners.port import FragmentReport, FragmentRunner, Phase, Place, RunningEpoch
+from workers.runners.port import FragmentRunner, Phase, Place, RunningEpoch
 
 Reports = Sequence[FragmentReport]
 Beside = Callable[[Callable[[Place], Reports | Exception], Iterable[Place]], Iterable[Reports | Exception]]

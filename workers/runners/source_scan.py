@@ -21,6 +21,7 @@ from service.protocol.cdc import SourceConnection, SourceReport, lsn_of
 from service.protocol.ids import FragmentId, JobId, RelationId, SourceId
 from service.protocol.mutation import Mutation
 from service.protocol.plan import FragmentPlan, JobPlan, SourceScanPlan
+from service.protocol.report import FragmentReport
 from workers.backfill.pace import PAGE_ROWS_MIN
 from workers.backfill.scan import ScanState
 from workers.cdc.apply import applying
@@ -33,7 +34,7 @@ from workers.cdc.log_stream import LaterError
 from workers.cdc.pages import Copied
 from workers.cdc.pgoutput import lsn_text
 from workers.runners.followed_table import FollowedTable, PagesJob
-from workers.runners.port import FragmentReport, FragmentRunner, Phase, Place, RunningEpoch
+from workers.runners.port import FragmentRunner, Phase, Place, RunningEpoch
 
 ADVANCE_BYTES = 1 << 20
 """Advance the slot only after this much log, because the external database reads the log once more to advance it."""

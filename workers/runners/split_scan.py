@@ -11,6 +11,7 @@ from typing import Final
 from service.protocol.epoch import unix_milliseconds_of
 from service.protocol.ids import RelationId, Vnode
 from service.protocol.plan import FragmentPlan, JobPlan, PositionState, SplitScanPlan, VnodePosition
+from service.protocol.report import FragmentReport
 from service.protocol.vnodes import vnodes_of
 from workers.backfill.pace import Pace
 from workers.backfill.scan import ScanState
@@ -21,7 +22,7 @@ from workers.connectors.kinds import SOURCES
 from workers.connectors.port import Part, SplitReader
 from workers.runners.failure import JobFailedError
 from workers.runners.history import HistoryScan
-from workers.runners.port import FragmentReport, FragmentRunner, Phase, Place, RunningEpoch
+from workers.runners.port import FragmentRunner, Phase, Place, RunningEpoch
 
 Rows = dict[Key, Values]
 INTERVAL_MAX_MS: Final = 10_000

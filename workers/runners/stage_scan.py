@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.plan import FragmentPlan, JobPlan, TableScanPlan
+from service.protocol.report import FragmentReport
 from service.protocol.request import Engine
 from service.protocol.stage import Stage
 from service.protocol.stage_spark import engine_of
@@ -22,7 +23,7 @@ from workers.engines.stage_spark import SparkStageEngine
 from workers.engines.stages import StageEngine, StageTask
 from workers.engines.store import Copiers
 from workers.runners.failure import JobFailedError
-from workers.runners.port import FragmentReport, FragmentRunner, Place, RunningEpoch
+from workers.runners.port import FragmentRunner, Place, RunningEpoch
 from workers.runners.upstream_scan import TaskEngine, UpstreamScan
 from workers.state_store.port import has_store_engine
 

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from service.protocol.ids import RelationId
 from service.protocol.plan import FragmentPlan, JobPlan, Pushdown, Stateless, TableScanPlan
 from service.protocol.relation import Relation
+from service.protocol.report import FragmentReport
 from service.protocol.request import Engine
 from workers.backfill.actors import as_one
 from workers.backfill.positions import ONE_VNODE
@@ -25,7 +26,7 @@ from workers.engines.spark import SparkEngine
 from workers.engines.store import StoreEngine, copied_in_store
 from workers.queries.stateless import StatelessPlan, plan
 from workers.runners.failure import JobFailedError
-from workers.runners.port import FragmentReport, FragmentRunner, Place, RunningEpoch
+from workers.runners.port import FragmentRunner, Place, RunningEpoch
 from workers.runners.upstream_scan import UpstreamScan
 from workers.state_store.port import VersionedStore, has_store_engine
 

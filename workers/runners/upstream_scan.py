@@ -10,13 +10,14 @@ from typing import Final, Generic, Protocol, TypeVar
 from pyspark.sql import SparkSession
 
 from service.protocol.ids import Epoch, RelationId
+from service.protocol.report import FragmentReport
 from service.protocol.request import Engine
 from workers.backfill.actors import FragmentTask
 from workers.backfill.pace import COPYING, Pace
 from workers.engines.port import ActorOutcome
 from workers.runners.failure import JobFailedError
 from workers.runners.history import HistoryScan
-from workers.runners.port import FragmentReport, Phase, Place, RunningEpoch
+from workers.runners.port import Phase, Place, RunningEpoch
 
 FEW: Final = 1000
 """A scan of so few changes runs beside others: starting a task costs more than their rows do."""

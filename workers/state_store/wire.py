@@ -87,13 +87,6 @@ def to_wire(name: str, kind: ColumnType, *, binary: bool) -> str:
     return column
 
 
-def written_spark(kind: ColumnType, *, binary: bool) -> str:
-    """Return the Spark type of what `to_wire` gives."""
-    if binary:
-        return "binary" if kind.name is TypeName.UUID else kind.spark
-    return "string" if kind.array or kind.name is TypeName.BYTEA else kind.spark
-
-
 def _array_text(column: str, element: ColumnType) -> str:
     """Return the expression of a Postgres array literal: every element quoted, NULL bare."""
     text = "concat('\\\\x', lower(hex(x)))" if element.name is TypeName.BYTEA else "cast(x as string)"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter, Query
@@ -18,7 +19,7 @@ from service.operations.jobs import lifecycle, rescaling
 from service.operations.status import listing
 from service.operations.status.models import FragmentView, JobDetail, JobPage, JobView, LimitPage, VnodePage
 from service.operations.verify import worker_rpc
-from service.protocol.ids import BIGINT_MAX, JobId
+from service.protocol.ids import BIGINT_MAX, CommandId, JobId
 from service.protocol.mutation import RateLimit, StartFragmentBackfill
 from service.protocol.request import Engine, Verified
 
@@ -125,7 +126,7 @@ async def alter_job(job: JobName, body: Altered, call: Calling, wait: Wait = "ap
     change.
     """
 
-    async def act() -> Acknowledged:
+    async def queue() -> CommandId:
         changes, command = body.parallelisms(), None
         found = await listing.job_called(call.world, job)
         if changes:
@@ -134,9 +135,9 @@ async def alter_job(job: JobName, body: Altered, call: Calling, wait: Wait = "ap
             limit = body.backfill_rate_limit
             command = await limits.throttle_job(call.world, found, limit, asked_by=call.asked_by)
         assert command is not None, "an empty body is refused"
-        return await acknowledged(call.world, command, wait)
+        return command
 
-    return await call.once(Acknowledged, act)
+    return await acknowledged(call, queue, wait)
 
 
 @router.post("/jobs/{job}/pause", response_model=Acknowledged)
@@ -145,11 +146,11 @@ async def pause_job(job: JobName, call: Calling, wait: Wait = "applied") -> Mapp
     jobs.
     """
 
-    async def act() -> Acknowledged:
+    async def queue() -> CommandId:
         found = await listing.job_called(call.world, job)
-        return await acknowledged(call.world, await limits.pause_job(call.world, found, asked_by=call.asked_by), wait)
+        return await limits.pause_job(call.world, found, asked_by=call.asked_by)
 
-    return await call.once(Acknowledged, act)
+    return await acknowledged(call, queue, wait)
 
 
 @router.post("/jobs/{job}/resume", response_model=Acknowledged)
@@ -160,29 +161,25 @@ async def resume_job(
     was not paused keeps its limit, unless that is 0.
     """
 
-    async def act() -> Acknowledged:
+    async def queue() -> CommandId:
         limit = None if body is None else body.backfill_rate_limit
         found = await listing.job_called(call.world, job)
         if limit is None:
-            command = await limits.resume_job(call.world, found, asked_by=call.asked_by)
-        else:
-            command = await limits.throttle_job(call.world, found, limit, asked_by=call.asked_by)
-        return await acknowledged(call.world, command, wait)
+            return await limits.resume_job(call.world, found, asked_by=call.asked_by)
+        return await limits.throttle_job(call.world, found, limit, asked_by=call.asked_by)
 
-    return await call.once(Acknowledged, act)
+    return await acknowledged(call, queue, wait)
 
 
 @router.post("/jobs/{job}/start-backfill", response_model=Acknowledged)
 async def start_job_backfill(job: JobName, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
     """Start every scan of the job now, regardless of its backfill order."""
 
-    async def act() -> Acknowledged:
+    async def queue() -> CommandId:
         found = await listing.job_called(call.world, job)
-        return await acknowledged(
-            call.world, await mutations.start_job(call.world, found, asked_by=call.asked_by), wait
-        )
+        return await mutations.start_job(call.world, found, asked_by=call.asked_by)
 
-    return await call.once(Acknowledged, act)
+    return await acknowledged(call, queue, wait)
 
 
 @router.post("/jobs/{job}/cancel", response_model=Cancelled)
@@ -242,25 +239,16 @@ async def throttle_fragment(
     fragment: FragmentPath, body: Limited, call: Calling, wait: Wait = "applied"
 ) -> Mapping[str, Any]:
     """Set the rate limit of one scan."""
-
-    async def act() -> Acknowledged:
-        limit = body.backfill_rate_limit
-        command = await limits.throttle_fragment(call.world, fragment, limit, asked_by=call.asked_by)
-        return await acknowledged(call.world, command, wait)
-
-    return await call.once(Acknowledged, act)
+    limit = body.backfill_rate_limit
+    queue = partial(limits.throttle_fragment, call.world, fragment, limit, asked_by=call.asked_by)
+    return await acknowledged(call, queue, wait)
 
 
 @router.post("/fragments/{fragment}/start-backfill", response_model=Acknowledged)
 async def start_fragment_backfill(fragment: FragmentPath, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
     """Start one scan now, regardless of its job's backfill order."""
-
-    async def act() -> Acknowledged:
-        mutation = StartFragmentBackfill(fragments=(fragment,))
-        command = await mutations.inject(call.world, mutation, asked_by=call.asked_by)
-        return await acknowledged(call.world, command, wait)
-
-    return await call.once(Acknowledged, act)
+    mutation = StartFragmentBackfill(fragments=(fragment,))
+    return await acknowledged(call, partial(mutations.inject, call.world, mutation, asked_by=call.asked_by), wait)
 
 
 def _parallelism(name: str, given: int | str | None) -> Parallelism | None:

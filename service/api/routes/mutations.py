@@ -1,18 +1,17 @@
 """`/v1/mutations`: inject any mutation. Each is acknowledged with the epoch at which it took effect (I4)."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Body, Path, Query
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, Field
 
-from service.api.calling import Calling, Here
+from service.api.calling import Call, Calling, Here
 from service.api.json_body import ParsedRoute
 from service.operations.commands import mutations
 from service.operations.status import history
 from service.operations.status.models import CommandView
-from service.operations.world import World
 from service.protocol.ids import BIGINT_MAX, CommandId, EpochField
 from service.protocol.mutation import Pause, Resume, StartFragmentBackfill, Stop, Throttle
 
@@ -48,12 +47,7 @@ async def inject_mutation(
     mutation: Annotated[PublicMutation, Body(openapi_examples=_EXAMPLES)], call: Calling, wait: Wait = "queued"
 ) -> Mapping[str, Any]:
     """Queue a mutation for the next free barrier."""
-
-    async def act() -> Acknowledged:
-        command = await mutations.inject(call.world, mutation, asked_by=call.asked_by)
-        return await acknowledged(call.world, command, wait)
-
-    return await call.once(Acknowledged, act)
+    return await acknowledged(call, lambda: mutations.inject(call.world, mutation, asked_by=call.asked_by), wait)
 
 
 @router.get("/mutations/{command}")
@@ -62,7 +56,12 @@ async def show_mutation(world: Here, command: Annotated[CommandId, Path(ge=0, le
     return await history.command(world, command)
 
 
-async def acknowledged(world: World, command: CommandId, wait: Wait) -> Acknowledged:
-    """Return the acknowledgement of a queued command; with `wait` "applied", after the command was applied."""
-    epoch = await mutations.applied(world, command) if wait == "applied" else None
-    return Acknowledged(command=command, epoch=epoch)
+async def acknowledged(call: Call, queue: Callable[[], Awaitable[CommandId]], wait: Wait) -> Mapping[str, Any]:
+    """Queue a command once, and return its acknowledgement; with `wait` "applied", after the command was applied."""
+
+    async def act() -> Acknowledged:
+        command = await queue()
+        epoch = await mutations.applied(call.world, command) if wait == "applied" else None
+        return Acknowledged(command=command, epoch=epoch)
+
+    return await call.once(Acknowledged, act)

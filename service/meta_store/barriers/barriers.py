@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from pydantic import ValidationError
 from sqlalchemy import Row, and_, bindparam, delete, exists, func, insert, null, select, update
 from sqlalchemy import case as case_
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.domain.errors import Stale
+from service.domain.errors import Invalid, Stale
 from service.meta_store.documents import Ids, among, printable, stored, text_of
+from service.meta_store.engine import OnConnection
 from service.meta_store.schema.core import IN_FLIGHT, UNCOMMITTED, command, graph, statement, worker
 from service.meta_store.schema.core import barrier as barriers
 from service.ports.records import BarrierRecord
@@ -79,11 +80,8 @@ _OLDEST_KEPT: Final = (
 _TRIM: Final = delete(barriers).where(_OF_GRAPH, barriers.c.epoch < _OLDEST_KEPT.correlate(None).scalar_subquery())
 
 
-class PostgresBarriers:
+class PostgresBarriers(OnConnection):
     """See `service.ports.meta_store.Barriers`."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
 
     async def record(self, barrier: Barrier, *, worker: WorkerId, now: datetime, commands: Sequence[CommandId]) -> None:
         """Raises Stale where the graph is not in the barrier's generation, or has a newer epoch: epochs only grow."""
@@ -122,7 +120,10 @@ class PostgresBarriers:
 
     async def collected(self, graph: GraphId, upto: Epoch) -> Sequence[tuple[Barrier, Collected]]:
         rows = await self._connection.execute(_COLLECTED, {"of_graph": graph, "upto": upto})
-        return [(Barrier.model_validate_json(one), Collected.model_validate_json(other)) for one, other in rows]
+        try:
+            return [(Barrier.model_validate_json(one), Collected.model_validate_json(other)) for one, other in rows]
+        except ValidationError as error:
+            raise Invalid("another version of tidefill collected this epoch") from error
 
     async def attach(self, graph: GraphId, epoch: Epoch) -> None:
         collected = and_(barriers.c.graph == graph, barriers.c.epoch == epoch, barriers.c.state == "COLLECTED")

@@ -5,9 +5,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Row, Select, and_, case, delete, exists, func, insert, not_, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.meta_store.documents import among, printable, stored, text_of
+from service.meta_store.engine import OnConnection
 from service.meta_store.schema.core import UNFINISHED
 from service.meta_store.schema.core import command as command_table
 from service.ports.records import Command
@@ -18,11 +18,8 @@ KEPT: Final = 10_000
 """How many of the newest commands are kept after they have finished."""
 
 
-class PostgresCommands:
+class PostgresCommands(OnConnection):
     """See `service.ports.meta_store.Commands`."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
 
     async def add(
         self,

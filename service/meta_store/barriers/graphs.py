@@ -26,13 +26,13 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.barrier import Decoupled, FailedIndex, GraphStatus, GraphView, InFlight, Line, OwnWorker
 from service.domain.dml import SINGLY
 from service.domain.errors import NotFound
 from service.domain.job import HOLDS_PERMIT
 from service.meta_store.documents import Ids, among, list_of, printable, text_of
+from service.meta_store.engine import OnConnection
 from service.meta_store.jobs.queue import LINE, line_of
 from service.meta_store.schema.core import (
     IN_FLIGHT,
@@ -40,7 +40,6 @@ from service.meta_store.schema.core import (
     RESCALE_DUE,
     UNCOMMITTED,
     UNFINISHED,
-    UNPUBLISHED,
     UNSHOWN,
     WAITING,
     barrier,
@@ -62,11 +61,8 @@ from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, Rel
 from service.protocol.report import Failed
 
 
-class PostgresGraphs:
+class PostgresGraphs(OnConnection):
     """See `service.ports.meta_store.Graphs`."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
 
     async def view(self, graph: GraphId, *, now: datetime, lease: timedelta) -> GraphView:
         """Read the view with one statement, so that it is one database snapshot. It reads by index; history adds no
@@ -123,22 +119,6 @@ class PostgresGraphs:
     async def states(self, wanted: Collection[GraphId]) -> Mapping[GraphId, GraphState]:
         rows = await self._connection.execute(select(graphs).where(among(graphs.c.id, wanted)))
         return {GraphId(row.id): _state(row) for row in rows}
-
-    async def set_published(
-        self,
-        graph: GraphId,
-        epoch: Epoch,
-        *,
-        now: datetime,
-        created: bool = True,
-        held_back: Collection[RelationId] = (),
-    ) -> None:
-        await self._connection.execute(_PUBLISHED, {"of_graph": graph, "upto": epoch, "now": now})
-        if not created:
-            return
-        its_job = exists().where(job.c.relation == relation.c.id, job.c.graph == graph, job.c.state == "Created")
-        shown = update(relation).where(UNSHOWN, its_job, not_(among(relation.c.id, held_back)))
-        await self._connection.execute(shown.values(shown=True, held_back=None))
 
     async def ask_recovery(self, graph: GraphId, reason: str | None) -> None:
         asked = update(graphs).where(graphs.c.id == graph)
@@ -318,17 +298,6 @@ def _backfilling(how: ColumnElement[bool]) -> ColumnElement[bool]:
     return func.coalesce(reading.limit(1).scalar_subquery(), false())
 
 
-_OF_GRAPH: Final = (
-    update(graphs)
-    .where(graphs.c.id == bindparam("of_graph"), graphs.c.published < bindparam("upto"))
-    .values(published=bindparam("upto"))
-)
-_PUBLISHED: Final = (
-    update(barrier)
-    .where(barrier.c.graph == bindparam("of_graph"), barrier.c.epoch <= bindparam("upto"), UNPUBLISHED)
-    .values(published_at=bindparam("now"))
-    .add_cte(_OF_GRAPH.cte("of_graph"))
-)
 _VIEWS: Final = _views()
 """Built once: it is the most frequent statement, and the longest."""
 

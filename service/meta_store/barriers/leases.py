@@ -7,6 +7,7 @@ from sqlalchemy import ColumnElement, and_, bindparam, case, func, literal, or_,
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.errors import Deposed
+from service.meta_store.engine import OnConnection
 from service.meta_store.schema.core import leader_lease
 from service.protocol.ids import Term
 
@@ -28,11 +29,8 @@ async def assert_term(connection: AsyncConnection, term: Term) -> None:
         raise Deposed(term)
 
 
-class PostgresLeases:
+class PostgresLeases(OnConnection):
     """See `service.ports.meta_store.Leases`."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
 
     async def gain(self, holder: str, *, lease: timedelta) -> Term | None:
         """Renew the lease or take it over, in one statement. None where another holder's lease is running.

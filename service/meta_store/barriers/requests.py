@@ -5,9 +5,9 @@ from typing import Final
 
 from sqlalchemy import and_, bindparam, delete, exists, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.meta_store.documents import stored, text_of
+from service.meta_store.engine import OnConnection
 from service.meta_store.schema.core import UNANSWERED
 from service.meta_store.schema.core import request as requests
 from service.meta_store.schema.core import worker as workers
@@ -16,11 +16,8 @@ from service.protocol.ids import GraphId, RequestId, WorkerId
 from service.protocol.request import REQUEST, RESPONSE, Analyzed, Rejected, Request, Verified
 
 
-class PostgresRequests:
+class PostgresRequests(OnConnection):
     """See `service.ports.requests.Requests`."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
 
     async def add(self, request: Request, graph: GraphId, *, now: datetime, hold: timedelta) -> RequestId:
         new = insert(requests).values(graph=graph, body=stored(request), asked_at=now, hold=hold)

@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Row, Select, and_, case, delete, exists, func, insert, or_, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.dml import SINGLY
 from service.meta_store.documents import among, printable, recordset, stored_text, text_of
+from service.meta_store.engine import OnConnection
 from service.meta_store.schema.core import KEY_UNANSWERED, STATEMENT_ID, WAITING, idempotency_key
 from service.meta_store.schema.core import statement as statements
 from service.ports.records import StoredStatement
@@ -24,11 +24,8 @@ KEPT_FOR: Final = timedelta(minutes=10)
 """How long a finished statement stays readable: far longer than a client waits for its result."""
 
 
-class PostgresStatements:
+class PostgresStatements(OnConnection):
     """See `service.ports.meta_store.Statements`."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
 
     async def reserve(self) -> StatementId:
         return StatementId((await self._connection.execute(select(STATEMENT_ID.next_value()))).scalar_one())
@@ -47,10 +44,6 @@ class PostgresStatements:
         )
         await self._connection.execute(new)
         return size
-
-    async def get(self, statement: StatementId) -> StoredStatement | None:
-        row = (await self._connection.execute(_STATEMENTS.where(statements.c.id == statement))).first()
-        return None if row is None else _statement(row)
 
     async def outcomes(
         self, wanted: Collection[StatementId]
@@ -112,12 +105,16 @@ class PostgresStatements:
         rows = await self._connection.execute(carried.returning(statements.c.id, statements.c.tries))
         return sorted((StatementId(row.id), int(row.tries)) for row in rows)
 
-    async def staged(self) -> Sequence[StatementId]:
+
+class PostgresStagingTables(OnConnection):
+    """See `service.ports.statements.StagingTables`."""
+
+    async def unused(self) -> Sequence[StatementId]:
         finished = and_(statements.c.staging, statements.c.finished_at.is_not(None))
         rows = await self._connection.execute(select(statements.c.id).where(finished).order_by(statements.c.id))
         return [StatementId(one) for one in rows.scalars()]
 
-    async def unstaged(self, statement: StatementId) -> None:
+    async def dropped(self, statement: StatementId) -> None:
         await self._connection.execute(update(statements).where(statements.c.id == statement).values(staging=False))
 
 
@@ -157,27 +154,17 @@ def _finish(results: Sequence[StatementResult], epoch: Epoch, now: datetime) -> 
 _STATEMENTS: Final[Select[*tuple[Any, ...]]] = select(
     statements.c.id,
     text_of(statements.c.body).label("body"),
-    statements.c.accepted_at,
     statements.c.staged_rows,
     statements.c.applied_rows,
-    statements.c.affected,
-    statements.c.epoch,
-    statements.c.finished_at,
-    statements.c.error,
-    statements.c.sqlstate,
 )
 
 
 def _statement(row: Row[*tuple[Any, ...]]) -> StoredStatement:
-    finished = row.finished_at is not None
     return StoredStatement(
         id=StatementId(row.id),
         statement=STATEMENT.validate_json(row.body),
-        accepted_at=row.accepted_at,
         staged_rows=row.staged_rows,
         applied_rows=row.applied_rows,
-        epoch=Epoch(row.epoch) if finished else None,
-        result=_result(row) if finished else None,
     )
 
 

@@ -6,11 +6,11 @@ from typing import Final
 
 from sqlalchemy import and_, bindparam, delete, exists, func, literal_column, not_, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.barrier import OwnWorker
 from service.domain.errors import Stale
 from service.meta_store.documents import printable
+from service.meta_store.engine import OnConnection
 from service.meta_store.schema.core import graph as graphs
 from service.meta_store.schema.core import job, request, snapshot_backfill
 from service.meta_store.schema.core import worker as workers
@@ -23,11 +23,8 @@ LISTED: Final = 50
 """How many of the newest workers are listed, in addition to all present ones."""
 
 
-class PostgresWorkers:
+class PostgresWorkers(OnConnection):
     """See `service.ports.meta_store.Workers`."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
 
     async def register(self, registration: Registration, *, now: datetime) -> None:
         """Register a worker. A repeated registration, whose answer was lost, counts as a heartbeat.

@@ -20,29 +20,25 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by, insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.job import JobState
 from service.meta_store.catalog.indexes import remove_indexes
-from service.meta_store.documents import printable
+from service.meta_store.engine import OnConnection
 from service.meta_store.references import JOBLESS
 from service.meta_store.relations import COLUMNS, relation_of
-from service.meta_store.schema.core import TAKEN, UNSHOWN, cleanup, fragment, job, relation_column, view_reference
+from service.meta_store.schema.core import TAKEN, cleanup, fragment, job, relation_column, view_reference
 from service.meta_store.schema.core import relation as relations
 from service.meta_store.sources.followed_tables import unfollow
 from service.ports.records import CatalogEntry, Cleanup
 from service.protocol.ids import JobId, RelationId
-from service.protocol.relation import Relation, RelationKind
+from service.protocol.relation import RelationKind
 
 _READ: Final = (RelationKind.TABLE, RelationKind.MATERIALIZED_VIEW)
 """The kinds that a job reads and that are not its own."""
 
 
-class PostgresCatalog:
+class PostgresCatalog(OnConnection):
     """See `service.ports.catalog.Catalog`."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
 
     async def named(self, name: str) -> CatalogEntry | None:
         found = await self._read(relations.c.name == name)
@@ -98,22 +94,6 @@ class PostgresCatalog:
         new = insert(cleanup).values(relation=relation, name=name)
         await self._connection.execute(new.on_conflict_do_nothing(index_elements=["relation"]))
 
-    async def unshown(self) -> Sequence[Relation]:
-        return [relation_of(row) for row in await self._connection.execute(_UNSHOWN)]
-
-    async def hold_back(self, relation: RelationId, reason: str) -> None:
-        text = printable(reason)
-        changed = and_(relations.c.id == relation, UNSHOWN, relations.c.held_back.is_distinct_from(text))
-        await self._connection.execute(update(relations).where(changed).values(held_back=text))
-
-    async def cleanups(self) -> Sequence[Cleanup]:
-        """Newest first, because a reader must be cleaned up before the relation that it reads."""
-        rows = await self._connection.execute(select(cleanup).order_by(cleanup.c.relation.desc()))
-        return [Cleanup(RelationId(row.relation), row.name) for row in rows]
-
-    async def cleaned(self, relation: RelationId) -> None:
-        await self._connection.execute(delete(cleanup).where(cleanup.c.relation == relation))
-
     async def _read(self, *conditions: ColumnElement[bool]) -> list[CatalogEntry]:
         rows = await self._connection.execute(
             select(
@@ -137,6 +117,18 @@ class PostgresCatalog:
         return [_entry(row) for row in rows]
 
 
+class PostgresCleanups(OnConnection):
+    """See `service.ports.catalog.Cleanups`."""
+
+    async def all(self) -> Sequence[Cleanup]:
+        """Newest first, because a reader must be cleaned up before the relation that it reads."""
+        rows = await self._connection.execute(select(cleanup).order_by(cleanup.c.relation.desc()))
+        return [Cleanup(RelationId(row.relation), row.name) for row in rows]
+
+    async def done(self, relation: RelationId) -> None:
+        await self._connection.execute(delete(cleanup).where(cleanup.c.relation == relation))
+
+
 def _upstreams() -> ColumnElement[Any]:
     """Return the relations that the job reads, without duplicates and hidden ones, in order of id."""
     scanned = select(fragment.c.upstream.label("id")).where(fragment.c.job == job.c.id)
@@ -158,12 +150,3 @@ def _entry(row: Row[*tuple[Any, ...]]) -> CatalogEntry:
         shown=row.shown,
         follows=row.follows,
     )
-
-
-_UNSHOWN: Final = (
-    select(relations.c.id, relations.c.name, relations.c.kind, relations.c.vnode_count, COLUMNS)
-    .join(job, job.c.relation == relations.c.id)
-    .where(UNSHOWN, job.c.state == JobState.CREATED)
-    .order_by(relations.c.id)
-)
-"""Built once, because every commit runs it."""

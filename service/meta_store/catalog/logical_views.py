@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from service.meta_store.engine import OnConnection
 from service.meta_store.references import add_relation, hold_read, store_references
 from service.meta_store.relations import COLUMNS
 from service.meta_store.schema.core import TAKEN, relation_column, view_reference
@@ -15,11 +15,8 @@ from service.protocol.ids import RelationId
 from service.protocol.relation import RelationKind
 
 
-class PostgresLogicalViews:
+class PostgresLogicalViews(OnConnection):
     """See `service.ports.catalog.LogicalViews`."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
 
     async def add(self, new: NewLogicalView) -> RelationId:
         await hold_read(self._connection, new.reads)

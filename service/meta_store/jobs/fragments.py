@@ -27,16 +27,15 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import JSONB, insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.job import IN_GRAPH, JobState
 from service.domain.order import OrderedScan, awaited
 from service.domain.progress import ScanProgress, advanced
 from service.meta_store.documents import among, recordset, stored_text
-from service.meta_store.jobs.plans import read_actors, read_positions
+from service.meta_store.engine import OnConnection
+from service.meta_store.jobs.plans import read_actors
 from service.meta_store.schema.core import OPEN, STAGED, actor, backfill_position, job, relation, scan_progress
 from service.meta_store.schema.core import fragment as fragment_table
-from service.meta_store.schema.core import job as job_table
 from service.meta_store.schema.sources import source
 from service.ports.records import Json, Receded
 from service.protocol.epoch import instant_of
@@ -46,11 +45,8 @@ from service.protocol.relation import RelationKind
 from service.protocol.report import ActorReport, Collected
 
 
-class PostgresFragments:
+class PostgresFragments(OnConnection):
     """See `service.ports.meta_store.Fragments`."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
 
     async def job_of(self, fragments: Collection[FragmentId]) -> Mapping[FragmentId, tuple[JobId, FragmentKind]]:
         table = fragment_table.c
@@ -104,7 +100,7 @@ class PostgresFragments:
         open_scans = {row.fragment: row for row in await self._connection.execute(mine)}
         if not open_scans:
             return
-        reports = [report for answer in kept for report in answer.actors if report.fragment in open_scans]
+        reports = [report for answer in kept for report in answer.of(ActorReport) if report.fragment in open_scans]
         await self._store_positions(reports)
         await self._store_actors(reports)
         actors = await read_actors(self._connection, open_scans.keys())
@@ -125,19 +121,6 @@ class PostgresFragments:
         for row in rows.all():
             of_job[JobId(row.job)].append(row)
         return {one: _scans(scans) for one, scans in of_job.items()}
-
-    async def positions(self, fragment: FragmentId) -> Mapping[Vnode, VnodePosition]:
-        return (await read_positions(self._connection, [fragment])).get(fragment, {})
-
-    async def order(self, job: JobId) -> Sequence[tuple[str, str]]:
-        edges = (
-            await self._connection.execute(select(job_table.c.backfill_order).where(job_table.c.id == job))
-        ).scalar() or []
-        found = select(relation.c.id, relation.c.name).where(
-            among(relation.c.id, {one for edge in edges for one in edge})
-        )
-        names = {row.id: row.name for row in await self._connection.execute(found)}
-        return [(names[before], names[after]) for before, after in edges]
 
     async def store_texts(self, texts: Mapping[JobId, Json]) -> None:
         if not texts:

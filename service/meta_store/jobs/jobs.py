@@ -1,28 +1,23 @@
 """Store jobs with their fragments and actors."""
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, Select, and_, exists, or_, select, update
+from sqlalchemy import Row, Select, and_, exists, select, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.domain.barrier import Line
 from service.domain.errors import NotFound
 from service.domain.job import TERMINAL, Job, JobEvent, JobState, after
 from service.domain.order import dependents
 from service.domain.parallelism import Parallelism, parse_parallelism
 from service.meta_store.documents import among, printable, stored, stored_text
-from service.meta_store.jobs.plans import read_plans
-from service.meta_store.jobs.queue import LINE, line_of
+from service.meta_store.engine import OnConnection
 from service.meta_store.references import add_relation, hold_read, own, store_references
 from service.meta_store.relations import store_columns
 from service.meta_store.schema.core import (
     BLAMED,
     OPEN,
-    STAGED,
     TAKEN,
     actor,
     backfill_position,
@@ -44,7 +39,7 @@ from service.ports.records import (
     hidden_id,
 )
 from service.protocol.ids import GraphId, JobId, RelationId
-from service.protocol.plan import FragmentKind, JobPlan, PositionState
+from service.protocol.plan import FragmentKind, PositionState
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.stage import Stage
 from service.protocol.vnodes import vnodes_of
@@ -53,14 +48,10 @@ _ENDS: Final = TERMINAL | {JobState.CREATED, JobState.FAILED}
 _STATES: Final = {one.value: one for one in JobState}
 """A table, because calling the enum would cost as much as the rest of a row. The same holds for `_KINDS`."""
 _KINDS: Final = {one.value: one for one in RelationKind}
-_STORED: Final = [one for one in RelationKind if one.stored]
 
 
-class PostgresJobs:
+class PostgresJobs(OnConnection):
     """See `service.ports.meta_store.Jobs`."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
 
     async def add(self, new: NewJob, *, now: datetime) -> Job:
         """Lock the upstreams' jobs until the transaction ends. Also raises Conflict where one is being removed."""
@@ -106,6 +97,11 @@ class PostgresJobs:
         row = (await self._connection.execute(JOBS.where(job_table.c.id == job))).first()
         return None if row is None else job_of_row(row)
 
+    async def hold(self, job: JobId) -> Job | None:
+        held = JOBS.where(job_table.c.id == job).with_for_update(of=job_table)
+        row = (await self._connection.execute(held)).first()
+        return None if row is None else job_of_row(row)
+
     async def where(
         self,
         states: Collection[JobState] | None = None,
@@ -120,11 +116,6 @@ class PostgresJobs:
         found = found.where(TAKEN) if kept else found
         return [job_of_row(row) for row in (await self._connection.execute(found.order_by(job_table.c.id))).all()]
 
-    async def page(self, states: Collection[JobState] | None, *, after: int, limit: int) -> Sequence[Job]:
-        found = JOBS.where(job_table.c.id > after).order_by(job_table.c.id).limit(limit)
-        found = found if states is None else found.where(job_table.c.state.in_(states))
-        return [job_of_row(row) for row in (await self._connection.execute(found)).all()]
-
     async def backfilling(self) -> Sequence[Job]:
         """Read the jobs with one statement, because every commit runs it to show the progress of these jobs."""
         found = (
@@ -133,13 +124,6 @@ class PostgresJobs:
             .where(OPEN, fragment.c.kind == FragmentKind.CDC_SCAN, job_table.c.state == JobState.CREATED)
         )
         return [job_of_row(row) for row in await self._connection.execute(found.order_by(job_table.c.id))]
-
-    async def queue(self) -> Sequence[JobId]:
-        queued = select(job_table.c.id).where(job_table.c.state == JobState.QUEUED).order_by(job_table.c.id)
-        return [JobId(one) for one in (await self._connection.execute(queued)).scalars()]
-
-    async def line(self) -> Line:
-        return line_of((await self._connection.execute(select(*LINE))).one())
 
     async def move(self, job: JobId, event: JobEvent, *, now: datetime, error: str | None = None) -> Job:
         """`finished_at` is when the creation ended, with or without success. A later drop does not change it.
@@ -164,45 +148,6 @@ class PostgresJobs:
         moved = await self.get(job)
         assert moved is not None
         return moved
-
-    async def prepare(self, job: JobId, text: str) -> None:
-        differs = and_(job_table.c.id == job, job_table.c.preparing.is_distinct_from(printable(text)))
-        await self._connection.execute(update(job_table).where(differs).values(preparing=printable(text)))
-
-    async def staged(self) -> Sequence[JobId]:
-        staged = exists().where(fragment.c.job == job_table.c.id, STAGED)
-        found = select(job_table.c.id).where(staged, job_table.c.state != JobState.FAILED)
-        return [JobId(one) for one in (await self._connection.execute(found.order_by(job_table.c.id))).scalars()]
-
-    async def outputs(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[RelationId]]:
-        its = or_(relations.c.id == job_table.c.relation, relations.c.owner == job_table.c.relation)
-        found = select(job_table.c.id, relations.c.id.label("output")).join(relations, its)
-        stored = found.where(among(job_table.c.id, jobs), relations.c.kind.in_(_STORED)).order_by(relations.c.id)
-        outputs: dict[JobId, list[RelationId]] = defaultdict(list)
-        for row in await self._connection.execute(stored):
-            outputs[JobId(row.id)].append(RelationId(row.output))
-        return outputs
-
-    async def plans(self, jobs: Collection[JobId]) -> Sequence[JobPlan]:
-        return await read_plans(self._connection, jobs)
-
-    async def blame(self, job: JobId | None, *, graph: GraphId) -> int:
-        creating = and_(job_table.c.graph == graph, job_table.c.state == JobState.CREATING)
-        lived = update(job_table).where(creating).values(recoveries=job_table.c.recoveries + 1)
-        await self._connection.execute(lived)
-        others = and_(job_table.c.graph == graph, BLAMED)
-        if job is not None:
-            others = and_(others, job_table.c.id != job)
-        await self._connection.execute(update(job_table).where(others).values(failures=0))
-        blamed = update(job_table).where(job_table.c.id == job).values(failures=job_table.c.failures + 1)
-        failures = (
-            None if job is None else (await self._connection.execute(blamed.returning(job_table.c.failures))).scalar()
-        )
-        return failures or 0
-
-    async def blamed(self, graph: GraphId) -> bool:
-        found = select(exists().where(job_table.c.graph == graph, BLAMED))
-        return bool((await self._connection.execute(found)).scalar())
 
     async def _add_hidden(self, new: NewJob, place: int, relation: Relation) -> RelationId:
         """Store a hidden relation. `own` makes it an internal table as soon as its owner exists."""
@@ -235,6 +180,28 @@ class PostgresJobs:
                     for vnode in vnodes_of(runs)
                 ]
                 await self._connection.execute(insert(backfill_position).values(done))
+
+
+class PostgresFailures(OnConnection):
+    """See `service.ports.jobs.Failures`."""
+
+    async def blame(self, job: JobId | None, *, graph: GraphId) -> int:
+        creating = and_(job_table.c.graph == graph, job_table.c.state == JobState.CREATING)
+        lived = update(job_table).where(creating).values(recoveries=job_table.c.recoveries + 1)
+        await self._connection.execute(lived)
+        others = and_(job_table.c.graph == graph, BLAMED)
+        if job is not None:
+            others = and_(others, job_table.c.id != job)
+        await self._connection.execute(update(job_table).where(others).values(failures=0))
+        blamed = update(job_table).where(job_table.c.id == job).values(failures=job_table.c.failures + 1)
+        failures = (
+            None if job is None else (await self._connection.execute(blamed.returning(job_table.c.failures))).scalar()
+        )
+        return failures or 0
+
+    async def blamed(self, graph: GraphId) -> bool:
+        found = select(exists().where(job_table.c.graph == graph, BLAMED))
+        return bool((await self._connection.execute(found)).scalar())
 
 
 def _stored(new: NewFragment, late: Collection[RelationId], ids: Mapping[RelationId, RelationId]) -> Mapping[str, Any]:

@@ -6,25 +6,22 @@ from typing import Any, Final
 
 from sqlalchemy import Row, and_, case, delete, func, insert, literal_column, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.adaptive import Adaptation
 from service.meta_store.documents import among, printable, recordset
+from service.meta_store.engine import OnConnection
 from service.meta_store.jobs.plans import read_actors
 from service.meta_store.schema.core import OPEN, fragment, graph, job, scan_progress
 from service.meta_store.schema.limits import adaptive_limit, limit_change
-from service.ports.limits import AdaptedScan, AutoLimit, Held, LimitChange, Look, Signalled
+from service.ports.limits import AdaptedScan, Held, Look
 from service.protocol.ids import ActorId, Epoch, FragmentId, GraphId, JobId
 
 KEPT: Final = 1_000
 """How many of a scan's newest changes are kept: at least the last half hour at one barrier per second."""
 
 
-class PostgresLimits:
+class PostgresLimits(OnConnection):
     """See `service.ports.limits.Limits`."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
 
     async def put(self, limits: Mapping[FragmentId, int | None], *, auto: Collection[FragmentId], epoch: Epoch) -> None:
         held = await self.hold(limits)
@@ -94,22 +91,6 @@ class PostgresLimits:
             await self._connection.execute(insert(limit_change).values(changes))
             for change in changes:
                 await self._trim(change["fragment"])
-
-    async def shown(self, jobs: Collection[JobId]) -> Mapping[FragmentId, AutoLimit]:
-        found = (
-            select(fragment.c.id, adaptive_limit)
-            .outerjoin(adaptive_limit, adaptive_limit.c.fragment == fragment.c.id)
-            .where(among(fragment.c.job, jobs), fragment.c.auto)
-        )
-        return {FragmentId(row.id): _shown(row) for row in await self._connection.execute(found)}
-
-    async def history(self, job: JobId, *, limit: int, before: int | None = None) -> Sequence[LimitChange]:
-        scans = select(fragment.c.id).where(fragment.c.job == job).scalar_subquery()
-        found = select(limit_change).where(limit_change.c.fragment.in_(scans))
-        if before is not None:
-            found = found.where(limit_change.c.id < before)
-        rows = await self._connection.execute(found.order_by(limit_change.c.id.desc()).limit(limit))
-        return [_limit_change(row) for row in rows]
 
     async def _begin(self, limits: Mapping[FragmentId, int], epoch: Epoch) -> None:
         rows = [{"fragment": one, "present": float(limit), "since": epoch} for one, limit in limits.items()]
@@ -237,29 +218,3 @@ def _change(look: Look, now: datetime) -> dict[str, Any]:
         "signal": look.signal,
         "reason": printable(look.reason),
     }
-
-
-def _shown(row: Row[*tuple[Any, ...]]) -> AutoLimit:
-    state = None if row.present is None else Adaptation(row.present, row.threshold)
-    return AutoLimit(
-        phase="slow start" if state is None or state.doubling else "even steps",
-        move=row.move,
-        signal=row.signal,
-        reason=row.reason,
-        looked_at=row.looked_at,
-        effective_epoch=str(row.since) if row.since else None,
-        readings=tuple(Signalled(**one) for one in row.readings or ()),
-    )
-
-
-def _limit_change(row: Row[*tuple[Any, ...]]) -> LimitChange:
-    return LimitChange(
-        id=row.id,
-        fragment=FragmentId(row.fragment),
-        at=row.at,
-        epoch=None if row.epoch is None else Epoch(row.epoch),
-        before=row.before,
-        after=row.after,
-        signal=row.signal,
-        reason=row.reason,
-    )

@@ -8,14 +8,16 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import TypeAdapter
-from sqlalchemy import Row, Select, Text, and_, cast, func, select
+from sqlalchemy import Row, Select, Text, and_, cast, exists, func, or_, select
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.job import JobState
 from service.meta_store.documents import among, text_of
+from service.meta_store.engine import OnConnection
 from service.meta_store.relations import read_relations
 from service.meta_store.schema.core import (
+    STAGED,
     actor,
     backfill_position,
     fragment,
@@ -43,12 +45,13 @@ from service.protocol.plan import (
     TableScanPlan,
     VnodePosition,
 )
-from service.protocol.relation import Relation
+from service.protocol.relation import Relation, RelationKind
 from service.protocol.stage import Stage
 from service.protocol.vnodes import Runs, vnodes_of
 
 _QUERY: Final[TypeAdapter[Query]] = TypeAdapter(Query)
 _POSITIONS: Final = TypeAdapter(list[VnodePosition])
+_STORED: Final = [one for one in RelationKind if one.stored]
 
 _JOBS: Final[Select[*tuple[Any, ...]]] = select(
     job.c.id,
@@ -213,3 +216,24 @@ def _actor(row: Row[*tuple[Any, ...]], positions: Mapping[Vnode, VnodePosition],
         return ActorPlan(id=ActorId(row.id), vnodes=runs, rows=row.rows)
     own = tuple(positions[vnode] for vnode in vnodes_of(runs) if vnode in positions)
     return ActorPlan(id=ActorId(row.id), vnodes=runs, positions=own)
+
+
+class PostgresPlans(OnConnection):
+    """See `service.ports.jobs.Plans`."""
+
+    async def of(self, jobs: Collection[JobId]) -> Sequence[JobPlan]:
+        return await read_plans(self._connection, jobs)
+
+    async def staged(self) -> Sequence[JobId]:
+        staged = exists().where(fragment.c.job == job.c.id, STAGED)
+        found = select(job.c.id).where(staged, job.c.state != JobState.FAILED)
+        return [JobId(one) for one in (await self._connection.execute(found.order_by(job.c.id))).scalars()]
+
+    async def outputs(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[RelationId]]:
+        its = or_(relation.c.id == job.c.relation, relation.c.owner == job.c.relation)
+        found = select(job.c.id, relation.c.id.label("output")).join(relation, its)
+        stored = found.where(among(job.c.id, jobs), relation.c.kind.in_(_STORED)).order_by(relation.c.id)
+        outputs: dict[JobId, list[RelationId]] = defaultdict(list)
+        for row in await self._connection.execute(stored):
+            outputs[JobId(row.id)].append(RelationId(row.output))
+        return outputs

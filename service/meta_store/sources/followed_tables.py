@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.domain.job import JobState
 from service.domain.source import Retention
 from service.meta_store.documents import among, printable, recordset
+from service.meta_store.engine import OnConnection
 from service.meta_store.schema.core import TAKEN, backfill_position, fragment, job, scan_progress
 from service.meta_store.schema.core import relation as relations
 from service.meta_store.schema.sources import source as sources
@@ -20,7 +21,6 @@ from service.ports.source_records import FollowedTable, Leftover, Measured, Sour
 from service.protocol.cdc import CdcScan, CdcSource, Lsn, SourceReport
 from service.protocol.ids import FragmentId, JobId, RelationId, SourceId
 from service.protocol.plan import PositionState
-from service.protocol.report import Collected
 
 _SCHEMA: Final = fragment.c.cdc["external_schema"].astext
 _TABLE: Final = fragment.c.cdc["external_table"].astext
@@ -28,11 +28,8 @@ _AT_ONCE: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """Due on every clock, whichever service compares it."""
 
 
-class PostgresFollowing:
+class PostgresFollowing(OnConnection):
     """See `service.ports.source_records.Following`."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
 
     async def tables(self, source: SourceId | None = None) -> Sequence[FollowedTable]:
         found = _TABLES if source is None else _TABLES.where(fragment.c.source == source)
@@ -43,11 +40,11 @@ class PostgresFollowing:
         found = select(fragment.c.source).where(fragment.c.source.is_not(None)).distinct()
         return {SourceId(one) for one in (await self._connection.execute(found)).scalars()}
 
-    async def record(self, answers: Iterable[Collected], *, now: datetime) -> Sequence[Told]:
-        """Where several answers report on one source, the newest report counts, with the sum of their changes."""
+    async def record(self, reports: Iterable[SourceReport], *, now: datetime) -> Sequence[Told]:
+        """Where several reports are on one source, the newest report counts, with the sum of their changes."""
         newest: dict[SourceId, SourceReport] = {}
         broken: dict[FragmentId, str] = {}
-        for report in (one for answer in answers for one in answer.sources):
+        for report in reports:
             before = newest.get(report.source)
             changes = report.changes + (0 if before is None else before.changes)
             newest[report.source] = report.model_copy(update={"changes": changes})
@@ -67,34 +64,6 @@ class PostgresFollowing:
                 if (one := await self._break(fragment, why, now=now)) is not None
             ],
         ]
-
-    async def measured(self, source: SourceId, measured: Measured, *, now: datetime) -> None:
-        values: dict[str, Any] = {"reported_at": now}
-        if measured.lag_bytes is not None:
-            values["lag_bytes"] = measured.lag_bytes
-        if measured.retained_bytes is not None:
-            values["retained_bytes"] = measured.retained_bytes
-        if not measured.followed:
-            values["waiting"] = None if measured.waiting is None else printable(measured.waiting)
-        await self._connection.execute(update(sources).where(sources.c.relation == source).values(values))
-
-    async def retained(self, source: SourceId, retention: Retention | None) -> None:
-        mine = update(sources).where(sources.c.relation == source)
-        await self._connection.execute(mine.values(retention=retention))
-
-    async def idle(self, source: SourceId) -> bool:
-        """Lock the source's relation, so that no table can begin to follow the source in the meantime."""
-        held = select(relations.c.id).where(relations.c.id == source, TAKEN, relations.c.shown).with_for_update()
-        if (await self._connection.execute(held)).first() is None:
-            return False
-        # A failed job no longer reads the source.
-        follower = select(fragment.c.id).join(job, job.c.id == fragment.c.job)
-        followed = follower.where(fragment.c.source == source, job.c.state != JobState.FAILED).limit(1)
-        return (await self._connection.execute(followed)).first() is None
-
-    async def skipped(self, source: SourceId, offset: Lsn, readable_after: int) -> None:
-        values = {"offset": offset, "undecided": [], "readable_after": readable_after}
-        await self._connection.execute(update(sources).where(sources.c.relation == source).values(values))
 
     async def broke(self, source: SourceId, reason: str, *, now: datetime) -> Sequence[str]:
         mine = select(fragment.c.id).where(fragment.c.source == source, fragment.c.broken.is_(None))
@@ -160,11 +129,40 @@ class PostgresFollowing:
         return Told((await self._connection.execute(of_source)).scalar_one(), table, printable(why))
 
 
-class PostgresSourceCleanups:
-    """See `service.ports.source_records.SourceCleanups`."""
+class PostgresSlots(OnConnection):
+    """See `service.ports.source_records.Slots`."""
 
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
+    async def measured(self, source: SourceId, measured: Measured, *, now: datetime) -> None:
+        values: dict[str, Any] = {"reported_at": now}
+        if measured.lag_bytes is not None:
+            values["lag_bytes"] = measured.lag_bytes
+        if measured.retained_bytes is not None:
+            values["retained_bytes"] = measured.retained_bytes
+        if not measured.followed:
+            values["waiting"] = None if measured.waiting is None else printable(measured.waiting)
+        await self._connection.execute(update(sources).where(sources.c.relation == source).values(values))
+
+    async def retained(self, source: SourceId, retention: Retention | None) -> None:
+        mine = update(sources).where(sources.c.relation == source)
+        await self._connection.execute(mine.values(retention=retention))
+
+    async def idle(self, source: SourceId) -> bool:
+        """Lock the source's relation, so that no table can begin to follow the source in the meantime."""
+        held = select(relations.c.id).where(relations.c.id == source, TAKEN, relations.c.shown).with_for_update()
+        if (await self._connection.execute(held)).first() is None:
+            return False
+        # A failed job no longer reads the source.
+        follower = select(fragment.c.id).join(job, job.c.id == fragment.c.job)
+        followed = follower.where(fragment.c.source == source, job.c.state != JobState.FAILED).limit(1)
+        return (await self._connection.execute(followed)).first() is None
+
+    async def skipped(self, source: SourceId, offset: Lsn, readable_after: int) -> None:
+        values = {"offset": offset, "undecided": [], "readable_after": readable_after}
+        await self._connection.execute(update(sources).where(sources.c.relation == source).values(values))
+
+
+class PostgresSourceCleanups(OnConnection):
+    """See `service.ports.source_records.SourceCleanups`."""
 
     async def expect(self, source: SourceId, schema: str, table: str, *, now: datetime, due: datetime) -> None:
         new = _unpublishing(source, schema, table, now, due)

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.domain.errors import Conflict, NotFound
 from service.domain.source import Retention
 from service.meta_store.documents import document
+from service.meta_store.engine import OnConnection
 from service.meta_store.references import add_relation
 from service.meta_store.schema.core import TAKEN, secret, view_reference
 from service.meta_store.schema.core import relation as relations
@@ -25,11 +26,8 @@ _USERS: Final = "secret "
 """The prefix of users' secrets among the names of all secrets."""
 
 
-class PostgresSources:
+class PostgresSources(OnConnection):
     """See `service.ports.source_records.Sources`."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
 
     async def add(self, new: NewSource, *, now: datetime, abandoned_at: datetime) -> Source:
         # A source stores no rows, so its number of vnodes has no meaning.
@@ -113,11 +111,8 @@ class PostgresSources:
         return [_source(row) for row in await self._connection.execute(found)]
 
 
-class PostgresSecrets:
+class PostgresSecrets(OnConnection):
     """See `service.ports.source_records.Secrets`."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
 
     async def add(self, name: str, value: str) -> None:
         new = insert(secret).values(name=f"{_USERS}{name}", value=value).on_conflict_do_nothing()

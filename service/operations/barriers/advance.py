@@ -46,7 +46,7 @@ from service.protocol.dml import NOTHING_UNFINISHED, DmlLimits, Statement
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId, Term
 from service.protocol.mutation import Add, Mutation
 from service.protocol.relation import Relation
-from service.protocol.report import Collected
+from service.protocol.report import ActorReport, Collected, DmlReport
 from service.telemetry.log import logger
 from service.telemetry.metrics import Consuming, Metrics, Stage
 
@@ -86,10 +86,10 @@ async def proceed(world: World, graph: GraphId, *, term: Term) -> Sequence[Effec
     due. Raises Deposed, Unavailable.
     """
     look = await _advance(world, graph, term=term)
-    committed, recorded = look.effect, look.recorded
-    if not isinstance(committed, Commit) or look.view.decoupled is not None or look.view.in_flight is None:
+    committed, recorded, barrier = look.effect, look.recorded, look.view.in_flight
+    if not isinstance(committed, Commit) or look.view.decoupled is not None or barrier is None or not recorded.answers:
         return [look.effect]
-    passed = _Passed(look.view.in_flight.injected_at, recorded.answers[-1].timings_ms)
+    passed = _Passed(barrier.injected_at, recorded.answers[-1].timings_ms)
     await _publish(world, graph, committed.epoch, recorded.created, passed, term=term)
     publish = Publish(committed.epoch)
     _notify(world, publish)
@@ -152,7 +152,8 @@ def _count(world: World, view: GraphView, effect: Effect, answers: Sequence[Coll
     if (stage := _STAGES.get(type(effect))) is not None:
         world.metrics.transacted(stage, seconds)
     for answer in answers:
-        if len(answer.statements) == 1 and answer.unfinished == NOTHING_UNFINISHED:
+        dml = answer.of(DmlReport)
+        if len(dml) == 1 and len(dml[0].results) == 1 and dml[0].unfinished == NOTHING_UNFINISHED:
             world.singles.ended(answer.timings_ms.get("dml", 0) / 1000, now=world.clock.monotonic())
     if isinstance(effect, Commit) and view.in_flight is not None:
         _count_committed(world.metrics, view, view.in_flight, answers, now=world.clock.now())
@@ -161,7 +162,7 @@ def _count(world: World, view: GraphView, effect: Effect, answers: Sequence[Coll
 def _count_committed(
     metrics: Metrics, view: GraphView, barrier: InFlight, answers: Sequence[Collected], *, now: datetime
 ) -> None:
-    actors = [actor for answer in answers for actor in answer.actors]
+    actors = [actor for answer in answers for actor in answer.of(ActorReport)]
     metrics.committed(actors, barriers=len(answers), replaying=view.decoupled is not None)
     if view.decoupled is not None and view.decoupled.relation is not None:
         replayed = any(answer.consumed is not None for answer in answers)
@@ -183,7 +184,7 @@ async def _record(
         case Commit(epoch):
             return await commit(tx, view, epoch, parameters, lease=world.worker_lease, now=now)
         case Publish():
-            return Recorded(created=await tx.catalog.unshown())
+            return Recorded(created=await tx.visibility.unshown())
         case Abandon():
             await recovery.abandon(world, tx, view, effect, now=now)
         case ApplyStops():
@@ -243,7 +244,7 @@ async def _initial(
     Later barriers carry the other commands.
     """
     jobs = await tx.jobs.where(IN_GRAPH, graph=view.graph)
-    plans = await tx.jobs.plans([job.id for job in jobs if not job.failed])
+    plans = await tx.plans.of([job.id for job in jobs if not job.failed])
     paused = (await tx.graphs.state(view.graph)).paused
     if parameters.pause_on_next_bootstrap and view.decoupled is None:
         paused = True
@@ -266,7 +267,7 @@ async def _mutation(tx: Transaction, waiting: Sequence[Command]) -> tuple[Mutati
     if not added:
         return (await share_of(tx, taken[0]) if taken else None), carried
     # The plan in the command may be older than a later ALTER.
-    return Add(jobs=tuple(await tx.jobs.plans(added))), carried
+    return Add(jobs=tuple(await tx.plans.of(added))), carried
 
 
 def _together(asked: Sequence[Command]) -> Sequence[Command]:
@@ -310,8 +311,8 @@ async def _publish(
         async with world.stores.begin(term) as tx:
             now = world.clock.now()
             for relation, reason in refused.items():
-                await tx.catalog.hold_back(relation, reason)
-            await tx.graphs.set_published(graph, epoch, now=now, created=bool(created), held_back=refused)
+                await tx.visibility.hold_back(relation, reason)
+            await tx.visibility.publish(graph, epoch, now=now, created=bool(created), held_back=refused)
             if passed is None:
                 newest = await tx.barriers.history(graph, limit=1)
                 passed = _Passed(newest[0].injected_at, newest[0].timings_ms) if newest else None

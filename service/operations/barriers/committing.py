@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from service.domain.barrier import GraphView
+from service.domain.errors import Invalid
 from service.domain.parameters import SystemParameters
 from service.operations.barriers.effects import (
     apply_commands,
@@ -22,10 +23,11 @@ from service.operations.jobs import snapshots
 from service.operations.jobs.rescaling import settle
 from service.ports.meta_store import Transaction
 from service.protocol.barrier import Barrier, BarrierKind
+from service.protocol.cdc import SourceReport
 from service.protocol.ids import DATABASE_GRAPH, Epoch
 from service.protocol.mutation import Update
 from service.protocol.relation import Relation
-from service.protocol.report import Collected
+from service.protocol.report import ActorReport, Collected, DmlReport
 from service.telemetry.log import logger
 
 Answered = Sequence[tuple[Barrier, Collected]]
@@ -49,9 +51,16 @@ class Recorded:
 async def commit(
     tx: Transaction, view: GraphView, epoch: Epoch, parameters: SystemParameters, *, lease: timedelta, now: datetime
 ) -> Recorded:
-    """Record that the epoch is committed, and apply its commands and answers."""
+    """Record that the epoch is committed, and apply its commands and answers.
+
+    Answers that another version of tidefill has stored cannot be committed, so the graph recovers instead.
+    """
     graph = view.graph
-    collected = await tx.barriers.collected(graph, epoch)
+    try:
+        collected = await tx.barriers.collected(graph, epoch)
+    except Invalid as error:
+        await tx.graphs.ask_recovery(graph, str(error))
+        return Recorded()
     answers = [answer for _, answer in collected]
     if _is_idle(view) and not any(_did_something(barrier, answer) for barrier, answer in collected):
         await tx.barriers.commit(graph, epoch, now=now)
@@ -64,12 +73,12 @@ async def commit(
     await tx.barriers.commit(graph, epoch, now=now)
     if view.decoupled is not None:
         # No user reads the relation before it is created, so the committed epoch counts as published.
-        await tx.graphs.set_published(graph, epoch, now=now, created=False)
+        await tx.visibility.publish(graph, epoch, now=now, created=False)
         merging = await snapshots.follow(tx, graph, answers, lag_max=snapshots.lag_max(parameters), now=now)
         recorded = Recorded(answers, merging)
     else:
         await _settle(tx, collected, epoch, lease=lease, now=now)
-        recorded = Recorded(answers, created=await tx.catalog.unshown())
+        recorded = Recorded(answers, created=await tx.visibility.unshown())
     await store_progress(tx, graph)
     log.debug("barrier.committed", epoch=epoch, barriers=len(collected))
     return recorded
@@ -83,7 +92,7 @@ def _is_idle(view: GraphView) -> bool:
 def _did_something(barrier: Barrier, answer: Collected) -> bool:
     """Whether a barrier carried a mutation or statements, or its answer reports anything."""
     asked = barrier.kind is BarrierKind.INITIAL or barrier.mutation is not None or barrier.statements
-    return bool(asked or answer.actors or answer.relations or answer.statements or answer.sources)
+    return bool(asked or answer.reports or answer.relations)
 
 
 async def _store(tx: Transaction, collected: Answered, *, now: datetime) -> None:
@@ -94,17 +103,24 @@ async def _store(tx: Transaction, collected: Answered, *, now: datetime) -> None
         if isinstance(barrier.mutation, Update):
             await tx.actors.replace(barrier.mutation.fragments)
     await tx.fragments.record(answers, now=now)
-    await store_sources(tx, answers, now=now)
-    for barrier, answer in collected:
-        if barrier.statements:
-            await tx.statements.finish(answer.statements, epoch=barrier.curr, now=now, unfinished=answer.unfinished)
+    sources: list[SourceReport] = []
+    for barrier, report in ((barrier, report) for barrier, answer in collected for report in answer.reports):
+        match report:
+            case ActorReport():
+                pass  # Recorded above, by fragment and with the key counts.
+            case SourceReport():
+                sources.append(report)
+            case DmlReport(results=results, unfinished=unfinished):
+                await tx.statements.finish(results, epoch=barrier.curr, now=now, unfinished=unfinished)
+    if sources:
+        await store_sources(tx, sources, now=now)
 
 
 async def _settle(tx: Transaction, collected: Answered, epoch: Epoch, *, lease: timedelta, now: datetime) -> None:
     """Finish jobs of the database graph, and enqueue the resizing of its scans."""
     await finish_jobs(tx, collected, now=now)
     if any(barrier.kind is BarrierKind.INITIAL for barrier, _ in collected):
-        await tx.actors.all_due(DATABASE_GRAPH)
+        await tx.rescaling.all_due(DATABASE_GRAPH)
         generation = collected[0][0].generation
         facts = {"graph": DATABASE_GRAPH, "generation": generation, "epoch": str(epoch)}
         await tx.events.append("graph.recovered", facts, now=now)

@@ -13,9 +13,10 @@ from service.operations.jobs.standing import progress_of
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
 from service.protocol.barrier import Barrier
+from service.protocol.cdc import SourceReport
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, FragmentId, GraphId, JobId
 from service.protocol.mutation import Add, Mutation, Pause, Resume, StartFragmentBackfill, Stop, Throttle, Update
-from service.protocol.report import Collected
+from service.protocol.report import ActorReport, Collected
 
 
 async def apply_commands(
@@ -58,7 +59,7 @@ async def _hold_jobs(tx: Transaction, commands: Sequence[Command]) -> None:
                 pass
     if named:
         for job in sorted({job for job, _ in (await tx.fragments.job_of(named)).values()}):
-            await tx.actors.hold(job)
+            await tx.jobs.hold(job)
 
 
 async def _take_effect(
@@ -135,7 +136,7 @@ async def hasten_finish(
     A Snapshot job also gets a flush after it has read its snapshot. It then catches up without waiting for the
     interval.
     """
-    actors = [actor for _, answer in collected for actor in answer.actors]
+    actors = [actor for _, answer in collected for actor in answer.of(ActorReport)]
     if any(actor.completed or (actor.finished and graph != DATABASE_GRAPH) for actor in actors):
         await tx.commands.add(graph, None, asked_by="the end of a backfill", now=now)
 
@@ -145,7 +146,7 @@ async def _finishing(tx: Transaction, collected: Sequence[tuple[Barrier, Collect
     finished: set[FragmentId] = set()
     jobs: set[JobId] = set()
     for barrier, answer in collected:
-        finished.update(actor.fragment for actor in answer.actors if actor.finished)
+        finished.update(actor.fragment for actor in answer.of(ActorReport) if actor.finished)
         if isinstance(barrier.mutation, Add):
             jobs.update(plan.id for plan in barrier.mutation.jobs if not plan.table_scans)
     if finished:
@@ -153,11 +154,9 @@ async def _finishing(tx: Transaction, collected: Sequence[tuple[Barrier, Collect
     return jobs
 
 
-async def store_sources(tx: Transaction, answers: Sequence[Collected], *, now: datetime) -> None:
+async def store_sources(tx: Transaction, reports: Sequence[SourceReport], *, now: datetime) -> None:
     """Store the offsets of sources in the transaction of their positions, and record events for changed sources."""
-    if not any(answer.sources for answer in answers):
-        return
-    for told in await tx.following.record(answers, now=now):
+    for told in await tx.following.record(reports, now=now):
         if told.table is not None:
             facts = {"source": told.source, "table": told.table, "reason": told.text}
             await tx.events.append("source.table_broken", facts, now=now)

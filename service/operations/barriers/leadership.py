@@ -21,7 +21,7 @@ async def lead(world: World, holder: str, *, leading: Leadership | None) -> Lead
     if term is None:
         return None
     if leading is None or leading.term != term:
-        await world.tables.claim(term)
+        await world.fences.claim(term)
     return Leadership.gained(term, attempt_started=started)
 
 

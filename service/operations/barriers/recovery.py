@@ -33,7 +33,7 @@ log = logger("recovery")
 async def abandon(world: World, tx: Transaction, view: GraphView, effect: Abandon, *, now: datetime) -> None:
     """End the generation. Fail the jobs that keep failing, and evict a worker that is dead or hangs."""
     blamed = None if effect.failure is None else effect.failure.job
-    await tx.jobs.blame(blamed, graph=view.graph)
+    await tx.failures.blame(blamed, graph=view.graph)
     await _blame_statements(tx, view, effect, now=now)
     generation = await tx.graphs.set_status(view.graph, GraphStatus.RECOVERING, now=now, reason=effect.reason)
     if view.worker is not None and (view.worker not in view.alive or (_hung(view, effect) and _alone(view))):
@@ -99,11 +99,11 @@ def _alone(view: GraphView) -> bool:
 
 async def roll_back(world: World, view: GraphView, *, term: Term) -> None:
     """Fence the state store against older generations and roll it back to the committed epoch."""
-    await world.tables.fence(view.graph, view.generation, term=term)
+    await world.fences.fence(view.graph, view.generation, term=term)
     async with world.stores.begin(term) as tx:
         # A view that failed after its creation is still readable, so its uncommitted rows are rolled back as well.
         jobs = await tx.jobs.where(IN_GRAPH | {JobState.FAILED}, graph=view.graph)
-        outputs = await tx.jobs.outputs([job.id for job in jobs])
+        outputs = await tx.plans.outputs([job.id for job in jobs])
         settled = await tx.snapshots.settled()
     # The database graph must not roll back the epochs that a job's partial graph committed before the merge.
     reached = {
@@ -133,7 +133,7 @@ async def clean_up(world: World, *, term: Term, aside: SetAside[RelationId] | No
     """
     aside = SetAside() if aside is None else aside
     async with world.stores.begin(term) as tx:
-        left = {cleanup.relation: cleanup for cleanup in await tx.catalog.cleanups()}
+        left = {cleanup.relation: cleanup for cleanup in await tx.cleanups.all()}
     aside.keep(left)
     free = [relation for relation in left if relation not in world.starting]
     for relation in aside.due(free, now=world.clock.now()):
@@ -146,7 +146,7 @@ async def clean_up(world: World, *, term: Term, aside: SetAside[RelationId] | No
             await _not_removed(world, cleanup, str(error), aside, term=term)
             continue
         async with world.stores.begin(term) as tx:
-            await tx.catalog.cleaned(relation)
+            await tx.cleanups.done(relation)
         del left[relation]
     return not left
 

@@ -15,7 +15,7 @@ from service.ports.signals import Signals
 from service.protocol.api import VERSION, Registered, Registration
 from service.protocol.barrier import Barrier
 from service.protocol.ids import Epoch, GraphId, WorkerId
-from service.protocol.report import Collected, Failed
+from service.protocol.report import ActorReport, Collected, Failed
 from service.protocol.request import Analyzed, Rejected, Request, Verified
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ async def answer(world: World, answer: Collected | Failed) -> None:
 
 
 async def _checked(tx: Transaction, answer: Collected | Failed) -> Collected | Failed:
-    receded = await tx.fragments.receded(answer.actors) if isinstance(answer, Collected) else None
+    receded = await tx.fragments.receded(answer.of(ActorReport)) if isinstance(answer, Collected) else None
     if receded is None:
         return answer
     return Failed(

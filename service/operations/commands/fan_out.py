@@ -55,7 +55,7 @@ async def share_of(tx: Transaction, command: Command) -> Mutation | None:
 
 async def unfinished(tx: Transaction) -> Sequence[Command]:
     """Return the uncommitted commands of all graphs in the order of their ids, each as the sub-command of its graph."""
-    graphs = (DATABASE_GRAPH, *await tx.snapshots.unmerged())
+    graphs = (DATABASE_GRAPH, *await tx.partial_graphs.unmerged())
     found = [command for graph in graphs for command in await unfinished_in(tx, graph)]
     shares = [replace(command, mutation=await share_of(tx, command)) for command in found]
     return sorted(shares, key=lambda command: command.id)
@@ -73,7 +73,7 @@ async def _by_graph(tx: Transaction, mutation: Mutation | None) -> AsyncIterator
             # If all scans are gone, the command has no effect but is finished like any other.
             parts = {graph: _of_scans(mutation, share) or mutation for graph, share in shares.items()}
         case Stop(jobs=jobs):
-            stopping = _grouped(await tx.snapshots.graphs_of(jobs))
+            stopping = _grouped(await tx.partial_graphs.of_jobs(jobs))
             parts = {graph: Stop(jobs=tuple(sorted(share))) for graph, share in stopping.items()}
         case _:
             parts = {DATABASE_GRAPH: mutation}
@@ -81,7 +81,7 @@ async def _by_graph(tx: Transaction, mutation: Mutation | None) -> AsyncIterator
         yield graph, part
     if isinstance(mutation, Pause | Resume):
         # Read after the command of the database graph is enqueued. A job that starts later is paused with that command.
-        for graph in await tx.snapshots.unmerged():
+        for graph in await tx.partial_graphs.unmerged():
             yield graph, mutation
 
 
@@ -105,7 +105,7 @@ def _of_scans(mutation: Mutation | None, scans: Collection[FragmentId]) -> Mutat
 
 async def _graphs(tx: Transaction, fragments: Collection[FragmentId]) -> Mapping[GraphId, Sequence[FragmentId]]:
     owners = {fragment: job for fragment, (job, _) in (await tx.fragments.job_of(fragments)).items()}
-    graphs = await tx.snapshots.graphs_of(set(owners.values()))
+    graphs = await tx.partial_graphs.of_jobs(set(owners.values()))
     return _grouped({fragment: graphs[job] for fragment, job in owners.items()}) or {DATABASE_GRAPH: ()}
 
 

@@ -86,7 +86,7 @@ async def recover(world: World, reason: str = "adhoc recovery", *, asked_by: str
         ended = await generation_of(tx)
         # Graphs are locked in the order in which a merge locks them, and the snapshots are not locked. A merged graph
         # makes no more barriers and ignores the request.
-        for graph in (*await tx.snapshots.graphs(), DATABASE_GRAPH):
+        for graph in (*await tx.partial_graphs.all(), DATABASE_GRAPH):
             await tx.graphs.ask_recovery(graph, reason)
         facts = {"graph": DATABASE_GRAPH, "reason": reason, "asked_by": asked_by}
         await tx.events.append("recovery.asked", facts, now=world.clock.now())
@@ -143,7 +143,7 @@ def _check_named(named: Collection[int], pointer: str) -> None:
 async def _check_no_stages(tx: Transaction, fragments: Collection[FragmentId]) -> None:
     """Raise Conflict if a stage among the scans waits. Started early, it would read a part of its input."""
     jobs = {job for job, _ in (await tx.fragments.job_of(fragments)).values()}
-    for plan in await tx.jobs.plans(jobs):
+    for plan in await tx.plans.of(jobs):
         for scan in plan.table_scans:
             if scan.id in fragments and scan.waiting and isinstance(scan.query, Stage):
                 raise Conflict(f"fragment {scan.id} reads {scan.upstream.name}, and starts when that is complete")

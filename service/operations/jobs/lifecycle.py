@@ -150,7 +150,7 @@ async def _seen(world: World, wanted: Collection[JobId]) -> Mapping[JobId, Await
         found = await tx.jobs.where(ids=wanted)
         scans = await tx.fragments.scans(wanted)
         state = await tx.graphs.state(DATABASE_GRAPH)
-        blamed = await tx.jobs.blamed(DATABASE_GRAPH)
+        blamed = await tx.failures.blamed(DATABASE_GRAPH)
     recovered = Recovered(state.generation, state.last_error or "adhoc recovery", blamed)
     return {job.id: Awaited(job, scans.get(job.id, ()), recovered) for job in found}
 
@@ -161,7 +161,7 @@ async def _unfinished(world: World, _: Collection[None]) -> Mapping[None, Collec
         creating = await tx.jobs.where(CREATING)
         backfilling = await tx.jobs.backfilling()
         scans = await tx.fragments.scans([job.id for job in backfilling]) if backfilling else {}
-        unshown = [JobId(relation.id) for relation in await tx.catalog.unshown()]
+        unshown = [JobId(relation.id) for relation in await tx.visibility.unshown()]
         created = await tx.jobs.where(ids=unshown) if unshown else ()
     read = [job for job in backfilling if not any(scan.stopped for scan in scans.get(job.id, ()))]
     shown_soon = [job for job in created if job.held_back is None]
@@ -322,8 +322,8 @@ async def _gone(world: World, relations: Collection[RelationId], graphs: Collect
                 if await tx.catalog.get(relation) is not None:
                     return None
             # Read after the catalog: a transaction that frees a name and queues its clean-up may commit in between.
-            left = {cleanup.relation for cleanup in await tx.catalog.cleanups()} & wanted
-            left_graphs = graphs and set(graphs).intersection(await tx.snapshots.graphs())
+            left = {cleanup.relation for cleanup in await tx.cleanups.all()} & wanted
+            left_graphs = graphs and set(graphs).intersection(await tx.partial_graphs.all())
             known = await tx.workers.all(now=world.clock.now(), lease=world.worker_lease) if graphs else ()
         served = any(record.alive and record.graph in graphs for record in known)
         return None if left or left_graphs or served else True

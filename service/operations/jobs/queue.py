@@ -34,11 +34,11 @@ async def start_jobs(world: World, *, term: Term, aside: SetAside[JobId] | None 
     aside = SetAside() if aside is None else aside
     async with world.stores.begin(term) as tx:
         limit = SystemParameters.of(await tx.parameters.all()).max_concurrent_creating_streaming_jobs
-        line = await tx.jobs.line()
+        line = await tx.queue.line()
         full = 0 < limit <= line.held
         waiting = await tx.jobs.where({JobState.INITIAL} if full else {JobState.INITIAL, JobState.QUEUED})
         # The views of a dropped relation are removed before another relation takes its name.
-        taken = {cleanup.name for cleanup in await tx.catalog.cleanups()}
+        taken = {cleanup.name for cleanup in await tx.cleanups.all()}
         aside.keep({job.id for job in waiting})
         due = aside.due([job.id for job in waiting], now=world.clock.now())
         free = [job for job in waiting if job.name not in taken and job.id in due]
@@ -48,7 +48,7 @@ async def start_jobs(world: World, *, term: Term, aside: SetAside[JobId] | None 
                 # A concurrent cancel must not keep the other jobs out of the queue.
                 with suppress(IllegalTransition):
                     await tx.jobs.move(job.id, JobEvent.QUEUED, now=world.clock.now())
-        outputs = await tx.jobs.outputs([job.id for job in starting])
+        outputs = await tx.plans.outputs([job.id for job in starting])
     return sum([await _try(world, job, outputs.get(job.id, ()), aside, term=term) for job in starting])
 
 
@@ -95,7 +95,7 @@ async def _start(world: World, job: Job, *, term: Term) -> bool:
     Return whether that is done. A job that waits for an index is not started.
     """
     async with world.stores.begin(term) as tx:
-        plans = await tx.jobs.plans([job.id])
+        plans = await tx.plans.of([job.id])
         if not plans:
             return True  # cancelled before any table existed
         (plan,) = plans
@@ -122,7 +122,7 @@ async def _start(world: World, job: Job, *, term: Term) -> bool:
         await tx.jobs.move(job.id, JobEvent.STARTED, now=world.clock.now())
         begun = None
         if is_snapshot(plan):
-            begun = await tx.snapshots.begin(job.id, indexed=not loading)
+            begun = await tx.partial_graphs.begin(job.id, indexed=not loading)
             await follow(tx, plan, begun.graph, now=world.clock.now())
         else:
             await tx.commands.add(DATABASE_GRAPH, Add(jobs=(plan,)), asked_by=f"job {job.id}", now=world.clock.now())
@@ -142,7 +142,7 @@ async def _lacks_indexes(
     await tx.indexes.expect(missing | (needed - of_users(plan, needed)), now=world.clock.now())
     if missing and job.preparing is None:
         listed = ", ".join(sorted(named(one, [plan]) for one in missing))
-        await tx.jobs.prepare(job.id, f"an index of {listed} is being built")
+        await tx.queue.prepare(job.id, f"an index of {listed} is being built")
     return bool(missing)
 
 

@@ -46,7 +46,7 @@ async def alter(world: World, wanted: JobId, changes: Mapping[str, Parallelism |
     """
     now = world.clock.now()
     async with world.stores.begin() as tx:
-        held = await tx.actors.hold(wanted)
+        held = await tx.jobs.hold(wanted)
         if held is None:
             raise NotFound(f"job {wanted} not found", kind="job")
         if held.state not in CREATING | {JobState.CREATED}:
@@ -61,7 +61,7 @@ async def alter(world: World, wanted: JobId, changes: Mapping[str, Parallelism |
             for layout in layouts.values():
                 check_vnodes(parallelism, _vnodes(layout), backfill=name == "backfill_parallelism")
         altered = replace(held, **changes)
-        await tx.actors.set_parallelism(wanted, altered.parallelism, altered.backfill_parallelism)
+        await tx.rescaling.set_parallelism(wanted, altered.parallelism, altered.backfill_parallelism)
         asked = await _asked(tx, DATABASE_GRAPH)
         present = {one: asked.get(one, layout) for one, layout in layouts.items()}
         resized = _resized(altered, present, await slots(tx, now=now, lease=world.worker_lease))
@@ -113,7 +113,7 @@ async def recovering(world: World) -> bool:
 
 async def settle(tx: Transaction, graph: GraphId, *, now: datetime, lease: timedelta) -> None:
     """Enqueue an Update of every scan of a due job that has another number of actors than the job requests."""
-    due = await tx.actors.due(graph)
+    due = await tx.rescaling.due(graph)
     if not due:
         return
     layouts = await tx.actors.layouts([job.id for job in due])
@@ -131,7 +131,7 @@ async def settle(tx: Transaction, graph: GraphId, *, now: datetime, lease: timed
         if not changed:
             settled.append(job.id)
     if settled:
-        await tx.actors.settled(settled)
+        await tx.rescaling.settled(settled)
     update = await _update(tx, resized)
     if update is not None:
         await tx.commands.add(graph, update, asked_by="the parallelism of jobs", now=now)
@@ -173,7 +173,7 @@ async def _tied(tx: Transaction, jobs: Sequence[Job]) -> Mapping[JobId, Sequence
     No job is tied to the actors of a table, because they write no changes.
     """
     tables = [job.id for job in jobs if job.kind is RelationKind.TABLE]
-    others = await tx.actors.tied([job.id for job in jobs if job.kind is not RelationKind.TABLE])
+    others = await tx.rescaling.tied([job.id for job in jobs if job.kind is not RelationKind.TABLE])
     return {**others, **dict.fromkeys(tables, ())}
 
 

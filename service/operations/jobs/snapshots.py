@@ -74,13 +74,13 @@ async def _replayed(tx: Transaction, graph: GraphId, consumed: Epoch, *, lag_max
     snapshot = await tx.snapshots.of_graph(graph)
     assert snapshot is not None
     # Users' calls lock the job before the snapshot. Lock in the same order, so that the two cannot deadlock.
-    job = await tx.actors.hold(snapshot.job)
+    job = await tx.jobs.hold(snapshot.job)
     await tx.snapshots.replayed(graph, consumed)
     lag = instant_of(await _committed(tx)) - instant_of(consumed)
     if lag > lag_max or job is None or job.state is not JobState.CREATING:
         return False
-    await tx.snapshots.merge(graph)
-    (plan,) = await tx.jobs.plans([job.id])
+    await tx.partial_graphs.merge(graph)
+    (plan,) = await tx.plans.of([job.id])
     await tx.commands.add(DATABASE_GRAPH, Add(jobs=(plan,)), asked_by=f"job {job.id}", now=now)
     facts = {"job": job.id, "name": job.name, "consumed": str(consumed), "lag_seconds": lag.total_seconds()}
     await tx.events.append("job.merging", facts, now=now)
@@ -89,7 +89,7 @@ async def _replayed(tx: Transaction, graph: GraphId, consumed: Epoch, *, lag_max
 
 async def pause_all(tx: Transaction, *, now: datetime) -> None:
     """Enqueue a Pause in every partial graph that has not merged."""
-    for graph in await tx.snapshots.unmerged():
+    for graph in await tx.partial_graphs.unmerged():
         await tx.commands.add(graph, Pause(), asked_by="pause_on_next_bootstrap", now=now)
 
 
@@ -101,7 +101,7 @@ async def build_index(world: World, view: GraphView, *, term: Term) -> None:
     graph = view.graph
     async with world.stores.begin(term) as tx:
         snapshot = await tx.snapshots.of_graph(graph)
-        plans = [] if snapshot is None else await tx.jobs.plans([snapshot.job])
+        plans = [] if snapshot is None else await tx.plans.of([snapshot.job])
     for plan in plans:
         try:
             for output in plan.outputs:
@@ -137,9 +137,9 @@ async def _index_failed(world: World, view: GraphView, job: JobId, error: MetaEr
 
 async def retire(world: World, view: GraphView, *, term: Term) -> None:
     """Remove an unused partial graph, first from the state store, so that the store refuses late writers."""
-    await world.tables.retire(view.graph, Generation(view.generation + 1), term=term)
+    await world.fences.retire(view.graph, Generation(view.generation + 1), term=term)
     async with world.stores.begin(term) as tx:
-        await tx.snapshots.retire(view.graph)
+        await tx.partial_graphs.retire(view.graph)
     log.info("graph.retired", graph=view.graph)
 
 

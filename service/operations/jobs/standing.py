@@ -37,7 +37,7 @@ async def standing_of(tx: Transaction, jobs: Sequence[Job]) -> Standing:
     return Standing(
         scans=await tx.fragments.scans([job.id for job in jobs]),
         graphs=await tx.graphs.states({DATABASE_GRAPH, *(job.graph for job in jobs)}),
-        places={job: place for place, job in enumerate(await tx.jobs.queue(), start=1)} if queued else {},
+        places={job: place for place, job in enumerate(await tx.queue.waiting(), start=1)} if queued else {},
     )
 
 

@@ -49,7 +49,7 @@ async def check(
     at = Address("", parsed.place, conninfo(parsed, password), world.hosts)
     try:
         async with evenly(world):
-            facts = await world.external.server(at)
+            facts = await world.servers.server(at)
         async with asyncio.timeout(LONGEST.total_seconds()):
             return await _Check(world, at, parsed, facts).items(tables)
     except MetaError as error:
@@ -82,7 +82,7 @@ class _Check:
     async def _slot(self) -> list[CheckItem]:
         if self.options.slot is None:
             return []
-        found = await self.world.external.slot(self.at, self.options.slot)
+        found = await self.world.servers.slot(self.at, self.options.slot)
         said = "exists: a source makes its own" if found is not None else "is free"
         detail = f'the name of slot "{self.options.slot}" {said}'
         return [CheckItem("slot.name", "Replication slot", found is None, detail)]

@@ -99,7 +99,7 @@ async def _looked(world: World, statement: CreateTableFrom) -> _Outside:
     publication = await world.external.publication(at, source.publication)
     if publication is None:
         raise Invalid(f'publication "{source.publication}" of source {source.name} is gone: make the source anew')
-    slot = await world.external.slot(at, source.slot)
+    slot = await world.servers.slot(at, source.slot)
     if slot is None or slot.why_lost is not None:
         why = f'replication slot "{source.slot}" is gone' if slot is None else slot.why_lost
         raise Invalid(f"source {source.name} can be followed no more: {why}; make it anew")

@@ -56,7 +56,7 @@ async def _created(
 ) -> tuple[str, ...]:
     at = Address(statement.name, options.place, conninfo(options, password), world.hosts)
     async with evenly(world):
-        await world.external.server(at)
+        await world.servers.server(at)
     published = await _publication(world, at, options)
     await _check(world, at, options, makes_publication=published is None)
     source = await _add(world, statement, options, makes_publication=published is None, asked_by=asked_by)
@@ -100,7 +100,7 @@ async def connection(world: World, wanted: SourceId) -> SourceConnection:
         if source is None or source.dropped:
             raise NotFound(f"source {wanted} not found", kind="source")
         at = await address(world, tx, source)
-    return SourceConnection(source=wanted, conninfo=await world.external.conninfo(at))
+    return SourceConnection(source=wanted, conninfo=await world.servers.conninfo(at))
 
 
 async def existing(world: World, name: str, position: int | None = None) -> Source:
@@ -192,11 +192,11 @@ async def _publication(world: World, at: Address, options: SourceOptions) -> Pub
 
 
 async def _check(world: World, at: Address, options: SourceOptions, *, makes_publication: bool) -> None:
-    facts = await world.external.server(at)
+    facts = await world.servers.server(at)
     wrong = refusals(facts, makes_publication=makes_publication)
     if wrong:
         raise Invalid(f"{at.place} cannot be followed: {'; '.join(words for _, words in wrong)}")
-    if options.slot is not None and await world.external.slot(at, options.slot) is not None:
+    if options.slot is not None and await world.servers.slot(at, options.slot) is not None:
         raise Conflict(f'replication slot "{options.slot}" exists at {at.place}: a source makes its own')
 
 

@@ -165,7 +165,7 @@ async def skip_idle(world: World, source: Source, *, term: Term) -> None:
     The source is locked, so that no followed table is created for it meanwhile.
     """
     async with world.stores.begin(term) as tx:
-        if not await tx.following.idle(source.id):
+        if not await tx.slots.idle(source.id):
             return
         at = await address(world, tx, source)
         try:
@@ -174,8 +174,8 @@ async def skip_idle(world: World, source: Source, *, term: Term) -> None:
         except (Refused, Unavailable) as error:
             measured = Measured(waiting=error.message)
         else:
-            await tx.following.skipped(source.id, offset, readable_after)
-        await tx.following.measured(source.id, measured, now=world.clock.now())
+            await tx.slots.skipped(source.id, offset, readable_after)
+        await tx.slots.measured(source.id, measured, now=world.clock.now())
 
 
 async def _measured(world: World, source: Source, *, term: Term) -> None:
@@ -187,11 +187,11 @@ async def _measured(world: World, source: Source, *, term: Term) -> None:
         measured = Measured(waiting=error.message, followed=True)
         log.warning("source.not_measured", source=source.name, error=error.message)
     async with world.stores.begin(term) as tx:
-        await tx.following.measured(source.id, measured, now=world.clock.now())
+        await tx.slots.measured(source.id, measured, now=world.clock.now())
 
 
 async def _facts(world: World, at: Address, source: Source, *, followed: bool) -> Measured:
-    facts = await world.external.slot(at, source.slot)
+    facts = await world.servers.slot(at, source.slot)
     if facts is None:
         return Measured(waiting=f'replication slot "{source.slot}" is gone', followed=followed)
     return Measured(facts.lag_bytes, facts.retained_bytes, facts.why_lost, followed)
@@ -216,6 +216,6 @@ async def _retained(world: World, source: Source, now: Retention | None, *, term
                 log.warning("source.slot_not_dropped", source=source.name, error=error.message)
                 return
             facts["tables"] = list(await tx.following.broke(source.id, _REBUILD, now=world.clock.now()))
-        await tx.following.retained(source.id, now)
+        await tx.slots.retained(source.id, now)
         await tx.events.append("source.retention", facts, now=world.clock.now())
     log.warning("source.retention", **facts)

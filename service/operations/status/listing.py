@@ -41,9 +41,9 @@ from service.operations.status.models import (
 from service.operations.status.staleness import broken_of
 from service.operations.status.wait_reasons import waits_of
 from service.operations.world import World
-from service.ports.limits import AutoLimit
 from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry
+from service.ports.status import AutoLimit
 from service.protocol.ids import BIGINT_MAX, FragmentId, JobId, RelationId, Vnode
 from service.protocol.plan import (
     ActorPlan,
@@ -70,7 +70,7 @@ async def listed(tx: Transaction) -> Sequence[Job]:
 async def jobs(world: World, states: Collection[JobState] | None, *, after: int, limit: int) -> JobPage:
     """Return at most `limit` jobs with ids above `after`."""
     async with world.stores.begin() as tx:
-        found = await tx.jobs.page(states, after=after, limit=limit + 1)
+        found = await tx.status.jobs(states, after=after, limit=limit + 1)
         chosen = [job.shown for job in found[:limit]]
         standing = await standing_of(tx, chosen)
         progress = await progress_of(tx, chosen, standing)
@@ -90,7 +90,7 @@ async def job(world: World, wanted: JobId) -> JobDetail:
         progress = await progress_of(tx, [found], standing)
         waiting = await waits_of(world, tx, [found], standing)
         fragments = await _fragments(tx, found, standing.scans[wanted])
-        order = await tx.fragments.order(wanted)
+        order = await tx.status.backfill_order(wanted)
         broken = (await broken_of(tx)).get(found.relation)
     return JobDetail(_job(found, progress[wanted], waiting.get(wanted), broken), fragments, tuple(order))
 
@@ -130,7 +130,7 @@ async def vnodes(world: World, wanted: FragmentId, *, after: int, limit: int) ->
     async with world.stores.begin() as tx:
         await check_scans(tx, [wanted])
         (owner, _) = (await tx.fragments.job_of([wanted]))[wanted]
-        plans, at = await tx.jobs.plans([owner]), await tx.fragments.positions(wanted)
+        plans, at = await tx.plans.of([owner]), await tx.status.positions(wanted)
     actors = [actor for plan in plans for one in plan.fragments if one.id == wanted for actor in one.actors]
     found = sorted((view for actor in actors for view in _vnodes(actor, at)), key=lambda view: view.vnode)
     rest = [view for view in found if view.vnode >= after]
@@ -142,7 +142,7 @@ async def limit_history(world: World, wanted: JobId, *, limit: int, before: int 
     """Return the changes of the limits of a job's scans, newest first. Raises NotFound."""
     async with world.stores.begin() as tx:
         await _existing(tx, wanted)
-        found = await tx.limits.history(wanted, limit=limit + 1, before=before)
+        found = await tx.status.limit_changes(wanted, limit=limit + 1, before=before)
     views = tuple(
         LimitChangeView(one.id, one.fragment, one.at, one.epoch, one.before, one.after, one.signal, one.reason)
         for one in found[:limit]
@@ -156,7 +156,7 @@ async def ddl_progress(world: World) -> list[DdlProgress]:
         found = await listed(tx)
         standing = await standing_of(tx, found)
         progress = await progress_of(tx, found, standing)
-        limits = await tx.limits.shown([job.id for job in found])
+        limits = await tx.status.adaptive_limits([job.id for job in found])
         waiting = await waits_of(world, tx, found, standing)
     return [_ddl(job, progress[job.id], waiting.get(job.id), standing, limits) for job in found]
 
@@ -220,9 +220,9 @@ async def _existing(tx: Transaction, wanted: JobId) -> Job:
 
 async def _fragments(tx: Transaction, owner: Job, scans: Sequence[ScanProgress]) -> tuple[FragmentView, ...]:
     """Return the fragments of a job, or none if its relation is gone."""
-    plans: Sequence[JobPlan] = await tx.jobs.plans([owner.id])
+    plans: Sequence[JobPlan] = await tx.plans.of([owner.id])
     scan_of = {scan.fragment: scan for scan in scans}
-    auto = await tx.limits.shown([owner.id])
+    auto = await tx.status.adaptive_limits([owner.id])
     return tuple(
         _fragment(owner.id, fragment, scan_of.get(fragment.id), auto.get(fragment.id))
         for plan in plans

@@ -13,7 +13,7 @@ from typing import Literal
 from service.domain.job import JobState
 from service.domain.progress import Phase
 from service.domain.waiting import Waiting
-from service.ports.limits import AutoLimit
+from service.ports.status import AutoLimit
 from service.protocol.ids import (
     ActorId,
     CommandId,

@@ -32,7 +32,7 @@ async def waits_of(world: World, tx: Transaction, jobs: Sequence[Job], standing:
             found[job.id] = waiting
     late = [job for job, waiting in found.items() if waiting.reason is Reason.BARRIER]
     # The worker answers once for all actors, so every unfinished actor of the job is named.
-    for job, actors in (await tx.actors.unfinished(late) if late else {}).items():
+    for job, actors in (await tx.status.unfinished_actors(late) if late else {}).items():
         text = f"{found[job].text}: actors {', '.join(str(actor) for actor in actors)}"
         found[job] = replace(found[job], text=text)
     return found

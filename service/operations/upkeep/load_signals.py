@@ -40,7 +40,7 @@ async def measured_outside(world: World, parameters: SystemParameters, at: Addre
         return []
     try:
         async with asyncio.timeout(_SOURCE_SECONDS):
-            found = await world.external.load(at)
+            found = await world.servers.load(at)
     except (TimeoutError, Invalid, Unavailable) as error:
         said = _words(error) if isinstance(error, MetaError) else f"no answer within {_SOURCE_SECONDS:.0f} s"
         return [failed(Signal.SOURCE_ACTIVE_QUERIES if most else Signal.SOURCE_REPLICATION_LAG, said)]

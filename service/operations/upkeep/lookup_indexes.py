@@ -80,7 +80,7 @@ async def _decide(world: World, there: Mapping[str, IndexSize], *, term: Term) -
     """Store what is needed and what is to be dropped. Who needs an index is read after all indexes are locked."""
     async with world.stores.begin(term) as tx:
         stored = {one.index: one for one in await tx.indexes.lock()}
-        plans = {plan.relation.id: plan for plan in await tx.jobs.plans(await tx.jobs.staged())}
+        plans = {plan.relation.id: plan for plan in await tx.plans.of(await tx.plans.staged())}
         asked: dict[LookupIndex, list[NamedIndex]] = {}
         for one in await tx.indexes.all():
             asked.setdefault(one.stored_as, []).append(one)
@@ -169,6 +169,6 @@ async def _told(
                 if over:
                     await refuse(tx, found, text, now=world.clock.now())
                 else:
-                    await tx.jobs.prepare(plan.id, text)
+                    await tx.queue.prepare(plan.id, text)
         except (MetaError, IllegalTransition, NotFound) as error:
             log.warning("index.not_told", job=plan.id, error=str(error))

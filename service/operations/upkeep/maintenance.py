@@ -34,7 +34,7 @@ async def vacuum(world: World, *, term: Term) -> int:
     """Delete row versions that no reader can see any more, and return their number."""
     async with world.stores.begin(term) as tx:
         jobs = await tx.jobs.where(IN_GRAPH, graph=DATABASE_GRAPH)
-        outputs = await tx.jobs.outputs([job.id for job in jobs])
+        outputs = await tx.plans.outputs([job.id for job in jobs])
         published = (await tx.graphs.state(DATABASE_GRAPH)).published
         # Read after the published epoch, because a job that starts in between pins a later epoch.
         pinned = await tx.snapshots.pinned()
@@ -49,17 +49,16 @@ async def unstage(world: World, *, term: Term) -> int:
     They belong to answered statements, or to statements that were never accepted because their service died.
     """
     async with world.stores.begin(term) as tx:
-        done = await tx.statements.staged()
+        done = await tx.staging_tables.unused()
     dropped = await _drop_staged(world, done)
     async with world.stores.begin(term) as tx:
         for statement in dropped:
-            await tx.statements.unstaged(statement)
+            await tx.staging_tables.dropped(statement)
     # Read before the statements. The table of a statement that is accepted later is still locked here, and not listed.
     unheld = await world.staging.unheld()
-    orphans: list[StatementId] = []
     async with world.stores.begin(term) as tx:
-        orphans.extend([one for one in unheld if await tx.statements.get(one) is None])
-    return len(dropped) + len(await _drop_staged(world, orphans))
+        known = await tx.statements.outcomes(unheld)
+    return len(dropped) + len(await _drop_staged(world, [one for one in unheld if one not in known]))
 
 
 async def _drop_staged(world: World, statements: Sequence[StatementId]) -> Sequence[StatementId]:

@@ -204,7 +204,7 @@ class _Comparison:
             async with self.world.stores.begin() as tx:
                 source = await tx.sources.get(self.scan.source.id)
                 committed = (await tx.graphs.state(DATABASE_GRAPH)).committed
-                plans = await tx.jobs.plans([self.job])
+                plans = await tx.plans.of([self.job])
             for plan in plans:
                 followed(plan)
             if source is None or source.standing.offset is None:

@@ -66,7 +66,7 @@ async def verify(world: World, job: JobId, engine: Engine | None = None, *, gone
 async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified:
     async with world.stores.begin() as tx:
         found = await _verifiable(tx, job)
-        (plan,) = await tx.jobs.plans([job])
+        (plan,) = await tx.plans.of([job])
     staged = stages_of(plan)
     if engine is Engine.STORE or (staged and engine is None):
         return await _said_stale(world, found, await by_store.compare(world, found))
@@ -76,7 +76,7 @@ async def _verified(world: World, job: JobId, engine: Engine | None) -> Verified
     async with world.stores.begin() as tx:
         epochs = await _epochs(tx, found)
         while True:
-            (plan,) = await tx.jobs.plans([job])
+            (plan,) = await tx.plans.of([job])
             found, seen = await _verifiable(tx, job), epochs
             epochs = await _epochs(tx, found)
             if epochs == seen:

@@ -22,9 +22,6 @@ WHOLE: Final = frozenset(
 )
 """Aggregates that are computed from all rows of the group."""
 AGGREGATES: Final = LINEAR | WHOLE
-WINDOWED: Final = frozenset(
-    "cume_dist dense_rank first_value lag last_value lead nth_value ntile percent_rank rank row_number".split()  # noqa: SIM905 - see above
-)
 _CLOCK: Final = frozenset(
     """clock_timestamp current_date current_time current_timestamp localtime localtimestamp now statement_timestamp
     timeofday transaction_timestamp""".split()  # noqa: SIM905 - see above

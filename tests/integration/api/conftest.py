@@ -30,7 +30,7 @@ async def http(stores: PostgresStores) -> AsyncGenerator[httpx.AsyncClient]:
 @pytest.fixture
 async def staging(stores: PostgresStores, database_url: str) -> AsyncGenerator[PostgresStaging]:
     async with prepared_store(database_url) as store:
-        await store.tables.claim(Term(1))
+        await store.fences.claim(Term(1))
         async with open_reader_pool(store.logins.reader_url, size=1) as reader:
             yield PostgresStaging(store.pool, store.pool, reader)
 

@@ -44,7 +44,7 @@ async def table(stores: PostgresStores) -> None:
         job = await add_created(tx, new_table("t"))
         await add_created(tx, new_view("m", job.relation))
         await tx.jobs.add(new_table("young"), now=NOW)
-        await tx.graphs.set_published(DATABASE_GRAPH, Epoch(0), now=NOW)
+        await tx.visibility.publish(DATABASE_GRAPH, Epoch(0), now=NOW)
 
 
 async def nothing_waits(stores: PostgresStores) -> bool:

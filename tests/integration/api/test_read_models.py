@@ -63,7 +63,7 @@ async def backfilled(stores: PostgresStores) -> None:
         async with stores.begin() as tx:
             await tx.fragments.record([answer], now=NOW)
             await tx.barriers.commit(DATABASE_GRAPH, Epoch(epoch), now=NOW)
-            await tx.graphs.set_published(DATABASE_GRAPH, Epoch(epoch), now=NOW)
+            await tx.visibility.publish(DATABASE_GRAPH, Epoch(epoch), now=NOW)
 
 
 async def test_a_job_shows_its_fragments_actors_and_positions(http: httpx.AsyncClient, stores: PostgresStores) -> None:
@@ -92,7 +92,7 @@ async def test_nothing_is_created_before_it_can_be_read(http: httpx.AsyncClient,
     assert (early["state"], early["progress"]["phase"]) == ("Creating", "starting")
     assert [job["state"] for job in (await http.get("/v1/jobs")).json()["items"]] == ["Creating"]
     async with stores.begin() as tx:
-        await tx.graphs.set_published(DATABASE_GRAPH, Epoch(0), now=NOW)
+        await tx.visibility.publish(DATABASE_GRAPH, Epoch(0), now=NOW)
     assert (await http.get(f"/v1/jobs/{created.id}")).json()["job"]["state"] == "Created"
 
 
@@ -245,7 +245,7 @@ async def test_a_command_is_queued_then_applied(http: httpx.AsyncClient, stores:
     # Committed is not yet shown: only a published epoch is acknowledged.
     assert (await http.get(f"/v1/mutations/{answer['command']}")).json()["state"] == "queued"
     async with stores.begin() as tx:
-        await tx.graphs.set_published(DATABASE_GRAPH, Epoch(10), now=NOW)
+        await tx.visibility.publish(DATABASE_GRAPH, Epoch(10), now=NOW)
     shown = (await http.get(f"/v1/mutations/{answer['command']}")).json()
     assert (shown["state"], shown["epoch"]) == ("applied", "10")
 

@@ -9,6 +9,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from service.meta_store.stores import PostgresStores
 from service.sources.replication import PostgresReplication
+from service.sources.servers import PostgresExternalServers
 from service.sources.tables import PostgresExternalTables
 from tests.support.external import PASSWORD, External, external_database
 from tests.support.http import WORKER_TOKEN, doors, refused
@@ -29,7 +30,11 @@ def external(postgres_url: str) -> Iterator[External]:
 
 @pytest.fixture
 async def http(stores: PostgresStores, external: External) -> AsyncGenerator[httpx.AsyncClient]:
-    ports: dict[str, Any] = {"external": PostgresExternalTables(), "replication": PostgresReplication()}
+    ports: dict[str, Any] = {
+        "servers": PostgresExternalServers(),
+        "external": PostgresExternalTables(),
+        "replication": PostgresReplication(),
+    }
     async with doors(stores, **ports) as opened:
         yield opened
         # What is made here is removed here: no leader runs.

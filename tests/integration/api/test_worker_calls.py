@@ -119,10 +119,10 @@ async def test_an_answer_for_somebody_else_is_refused(worker: httpx.AsyncClient,
 @pytest.mark.parametrize(
     "body",
     [
-        '{"type": "collected"',
+        '{"type": "reported"',
         '{"type": "odd"}',
         "{}",
-        '{"type":"collected","worker":"w-1","graph":1,"generation":0,"epoch":[]}',
+        '{"type":"reported","worker":"w-1","graph":1,"generation":0,"epoch":[]}',
     ],
 )
 async def test_an_answer_that_cannot_be_read_is_refused(worker: httpx.AsyncClient, body: str) -> None:
@@ -144,13 +144,14 @@ TOO_MUCH = 2**63
         {"timings_ms": {"epoch": float("nan")}},
         {"relations": [{"relation": 1, "key_count_delta": TOO_MUCH}]},
         {"relations": [{"relation": TOO_MUCH, "key_count_delta": 1}]},
-        {"statements": [{"id": 1, "affected": TOO_MUCH}]},
-        {"unfinished": {"not_reached": [TOO_MUCH]}},
-        {"actors": [{"actor": 1, "fragment": 1, "rows": TOO_MUCH}]},
-        {"actors": [{"actor": 1, "fragment": 1, "rows": COUNT_MAX + 1}]},
+        {"reports": [{"kind": "dml", "results": [{"id": 1, "affected": TOO_MUCH}]}]},
+        {"reports": [{"kind": "dml", "results": [], "unfinished": {"not_reached": [TOO_MUCH]}}]},
+        {"reports": [{"kind": "actor", "actor": 1, "fragment": 1, "rows": TOO_MUCH}]},
+        {"reports": [{"kind": "actor", "actor": 1, "fragment": 1, "rows": COUNT_MAX + 1}]},
         {
-            "actors": [
+            "reports": [
                 {
+                    "kind": "actor",
                     "actor": 1,
                     "fragment": 1,
                     "rows": 1,
@@ -158,7 +159,7 @@ TOO_MUCH = 2**63
                 }
             ]
         },
-        {"sources": [{"source": TOO_MUCH, "offset": "0/1"}]},
+        {"reports": [{"kind": "source", "source": TOO_MUCH, "offset": "0/1"}]},
         {"consumed": str(TOO_MUCH)},
     ],
     ids=str,
@@ -181,7 +182,7 @@ async def test_an_epoch_that_no_barrier_can_have_is_refused(worker: httpx.AsyncC
 
 
 async def test_of_many_faults_some_are_named(worker: httpx.AsyncClient) -> None:
-    body = json.dumps({**collected(10).model_dump(mode="json"), "actors": [{}] * 10_000})
+    body = json.dumps({**collected(10).model_dump(mode="json"), "reports": [{"kind": "actor"}] * 10_000})
     response = await worker.post(f"{PATH}/answers", content=body, headers={"Content-Type": "application/json"})
     assert response.status_code == 422
     assert len(response.content) < 10_000

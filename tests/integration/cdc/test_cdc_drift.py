@@ -2,6 +2,7 @@
 
 import pytest
 
+from service.protocol.cdc import SourceReport
 from tests.support.cdc_steps import Started, add, finish
 from tests.support.cdc_tables import NUMBERS, SPLIT
 
@@ -80,7 +81,7 @@ async def test_a_login_that_may_not_read_waits_for_its_pages(started: Started) -
         await world.recover()
         await world.epoch(world.throttled(None), interval_ms=50)
         assert world.collected is not None
-        (source,) = world.collected.sources
+        (source,) = world.collected.of(SourceReport)
         assert "permission denied" in str(source.waiting or source.tables[0].waiting)
         admin.execute("grant select on numbers to follower")
         await finish(world)

@@ -4,6 +4,7 @@ import psycopg
 import pytest
 
 from service.ports.sources import Address
+from service.protocol.cdc import SourceReport
 from service.sources.replication import PostgresReplication
 from tests.support.cdc_steps import Started, add, execute, finish
 from tests.support.cdc_tables import NUMBERS, SPLIT
@@ -96,7 +97,7 @@ async def test_a_log_that_takes_long_to_decode_keeps_no_epoch(
         assert (world.waiting, world.offset) == ("the external database is still decoding its log", before)
         # What its slot holds grows meanwhile.
         assert world.collected is not None
-        (told,) = world.collected.sources
+        (told,) = world.collected.of(SourceReport)
         assert min(told.lag_bytes or 0, told.retained_bytes or 0) > 10 << 20
         monkeypatch.undo()
         for _ in range(600):

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from service.protocol.cdc import SourceReport
 from tests.support.cdc_steps import Started, add, execute, finish
 from tests.support.cdc_tables import NUMBERS, SPLIT
 from tests.support.hanging import Drip, Way, way_to
@@ -22,7 +23,7 @@ ROWS = 300
 def told(world: CdcWorld) -> dict[int, str | None]:
     """Return why tables are not read."""
     assert world.collected is not None
-    return {table.fragment: table.waiting for source in world.collected.sources for table in source.tables}
+    return {table.fragment: table.waiting for source in world.collected.of(SourceReport) for table in source.tables}
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from service.protocol.barrier import BarrierKind
+from service.protocol.cdc import SourceReport
 from service.protocol.mutation import Pause, Resume
 from tests.support.cdc_steps import Started, finish, move, put, remove
 from tests.support.cdc_tables import NUMBERS, SPLIT
@@ -31,7 +32,7 @@ async def test_a_page_that_hides_what_was_decoded_is_not_read(started: Started) 
         await world.epoch(interval_ms=50)
         assert world.read == 0
         assert world.collected is not None
-        (told,) = world.collected.sources[0].tables
+        (told,) = world.collected.of(SourceReport)[0].tables
         assert told.waiting is not None
         assert "not yet visible" in told.waiting
         world.external.show()
@@ -287,7 +288,7 @@ async def test_transactions_older_than_the_table_are_waited_for(started: Started
         await world.epoch(world.throttled(None), interval_ms=50)
         assert world.read == 0
         assert world.collected is not None
-        (told,) = world.collected.sources[0].tables
+        (told,) = world.collected.of(SourceReport)[0].tables
         assert (whose if prepared else f"process {writer.connection.info.backend_pid} since") in str(told.waiting)
         if prepared:
             world.external.finish(name)

@@ -8,6 +8,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 import workers.cdc.connecting as adapter
+from service.protocol.cdc import SourceReport
 from tests.support.cdc_steps import Started, finish, put
 from tests.support.cdc_tables import NUMBERS
 from tests.support.real_cdc import CdcWorld
@@ -32,7 +33,7 @@ def login(external_url: str) -> Iterator[str]:
 def told(world: CdcWorld) -> str:
     """Return what is said of the source or its table."""
     assert world.collected is not None
-    (source,) = world.collected.sources
+    (source,) = world.collected.of(SourceReport)
     return source.waiting or " ".join(str(table.waiting) for table in source.tables)
 
 

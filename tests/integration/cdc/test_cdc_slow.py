@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from service.protocol.cdc import SourceReport
 from tests.support.cdc_steps import Started, add, execute, finish, move, put
 from tests.support.cdc_tables import NUMBERS, SPLIT
 from tests.support.hanging import way_to
@@ -265,7 +266,7 @@ async def test_a_table_that_breaks_stays_broken_where_its_epoch_comes_to_nothing
         await world.epoch()
         assert (world.waiting, await keys(world, SPLIT)) == (None, 4)
         assert world.collected is not None
-        assert world.collected.sources[0].changes == 1
+        assert world.collected.of(SourceReport)[0].changes == 1
 
 
 async def test_the_rows_of_a_table_that_broke_are_not_decoded(
@@ -281,7 +282,7 @@ async def test_the_rows_of_a_table_that_broke_are_not_decoded(
         assert world.collected is not None
         assert list(world.broken) == [NUMBERS.fragment]
         assert (world.waiting, await keys(world, SPLIT)) == (None, 4)
-        assert world.collected.sources[0].changes < 400
+        assert world.collected.of(SourceReport)[0].changes < 400
 
 
 async def test_every_part_may_ask_where_its_keys_lie(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,9 @@ from service.operations.commands import limits, mutations
 from service.operations.parameters import alter
 from service.operations.upkeep.adaptive import adapt, graphs
 from service.ports.health import ProbeFailed, StoreHealth
-from service.ports.limits import AutoLimit, Held, LimitChange
+from service.ports.limits import Held
 from service.ports.state_store import QueryResult
+from service.ports.status import AutoLimit, LimitChange
 from service.protocol.barrier import Barrier
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, JobId
 from service.protocol.mutation import Add, Pause, Resume, Stop, Throttle
@@ -101,12 +102,12 @@ class Backfill:
 
     async def shown(self) -> AutoLimit | None:
         async with self.leader.stores.begin() as tx:
-            return (await tx.limits.shown([self.job])).get(self.fragment)
+            return (await tx.status.adaptive_limits([self.job])).get(self.fragment)
 
     async def changes(self) -> list[LimitChange]:
         """Oldest first."""
         async with self.leader.stores.begin() as tx:
-            return [*await tx.limits.history(self.job, limit=100)][::-1]
+            return [*await tx.status.limit_changes(self.job, limit=100)][::-1]
 
     async def recover(self) -> Barrier:
         async with self.leader.stores.begin() as tx:
@@ -140,7 +141,7 @@ async def backfill(leader: Leader) -> Backfill:
         new = new_view("m", table.relation, parallelism=1, rate_limit=START)
         new = replace(new, fragments=tuple(replace(one, auto=True) for one in new.table_scans))
         job = (await add_creating(tx, new)).id
-        (plan,) = await tx.jobs.plans([job])
+        (plan,) = await tx.plans.of([job])
     await leader.queue(Add(jobs=(plan,)))
     return Backfill(leader, around, clock, job, plan.table_scans[0])
 

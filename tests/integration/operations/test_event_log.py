@@ -68,7 +68,7 @@ async def test_a_job_is_told_from_its_asking_to_its_end(leader: Leader) -> None:
     (job,), _ = await leader.add_views(1, named="m")
     await leader.barrier()
     async with leader.stores.begin() as tx:
-        (plan,) = await tx.jobs.plans([job])
+        (plan,) = await tx.plans.of([job])
     scan = plan.fragments[0]
     await leader.queue(None)
     ended = [report(actor.id, scan.id, 1, finished=True) for actor in scan.actors]

@@ -51,7 +51,7 @@ async def test_it_leaves_with_the_barrier_that_stops_what_reads_it(leader: Leade
     await drop(leader)
     async with leader.stores.begin() as tx:
         assert await tx.catalog.named("v") is not None
-        assert await tx.catalog.cleanups() == []
+        assert await tx.cleanups.all() == []
     barrier = await leader.barrier()
     assert barrier.mutation == Stop(jobs=(failed, reader))
     assert [await leader.state_of(one) for one in (failed, reader)] == [JobState.DROPPED] * 2
@@ -141,9 +141,9 @@ async def test_what_was_dropped_is_removed_while_a_barrier_is_in_flight(leader: 
     await drop(leader)
     await leader.barrier()
     async with leader.stores.begin() as tx:
-        assert len(await tx.catalog.cleanups()) == 2
+        assert len(await tx.cleanups.all()) == 2
     await leader.queue(None)
     assert isinstance(await leader.look(), Inject)
     assert await recovery.clean_up(leader.world, term=leader.term)
     async with leader.stores.begin() as tx:
-        assert await tx.catalog.cleanups() == []
+        assert await tx.cleanups.all() == []

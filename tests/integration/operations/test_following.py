@@ -23,7 +23,7 @@ from service.protocol.cdc import CdcTableReport, SourceReport
 from service.protocol.ids import DATABASE_GRAPH, FragmentId, Vnode
 from service.protocol.plan import PositionState, SourceScanPlan, VnodePosition
 from service.protocol.report import ActorReport
-from service.sources.tables import PostgresExternalTables
+from service.sources.servers import PostgresExternalServers
 from tests.support.external import PASSWORD, External, Following, external_database, following
 from tests.support.meta_store import NOW, add_created, new_view
 
@@ -57,7 +57,7 @@ async def plan_of(here: Following, name: str) -> SourceScanPlan:
     async with here.world.stores.begin() as tx:
         entry = await tx.catalog.named(name)
         assert entry is not None
-        (plan,) = await tx.jobs.plans([entry.job])
+        (plan,) = await tx.plans.of([entry.job])
     assert plan.source_scan is not None
     return plan.source_scan
 
@@ -273,7 +273,7 @@ class Gauge:
 
 
 @dataclass
-class Loaded(PostgresExternalTables):
+class Loaded(PostgresExternalServers):
     """A database that is as busy as the test says."""
 
     found: SourceLoad | Unavailable
@@ -305,7 +305,7 @@ async def test_an_adaptive_limit_looks_at_the_database_it_reads_from(
     (actor,) = fragment.actors
     none = ActorReport(actor=actor.id, fragment=fragment.id, rows=0, positions=actor.positions)
     here.actors = [none]
-    ports: dict[str, Any] = {"external": Loaded(found), "gauge": Gauge()}
+    ports: dict[str, Any] = {"servers": Loaded(found), "gauge": Gauge()}
     world = replace(here.world, **ports)
     for _ in range(2):
         await here.barrier()

@@ -42,7 +42,7 @@ async def test_h1_a_limit_waits_for_the_drop_of_its_job_and_neither_fails(leader
     async with leader.stores.begin() as dropping:
         entry = await dropping.catalog.named("m0")
         assert entry is not None
-        assert await dropping.actors.hold(job) is not None
+        assert await dropping.jobs.hold(job) is not None
         limiting = asyncio.create_task(limits.throttle_job(leader.world, job, 5, asked_by="a test"))
         await asyncio.to_thread(until, lambda: waiting_for_a_lock(database_url), what="it waits for the job")
         for event in (JobEvent.CANCEL_ASKED, JobEvent.STOPPED):
@@ -133,7 +133,7 @@ class Decoupled:
 async def decoupled(leader: Leader) -> Decoupled:
     (job,), _ = await leader.add_views(1, named="m")
     async with leader.stores.begin() as tx:
-        begun = await tx.snapshots.begin(job, indexed=True)
+        begun = await tx.partial_graphs.begin(job, indexed=True)
         await tx.graphs.set_status(begun.graph, GraphStatus.WAITING, now=NOW)
         await tx.graphs.set_status(begun.graph, GraphStatus.RUNNING, now=NOW, worker=WORKER)
     return Decoupled(job, begun.graph)
@@ -152,7 +152,7 @@ async def test_a_limit_and_a_replay_wait_for_each_other_in_one_order(
     async with leader.stores.begin() as asking:
         await limits.scans_of(asking, decoupled.job)
         async with waited_for(database_url, replay()) as replaying:
-            assert await asking.snapshots.unmerged() == [decoupled.graph]
+            assert await asking.partial_graphs.unmerged() == [decoupled.graph]
     await replaying
 
 
@@ -164,7 +164,7 @@ async def test_a_recovery_and_a_replay_that_merges_wait_for_each_other_in_one_or
         await replaying.graphs.set_paused(decoupled.graph, paused=False, now=NOW)
         async with waited_for(database_url, mutations.recover(leader.world, asked_by="a test")) as recovery:
             await replaying.snapshots.replayed(decoupled.graph, Epoch(1))
-            await replaying.snapshots.merge(decoupled.graph)
+            await replaying.partial_graphs.merge(decoupled.graph)
     await recovery
 
 
@@ -173,7 +173,7 @@ async def test_a_recovery_and_the_end_of_a_graph_wait_for_each_other_in_one_orde
 ) -> None:
     async def retire() -> None:
         async with leader.stores.begin() as tx:
-            await tx.snapshots.retire(decoupled.graph)
+            await tx.partial_graphs.retire(decoupled.graph)
 
     async with leader.stores.begin() as recovering:
         await recovering.graphs.ask_recovery(decoupled.graph, "a test")
@@ -189,10 +189,10 @@ async def test_a_job_stays_in_its_graph_while_that_is_asked_of_it(
 
     async def retire() -> None:
         async with leader.stores.begin() as tx:
-            await tx.snapshots.retire(decoupled.graph)
+            await tx.partial_graphs.retire(decoupled.graph)
 
     async with leader.stores.begin() as asking:
-        assert await asking.snapshots.graphs_of([decoupled.job]) == {decoupled.job: decoupled.graph}
+        assert await asking.partial_graphs.of_jobs([decoupled.job]) == {decoupled.job: decoupled.graph}
         async with waited_for(database_url, retire()) as retiring:
             assert not retiring.done()
     await retiring
@@ -218,9 +218,9 @@ async def test_progress_and_a_cancel_of_several_jobs_wait_for_each_other_in_one_
             await tx.fragments.store_texts({high: {"text": "2%"}, low: {"text": "1%"}})
 
     async with leader.stores.begin() as cancelling:
-        await cancelling.actors.hold(low)
+        await cancelling.jobs.hold(low)
         async with waited_for(database_url, store()) as storing:
-            await cancelling.actors.hold(high)
+            await cancelling.jobs.hold(high)
     await storing
 
 

@@ -58,7 +58,7 @@ class Backfill:
     async def waiting(self) -> list[str]:
         """Return the scans that wait, as stored: what the next generation would start with."""
         async with self.leader.stores.begin() as tx:
-            (plan,) = await tx.jobs.plans([self.job])
+            (plan,) = await tx.plans.of([self.job])
         return self.held(plan.table_scans)
 
     def held(self, scans: tuple[TableScanPlan, ...]) -> list[str]:
@@ -100,7 +100,7 @@ async def backfill(leader: Leader, scans: str, *arrows: str, view: str = "m") ->
         order: Order = tuple((tables[before], tables[after]) for before, after in arrows)
         new = new_view(view, *(tables[letter] for letter in scans), order=order)
         job = (await add_creating(tx, new)).id
-        (plan,) = await tx.jobs.plans([job])
+        (plan,) = await tx.plans.of([job])
     await leader.queue(Add(jobs=(plan,)))
     added = (await leader.barrier()).mutation
     assert isinstance(added, Add)

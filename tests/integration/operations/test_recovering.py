@@ -6,9 +6,10 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
+import psycopg
 import pytest
 
-from service.domain.barrier import Abandon, RollBack
+from service.domain.barrier import Abandon, Commit, RollBack
 from service.domain.errors import UnderRecovery
 from service.operations.commands import mutations
 from service.operations.commands.mutations import RECOVERED_WAIT
@@ -18,6 +19,7 @@ from service.operations.statements import dispatch, jobs
 from service.operations.statements.outcome import Outcome
 from service.operations.status import gauges
 from service.ports.signals import Topic
+from service.protocol.ids import DATABASE_GRAPH
 from service.protocol.mutation import Add, Resume
 from tests.support.http import StillClock, UnheardSignals
 from tests.support.leading import Leader, leading
@@ -33,6 +35,21 @@ async def leader(database_url: str) -> AsyncGenerator[Leader]:
         await made.queue(None)
         await made.barrier()
         yield made
+
+
+async def test_an_epoch_that_another_version_has_collected_is_run_again(leader: Leader, database_url: str) -> None:
+    await leader.queue(None)
+    barrier = await leader.injected()
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        older = 'update tidefill.barrier set answer = answer || \'{"type": "collected"}\' where epoch = %s'
+        assert connection.execute(older, [barrier.curr]).rowcount == 1
+    assert isinstance(await leader.look(), Commit)
+    ended = await leader.look()
+    assert ended == Abandon("another version of tidefill collected this epoch")
+    assert isinstance(await leader.look(), RollBack)
+    async with leader.stores.begin() as tx:
+        assert (await tx.graphs.state(DATABASE_GRAPH)).committed < barrier.curr
+    await leader.barrier()
 
 
 @dataclass

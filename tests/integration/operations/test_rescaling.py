@@ -64,7 +64,7 @@ async def creating(
     async with leader.stores.begin() as tx:
         upstream = (await add_created(tx, new_table("t"))).relation
         job = (await add_creating(tx, view(upstream, parallelism, backfill, actors=actors))).id
-        (plan,) = await tx.jobs.plans([job])
+        (plan,) = await tx.plans.of([job])
     await leader.queue(Add(jobs=(plan,)))
     assert isinstance((await leader.barrier()).mutation, Add)
     await leader.queue(None)
@@ -86,7 +86,7 @@ async def stood(leader: Leader, job: JobId) -> tuple[list[Runs], list[VnodePosit
     scan = await scan_of(leader.stores, job)
     async with leader.stores.begin() as tx:
         (progress,) = (await tx.fragments.scans([job]))[job]
-        at = await tx.fragments.positions(scan.id)
+        at = await tx.status.positions(scan.id)
     positions = sorted(at.values(), key=lambda one: one.vnode)
     return [actor.vnodes for actor in scan.actors], positions, progress.rows
 
@@ -211,7 +211,7 @@ async def test_the_normal_parallelism_is_restored_once_it_is_created(leader: Lea
     assert isinstance(plan, TableScanPlan)
     assert [sum(one.rows for one in actor.positions) for actor in plan.positioned] == [100] * 4
     async with leader.stores.begin() as tx:
-        left = (await tx.actors.unfinished([job]))[job]
+        left = (await tx.status.unfinished_actors([job]))[job]
     assert {actor.id for actor in (await scan_of(leader.stores, job)).actors}.isdisjoint(left)
     assert isinstance(await leader.look(), Wait), "asked for once"
 

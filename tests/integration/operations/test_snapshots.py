@@ -107,7 +107,7 @@ class Life:
             graph=barrier.graph,
             generation=barrier.generation,
             epoch=barrier.curr,
-            actors=actors,
+            reports=actors,
             consumed=consumed,
         )
         async with self.leader.stores.begin() as tx:
@@ -168,7 +168,7 @@ async def life(database_url: str, request: pytest.FixtureRequest) -> AsyncGenera
     rows = getattr(request, "param", 10)
     tables = Tables()
     async with leading(database_url) as leader:
-        leader.world = replace(leader.world, tables=tables)  # pyright: ignore[reportArgumentType]
+        leader.world = replace(leader.world, tables=tables, fences=tables)  # pyright: ignore[reportArgumentType]
         async with leader.stores.begin() as tx:
             table = await add_created(tx, new_table("t"))
         await _counted(leader, table.relation, rows)
@@ -176,7 +176,7 @@ async def life(database_url: str, request: pytest.FixtureRequest) -> AsyncGenera
             new = new_view("m", table.relation)
             scans = tuple(replace(one, scan_type=ScanType.SNAPSHOT_BACKFILL) for one in new.table_scans)
             job = await tx.jobs.add(replace(new, fragments=scans), now=NOW)
-            (plan,) = await tx.jobs.plans([job.id])
+            (plan,) = await tx.plans.of([job.id])
         yield Life(leader, tables, job.id, job.relation, plan.fragments[0])
 
 
@@ -249,7 +249,7 @@ async def test_it_reads_one_epoch_replays_merges_and_is_created(life: Life) -> N
     with pytest.raises(NotFound):
         await life.look(graph)
     async with life.leader.stores.begin() as tx:
-        (plan,) = await tx.jobs.plans([life.job])
+        (plan,) = await tx.plans.of([life.job])
     assert plan.snapshot is None, "the next generation goes on from its own epochs"
 
 
@@ -378,7 +378,7 @@ async def test_h5_a_recovery_gives_it_as_many_actors_as_the_next_worker_has_slot
 ) -> None:
     """I11: what was read stays read, whoever owns it now."""
     async with life.leader.stores.begin() as tx:
-        await tx.actors.set_parallelism(life.job, Adaptive(), None)
+        await tx.rescaling.set_parallelism(life.job, Adaptive(), None)
     graph = (await life.start()).graph
     await life.collected(await life.injected(graph))
     await life.barrier(graph, *life.reports(finished=False))
@@ -437,9 +437,9 @@ async def test_a_cancel_needs_no_barrier_and_leaves_nothing(life: Life) -> None:
     assert await life.state() == JobState.CANCELLED
     assert isinstance(await life.look(graph), Retire)
     async with life.leader.stores.begin() as tx:
-        assert await tx.snapshots.graphs() == []
+        assert await tx.partial_graphs.all() == []
         assert await tx.snapshots.pinned() is None
-        assert [one.relation for one in await tx.catalog.cleanups()] == [life.relation]
+        assert [one.relation for one in await tx.cleanups.all()] == [life.relation]
 
 
 async def test_a_pause_reaches_it_and_one_that_starts_later(life: Life) -> None:

@@ -68,7 +68,7 @@ class Here(BothStores):
 
     async def plan(self, job: JobId) -> JobPlan:
         async with self.stores.begin() as tx:
-            (plan,) = await tx.jobs.plans([job])
+            (plan,) = await tx.plans.of([job])
         return plan
 
     async def indexes(self) -> set[object]:

@@ -17,7 +17,7 @@ TERM = Term(7)
 @pytest.fixture
 async def store(empty_url: str) -> AsyncGenerator[Store]:
     async with prepared_store(empty_url) as prepared:
-        await prepared.tables.claim(TERM)
+        await prepared.fences.claim(TERM)
         yield prepared
 
 

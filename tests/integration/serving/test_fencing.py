@@ -23,7 +23,7 @@ HOLD = "select state.hold_generation(1, 5)"
 @pytest.fixture(autouse=True)
 async def _created(store: Store) -> None:
     await store.tables.create(ORDERS, term=TERM)
-    await store.tables.fence(DATABASE_GRAPH, Generation(5), term=TERM)
+    await store.fences.fence(DATABASE_GRAPH, Generation(5), term=TERM)
     await store.tables.publish(DATABASE_GRAPH, Epoch(10), term=TERM, created=[ORDERS])
 
 
@@ -60,7 +60,7 @@ def _task(work: Awaitable[None]) -> "asyncio.Task[None]":
 async def test_an_old_session_idle_in_its_transaction_is_ended(store: Store, login: str) -> None:
     url = store.url if login == "owner" else store.logins.writer_url
     async with _writer(url, "tidefill:1:5") as conn:
-        await store.tables.fence(DATABASE_GRAPH, Generation(6), term=TERM)
+        await store.fences.fence(DATABASE_GRAPH, Generation(6), term=TERM)
         with pytest.raises(psycopg.OperationalError):
             await conn.execute(HOLD)
     assert await _rows(store) == []
@@ -68,7 +68,7 @@ async def test_an_old_session_idle_in_its_transaction_is_ended(store: Store, log
 
 async def test_an_old_session_that_was_not_found_fails_its_check(store: Store) -> None:
     async with _writer(store.url, "tidefill-somebody") as conn:
-        await store.tables.fence(DATABASE_GRAPH, Generation(6), term=TERM)
+        await store.fences.fence(DATABASE_GRAPH, Generation(6), term=TERM)
         with pytest.raises(psycopg.Error, match="generation 5 of graph 1 is over") as refused:
             await conn.execute(HOLD)
         assert refused.value.sqlstate == "TF001"
@@ -86,7 +86,7 @@ async def test_a_present_generation_commits(store: Store) -> None:
 async def test_a_writer_between_check_and_commit_is_ended(store: Store) -> None:
     async with _writer(store.url, "tidefill:1:5") as conn:
         await conn.execute(HOLD)
-        await store.tables.fence(DATABASE_GRAPH, Generation(6), term=TERM)
+        await store.fences.fence(DATABASE_GRAPH, Generation(6), term=TERM)
         with pytest.raises(psycopg.OperationalError):
             await conn.commit()
     assert await _rows(store) == []
@@ -96,9 +96,9 @@ async def test_the_fence_does_not_pass_a_checked_writer_it_cannot_end(store: Sto
     async with _writer(store.url, "tidefill-somebody") as conn:
         await conn.execute(HOLD)
         with pytest.raises(Unavailable):
-            await store.tables.fence(DATABASE_GRAPH, Generation(6), term=TERM)
+            await store.fences.fence(DATABASE_GRAPH, Generation(6), term=TERM)
         await conn.commit()
-    await store.tables.fence(DATABASE_GRAPH, Generation(6), term=TERM)
+    await store.fences.fence(DATABASE_GRAPH, Generation(6), term=TERM)
     assert await _rows(store) == [("zombie", 11)]
     await store.tables.roll_back([ORDERS.id], Epoch(10), term=TERM)
     assert await _rows(store) == []
@@ -106,7 +106,7 @@ async def test_the_fence_does_not_pass_a_checked_writer_it_cannot_end(store: Sto
 
 async def test_other_graphs_and_the_present_generation_live_on(store: Store) -> None:
     async with _writer(store.url, "tidefill:2:5") as other, _writer(store.url, "tidefill:1:6", 2) as present:
-        await store.tables.fence(DATABASE_GRAPH, Generation(6), term=TERM)
+        await store.fences.fence(DATABASE_GRAPH, Generation(6), term=TERM)
         for conn in (other, present):
             assert await (await conn.execute("select 1")).fetchone() == (1,)
             await conn.rollback()
@@ -116,7 +116,7 @@ async def test_a_leader_deposed_in_its_transaction_publishes_nothing(store: Stor
     async def write() -> None:
         async with fencing.writing(store.pool, TERM) as conn:
             await conn.execute("update state.published set epoch = 99")
-            await store.tables.claim(Term(8))
+            await store.fences.claim(Term(8))
 
     with pytest.raises(Deposed):
         await write()
@@ -127,7 +127,7 @@ async def test_a_claim_waits_for_the_commit_of_a_leader_that_was_checked(store: 
     async with store.pool.connection() as conn, conn.transaction():
         await conn.execute("update state.published set epoch = 11")
         await fencing.assert_term(conn, TERM)
-        claiming = _task(store.tables.claim(Term(8)))
+        claiming = _task(store.fences.claim(Term(8)))
         await _blocked(store, claiming)
     await claiming
     assert await store.rows("select epoch from state.published") == [(11,)]

@@ -80,8 +80,8 @@ async def test_services_that_start_together_wait_for_each_other(empty_url: str) 
 
 
 async def test_what_is_stored_stays(store: Store) -> None:
-    await store.tables.claim(TERM)
-    await store.tables.fence(DATABASE_GRAPH, Generation(3), term=TERM)
+    await store.fences.claim(TERM)
+    await store.fences.fence(DATABASE_GRAPH, Generation(3), term=TERM)
     await _prepare(store.url)
     assert await store.rows("select term, generation from state.leader, state.fence") == [(7, 3)]
 
@@ -170,7 +170,7 @@ async def test_an_owner_without_superuser_is_told_what_stays_open(plain: Store) 
 
 
 async def test_an_owner_without_superuser_can_do_the_rest(plain: Store) -> None:
-    await plain.tables.claim(TERM)
+    await plain.fences.claim(TERM)
     await plain.tables.create(ORDERS, term=TERM)
     await plain.run("insert into state.t_1 values (0, 1, 'seen', 5)")
     await plain.tables.publish(DATABASE_GRAPH, Epoch(5), term=TERM, created=[ORDERS])
@@ -182,7 +182,7 @@ async def test_an_owner_without_superuser_can_do_the_rest(plain: Store) -> None:
             await PostgresReader(pool).query("select lo_create(0)", row_limit=5, timeout_ms=5000)
     async with await psycopg.AsyncConnection.connect(plain.logins.writer_url, application_name="tidefill:1:2") as conn:
         await conn.execute("insert into state.t_1 values (0, 2, 'zombie', 6)")
-        await plain.tables.fence(DATABASE_GRAPH, Generation(3), term=TERM)
+        await plain.fences.fence(DATABASE_GRAPH, Generation(3), term=TERM)
         with pytest.raises(psycopg.OperationalError):
             await conn.commit()
     await plain.tables.drop(ORDERS.id, ORDERS.name, term=TERM)
@@ -219,7 +219,7 @@ async def test_nobodys_database(empty_url: str, postgres_url: str) -> None:
 
 async def test_dependents_of_a_dropped_view_are_not_destroyed(store: Store) -> None:
     tables = PostgresTables(store.pool)
-    await tables.claim(TERM)
+    await store.fences.claim(TERM)
     await tables.create(ORDERS, term=TERM)
     await tables.publish(DATABASE_GRAPH, Epoch(5), term=TERM, created=[ORDERS])
     await store.run("create view public.mine as select * from public.orders")

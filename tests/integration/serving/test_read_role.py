@@ -23,7 +23,7 @@ INTERNAL = ["job", "event", "source", "worker", "request", "relation", "rw_sourc
 @pytest.fixture
 async def store(database_url: str) -> AsyncGenerator[Store]:
     async with prepared_store(database_url) as prepared:
-        await prepared.tables.claim(TERM)
+        await prepared.fences.claim(TERM)
         await prepared.tables.create(ORDERS, term=TERM)
         await prepared.tables.publish(DATABASE_GRAPH, Epoch(5), term=TERM, created=[ORDERS])
         await PostgresViews(prepared.pool).create(RelationId(2), "few", "SELECT id FROM orders", reads=["orders"])

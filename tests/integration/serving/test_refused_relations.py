@@ -16,7 +16,7 @@ SLOW, OTHER = relation(1, "slow"), relation(2, "other")
 @pytest.fixture
 async def store(database_url: str) -> AsyncGenerator[Store]:
     async with prepared_store(database_url) as prepared:
-        await prepared.tables.claim(TERM)
+        await prepared.fences.claim(TERM)
         yield prepared
 
 

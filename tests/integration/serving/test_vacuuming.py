@@ -21,7 +21,7 @@ TABLES = [relation(number, f"r{number}") for number in range(1, 4)]
 async def test_a_table_that_is_locked_stops_no_other(database_url: str, hold: str) -> None:
     """I13. As under VACUUM FULL, and by a session that reads it or writes its rows."""
     async with prepared_store(database_url) as store:
-        await store.tables.claim(TERM)
+        await store.fences.claim(TERM)
         for table in TABLES:
             await store.tables.create(table, term=TERM)
             await store.run(f"insert into state.t_{table.id} (_vnode, id, v, _from, _to) values (0, 1, 'a', 10, 20)")

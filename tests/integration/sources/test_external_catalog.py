@@ -12,13 +12,14 @@ from service.ports.sources import Address, SourceLoad
 from service.protocol.cdc import lsn_of
 from service.sources import replication
 from service.sources.replication import PostgresReplication
+from service.sources.servers import PostgresExternalServers
 from service.sources.tables import PostgresExternalTables
 from tests.support.external import External, external_database
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.postgres
 
-TABLES = PostgresExternalTables()
+SERVERS, TABLES = PostgresExternalServers(), PostgresExternalTables()
 REPLICATION = PostgresReplication()
 
 
@@ -170,25 +171,25 @@ async def test_a_slot_is_made_skipped_told_and_dropped(external: External) -> No
     made = await REPLICATION.create_slot(external.address, "s")
     with pytest.raises(Conflict, match="already exists"):
         await REPLICATION.create_slot(external.address, "s")
-    facts = await TABLES.slot(external.address, "s")
+    facts = await SERVERS.slot(external.address, "s")
     assert facts is not None
     assert (facts.confirmed, facts.active, facts.why_lost) == (made, False, None)
     external.run("insert into t values (1)")
     skipped, after = await REPLICATION.skip(external.address, "s")
     assert skipped != made
     assert after > 0
-    facts = await TABLES.slot(external.address, "s")
+    facts = await SERVERS.slot(external.address, "s")
     assert facts is not None
     assert facts.confirmed == skipped
     assert facts.retained_bytes is not None
     external.run("select pg_create_physical_replication_slot('physical')")
-    other = await TABLES.slot(external.address, "physical")
+    other = await SERVERS.slot(external.address, "physical")
     external.run("select pg_drop_replication_slot('physical')")
     assert other is not None
     assert other.why_lost == 'slot "physical" is physical'
     await REPLICATION.drop_slot(external.address, "s")
     await REPLICATION.drop_slot(external.address, "s")
-    assert await TABLES.slot(external.address, "s") is None
+    assert await SERVERS.slot(external.address, "s") is None
 
 
 async def test_a_slot_far_behind_is_skipped_step_by_step(external: External, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +207,7 @@ async def test_a_slot_far_behind_is_skipped_step_by_step(external: External, mon
 
 
 async def test_a_server_is_told_as_it_is(external: External) -> None:
-    facts = await TABLES.server(external.address)
+    facts = await SERVERS.server(external.address)
     assert (facts.wal_level, facts.in_recovery, facts.replication, facts.creates) == ("logical", False, True, True)
     assert facts.version_number >= 140000
     assert facts.slots_max > facts.slots
@@ -216,21 +217,21 @@ async def test_who_is_not_let_in_is_told_in_the_servers_words(external: External
     at = external.address
     wrong = Address("pg", at.place, at.conninfo.replace("password='", "password='not "))
     with pytest.raises(Invalid, match="password authentication failed") as error:
-        await TABLES.server(wrong)
+        await SERVERS.server(wrong)
     assert error.value.__cause__ is None
     nowhere = Address("pg", "nowhere", f"{at.conninfo} port=1")
     with pytest.raises(Unavailable, match="cannot be reached") as away:
-        await TABLES.server(nowhere)
+        await SERVERS.server(nowhere)
     for one in (error, away):
         assert "that nobody is shown" not in one.value.message
 
 
 async def test_the_load_is_of_others_and_of_replicas_for_who_may_see_it(external: External) -> None:
-    assert await TABLES.load(external.address) == SourceLoad(lag_bytes=None, active=None)
-    assert not (await TABLES.server(external.address)).monitors
+    assert await SERVERS.load(external.address) == SourceLoad(lag_bytes=None, active=None)
+    assert not (await SERVERS.server(external.address)).monitors
     external.run(f"grant pg_read_all_stats to {external.login}", superuser=True)
-    assert (await TABLES.server(external.address)).monitors
-    assert (await TABLES.load(external.address)).active == 0
+    assert (await SERVERS.server(external.address)).monitors
+    assert (await SERVERS.load(external.address)).active == 0
     shop = await psycopg.AsyncConnection.connect(external.url, application_name="a shop")
     reader = await psycopg.AsyncConnection.connect(external.url, application_name="tidefill:cdc:slot")
     with psycopg.connect(external.url, autocommit=True) as holder:
@@ -240,5 +241,5 @@ async def test_the_load_is_of_others_and_of_replicas_for_who_may_see_it(external
                 tasks.create_task(one.execute("select pg_advisory_xact_lock_shared(1)"))
             waiting = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
             await asyncio.to_thread(until, lambda: holder.execute(waiting).fetchone() == (2,), what="both wait")
-            assert (await TABLES.load(external.address)).active == 1, "the shop's, and not ours"
+            assert (await SERVERS.load(external.address)).active == 1, "the shop's, and not ours"
             holder.execute("select pg_advisory_unlock(1)")

@@ -15,12 +15,13 @@ from service.operations.sources import checks
 from service.ports.health import ProbeFailed
 from service.ports.sources import Address
 from service.probes.http import HttpxProbe
+from service.sources.servers import PostgresExternalServers
 from service.sources.tables import PostgresExternalTables
 from tests.support.external import External, external_database
 from tests.support.http import Absent, StillClock, world_of
 from tests.support.service import free_port
 
-TABLES = PostgresExternalTables()
+SERVERS, TABLES = PostgresExternalServers(), PostgresExternalTables()
 HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -61,7 +62,7 @@ def at(host: str, port: int, rules: HostRules = ANY) -> Address:
 
 async def told(host: str, port: int) -> tuple[str, float]:
     with pytest.raises(Unreachable) as error:
-        await TABLES.server(at(host, port))
+        await SERVERS.server(at(host, port))
     return error.value.message, error.value.within_seconds
 
 
@@ -72,14 +73,14 @@ async def test_s11_closed_ports_and_other_servers_are_told_alike(other: Listenin
 
 async def test_s11_a_listed_host_is_told_in_full(other: Listening) -> None:
     with pytest.raises(Unavailable, match="Connection refused") as error:
-        await TABLES.server(at("127.0.0.2", free_port(), parse_host_rules(["127.0.0.2"])))
+        await SERVERS.server(at("127.0.0.2", free_port(), parse_host_rules(["127.0.0.2"])))
     assert not isinstance(error.value, Unreachable)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "127.2", "2130706434", "0x7f000002", "::ffff:127.0.0.2"])
 async def test_s11_an_unlisted_host_is_not_connected_to_however_it_is_written(host: str, other: Listening) -> None:
     with pytest.raises(Invalid, match="TIDEFILL_SOURCE_HOSTS"):
-        await TABLES.server(at(host, other.port, parse_host_rules(["127.0.0.3"])))
+        await SERVERS.server(at(host, other.port, parse_host_rules(["127.0.0.3"])))
     probe = HttpxProbe(hosts=parse_host_rules(["127.0.0.3"]))
     written = f"[{host}]" if ":" in host else host
     url = parse_probe_url(f"http://{written}:{other.port}/", pointer="p")
@@ -91,7 +92,7 @@ async def test_s11_an_unlisted_host_is_not_connected_to_however_it_is_written(ho
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "::ffff:0.0.0.0", "0"])
 async def test_s11_a_forbidden_address_is_refused_before_anything_is_sent(host: str) -> None:
     with pytest.raises(Invalid, match="may not be reached"):
-        await TABLES.server(at(host, free_port()))
+        await SERVERS.server(at(host, free_port()))
 
 
 async def test_s11_the_address_that_was_judged_is_the_one_that_is_connected_to(
@@ -112,16 +113,16 @@ async def test_s11_the_address_that_was_judged_is_the_one_that_is_connected_to(
     host = str(external.options["hostname"])
     conninfo = given.conninfo.replace(f"host={host}", "host=db.example")
     changing = replace(given, conninfo=conninfo, hosts=parse_host_rules(["127.0.0.1"]))
-    assert (await TABLES.server(changing)).version_number >= 140000
+    assert (await SERVERS.server(changing)).version_number >= 140000
     with pytest.raises(Invalid, match="may not be reached"):
-        await TABLES.server(changing)
+        await SERVERS.server(changing)
 
 
 async def test_s11_a_check_fails_after_one_and_the_same_time(other: Listening) -> None:
     took: list[float] = []
     for port in (other.port, free_port()):
         clock = StillClock()
-        world = world_of(Absent(), external=TABLES, clock=clock)  # pyright: ignore[reportArgumentType] - not asked
+        world = world_of(Absent(), servers=SERVERS, external=TABLES, clock=clock)  # pyright: ignore[reportArgumentType] - not asked
         world.signals.clock = clock  # pyright: ignore[reportAttributeAccessIssue] - PatientSignals
         options = {"connector": "postgres-cdc", "hostname": "127.0.0.2", "port": str(port)}
         items = await checks.check(world, {**options, "username": "u", "database.name": "d"}, "p", [])

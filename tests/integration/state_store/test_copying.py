@@ -36,7 +36,7 @@ VALUES = {
 @pytest.fixture
 async def store(database_url: str) -> AsyncGenerator[Store]:
     async with prepared_store(database_url) as prepared:
-        await prepared.tables.claim(TERM)
+        await prepared.fences.claim(TERM)
         yield prepared
 
 
@@ -53,7 +53,7 @@ async def fill(store: Store, upstream: Relation) -> PostgresStore:
     """Sixty rows in four vnodes; of each six one has ended, one begins too late and one is NULL where it may be."""
     await store.tables.create(upstream, term=TERM)
     await store.tables.create(view_of(upstream), term=TERM)
-    await store.tables.fence(DATABASE_GRAPH, GENERATION, term=TERM)
+    await store.fences.fence(DATABASE_GRAPH, GENERATION, term=TERM)
     key = [
         f"case when i % 6 = 2 then null else {VALUES[str(column.type)]} end"
         if column.nullable
@@ -171,7 +171,7 @@ async def test_an_old_generation_copies_nothing(store: Store) -> None:
         with worker.copying(upstream, view, query, at=AT, epoch=AT) as reader:
             whole(reader, 5, permits=None)
 
-    await store.tables.fence(DATABASE_GRAPH, Generation(6), term=TERM)
+    await store.fences.fence(DATABASE_GRAPH, Generation(6), term=TERM)
     over = "generation 5 of graph 1 is over"
     with pytest.raises(adbc_driver_manager.Error, match=over):
         copy()

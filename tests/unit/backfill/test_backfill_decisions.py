@@ -290,7 +290,7 @@ def test_a_scan_is_built_from_what_is_stored() -> None:
     )
     scan = ScanState.of(scanning(actors, rate_limit=5, waiting=True), now=3.0)
     assert (scan.id, scan.waiting, scan.finished) == (7, True, False)
-    assert [actor.may_finish for actor in scan.actors] == [False, True, True]
+    assert [actor.positions.completed for actor in scan.actors] == [False, True, True]
     assert {actor.budget for actor in scan.actors} == {Budget(5, 3.0)}
     scan.throttle(0, now=4.0)
     assert {actor.budget for actor in scan.actors} == {Budget(0, 4.0)}

@@ -160,7 +160,7 @@ async def test_c12_many_waits_share_their_reads() -> None:
     assert stores.begun <= 4
     async with stores.begin() as tx:
         await tx.jobs.move(view.id, JobEvent.FINISHED, now=NOW)
-        await tx.graphs.set_published(DATABASE_GRAPH, Epoch(1), now=NOW)
+        await tx.visibility.publish(DATABASE_GRAPH, Epoch(1), now=NOW)
     signals.on.set()
     await asyncio.gather(*calls)
 
@@ -171,9 +171,9 @@ async def test_one_relation_that_cannot_be_shown_holds_up_its_own_wait_alone() -
     world = world_of(stores, clock=clock, signals=Impatient(clock))
     async with stores.begin() as tx:
         await add_created(tx, new_table("a"))
-        await tx.graphs.set_published(DATABASE_GRAPH, Epoch(1), now=NOW)
+        await tx.visibility.publish(DATABASE_GRAPH, Epoch(1), now=NOW)
         taken = await add_created(tx, new_table("b"))
-        await tx.catalog.hold_back(taken.relation, 'relation "b" exists')
+        await tx.visibility.hold_back(taken.relation, 'relation "b" exists')
 
     async def waited(statement: str) -> str:
         return (await dispatch.run(world, statement, session={}, asked_by="a test")).tag

@@ -140,7 +140,7 @@ async def compared(there: There, here: Here, *, total: int | None, key_count: in
         )
         row = stores.tables.relations[job.relation]
         stores.tables.relations.put(job.relation, replace(row, key_count=key_count))
-        (plan,) = await tx.jobs.plans([job.id])
+        (plan,) = await tx.plans.of([job.id])
     ports: dict[str, Any] = {"external_rows": there, "followed_rows": here, "pins": here}
     return await followed.compare(world_of(stores, **ports), plan)
 

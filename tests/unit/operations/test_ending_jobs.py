@@ -1,7 +1,7 @@
 """What a cancel or a drop asks for it asks for at once: whoever dies after it leaves no job between two states."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -14,8 +14,9 @@ from service.ports.records import CatalogEntry, Cleanup
 from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId, Term
 from service.protocol.mutation import Stop
 from service.protocol.relation import RelationKind
-from tests.support.fake_meta_jobs import FakeCatalog
-from tests.support.fake_meta_store import FakeBegin, FakeStores, FakeTransaction
+from tests.support.fake_meta_jobs import FakeCatalog, FakeCleanups
+from tests.support.fake_meta_store import FakeBegin, FakeStores
+from tests.support.fake_meta_tables import Tables
 from tests.support.fake_state_store import FakeTables, StateStore
 from tests.support.http import world_of
 from tests.support.meta_store import NOW, table_and_view
@@ -61,35 +62,46 @@ async def test_a_job_that_waits_for_its_stop_has_one(ask: Callable[[World, JobId
     assert stopped == waiting
 
 
-@dataclass(frozen=True, slots=True)
-class CommitsInBetween(FakeCatalog):
+@dataclass
+class CommitsInBetween:
     """What others commit between two statements of one transaction, as READ COMMITTED shows it: the stop of `doomed`
     between the first look and the second, and the end of its clean-up before the third.
     """
 
+    tables: Tables
     doomed: RelationId
-    looks: list[str] = field(default_factory=list[str])
+    looks: int = 0
+
+    async def look(self) -> None:
+        self.looks += 1
+        if self.looks == 2:
+            await FakeCatalog(self.tables).remove(self.doomed)
+        if self.looks == 3:
+            await FakeCleanups(self.tables).done(self.doomed)
+
+
+@dataclass(frozen=True, slots=True)
+class InterleavedCatalog(FakeCatalog):
+    others: CommitsInBetween
 
     async def get(self, relation: RelationId) -> CatalogEntry | None:
-        await self._look("get")
+        await self.others.look()
         return await FakeCatalog.get(self, relation)
 
-    async def cleanups(self) -> Sequence[Cleanup]:
-        await self._look("cleanups")
-        return await FakeCatalog.cleanups(self)
 
-    async def _look(self, at: str) -> None:
-        self.looks.append(at)
-        if len(self.looks) == 2:
-            await self.remove(self.doomed)
-        if len(self.looks) == 3:
-            await self.cleaned(self.doomed)
+@dataclass(frozen=True, slots=True)
+class InterleavedCleanups(FakeCleanups):
+    others: CommitsInBetween
+
+    async def all(self) -> Sequence[Cleanup]:
+        await self.others.look()
+        return await FakeCleanups.all(self)
 
 
 class Interleaved(FakeStores):
     """Others commit during every transaction after the first."""
 
-    catalog: CommitsInBetween
+    others: CommitsInBetween
     first: bool = True
 
     async def enter(self, term: Term | None) -> Transaction:
@@ -97,7 +109,8 @@ class Interleaved(FakeStores):
         if self.first:
             self.first = False
             return tx
-        return replace(FakeTransaction.on(self.tables, self.now), catalog=self.catalog)
+        catalog = InterleavedCatalog(self.tables, self.others)
+        return replace(tx, catalog=catalog, cleanups=InterleavedCleanups(self.tables, self.others))
 
 
 async def test_a_drop_is_not_answered_before_its_relation_is_removed() -> None:
@@ -105,8 +118,8 @@ async def test_a_drop_is_not_answered_before_its_relation_is_removed() -> None:
     stores = FakeStores(lambda: NOW)
     _, view = await table_and_view(stores)
     interleaved = Interleaved(lambda: NOW, tables=stores.tables)
-    interleaved.catalog = CommitsInBetween(stores.tables, view.relation)
+    interleaved.others = CommitsInBetween(stores.tables, view.relation)
     world = world_of(interleaved, tables=FakeTables(StateStore()))
     await lifecycle.drop(world, view.name, RelationKind.MATERIALIZED_VIEW, cascade=False, asked_by="a user")
     async with stores.begin() as tx:
-        assert await tx.catalog.cleanups() == []
+        assert await tx.cleanups.all() == []

@@ -27,7 +27,7 @@ async def world(capabilities: Capabilities) -> World:
     stores = FakeStores(lambda: NOW)
     async with stores.begin() as tx:
         await add_created(tx, new_table("t"))
-        await tx.graphs.set_published(DATABASE_GRAPH, Epoch(0), now=NOW)
+        await tx.visibility.publish(DATABASE_GRAPH, Epoch(0), now=NOW)
     return world_of(stores, reader=Reached(), table_format=capabilities)
 
 

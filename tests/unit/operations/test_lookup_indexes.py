@@ -20,7 +20,7 @@ from service.protocol.columns import KeyColumn
 from service.protocol.ids import JobId, RelationId, Term
 from service.protocol.stage import LookupIndex
 from tests.support.fake_meta_store import FakeStores
-from tests.support.fake_state_store import FakeLookups, FakeTables, StateStore
+from tests.support.fake_state_store import FakeFences, FakeLookups, FakeTables, StateStore
 from tests.support.http import world_of
 from tests.support.meta_stages import new_stages
 from tests.support.meta_store import LEASE, NOW, add_created, new_table
@@ -90,8 +90,8 @@ class Here:
         view = await self.found()
         async with self.world.stores.begin() as tx:
             await refuse(tx, view, "not wanted", now=NOW)
-            for cleanup in await tx.catalog.cleanups():
-                await tx.catalog.cleaned(cleanup.relation)
+            for cleanup in await tx.cleanups.all():
+                await tx.cleanups.done(cleanup.relation)
 
     async def add(self) -> None:
         """Add the view again."""
@@ -112,15 +112,15 @@ class Here:
 async def here() -> Here:
     stores, store = FakeStores(lambda: NOW), StateStore()
     tables, lookups = FakeTables(store), Slow(store)
-    world = replace(world_of(stores), tables=tables, lookups=lookups)
+    world = replace(world_of(stores), tables=tables, fences=FakeFences(store), lookups=lookups)
     async with stores.begin() as tx:
         made = [await add_created(tx, new_table(name)) for name in "ab"]
         read = [one.relation for one in made]
         job = await tx.jobs.add(new_stages(*read), now=NOW)
         term = await tx.leases.gain("a", lease=LEASE)
         assert term is not None
-        await tables.claim(term)
-        for plan in await tx.jobs.plans([one.id for one in made]):
+        await FakeFences(store).claim(term)
+        for plan in await tx.plans.of([one.id for one in made]):
             await tables.create(plan.relation, term=term)
     return Here(world, lookups, store, read, job.id, term, Builds(lambda: None))
 

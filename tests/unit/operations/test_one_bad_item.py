@@ -21,7 +21,7 @@ from service.protocol.mutation import Stop
 from service.protocol.relation import Relation, RelationKind
 from service.protocol.stage import LookupIndex
 from tests.support.fake_meta_store import FakeStores
-from tests.support.fake_state_store import FakeTables, StateStore
+from tests.support.fake_state_store import FakeFences, FakeTables, StateStore
 from tests.support.http import StillClock, world_of
 from tests.support.meta_store import LEASE, NOW, add_created, new_table, new_view, running, table_and_view
 
@@ -74,8 +74,15 @@ async def here() -> Here:
     async with stores.begin() as tx:
         term = await tx.leases.gain("a", lease=LEASE)
     assert term is not None
-    await tables.claim(term)
-    return Here(stores, tables, replace(world_of(stores), tables=tables, clock=clock), clock, term)
+    fences = FakeFences(tables.store)
+    await fences.claim(term)
+    return Here(
+        stores,
+        tables,
+        replace(world_of(stores), tables=tables, fences=fences, clock=clock),
+        clock,
+        term,
+    )
 
 
 async def add(here: Here, *names: str) -> list[JobId]:
@@ -134,7 +141,7 @@ async def test_c10_a_relation_in_use_is_set_aside_and_the_others_are_removed(her
         assert not await recovery.clean_up(here.world, term=here.term, aside=aside)
     assert sorted(here.tables.tried) == ["bad", "one", "two"]
     async with here.stores.begin() as tx:
-        assert [cleanup.relation for cleanup in await tx.catalog.cleanups()] == [bad]
+        assert [cleanup.relation for cleanup in await tx.cleanups.all()] == [bad]
         told = [event.facts for event in await tx.events.since(0, limit=100) if event.kind == "relation.not_removed"]
     assert told == [{"relation": bad, "name": "bad", "error": "a reader holds it"}]
 

@@ -30,7 +30,7 @@ from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, RelationId, Ter
 from service.protocol.mutation import Stop
 from service.protocol.plan import ScanType
 from tests.support.fake_meta_store import FakeStores
-from tests.support.fake_state_store import FakeTables, StateStore
+from tests.support.fake_state_store import FakeFences, FakeTables, StateStore
 from tests.support.http import StillClock, UnheardSignals, world_of
 from tests.support.meta_store import LEASE, NOW, WORKER, add_created, new_table, new_view, registration, running
 
@@ -84,7 +84,7 @@ class Cluster:
         """Have the queue start what may start; return the graph of the job that did."""
         assert await queue.start_jobs(self.world, term=self.term) == 1
         async with self.stores.begin() as tx:
-            (graph,) = await tx.snapshots.graphs()
+            (graph,) = await tx.partial_graphs.all()
         return graph
 
     async def register(self, worker: WorkerId, graph: GraphId) -> None:
@@ -124,13 +124,13 @@ class Cluster:
 async def cluster() -> Cluster:
     clock = StillClock()
     stores, tables = FakeStores(clock.now), FakeTables(StateStore())
-    world = world_of(stores, tables=tables, clock=clock, own_workers=True)
+    world = world_of(stores, tables=tables, fences=FakeFences(tables.store), clock=clock, own_workers=True)
     async with stores.begin() as tx:
         table = await add_created(tx, new_table("t"))
         first, second = [await tx.jobs.add(serverless(name, table.relation), now=NOW) for name in "ab"]
         term = await tx.leases.gain("a", lease=LEASE)
     assert term is not None
-    await tables.claim(term)
+    await world.fences.claim(term)
     await running(stores)
     return Cluster(stores, world, clock, term, first.id, second.id)
 
@@ -193,7 +193,7 @@ async def test_nothing_keeps_it_once_the_job_goes_on_in_the_database_graph(clust
     graph = await cluster.start()
     await cluster.register(OWN, graph)
     async with cluster.stores.begin() as tx:
-        await tx.snapshots.merge(graph)
+        await tx.partial_graphs.merge(graph)
     assert await cluster.look() == ([DATABASE_GRAPH], [DATABASE_GRAPH])
 
 

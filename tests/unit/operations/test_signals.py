@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from service.bootstrap import SystemClock
 from service.loops.local_signals import LocalSignals
+from service.loops.system_clock import SystemClock
 from service.operations import polling
 from service.operations.polling import until
 from service.protocol.ids import GraphId

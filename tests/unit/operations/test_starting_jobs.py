@@ -11,7 +11,7 @@ from service.protocol.ids import DATABASE_GRAPH, Epoch
 from service.protocol.mutation import Throttle
 from service.protocol.plan import ScanType
 from tests.support.fake_meta_store import FakeStores
-from tests.support.fake_state_store import FakeTables, StateStore
+from tests.support.fake_state_store import FakeFences, FakeTables, StateStore
 from tests.support.http import world_of
 from tests.support.meta_store import LEASE, NOW, WORKER, add_created, new_table, new_view, running, scan_of
 
@@ -21,7 +21,7 @@ async def test_a_limit_follows_its_job_into_a_graph_of_its_own() -> None:
     is by then.
     """
     stores, tables = FakeStores(lambda: NOW), FakeTables(StateStore())
-    world = replace(world_of(stores), tables=tables)
+    world = replace(world_of(stores), tables=tables, fences=FakeFences(tables.store))
     async with stores.begin() as tx:
         table = await add_created(tx, new_table("t"))
         new = new_view("m", table.relation)
@@ -29,18 +29,18 @@ async def test_a_limit_follows_its_job_into_a_graph_of_its_own() -> None:
         job = await tx.jobs.add(replace(new, fragments=scans), now=NOW)
         term = await tx.leases.gain("a", lease=LEASE)
     assert term is not None
-    await tables.claim(term)
+    await world.fences.claim(term)
     scan = await scan_of(stores, job.id)
     asked = await limits.throttle_job(world, job.id, 7, asked_by="a user")
     assert await queue.start_jobs(world, term=term) == 1
     await limits.throttle_job(world, job.id, 9, asked_by="a user")
     async with stores.begin() as tx:
-        (graph,) = await tx.snapshots.graphs()
+        (graph,) = await tx.partial_graphs.all()
         told = await tx.commands.waiting(graph)
         assert [one.mutation for one in told] == [Throttle(fragments={scan.id: limit}) for limit in (7, 9)]
         await apply_commands(tx, graph, told, epoch=Epoch(20), now=NOW)
         assert [one.mutation for one in await unfinished(tx)] == [None], "nothing is asked of the scan any more"
-        await tx.snapshots.merge(graph)
+        await tx.partial_graphs.merge(graph)
     await running(stores)
     await advance.advance(world, DATABASE_GRAPH, term=term)
     async with stores.begin() as tx:

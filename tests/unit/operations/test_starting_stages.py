@@ -17,7 +17,7 @@ async def test_a_stage_that_waits_is_not_started_by_hand() -> None:
     async with stores.begin() as tx:
         tables = [(await add_created(tx, new_table(name))).relation for name in "ab"]
         job = await add_creating(tx, new_stages(*tables))
-        (plan,) = await tx.jobs.plans([job.id])
+        (plan,) = await tx.plans.of([job.id])
     first, last = plan.table_scans
     with pytest.raises(Conflict, match=f"fragment {last.id} reads __m_1, and starts when that is complete"):
         await mutations.start_job(world, job.id, asked_by="a user")

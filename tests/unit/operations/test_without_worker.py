@@ -14,7 +14,7 @@ async def test_h4_without_a_worker_and_a_launcher_it_is_refused_at_once() -> Non
     stores = FakeStores(StillClock().now)
     async with stores.begin() as tx:
         table = await add_created(tx, new_table("t"))
-        plan = (await tx.jobs.plans([table.id]))[0].relation
+        plan = (await tx.plans.of([table.id]))[0].relation
     alone, launching = world_of(stores), world_of(stores, own_workers=True)
     with pytest.raises(Unavailable, match="no worker is alive, and this service starts none"):
         await worker_rpc.analyze(alone, plan, QUERY, ("id",))

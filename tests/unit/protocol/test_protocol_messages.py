@@ -12,8 +12,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from service.protocol import mutation
 from service.protocol.api import Registered, Registration
 from service.protocol.barrier import Barrier, BarrierKind
+from service.protocol.cdc import SourceReport
 from service.protocol.columns import Column, ColumnType, KeyColumn
-from service.protocol.dml import STATEMENT, Delete, InsertStaged, InsertValues, StatementResult, Update
+from service.protocol.dml import STATEMENT, Delete, InsertStaged, InsertValues, StatementResult, Unfinished, Update
 from service.protocol.ids import COUNT_MAX, DATABASE_GRAPH, Epoch, Generation, RelationId, WorkerId
 from service.protocol.mutation import MUTATION, Add, Pause, Resume, StartFragmentBackfill, Stop, Throttle
 from service.protocol.plan import (
@@ -29,7 +30,7 @@ from service.protocol.plan import (
     VnodePosition,
 )
 from service.protocol.relation import Relation, RelationKind
-from service.protocol.report import ANSWER, ActorReport, Collected, Failed, RelationReport
+from service.protocol.report import ANSWER, ActorReport, Collected, DmlReport, Failed, RelationReport
 from service.protocol.request import (
     REQUEST,
     RESPONSE,
@@ -116,6 +117,7 @@ STATEMENTS = st.one_of(
     st.builds(Delete, id=IDS, relation=relations(), predicate=st.none() | TEXTS),
     st.builds(InsertStaged, id=IDS, relation=relations(), columns=few(TEXTS), first=COUNTS, last=COUNTS),
 )
+RESULTS = st.builds(StatementResult, id=IDS, affected=COUNTS, error=st.none() | TEXTS, sqlstate=st.none() | TEXTS)
 ANSWERS = st.one_of(
     st.builds(
         Collected,
@@ -123,16 +125,15 @@ ANSWERS = st.one_of(
         graph=IDS,
         generation=IDS,
         epoch=EPOCHS,
-        actors=few(
+        reports=few(
             st.builds(
                 ActorReport, actor=IDS, fragment=IDS, rows=COUNTS, snapshot_rows=COUNTS, upstream_rows=COUNTS,
                 finished=st.booleans(), positions=POSITIONS,
             )
+            | st.builds(SourceReport, source=IDS, offset=st.just("0/9"), waiting=st.none() | TEXTS, changes=COUNTS)
+            | st.builds(DmlReport, results=few(RESULTS), unfinished=st.builds(Unfinished, set_aside=few(IDS)))
         ),
         relations=few(st.builds(RelationReport, relation=IDS, key_count_delta=st.integers(-COUNT_MAX, COUNT_MAX))),
-        statements=few(
-            st.builds(StatementResult, id=IDS, affected=COUNTS, error=st.none() | TEXTS, sqlstate=st.none() | TEXTS)
-        ),
         timings_ms=st.dictionaries(TEXTS, st.floats(allow_nan=False, allow_infinity=False), max_size=2),
     ),
     st.builds(
@@ -293,7 +294,15 @@ def test_a_fragment_that_an_earlier_release_has_stored_is_read(stored: dict[str,
 
 def test_an_answer_of_many_faults_names_the_first() -> None:
     """I13: three faults for each of a million actors took gigabytes."""
-    answer = {"type": "collected", "worker": "w", "graph": 1, "generation": 1, "epoch": "1", "actors": [{}] * 1_000}
+    reports = [{"kind": "actor"}] * 1_000
+    answer = {"type": "reported", "worker": "w", "graph": 1, "generation": 1, "epoch": "1", "reports": reports}
     with pytest.raises(ValidationError) as refused:
         ANSWER.validate_python(answer)
     assert refused.value.error_count() < 10
+
+
+def test_an_answer_of_the_version_before_is_not_misread() -> None:
+    """It had a list for each kind of report, and no field that names them all."""
+    answer = {"type": "collected", "worker": "w", "graph": 1, "generation": 1, "epoch": "1", "actors": []}
+    with pytest.raises(ValidationError):
+        ANSWER.validate_python(answer)

@@ -22,11 +22,11 @@ from service.protocol.ids import (
     WorkerId,
 )
 from service.protocol.mutation import Add
-from service.protocol.report import ActorReport
+from service.protocol.report import ActorReport, FragmentReport
 from tests.support.state_store import relation
 from workers.graph import EPOCHS_ALONE, GraphExecutor
 from workers.runners.failure import JobFailedError
-from workers.runners.port import FragmentReport, FragmentRunner, Phase, Place, RunningEpoch, Stores
+from workers.runners.port import FragmentRunner, Phase, Place, RunningEpoch, Stores
 from workers.runners.running import run_all, waves
 
 ROW = "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"

@@ -11,6 +11,7 @@ from service.protocol.barrier import Barrier, BarrierKind
 from service.protocol.dml import Delete, StatementResult
 from service.protocol.ids import DATABASE_GRAPH, ActorId, Epoch, FragmentId, Generation, JobId, StatementId
 from service.protocol.plan import ActorPlan, JobPlan, Pushdown, ScanType, Stateless, TableScanPlan
+from service.protocol.report import DmlReport
 from service.protocol.request import Engine
 from service.protocol.table_format import POSTGRES, Capabilities
 from tests.support.key_shapes import SHAPES
@@ -21,7 +22,7 @@ from workers.runners import table_scan
 from workers.runners.dml import DmlRunner
 from workers.runners.port import RunningEpoch, Stores
 from workers.runners.table_scan import TableScan
-from workers.state_store.port import DmlOutcome, VersionedStore
+from workers.state_store.port import VersionedStore
 
 UPSTREAM = SHAPES[0].relation
 TARGET = target_of(UPSTREAM)
@@ -106,7 +107,7 @@ def test_a_format_without_dml_refuses_every_statement() -> None:
     statements = [Delete(id=StatementId(number), relation=UPSTREAM) for number in (3, 4)]
     epoch = epoch_of(Capabilities(), statements)
     (outcome,) = DmlRunner().run(epoch)
-    assert isinstance(outcome, DmlOutcome)
+    assert isinstance(outcome, DmlReport)
     said = "the table format runs no statements"
     assert outcome.results == tuple(
         StatementResult(id=statement.id, affected=0, error=said, sqlstate="0A000") for statement in statements

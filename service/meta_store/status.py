@@ -1,0 +1,92 @@
+"""Read what only status pages show."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Row, not_, select
+
+from service.domain.adaptive import Adaptation
+from service.domain.job import Job, JobState
+from service.meta_store.documents import among
+from service.meta_store.engine import OnConnection
+from service.meta_store.jobs.jobs import JOBS, job_of_row
+from service.meta_store.jobs.plans import read_positions
+from service.meta_store.schema.core import actor, fragment, relation
+from service.meta_store.schema.core import job as job_table
+from service.meta_store.schema.limits import adaptive_limit, limit_change
+from service.ports.status import AutoLimit, LimitChange, Signalled
+from service.protocol.ids import ActorId, Epoch, FragmentId, JobId, Vnode
+from service.protocol.plan import VnodePosition
+
+
+class PostgresStatus(OnConnection):
+    """See `service.ports.status.Status`."""
+
+    async def jobs(self, states: Collection[JobState] | None, *, after: int, limit: int) -> Sequence[Job]:
+        found = JOBS.where(job_table.c.id > after).order_by(job_table.c.id).limit(limit)
+        found = found if states is None else found.where(job_table.c.state.in_(states))
+        return [job_of_row(row) for row in (await self._connection.execute(found)).all()]
+
+    async def adaptive_limits(self, jobs: Collection[JobId]) -> Mapping[FragmentId, AutoLimit]:
+        found = (
+            select(fragment.c.id, adaptive_limit)
+            .outerjoin(adaptive_limit, adaptive_limit.c.fragment == fragment.c.id)
+            .where(among(fragment.c.job, jobs), fragment.c.auto)
+        )
+        return {FragmentId(row.id): _shown(row) for row in await self._connection.execute(found)}
+
+    async def limit_changes(self, job: JobId, *, limit: int, before: int | None = None) -> Sequence[LimitChange]:
+        scans = select(fragment.c.id).where(fragment.c.job == job).scalar_subquery()
+        found = select(limit_change).where(limit_change.c.fragment.in_(scans))
+        if before is not None:
+            found = found.where(limit_change.c.id < before)
+        rows = await self._connection.execute(found.order_by(limit_change.c.id.desc()).limit(limit))
+        return [_limit_change(row) for row in rows]
+
+    async def backfill_order(self, job: JobId) -> Sequence[tuple[str, str]]:
+        edges = (
+            await self._connection.execute(select(job_table.c.backfill_order).where(job_table.c.id == job))
+        ).scalar() or []
+        found = select(relation.c.id, relation.c.name).where(
+            among(relation.c.id, {one for edge in edges for one in edge})
+        )
+        names = {row.id: row.name for row in await self._connection.execute(found)}
+        return [(names[before], names[after]) for before, after in edges]
+
+    async def positions(self, fragment: FragmentId) -> Mapping[Vnode, VnodePosition]:
+        return (await read_positions(self._connection, [fragment])).get(fragment, {})
+
+    async def unfinished_actors(self, jobs: Collection[JobId]) -> Mapping[JobId, Sequence[ActorId]]:
+        """In order of id."""
+        mine = select(fragment.c.job, actor.c.id).join(fragment, fragment.c.id == actor.c.fragment)
+        left = mine.where(among(fragment.c.job, jobs), not_(actor.c.finished)).order_by(actor.c.id)
+        found: dict[JobId, list[ActorId]] = {one: [] for one in jobs}
+        for row in await self._connection.execute(left):
+            found[JobId(row.job)].append(ActorId(row.id))
+        return found
+
+
+def _shown(row: Row[*tuple[Any, ...]]) -> AutoLimit:
+    state = None if row.present is None else Adaptation(row.present, row.threshold)
+    return AutoLimit(
+        phase="slow start" if state is None or state.doubling else "even steps",
+        move=row.move,
+        signal=row.signal,
+        reason=row.reason,
+        looked_at=row.looked_at,
+        effective_epoch=str(row.since) if row.since else None,
+        readings=tuple(Signalled(**one) for one in row.readings or ()),
+    )
+
+
+def _limit_change(row: Row[*tuple[Any, ...]]) -> LimitChange:
+    return LimitChange(
+        id=row.id,
+        fragment=FragmentId(row.fragment),
+        at=row.at,
+        epoch=None if row.epoch is None else Epoch(row.epoch),
+        before=row.before,
+        after=row.after,
+        signal=row.signal,
+        reason=row.reason,
+    )
