@@ -323,7 +323,7 @@ def _value(part: KeyPart) -> str:
 
 
 def _position_value(part: KeyPart) -> str:
-    """Print a key column in its wire type, or as text if a view can have values that Python has not, as the year 10000."""
+    """Print a key column in its wire type, or as text if its values can be beyond those of Python (year 10000)."""
     match part.type.name:
         case TypeName.DATE | TypeName.TIMESTAMP:
             return f"{quoted(part.name)}::text"
