@@ -39,6 +39,7 @@ insert into bid select n, 1 + floor(random() * {VALUES})::int, 1 + floor(random(
 _SCALAR: Final = "all rows are compared with a value that changes: every change of it can change every row"
 _EXPRESSION: Final = "rows are looked up by an expression of them, which no index has"
 _NO_EQUALITY: Final = "no equality joins the inputs, so every pair of rows is compared"
+_RANKED: Final = "a row that comes or goes moves the rank of all rows behind it"
 _LARGE: Final = "a part has half of all rows"
 
 WHOLE: Final = {
@@ -46,6 +47,9 @@ WHOLE: Final = {
     "select c.v, a.id from c join a on a.id = c.k1 + c.k2": _EXPRESSION,
     "with q as (select x, sum(y) as s from a group by x) select l.x, r.s from q l join q r on l.s = r.s + 2": _EXPRESSION,
     "nexmark q13": _EXPRESSION,
+    "select z.id, q.n from b z left join (select a.id, c.k1, c.k2, a.n from a left join c on c.k1 = a.x or c.k2 = 2) q"
+    " on q.id = z.aid and q.k1 = z.z and q.k2 = z.z": _NO_EQUALITY,
+    "select distinct x, rank() over (order by y) as r from a order by 1, 2 desc offset 4": _RANKED,
     "select x % 2 as p, min(n), sum(distinct y) from a where t is not null group by x % 2 having max(y) > 1": _LARGE,
 }
 """The queries, each with the reason. A stage whose only part is its whole input is none of them: `Stage.is_whole`."""
