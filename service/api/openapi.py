@@ -49,7 +49,7 @@ _ANY: Final = {
     503: "The world did not answer in time, or the graph is recovering; see Retry-After",
     500: "The service failed",
 }
-_OF_PROBES: Final = frozenset({403, 421, 422, 500})
+_OF_PROBES: Final = frozenset({400, 403, 421, 422, 500})
 _SCHEMA: Final = "#/components/schemas/"
 _BEARER: Final = {
     "type": "http",
