@@ -12,6 +12,7 @@ from typing import Final
 
 import psycopg
 
+from service.protocol.columns import ColumnType, TypeName
 from service.protocol.ids import Epoch, RelationId
 from service.protocol.plan import PositionState, VnodePosition
 from service.protocol.quoting import quoted, quoted_text
@@ -128,8 +129,7 @@ class Arranged:
         """
         wanted = self._wanted(connection)
         for relation, rows in wanted.items():
-            names = ", ".join(quoted(column.name) for column in relation.columns)
-            live = f"select row({names})::text from {state_table(relation.id)} where _to = {ALIVE}"
+            live = f"select row({_compared(relation)})::text from {state_table(relation.id)} where _to = {ALIVE}"
             held = Counter(row for (row,) in await self.chains.rows(live))
             if held != rows:
                 return f"{relation.name} of {self.chain.query}: missing {rows - held}, too many {held - rows}"
@@ -151,10 +151,24 @@ class Arranged:
             stages_oracle.fill(connection, stages, tables)
             found: dict[Relation, Counter[str | None]] = {}
             for target in {one.id: one for _, one in stages}.values():
-                names = ", ".join(quoted(column.name) for column in target.columns)
-                rows = stages_oracle.run(connection, f"select row({names})::text from {tables[target.id]}")
+                rows = stages_oracle.run(connection, f"select row({_compared(target)})::text from {tables[target.id]}")
                 found[target] = Counter(row for (row,) in rows)
             return found
+
+
+def _compared(relation: Relation) -> str:
+    """Print the columns of a relation. The sums of a state are compared by value: they keep digits that went again."""
+    seen = {column.name for column in relation.visible}
+    return ", ".join(
+        f"trim_scale({quoted(column.name)})"
+        if column.name not in seen and _is_sum(column.type)
+        else quoted(column.name)
+        for column in relation.columns
+    )
+
+
+def _is_sum(kind: ColumnType) -> bool:
+    return kind.name is TypeName.NUMERIC and kind.precision is None and not kind.array
 
 
 def _occurrence(number: int, place: int) -> int:
