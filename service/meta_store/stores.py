@@ -13,7 +13,7 @@ from service.meta_store.barriers.requests import PostgresRequests
 from service.meta_store.barriers.statements import PostgresStagingTables, PostgresStatements
 from service.meta_store.barriers.workers import PostgresWorkers
 from service.meta_store.catalog.catalog import PostgresCatalog, PostgresCleanups
-from service.meta_store.catalog.indexes import PostgresIndexes
+from service.meta_store.catalog.indexes import PostgresNamedIndexes, PostgresStoredIndexes
 from service.meta_store.catalog.logical_views import PostgresLogicalViews
 from service.meta_store.catalog.visibility import PostgresVisibility
 from service.meta_store.engine import translated
@@ -47,7 +47,8 @@ def transaction_on(connection: AsyncConnection, events: PostgresEvents) -> Trans
         cleanups=PostgresCleanups(connection),
         visibility=PostgresVisibility(connection),
         views=PostgresLogicalViews(connection),
-        indexes=PostgresIndexes(connection),
+        indexes=PostgresNamedIndexes(connection),
+        stored_indexes=PostgresStoredIndexes(connection),
         jobs=PostgresJobs(connection),
         queue=PostgresJobQueue(connection),
         plans=PostgresPlans(connection),

@@ -52,12 +52,8 @@ class StoredIndex:
     views: tuple[RelationId, ...] = ()
 
 
-class Indexes(Protocol):
-    """Named indexes, and the indexes of the state store. `Catalog.remove` removes a relation's named indexes with it.
-
-    A transaction decides that an index is DROPPING only after it has locked the stored ones and then read who needs
-    them. A job starts in a transaction that holds the indexes that it needs. So no index of a started job is dropped.
-    """
+class NamedIndexes(Protocol):
+    """The indexes that users created. `Catalog.remove` removes those of a relation with it."""
 
     async def add(self, index: Relation, on: RelationId, definition: str) -> RelationId:
         """Store a named index. Raises Conflict if the name is taken or if the indexed relation is being dropped."""
@@ -76,6 +72,14 @@ class Indexes(Protocol):
     async def remove(self, index: RelationId) -> None:
         """Free the name. Repeatable."""
         ...
+
+
+class StoredIndexes(Protocol):
+    """The indexes of the state store.
+
+    A transaction decides that an index is DROPPING only after it has locked the stored ones and then read who needs
+    them. A job starts in a transaction that holds the indexes that it needs. So no index of a started job is dropped.
+    """
 
     async def lock(self) -> Sequence[StoredIndex]:
         """Return all stored indexes. Until the transaction ends, no other one holds or changes them."""
@@ -97,12 +101,8 @@ class Indexes(Protocol):
         """Store an index, in place of what was stored of it."""
         ...
 
-    async def built(self, index: LookupIndex, *, now: datetime) -> None:
-        """Record that a CREATING index was built."""
-        ...
-
-    async def failed(self, index: LookupIndex, error: str) -> None:
-        """Record why a CREATING index could not be built."""
+    async def ended(self, index: LookupIndex, *, error: str | None, now: datetime) -> None:
+        """Record the end of a build of a CREATING index: that it was built, or the error."""
         ...
 
     async def forget(self, index: LookupIndex) -> None:

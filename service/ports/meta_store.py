@@ -15,7 +15,7 @@ from typing import Protocol
 from service.domain.barrier import GraphStatus, GraphView
 from service.ports.actors import Actors, Rescaling
 from service.ports.catalog import Catalog, Cleanups, LogicalViews, Visibility
-from service.ports.indexes import Indexes
+from service.ports.indexes import NamedIndexes, StoredIndexes
 from service.ports.jobs import Failures, Fragments, JobQueue, Jobs, Plans
 from service.ports.keys import Keys
 from service.ports.limits import Limits
@@ -232,7 +232,8 @@ class Transaction:
     cleanups: Cleanups
     visibility: Visibility
     views: LogicalViews
-    indexes: Indexes
+    indexes: NamedIndexes
+    stored_indexes: StoredIndexes
     jobs: Jobs
     queue: JobQueue
     plans: Plans

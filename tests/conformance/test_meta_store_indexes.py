@@ -48,7 +48,7 @@ async def test_a_named_index_is_found_by_its_name(stores: Stores) -> None:
         assert found.stored_as == LookupIndex(orders.id, ("price",), descending=("price",))
         assert [one.relation.name for one in await tx.indexes.all()] == ["i"]
         stored = StoredIndex(found.stored_as, IndexState.CREATED, named=(added,), views=(orders.id,))
-        await tx.indexes.put(stored, now=NOW)
+        await tx.stored_indexes.put(stored, now=NOW)
         await tx.indexes.show(added)
         shown = await tx.indexes.named("i")
         assert shown is not None
@@ -59,7 +59,7 @@ async def test_a_named_index_is_found_by_its_name(stores: Stores) -> None:
         for _ in range(2):
             await tx.indexes.remove(added)
         assert await tx.indexes.named("i") is None
-        assert await tx.indexes.stored(orders.id) == [replace(stored, named=())]
+        assert await tx.stored_indexes.stored(orders.id) == [replace(stored, named=())]
         await tx.indexes.add(index("i", orders), orders.id, "again")
 
 
@@ -107,27 +107,29 @@ async def test_a_stored_index_is_held_only_while_it_is_created(stores: Stores) -
         orders, other = await table(tx), await table(tx, "other")
         one, two = LookupIndex(orders.id, BY), LookupIndex(other.id, BY, hashed=True)
         for _ in range(2):
-            await tx.indexes.expect([one, two], now=NOW)
-        assert await tx.indexes.lock() == [StoredIndex(one), StoredIndex(two)]
-        assert await tx.indexes.hold([orders.id, other.id]) == frozenset()
-        await tx.indexes.failed(one, "disk full")
-        assert await tx.indexes.stored(orders.id) == [StoredIndex(one, error="disk full")]
-        await tx.indexes.built(one, now=NOW)
-        assert await tx.indexes.stored(orders.id) == [StoredIndex(one, IndexState.CREATED)]
-        assert await tx.indexes.hold([orders.id, other.id]) == {one}
-        assert await tx.indexes.hold([other.id]) == frozenset()
+            await tx.stored_indexes.expect([one, two], now=NOW)
+        assert await tx.stored_indexes.lock() == [StoredIndex(one), StoredIndex(two)]
+        assert await tx.stored_indexes.hold([orders.id, other.id]) == frozenset()
+        await tx.stored_indexes.ended(one, error="disk full", now=NOW)
+        assert await tx.stored_indexes.stored(orders.id) == [StoredIndex(one, error="disk full")]
+        await tx.stored_indexes.ended(one, error=None, now=NOW)
+        assert await tx.stored_indexes.stored(orders.id) == [StoredIndex(one, IndexState.CREATED)]
+        assert await tx.stored_indexes.hold([orders.id, other.id]) == {one}
+        assert await tx.stored_indexes.hold([other.id]) == frozenset()
         full = StoredIndex(one, IndexState.CREATED, 8192, None, (RelationId(5),), (RelationId(6), RelationId(7)))
-        await tx.indexes.put(full, now=NOW)
-        await tx.indexes.failed(one, "late")
-        assert await tx.indexes.stored(orders.id) == [full]
-        await tx.indexes.forget(one)
-        assert await tx.indexes.stored(orders.id) == [full]
-        await tx.indexes.put(StoredIndex(one, IndexState.DROPPING), now=NOW)
-        await tx.indexes.built(one, now=NOW)
-        await tx.indexes.expect([one], now=NOW)
-        assert await tx.indexes.hold([orders.id]) == frozenset(), "what is dropped serves nobody, whoever expects it"
-        await tx.indexes.forget(one)
-        assert await tx.indexes.stored(orders.id) == []
+        await tx.stored_indexes.put(full, now=NOW)
+        await tx.stored_indexes.ended(one, error="late", now=NOW)
+        assert await tx.stored_indexes.stored(orders.id) == [full]
+        await tx.stored_indexes.forget(one)
+        assert await tx.stored_indexes.stored(orders.id) == [full]
+        await tx.stored_indexes.put(StoredIndex(one, IndexState.DROPPING), now=NOW)
+        await tx.stored_indexes.ended(one, error=None, now=NOW)
+        await tx.stored_indexes.expect([one], now=NOW)
+        assert await tx.stored_indexes.hold([orders.id]) == frozenset(), (
+            "what is dropped serves nobody, whoever expects it"
+        )
+        await tx.stored_indexes.forget(one)
+        assert await tx.stored_indexes.stored(orders.id) == []
 
 
 @pytest.mark.parametrize("first", ["held", "locked"])
@@ -137,13 +139,13 @@ async def test_no_index_is_given_up_while_a_job_starts_with_it(locking_stores: S
     async with stores.begin() as tx:
         orders = await table(tx)
         one = LookupIndex(orders.id, BY)
-        await tx.indexes.put(StoredIndex(one, IndexState.CREATED), now=NOW)
+        await tx.stored_indexes.put(StoredIndex(one, IndexState.CREATED), now=NOW)
     seen: list[str] = []
     inside, may = asyncio.Event(), asyncio.Event()
 
     async def hold() -> None:
         async with stores.begin() as tx:
-            held = await tx.indexes.hold([orders.id])
+            held = await tx.stored_indexes.hold([orders.id])
             seen.append(f"held {len(held)}")
             if first == "held":
                 inside.set()
@@ -151,12 +153,12 @@ async def test_no_index_is_given_up_while_a_job_starts_with_it(locking_stores: S
 
     async def give_up() -> None:
         async with stores.begin() as tx:
-            await tx.indexes.lock()
+            await tx.stored_indexes.lock()
             seen.append("locked")
             if first == "locked":
                 inside.set()
                 await may.wait()
-            await tx.indexes.put(StoredIndex(one, IndexState.DROPPING), now=NOW)
+            await tx.stored_indexes.put(StoredIndex(one, IndexState.DROPPING), now=NOW)
 
     order = [hold, give_up] if first == "held" else [give_up, hold]
     earlier = asyncio.create_task(order[0]())

@@ -19,7 +19,7 @@ SAFE: Final = (
 )  # fmt: skip
 """Kinds whose equal values may stand for each other."""
 ORDERED: Final = tuple(kind for kind in SAFE if kind not in {"bool", "uid", "raw"})
-"""Those that have a least value in all versions of Postgres."""
+"""The types with a least value in all versions of Postgres."""
 NUMBERS: Final = ("big", "int", "num", "dbl", "flt")
 
 

@@ -113,7 +113,7 @@ def tables(random: Random, vnodes: Sequence[int] = (1, 2, 16, 16, 256)) -> dict[
 
 @dataclass(frozen=True)
 class Weather:
-    """What the values of a world are like: how many are NULL, and whether there are extreme ones."""
+    """The kind of values in a world: how many are NULL, and whether there are extreme ones."""
 
     nulls: float
     extreme: bool

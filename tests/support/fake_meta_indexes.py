@@ -14,7 +14,7 @@ from tests.support.fake_meta_tables import UNREADABLE, Tables, printable
 
 
 @dataclass(frozen=True, slots=True)
-class FakeIndexes:
+class FakeNamedIndexes:
     tables: Tables
 
     async def add(self, index: Relation, on: RelationId, definition: str) -> RelationId:
@@ -44,6 +44,11 @@ class FakeIndexes:
                 others = tuple(each for each in stored.named if each != index)
                 self.tables.stored_indexes.put(one, replace(stored, named=others))
 
+
+@dataclass(frozen=True, slots=True)
+class FakeStoredIndexes:
+    tables: Tables
+
     async def lock(self) -> Sequence[StoredIndex]:
         return [one for _, one in sorted(self.tables.stored_indexes.items(), key=str)]
 
@@ -65,19 +70,16 @@ class FakeIndexes:
         error = None if index.error is None else printable(index.error)
         self.tables.stored_indexes.put(index.index, replace(index, error=error))
 
-    async def built(self, index: LookupIndex, *, now: datetime) -> None:
+    async def ended(self, index: LookupIndex, *, error: str | None, now: datetime) -> None:
         del now
-        self._creating(index, state=IndexState.CREATED, error=None)
-
-    async def failed(self, index: LookupIndex, error: str) -> None:
-        self._creating(index, error=printable(error))
+        found = self.tables.stored_indexes.get(index)
+        if found is None or found.state is not IndexState.CREATING:
+            return
+        state = IndexState.CREATED if error is None else IndexState.CREATING
+        told = None if error is None else printable(error)
+        self.tables.stored_indexes.put(index, replace(found, state=state, error=told))
 
     async def forget(self, index: LookupIndex) -> None:
         found = self.tables.stored_indexes.get(index)
         if found is not None and found.state is IndexState.DROPPING:
             self.tables.stored_indexes.take(index)
-
-    def _creating(self, index: LookupIndex, *, error: str | None, state: IndexState = IndexState.CREATING) -> None:
-        found = self.tables.stored_indexes.get(index)
-        if found is not None and found.state is IndexState.CREATING:
-            self.tables.stored_indexes.put(index, replace(found, state=state, error=error))

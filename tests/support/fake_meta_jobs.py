@@ -47,7 +47,7 @@ from service.protocol.relation import Relation, RelationKind
 from service.protocol.report import ActorReport, Collected
 from service.protocol.stage import Stage
 from service.protocol.vnodes import Runs, vnodes_of
-from tests.support.fake_meta_indexes import FakeIndexes
+from tests.support.fake_meta_indexes import FakeNamedIndexes
 from tests.support.fake_meta_sources import check_free, followed_again, scan_of, unfollow
 from tests.support.fake_meta_tables import (
     UNREADABLE,
@@ -96,7 +96,7 @@ class FakeCatalog:
             self.tables.cleanups.put(one.relation.id, Cleanup(one.relation.id, one.relation.name))
         for index, named in list(self.tables.named_indexes.items()):
             if named.on == relation:
-                await FakeIndexes(self.tables).remove(index)
+                await FakeNamedIndexes(self.tables).remove(index)
         unfollow(self.tables, row.job)
         for fragment in self.tables.of_job(row.job):
             self.tables.fragments.take(fragment.id)

@@ -1,4 +1,4 @@
-"""What status pages read, in memory; part of `fake_meta_store`. Nothing is adapted."""
+"""The queries of status pages, in memory; part of `fake_meta_store`. Nothing is adapted."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

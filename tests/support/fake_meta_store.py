@@ -19,7 +19,7 @@ from service.protocol.dml import InsertStaged
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, Generation, GraphId, Term, WorkerId
 from service.protocol.mutation import Add, Mutation, Resume, Stop
 from service.protocol.report import Collected, Failed
-from tests.support.fake_meta_indexes import FakeIndexes
+from tests.support.fake_meta_indexes import FakeNamedIndexes, FakeStoredIndexes
 from tests.support.fake_meta_jobs import (
     FakeActors,
     FakeCatalog,
@@ -550,7 +550,8 @@ def fake_transaction(tables: Tables, now: Callable[[], datetime]) -> Transaction
         cleanups=FakeCleanups(tables),
         visibility=FakeVisibility(tables),
         views=FakeLogicalViews(tables),
-        indexes=FakeIndexes(tables),
+        indexes=FakeNamedIndexes(tables),
+        stored_indexes=FakeStoredIndexes(tables),
         jobs=FakeJobs(tables),
         queue=FakeJobQueue(tables),
         plans=FakePlans(tables),

@@ -320,6 +320,15 @@ class Chains:
             return [(name, self.types[kind]) for name, kind in zip(names, types, strict=True)]
 
 
+async def filled(store: Store, tables: Mapping[str, str], rows: str, views: Mapping[str, str] | None = None) -> Chains:
+    """Create the tables, with their rows, and logical views."""
+    chains = Chains(store, tables, views or {})
+    await chains.create()
+    await store.run("select setseed(0.3)")
+    await chains.change(*rows.strip().removesuffix(";").split(";\n"))
+    return chains
+
+
 def _tree(query: str) -> Tree:
     statement = parse(f"create materialized view v as {query}")
     assert isinstance(statement, CreateMaterializedView)

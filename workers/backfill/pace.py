@@ -89,7 +89,7 @@ OPERATOR_ROWS_FIRST: Final = 500
 """A join may make many rows of one, and nobody knows how many before the first page."""
 OPERATOR_ROWS_MAX: Final = 200_000
 OPERATOR_SHARE: Final = 0.6
-"""Share of its slice that an operator plans to use. What its rows cause downstream takes time in the same epoch."""
+"""Share of its slice that an operator plans to use. The operators behind it compute its rows in the same epoch."""
 
 
 @dataclass

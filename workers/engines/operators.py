@@ -19,7 +19,7 @@ from workers.backfill.stages import Advance, BoundStage, Reached, Window
 from workers.engines.history import ActorHistory, outcome_of
 from workers.engines.port import ActorOutcome
 from workers.engines.store import Copiers
-from workers.state_store.port import CopyingStore, PageReader, Replayed, StageSession, Written
+from workers.state_store.port import NOTHING, CopyingStore, PageReader, Replayed, StageSession
 
 
 class OperatorTask(BaseModel):
@@ -40,7 +40,7 @@ class OperatorTask(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class OperatorOutcome:
-    """What became of an epoch: the outcomes of the scans' actors, by alias, and what was read and written."""
+    """The outcomes of the scans' actors, by alias, and the numbers of versions read and written."""
 
     scans: Mapping[str, list[ActorOutcome]]
     replayed: Replayed
@@ -69,7 +69,7 @@ class OperatorEngine:
             histories = {alias: self._passed(session, task, alias) for alias in task.scans}
             advances = {alias: _advance(task.scans[alias], those) for alias, those in histories.items()}
             paged = any(one.before != one.after for one in advances.values())
-            replayed = Replayed(0, Written(0, 0))
+            replayed = NOTHING
             if paged or task.changed or task.anew:
                 replayed = session.copy_changes(task.windows, task.changed, advances, anew=task.anew)
         nothing = {"upstream_rows": 0, "inserted": 0, "closed": 0}
@@ -90,9 +90,7 @@ class OperatorEngine:
         histories: list[ActorHistory] = []
         for index in range(len(scan.actors)):
             history = ActorHistory(scan, index, open_pages, self.block_vnodes)
-            for _ in history.pages():
-                if self.copiers.given_up():
-                    raise InterruptedError
+            self.copiers.read(history)
             histories.append(history)
         return histories
 

@@ -16,7 +16,7 @@ from workers.backfill.stages import BoundStage, Window
 from workers.engines.history import ActorHistory, outcome_of
 from workers.engines.port import ActorOutcome
 from workers.engines.store import Copiers
-from workers.state_store.port import CopyingStore, PageReader, Replayed, StageSession, Written
+from workers.state_store.port import NOTHING, CopyingStore, PageReader, StageSession
 
 
 class StageTask(FragmentTask):
@@ -63,14 +63,14 @@ class StageEngine:
         outcomes: list[ActorOutcome] = []
         complete = True
         with self.store.staging(self.bound, task.curr) as session:
-            changes = session.copy_changes(task.windows, task.changed) if 0 in actors and task.changed else _NOTHING
+            changes = session.copy_changes(task.windows, task.changed) if 0 in actors and task.changed else NOTHING
             for index in actors:
                 history = self._read(session, task, index)
                 complete = complete and not history.positions.next_block()
                 written = {"inserted": history.copied + changes.written.inserted, "closed": changes.written.closed}
                 outcomes.append(outcome_of({**history.report(), "upstream_rows": changes.read, **written}))
-                changes = _NOTHING
-            groups = session.end(task.at, whole=complete) if task.reads else _NOTHING.written
+                changes = NOTHING
+            groups = session.end(task.at, whole=complete) if task.reads else NOTHING.written
         first = outcomes[0]
         outcomes[0] = replace(first, inserted=first.inserted + groups.inserted, closed=first.closed + groups.closed)
         return outcomes
@@ -80,10 +80,5 @@ class StageEngine:
             return nullcontext(lambda block, size: session.read_page(block, size, task.at))
 
         history = ActorHistory(task, index, open_pages, self.block_vnodes, STAGE_AIM)
-        for _ in history.pages():
-            if self.copiers.given_up():
-                raise InterruptedError
+        self.copiers.read(history)
         return history
-
-
-_NOTHING = Replayed(0, Written(0, 0))

@@ -13,7 +13,7 @@ from service.protocol.plan import Pushdown
 from workers.backfill.reading import Reading
 from workers.engines.history import ActorHistory, outcome_of
 from workers.engines.port import ActorOutcome, EpochTask, ScanTask
-from workers.state_store.port import Replayed, Written, has_store_engine
+from workers.state_store.port import NOTHING, Replayed, has_store_engine
 
 T = TypeVar("T")
 
@@ -42,9 +42,11 @@ class Copiers:
                 one.result()
         return [copy.result() for copy in copies]
 
-    def given_up(self) -> bool:
-        """Whether `give_up` was called."""
-        return self._over.done()
+    def read(self, history: ActorHistory) -> None:
+        """Read the pages of an actor. Raises InterruptedError between two of them after `give_up`."""
+        for _ in history.pages():
+            if self._over.done():
+                raise InterruptedError
 
     def give_up(self) -> None:
         """See `ScanEngine`."""
@@ -62,33 +64,26 @@ class StoreEngine:
     def run(self, task: EpochTask) -> list[ActorOutcome]:
         """See `ScanEngine`."""
         indexes = range(len(task.actors))
-        over = self._copiers.given_up
-        return self._copiers.run([partial(copy_rows, self._scan, task, index, over) for index in indexes])
+        return self._copiers.run([partial(self._copy_rows, task, index) for index in indexes])
 
     def give_up(self) -> None:
         """See `ScanEngine`."""
         self._copiers.give_up()
 
-
-def copy_rows(scan: ScanTask, task: EpochTask, index: int, given_up: Callable[[], bool]) -> ActorOutcome:
-    """Do for one actor what `read_rows` and the Spark job would do, in an epoch in which no rows travel.
-
-    Raises InterruptedError when `given_up` says so between pages.
-    """
-    history = ActorHistory.of(scan, task, index)
-    changes = _copy_changes(scan, task, index)
-    for _ in history.pages():
-        if given_up():
-            raise InterruptedError
-    inserted = history.copied + changes.written.inserted
-    told = {"upstream_rows": changes.read, "inserted": inserted, "closed": changes.written.closed}
-    return outcome_of({**history.report(), **told})
+    def _copy_rows(self, task: EpochTask, index: int) -> ActorOutcome:
+        """Do for one actor what `read_rows` and the Spark job would do, in an epoch in which no rows travel."""
+        history = ActorHistory.of(self._scan, task, index)
+        changes = _copy_changes(self._scan, task, index)
+        self._copiers.read(history)
+        inserted = history.copied + changes.written.inserted
+        told = {"upstream_rows": changes.read, "inserted": inserted, "closed": changes.written.closed}
+        return outcome_of({**history.report(), **told})
 
 
 def _copy_changes(scan: ScanTask, task: EpochTask, index: int) -> Replayed:
     reading = task.reading
     if not reading.changes:
-        return Replayed(0, Written(0, 0))
+        return NOTHING
     assert scan.pushdown is not None
     assert has_store_engine(scan.store)
     return scan.store.copy_changes(

@@ -75,6 +75,10 @@ class Replayed:
     written: Written
 
 
+NOTHING: Final = Replayed(0, Written(0, 0))
+"""Nothing has changed, and nothing was written."""
+
+
 class VersionedStore(Protocol):
     """A task's access to one format, for one generation. Implementations are small values that travel to the task.
 

@@ -10,6 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.meta_store.documents import among, printable, stored_text, text_of
+from service.meta_store.engine import OnConnection
 from service.meta_store.references import add_relation, hold_read, store_references
 from service.meta_store.relations import COLUMNS, relation_of, store_columns
 from service.meta_store.schema.core import TAKEN, relation_column, view_reference
@@ -27,11 +28,8 @@ _STORED: Final[Select[*tuple[Any, ...]]] = select(stored_index, text_of(stored_i
 """In one order, so that transactions that lock several rows do not wait for each other."""
 
 
-class PostgresIndexes:
-    """See `service.ports.indexes.Indexes`."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
+class PostgresNamedIndexes(OnConnection):
+    """See `service.ports.indexes.NamedIndexes`."""
 
     async def add(self, index: Relation, on: RelationId, definition: str) -> RelationId:
         await hold_read(self._connection, [on])
@@ -54,6 +52,23 @@ class PostgresIndexes:
 
     async def remove(self, index: RelationId) -> None:
         await remove_indexes(self._connection, relations.c.id == index)
+
+    async def _read(self, *conditions: ColumnElement[bool]) -> list[NamedIndex]:
+        columns = relations.c.id, relations.c.name, relations.c.kind, relations.c.vnode_count, COLUMNS
+        found = (
+            select(*columns, relations.c.definition, relations.c.shown, view_reference.c.relation.label("on"))
+            .join(view_reference, view_reference.c.reader == relations.c.id)
+            .where(relations.c.kind == RelationKind.INDEX, TAKEN, *conditions)
+            .order_by(relations.c.id)
+        )
+        return [
+            NamedIndex(relation_of(row), RelationId(row.on), row.definition, row.shown)
+            for row in await self._connection.execute(found)
+        ]
+
+
+class PostgresStoredIndexes(OnConnection):
+    """See `service.ports.indexes.StoredIndexes`."""
 
     async def lock(self) -> Sequence[StoredIndex]:
         return [_stored(row) for row in await self._connection.execute(_STORED.with_for_update())]
@@ -91,32 +106,16 @@ class PostgresIndexes:
             )
         )
 
-    async def built(self, index: LookupIndex, *, now: datetime) -> None:
-        await self._creating(index, state=IndexState.CREATED, built_at=now, error=None)
-
-    async def failed(self, index: LookupIndex, error: str) -> None:
-        await self._creating(index, error=printable(error))
+    async def ended(self, index: LookupIndex, *, error: str | None, now: datetime) -> None:
+        values: dict[str, Any] = {"error": None if error is None else printable(error)}
+        if error is None:
+            values |= {"state": IndexState.CREATED, "built_at": now}
+        creating = stored_index.c.state == IndexState.CREATING
+        await self._connection.execute(update(stored_index).where(_is(index), creating).values(**values))
 
     async def forget(self, index: LookupIndex) -> None:
         over = stored_index.c.state == IndexState.DROPPING
         await self._connection.execute(delete(stored_index).where(_is(index), over))
-
-    async def _creating(self, index: LookupIndex, **values: object) -> None:
-        creating = stored_index.c.state == IndexState.CREATING
-        await self._connection.execute(update(stored_index).where(_is(index), creating).values(**values))
-
-    async def _read(self, *conditions: ColumnElement[bool]) -> list[NamedIndex]:
-        columns = relations.c.id, relations.c.name, relations.c.kind, relations.c.vnode_count, COLUMNS
-        found = (
-            select(*columns, relations.c.definition, relations.c.shown, view_reference.c.relation.label("on"))
-            .join(view_reference, view_reference.c.reader == relations.c.id)
-            .where(relations.c.kind == RelationKind.INDEX, TAKEN, *conditions)
-            .order_by(relations.c.id)
-        )
-        return [
-            NamedIndex(relation_of(row), RelationId(row.on), row.definition, row.shown)
-            for row in await self._connection.execute(found)
-        ]
 
 
 async def remove_indexes(connection: AsyncConnection, *conditions: ColumnElement[bool]) -> None:

@@ -139,7 +139,7 @@ async def _lacks_indexes(
     Those of hidden relations are made with their tables.
     """
     missing = await _lacking(tx, plan, needed)
-    await tx.indexes.expect(missing | (needed - of_users(plan, needed)), now=world.clock.now())
+    await tx.stored_indexes.expect(missing | (needed - of_users(plan, needed)), now=world.clock.now())
     if missing and job.preparing is None:
         listed = ", ".join(sorted(named(one, [plan]) for one in missing))
         await tx.queue.prepare(job.id, f"an index of {listed} is being built")
@@ -149,5 +149,5 @@ async def _lacks_indexes(
 async def _lacking(tx: Transaction, plan: JobPlan, needed: Collection[LookupIndex]) -> frozenset[LookupIndex]:
     """Return the lookups of users' relations that no index serves. One that serves is kept for this transaction."""
     wanted = of_users(plan, needed)
-    held = await tx.indexes.hold({one.relation for one in wanted}) if wanted else ()
+    held = await tx.stored_indexes.hold({one.relation for one in wanted}) if wanted else ()
     return lacking(wanted, held)

@@ -104,7 +104,7 @@ async def _built(world: World, name: str, index: RelationId, *, give_up: bool) -
                 raise Conflict(f'index "{name}" was dropped while it was being created')
             if found.shown:
                 return True
-            error = next((one.error for one in await tx.indexes.stored(found.on) if index in one.named), None)
+            error = next((one.error for one in await tx.stored_indexes.stored(found.on) if index in one.named), None)
             if error is None:
                 return None
             if give_up:
@@ -138,7 +138,7 @@ async def _show(call: Call, statement: ShowIndexes) -> Outcome:
         on = await named(tx, name)
         if on is None:
             raise NotFound(f'relation "{name}" does not exist', kind="relation")
-        stored = await tx.indexes.stored(on.id)
+        stored = await tx.stored_indexes.stored(on.id)
         of_users = [one for one in await tx.indexes.all() if one.on == on.id]
         views = {entry.relation.id: entry.relation.name for entry in await tx.catalog.all()}
     as_stored = {index: one for one in stored for index in one.named}

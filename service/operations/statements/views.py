@@ -146,7 +146,7 @@ async def _explained(world: World, view: StagedView, planned: _Planned) -> Itera
     needed = [lookups(one.stage, view.relations) for one in view.stages]
     read = {one.relation for planned in view.stages for one in planned.stage.inputs if one.relation > THE_RELATION}
     async with world.stores.begin() as tx:
-        stored = [one for relation in sorted(read) for one in await tx.indexes.stored(relation)]
+        stored = [one for relation in sorted(read) for one in await tx.stored_indexes.stored(relation)]
     there = {one.index: one.bytes for one in stored if one.state is not IndexState.DROPPING}
     created = [one.index for one in stored if one.state is IndexState.CREATED]
     missing = lacking([index for indexes in needed for index in indexes], created)

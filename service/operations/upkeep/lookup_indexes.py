@@ -68,7 +68,7 @@ async def reconcile(world: World, builds: Builds, *, term: Term) -> None:
     if gone:
         async with world.stores.begin(term) as tx:
             for one in gone:
-                await tx.indexes.forget(one)
+                await tx.stored_indexes.forget(one)
     missing = await world.lookups.missing(decided.needed)
     builds.aside.keep(missing)
     due = builds.aside.due(sorted(missing - builds.tasks.keys(), key=str), now=world.clock.now())
@@ -77,9 +77,9 @@ async def reconcile(world: World, builds: Builds, *, term: Term) -> None:
 
 
 async def _decide(world: World, there: Mapping[str, IndexSize], *, term: Term) -> _Decided:
-    """Store what is needed and what is to be dropped. Who needs an index is read after all indexes are locked."""
+    """Store the needed indexes and those to be dropped. All indexes are locked before the need for them is read."""
     async with world.stores.begin(term) as tx:
-        stored = {one.index: one for one in await tx.indexes.lock()}
+        stored = {one.index: one for one in await tx.stored_indexes.lock()}
         plans = {plan.relation.id: plan for plan in await tx.plans.of(await tx.plans.staged())}
         asked: dict[LookupIndex, list[NamedIndex]] = {}
         for one in await tx.indexes.all():
@@ -120,7 +120,7 @@ def _stored(
 
 async def _put(world: World, tx: Transaction, before: StoredIndex | None, new: StoredIndex) -> None:
     if new != before:
-        await tx.indexes.put(new, now=world.clock.now())
+        await tx.stored_indexes.put(new, now=world.clock.now())
 
 
 async def _show(world: World, tx: Transaction, index: NamedIndex) -> None:
@@ -134,7 +134,7 @@ async def _build(world: World, builds: Builds, index: LookupIndex, plans: Sequen
     try:
         await world.lookups.build(index, term=term)
         async with world.stores.begin(term) as tx:
-            await tx.indexes.built(index, now=world.clock.now())
+            await tx.stored_indexes.ended(index, error=None, now=world.clock.now())
     except Deposed:
         log.info("index.abandoned", index=what)
     except Exception as error:  # noqa: BLE001 - any error concerns those that need this index alone
@@ -157,7 +157,7 @@ async def _told(
     """Record why an index is missing and why the jobs wait, or fail these. A job that already runs goes on, slowly."""
     try:
         async with world.stores.begin(term) as tx:
-            await tx.indexes.failed(index, text)
+            await tx.stored_indexes.ended(index, error=text, now=world.clock.now())
     except MetaError as error:
         log.warning("index.not_told", index=str(index), error=str(error))
     for plan in plans:

@@ -92,7 +92,10 @@ def _common(partitions: Sequence[Sequence[exp.Expr]]) -> list[exp.Expr]:
 
 
 def _over(selected: Selected, reading: Block) -> Selected:
-    """Return the SELECT with the values of `reading` in place of its own. What was equal to an output still is."""
+    """Return the SELECT with the values of `reading` in place of its own.
+
+    An expression of ORDER BY that was equal to an output still is.
+    """
     values = [one.value for one in reading.outputs]
     outputs = tuple(replace(one, value=value) for one, value in zip(selected.outputs, values, strict=False))
     shown = {printed(bare(before.value)): one.value for before, one in zip(selected.outputs, outputs, strict=True)}

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tests.support import queries_forms, queries_nexmark, queries_tpch
-from tests.support.stage_chains import Chains, shuffled
+from tests.support.stage_chains import Chains, filled, shuffled
 from tests.support.state_store import Store, prepared_store
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
@@ -25,15 +25,6 @@ SUITES = {"tpch": queries_tpch, "nexmark": queries_nexmark}
 async def store(database_url: str) -> AsyncGenerator[Store]:
     async with prepared_store(database_url) as prepared:
         yield prepared
-
-
-async def filled(store: Store, tables: Mapping[str, str], rows: str, views: Mapping[str, str] | None = None) -> Chains:
-    """Create the tables, with their rows, and logical views."""
-    chains = Chains(store, tables, views or {})
-    await chains.create()
-    await store.run("select setseed(0.3)")
-    await chains.change(*rows.strip().removesuffix(";").split(";\n"))
-    return chains
 
 
 async def followed(chains: Chains, queries: Mapping[str, str], random: Random) -> list[str]:

@@ -12,7 +12,7 @@ from service.protocol.relation import ALIVE, state_table
 from service.protocol.stage import LookupIndex
 from service.serving.lookups import index_name
 from tests.support import queries_forms, queries_nexmark, queries_tpch, stage_plan_worlds, tpch
-from tests.support.stage_chains import Chain, Chains
+from tests.support.stage_chains import Chain, Chains, filled
 from tests.support.stage_plans import explained, faults, few_changes
 from tests.support.state_store import Store, prepared_store
 
@@ -38,14 +38,6 @@ SUITES = {
 
 def unaltered(sql: str) -> str:
     return sql
-
-
-async def filled(store: Store, tables: Mapping[str, str], rows: str, views: Mapping[str, str] | None = None) -> Chains:
-    chains = Chains(store, tables, views or {})
-    await chains.create()
-    await store.run("select setseed(0.3)")
-    await chains.change(*rows.strip().removesuffix(";").split(";\n"))
-    return chains
 
 
 async def _alone(store: Store) -> None:

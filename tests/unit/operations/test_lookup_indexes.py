@@ -159,7 +159,7 @@ async def test_indexes_go_with_the_last_job_that_needs_them(here: Here) -> None:
     await here.build()
     assert await here.left() == [set(), set()]
     async with here.world.stores.begin() as tx:
-        assert await tx.indexes.lock() == []
+        assert await tx.stored_indexes.lock() == []
 
 
 async def test_an_index_that_a_new_job_needs_is_kept(here: Here) -> None:
@@ -217,7 +217,7 @@ async def test_a_users_index_serves_stages_and_stays_as_long_as_one_of_them_need
 
     async def stored() -> list[StoredIndex]:
         async with here.world.stores.begin() as tx:
-            return list(await tx.indexes.stored(here.read[0]))
+            return list(await tx.stored_indexes.stored(here.read[0]))
 
     view = (await here.found()).relation
     (one,) = await stored()

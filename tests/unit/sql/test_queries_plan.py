@@ -247,3 +247,46 @@ def test_what_needs_stages(text: str, needed: bool) -> None:
 @pytest.mark.parametrize("name", [*TPCH, *NEXMARK])
 def test_which_queries_of_the_benchmarks_need_stages(name: str) -> None:
     assert needs_stages(_tree(TPCH.get(name) or NEXMARK[name]), {}) is (name != "q0")
+
+
+_TOP = "select id, y from (select id, y, {call} over (partition by x order by {order}) as r from fact) q where {where}"
+
+
+@pytest.mark.parametrize(
+    ("text", "order", "first"),
+    [
+        (_TOP.format(call="row_number()", order="y", where="r <= 3"), ("y", "id"), "LIMIT 3"),
+        (_TOP.format(call="row_number()", order="y desc", where="r < 3 and r < 5"), ("y",), "LIMIT 2"),
+        (_TOP.format(call="row_number()", order="y", where="1 = r"), ("y", "id"), "LIMIT 1"),
+        (_TOP.format(call="row_number()", order="y", where="3 >= r"), ("y", "id"), "LIMIT 3"),
+        (_TOP.format(call="row_number()", order="y", where="r < 1"), ("y", "id"), "LIMIT 0"),
+        (_TOP.format(call="rank()", order="y, dim", where="r <= 3"), ("y", "dim"), "FETCH FIRST 3 ROWS WITH TIES"),
+        # The order of a text, or of two directions, is no index's.
+        (_TOP.format(call="row_number()", order="y, x desc, id", where="r <= 3"), ("y",), "LIMIT 3"),
+        (_TOP.format(call="row_number()", order="y nulls first", where="r <= 3"), (), "LIMIT 3"),
+        (_TOP.format(call="row_number()", order="x + y", where="r <= 3"), (), "LIMIT 3"),
+        # All rows of a part count.
+        (_TOP.format(call="dense_rank()", order="y", where="r <= 3"), ("y",), ""),
+        (_TOP.format(call="row_number()", order="y", where="r >= 3"), ("y", "id"), ""),
+        (_TOP.format(call="row_number()", order="y", where="r <= 3 or y = 1"), ("y", "id"), ""),
+        (_TOP.format(call="sum(y)", order="y", where="r <= 3"), ("y",), ""),
+        (
+            (
+                "select id, n from (select id, count(*) over (partition by x) as n,"
+                " row_number() over (partition by x order by y) as r from fact) q where r <= 3"
+            ),
+            ("y", "id"),
+            "",
+        ),
+        ("select distinct on (x) id, y from fact order by x, y desc", ("y",), "LIMIT 1"),
+        ("select distinct on (x) id, y from fact", ("id",), "LIMIT 1"),
+        ("select id, y from fact order by y limit 3", ("y", "id"), ""),
+    ],
+)
+def test_only_the_first_rows_of_a_part_are_read(text: str, order: tuple[str, ...], first: str) -> None:
+    names = "id n" if ", n from" in text else "id y"
+    partition = _plan(text, names)[0].partition
+    assert partition is not None
+    assert partition.order == order
+    assert bool(partition.first) is bool(first)
+    assert partition.first.endswith(f" {first}" if first else "")

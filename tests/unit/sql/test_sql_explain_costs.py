@@ -1,4 +1,4 @@
-"""What a view of stages costs, as far as statistics tell. A figure that they do not tell is unknown."""
+"""The cost of a view of stages by the statistics. A figure that they do not have is unknown."""
 
 from dataclasses import replace
 
