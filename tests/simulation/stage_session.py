@@ -80,8 +80,10 @@ class InTurn:
         found = {index: calls[index]() for index in order}
         return [found[index] for index in range(len(calls))]
 
-    def given_up(self) -> bool:
-        return self.over
+    def read(self, history: ActorHistory) -> None:
+        for _ in history.pages():
+            if self.over:
+                raise InterruptedError
 
     def give_up(self) -> None:
         self.over = True
