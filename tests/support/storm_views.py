@@ -19,9 +19,12 @@ from tests.support.service import ProblemError
 
 STRATEGIES: Final[Mapping[str, Mapping[str, str]]] = {
     "Snapshot": {},
+    "Snapshot on Spark": {"stage_engine": "spark"},
     "Arrangement": {"streaming_use_snapshot_backfill": "false"},
     "NoShuffle": {"streaming_use_snapshot_backfill": "false", "streaming_use_arrangement_backfill": "false"},
 }
+PLAIN_STRATEGIES: Final = ("Snapshot", "Arrangement", "NoShuffle")
+STAGED_STRATEGIES: Final = ("Snapshot", "Snapshot on Spark", "Arrangement")
 SELECTS: Final = (
     "SELECT id, v, note FROM {}",
     "SELECT id, v + 1 AS v, note FROM {} WHERE v % 3 <> 0",
@@ -116,7 +119,7 @@ class Gallery:
             name = next(name for n in range(99) if (name := f"view_{(self.made + n) % 20}") not in self.views)
             view = View(
                 name=name,
-                strategy="Snapshot" if staged else random.choice(list(STRATEGIES)),
+                strategy=random.choice(STAGED_STRATEGIES if staged else PLAIN_STRATEGIES),
                 query=query,
                 reads=chosen,
                 order=list(pairwise(chosen)) if ordered else [],
