@@ -8,12 +8,10 @@ from typing import Final
 from tests.bench.barriers import latencies
 from tests.bench.clock import monotonic, pause, wall
 from tests.bench.figures import Figure, Section, Target, of_samples, ratio
-from tests.bench.tables import Table, Tables
+from tests.bench.tables import CUSTOMERS, Table, Tables
 from tests.bench.writers import Writers
 from tests.support.service import Service
 
-DIMENSIONS: Final = 5_000
-"""Customers: as many as the loaded tables have."""
 SECONDS: Final = 20
 _LAST: Final = (
     "SELECT id, customer, amount FROM (SELECT id, customer, amount, row_number() OVER"
@@ -41,7 +39,7 @@ def stages(service: Service, tables: Tables, rows: int, repeat: int) -> list[Sec
     service.sql("CREATE TABLE customers (id bigint PRIMARY KEY, name text, region text)")
     service.sql(
         "INSERT INTO customers SELECT g, 'customer ' || g, 'region ' || g % 10"
-        f" FROM generate_series(0, {DIMENSIONS - 1}) g"
+        f" FROM generate_series(0, {CUSTOMERS - 1}) g"
     )
     try:
         sections = [_history(service, facts, repeat)]

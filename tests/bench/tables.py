@@ -7,6 +7,8 @@ from tests.bench.clock import monotonic
 from tests.support.service import Service
 
 COLUMNS: Final = "id, customer, status, amount, created"
+CUSTOMERS: Final = 100_000
+"""Different values of the column `customer`."""
 AMOUNTS: Final = {"numeric(12,2)": "(g % 100000) / 100.0", "bigint": "g % 100000"}
 """Types of the column `amount`, and what is loaded into it. Numeric is what money has; bigint costs less."""
 
@@ -43,7 +45,7 @@ class Tables:
         self.service.sql(f"CREATE TABLE {name} ({columns})")
         began = monotonic()
         self.service.sql(
-            f"INSERT INTO {name} SELECT g, g % 5000, 'open', {AMOUNTS[self.amount]},"
+            f"INSERT INTO {name} SELECT g, g % {CUSTOMERS}, 'open', {AMOUNTS[self.amount]},"
             f" timestamptz '2026-01-01' + g * interval '1 s' FROM generate_series(1, {rows}) g"
         )
         seconds = monotonic() - began
