@@ -67,8 +67,11 @@ class VersionedTables(Protocol):
         """
         ...
 
-    async def roll_back(self, relations: Collection[RelationId], epoch: Epoch, *, term: Term) -> None:
-        """Delete the versions that began after `epoch`, and revive those that ended after it (I3)."""
+    async def roll_back(self, relations: Collection[RelationId], graph: GraphId, epoch: Epoch, *, term: Term) -> None:
+        """Delete the versions that began after `epoch`, and revive those that ended after it (I3).
+
+        Raises Conflict if the graph's horizon is beyond: a vacuum may have deleted some of the latter.
+        """
         ...
 
     async def vacuum(self, relations: Collection[RelationId], graph: GraphId, epoch: Epoch, *, term: Term) -> int:

@@ -9,8 +9,7 @@ from typing import Final
 from psycopg import sql
 
 from service.serving.connections import Connection
-from service.serving.marks import MARK
-from service.serving.roles import RoleNames, configure, grant_catalog, make_login
+from service.serving.roles import RoleNames, configure, grant_catalog, grant_existing, make_login
 
 CONNECTIONS_MAX: Final = 16
 READ_ROLE: Final = "tidefill_read"
@@ -25,10 +24,6 @@ _SETTINGS: Final = (
     # rw_catalog is not in the path, so `\d` lists only the user's relations, and no catalog view hides one of them.
     ("search_path", "public"),
 )
-_PUBLISHED: Final = """
-select c.relname from pg_class c
-where c.relnamespace = 'public'::regnamespace and c.relkind = 'v' and obj_description(c.oid, 'pg_class') like %s
-"""
 
 
 async def make_read_role(conn: Connection, names: RoleNames, password: str) -> None:
@@ -42,8 +37,5 @@ async def make_read_role(conn: Connection, names: RoleNames, password: str) -> N
     await conn.execute(sql.SQL("grant usage on schema public to {}").format(role))
     future = "alter default privileges in schema public grant select on tables to {}"
     await conn.execute(sql.SQL(future).format(role))
-    published = await (await conn.execute(_PUBLISHED, [f"{MARK}%"])).fetchall()
-    if published:
-        views = sql.SQL(", ").join([sql.Identifier("public", str(name)) for (name,) in published])
-        await conn.execute(sql.SQL("grant select on {} to {}").format(views, role))
+    await grant_existing(conn, names.read, "public", "select")
     await grant_catalog(conn, names.read)

@@ -9,12 +9,13 @@ sleep and large objects. They are revoked from PUBLIC and granted to every other
 """
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, LiteralString
 
 from psycopg import errors, sql
 
 from service.domain.errors import Conflict, Invalid
 from service.serving.connections import Connection, trusted
+from service.serving.marks import MARK
 
 READER_CONNECTIONS_MAX: Final = 32
 WRITER_CONNECTIONS_MAX: Final = 64
@@ -49,6 +50,12 @@ where p.proname ~ %(denied)s and p.prokind in ('f', 'p')
   and (p.pronamespace = 'pg_catalog'::regnamespace or p.proname like 'dblink%%')
   and exists (select 1 from unnest(%(roles)s::name[]) r where has_function_privilege(r, p.oid, 'execute'))
 order by 1
+"""
+_LACKING: Final = """
+select c.relname from pg_class c
+where c.relnamespace = to_regnamespace(%s) and c.relkind in ('r', 'v')
+    and obj_description(c.oid, 'pg_class') like %s
+    and exists (select from unnest(%s::text[]) privilege where not has_table_privilege(%s, c.oid, privilege))
 """
 _OTHER_ROLES: Final = """
 select rolname from pg_roles
@@ -92,6 +99,7 @@ async def make_reader(conn: Connection, name: str, password: str) -> None:
     await configure(conn, name, _READER_SETTINGS)
     role = sql.Identifier(name)
     await conn.execute(sql.SQL("grant usage on schema public to {}").format(role))
+    await grant_existing(conn, name, "public", "select")
     await grant_catalog(conn, name)
 
 
@@ -104,6 +112,18 @@ async def grant_catalog(conn: Connection, name: str) -> None:
         await conn.execute(sql.SQL("grant select on all tables in schema rw_catalog to {}").format(role))
 
 
+async def grant_existing(conn: Connection, name: str, schema: str, *privileges: LiteralString) -> None:
+    """Grant a login privileges on everything of tidefill in a schema, where it lacks them.
+
+    New relations are granted when they are created. Restored ones have the logins of the database they were saved from.
+    """
+    lacking = await (await conn.execute(_LACKING, [schema, f"{MARK}%", list(privileges), name])).fetchall()
+    if lacking:
+        found = sql.SQL(", ").join([sql.Identifier(schema, str(relation)) for (relation,) in lacking])
+        granted = sql.SQL(", ").join([sql.SQL(one) for one in privileges])
+        await conn.execute(sql.SQL("grant {} on {} to {}").format(granted, found, sql.Identifier(name)))
+
+
 async def make_writer(conn: Connection, name: str, password: str) -> None:
     """Create the writer or set its password. Tables are granted when they are created. Raises Invalid, Conflict."""
     await make_login(conn, name, password, WRITER_CONNECTIONS_MAX)
@@ -112,6 +132,8 @@ async def make_writer(conn: Connection, name: str, password: str) -> None:
     await conn.execute(sql.SQL("grant usage on schema state, live, stage to {}").format(role))
     await conn.execute(sql.SQL("grant execute on function state.hold_generation, state.refuse to {}").format(role))
     await conn.execute(sql.SQL("grant usage on sequence state.row_ids to {}").format(role))
+    await grant_existing(conn, name, "state", "select", "insert", "update", "delete")
+    await grant_existing(conn, name, "live", "select")
 
 
 async def take_from_public(conn: Connection, names: RoleNames) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from service.protocol.stage import LookupIndex
 from service.serving import marks, relation_ddl
 from service.serving.connections import Connection, Pool, is_answered, is_away, is_locked, said, translated
 from service.serving.fencing import writing
-from service.serving.horizon import advance
+from service.serving.horizon import advance, locked
 from service.serving.lookups import create as create_lookup
 from service.serving.roles import role_names
 from service.telemetry.log import logger
@@ -88,7 +88,15 @@ class PostgresTables:
             )
         return refused
 
-    async def roll_back(self, relations: Collection[RelationId], epoch: Epoch, *, term: Term) -> None:
+    async def roll_back(self, relations: Collection[RelationId], graph: GraphId, epoch: Epoch, *, term: Term) -> None:
+        async with writing(self._pool, term) as conn:
+            horizon = await locked(conn, graph)
+        if horizon > epoch:
+            # No crash leads here, because the horizon is at most a published epoch. A restored meta store does.
+            raise Conflict(
+                f"the state store keeps versions since epoch {horizon}, and the meta store's epoch is {epoch}:"
+                " restore both as of the same moment"
+            )
         for relation in await self._stored(relations):
             async with writing(self._pool, term) as conn:
                 await _roll_back(conn, relation, epoch)

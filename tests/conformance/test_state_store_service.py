@@ -46,7 +46,7 @@ async def test_every_method_may_be_repeated(store: Examined) -> None:
         await store.tables.create(OTHER, term=TERM)
         await store.fences.fence(DATABASE_GRAPH, Generation(3), term=TERM)
         await store.tables.publish(DATABASE_GRAPH, Epoch(10), term=TERM, created=[ORDERS, OTHER])
-        await store.tables.roll_back([ORDERS.id, OTHER.id], Epoch(10), term=TERM)
+        await store.tables.roll_back([ORDERS.id, OTHER.id], DATABASE_GRAPH, Epoch(10), term=TERM)
         assert await store.tables.vacuum([ORDERS.id, OTHER.id], DATABASE_GRAPH, Epoch(10), term=TERM) == 0
     for _ in range(2):
         await store.tables.drop(OTHER.id, OTHER.name, term=TERM)
@@ -83,12 +83,25 @@ async def test_roll_back_undoes_what_came_after_and_nothing_else(store: Examined
     await store.put(ORDERS, 2, "forgotten", 21)
     await store.put(ORDERS, 3, "ended before", 10, ended=20)
     await store.put(ORDERS, 4, "new", 21)
-    await store.tables.roll_back([ORDERS.id, RelationId(99)], Epoch(20), term=TERM)
+    await store.tables.roll_back([ORDERS.id, RelationId(99)], DATABASE_GRAPH, Epoch(20), term=TERM)
     assert await store.stored(ORDERS) == [
         (1, "kept", 10, ALIVE),
         (2, "reopened", 10, ALIVE),
         (3, "ended before", 10, 20),
     ]
+
+
+async def test_nothing_is_rolled_back_to_an_epoch_whose_versions_are_gone(store: Examined) -> None:
+    """A meta store that was restored alone stands at such an epoch (I1)."""
+    await store.tables.create(ORDERS, term=TERM)
+    await store.put(ORDERS, 1, "gone", 10, ended=20)
+    await store.put(ORDERS, 1, "kept", 20)
+    await store.tables.publish(DATABASE_GRAPH, Epoch(20), term=TERM, created=[ORDERS])
+    await store.tables.vacuum([ORDERS.id], DATABASE_GRAPH, Epoch(20), term=TERM)
+    with pytest.raises(Conflict):
+        await store.tables.roll_back([ORDERS.id], DATABASE_GRAPH, Epoch(19), term=TERM)
+    await store.tables.roll_back([ORDERS.id], DATABASE_GRAPH, Epoch(20), term=TERM)
+    assert await store.stored(ORDERS) == [(1, "kept", 20, ALIVE)]
 
 
 async def test_vacuum_keeps_what_is_readable_at_the_published_epoch(store: Examined) -> None:
@@ -145,7 +158,7 @@ async def test_a_deposed_term_can_do_nothing(store: Examined) -> None:
     with pytest.raises(Deposed):
         await store.fences.fence(DATABASE_GRAPH, Generation(4), term=TERM)
     with pytest.raises(Deposed):
-        await store.tables.roll_back([ORDERS.id], Epoch(20), term=TERM)
+        await store.tables.roll_back([ORDERS.id], DATABASE_GRAPH, Epoch(20), term=TERM)
     with pytest.raises(Deposed):
         await store.tables.vacuum([ORDERS.id], DATABASE_GRAPH, Epoch(20), term=TERM)
     with pytest.raises(Deposed):
@@ -174,7 +187,7 @@ async def test_odd_names_are_names(postgres: Store) -> None:
     for _ in range(2):
         await postgres.tables.create(ODD, term=TERM)
         await postgres.tables.publish(DATABASE_GRAPH, Epoch(10), term=TERM, created=[ODD])
-        await postgres.tables.roll_back([ODD.id], Epoch(10), term=TERM)
+        await postgres.tables.roll_back([ODD.id], DATABASE_GRAPH, Epoch(10), term=TERM)
         assert await postgres.tables.vacuum([ODD.id], DATABASE_GRAPH, Epoch(10), term=TERM) == 0
     for _ in range(2):
         await postgres.tables.drop(ODD.id, ODD.name, term=TERM)

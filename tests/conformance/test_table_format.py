@@ -290,7 +290,7 @@ async def test_a_generation_that_ends_amid_a_write_commits_nothing(examined: For
 async def test_roll_back_leaves_what_was_committed(examined: Format) -> None:
     """I3: afterwards the epoch can be run again."""
     store = await fill(examined)
-    await examined.tables.roll_back([TABLE.id], Epoch(20), term=TERM)
+    await examined.tables.roll_back([TABLE.id], DATABASE_GRAPH, Epoch(20), term=TERM)
     assert shown(store, 99) == [(1, "b1"), (3, "a3"), (4, "b4")]
     assert changes(store, 20, 99) == ([], [])
     assert write(store, 30, (CLOSE, (4, None)), (LIVE, (5, "again"))) == Written(1, 1)

@@ -132,7 +132,7 @@ class World:
         """End the generation, as a leader does after a failed epoch."""
         self.generation += 1
         await self.examined.fences.fence(DATABASE_GRAPH, Generation(self.generation), term=TERM)
-        await self.examined.tables.roll_back([UPSTREAM.id, VIEW.id], Epoch(self.committed), term=TERM)
+        await self.examined.tables.roll_back([UPSTREAM.id, VIEW.id], DATABASE_GRAPH, Epoch(self.committed), term=TERM)
         self.start()
 
     def change(self, turn: int) -> None:

@@ -353,7 +353,9 @@ class FakeTables:
         self.passing("after publish")
         return {}
 
-    async def roll_back(self, relations: Collection[RelationId], epoch: Epoch, *, term: Term) -> None:
+    async def roll_back(self, relations: Collection[RelationId], graph: GraphId, epoch: Epoch, *, term: Term) -> None:
+        if self.store.horizons.get(graph, Epoch(0)) > epoch:
+            raise Conflict("the state store keeps no versions of the epoch")
         for relation in sorted(relations):
             self.passing("before roll back")
             self.store.assert_term(term)

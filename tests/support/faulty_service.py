@@ -53,9 +53,9 @@ class FaultyTables(PostgresTables):
         pass_point("after_publish")
         return refused
 
-    async def roll_back(self, relations: Collection[RelationId], epoch: Epoch, *, term: Term) -> None:
+    async def roll_back(self, relations: Collection[RelationId], graph: GraphId, epoch: Epoch, *, term: Term) -> None:
         pass_point("before_roll_back")
-        await super().roll_back(relations, epoch, term=term)
+        await super().roll_back(relations, graph, epoch, term=term)
         pass_point("after_roll_back")
 
 

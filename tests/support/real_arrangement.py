@@ -115,7 +115,7 @@ class RealWorld:
         self.generation += 1
         await self.store.fences.fence(DATABASE_GRAPH, Generation(self.generation), term=TERM)
         relations = [self.upstream.id, self.target.id]
-        await self.store.tables.roll_back(relations, Epoch(self.committed), term=TERM)
+        await self.store.tables.roll_back(relations, DATABASE_GRAPH, Epoch(self.committed), term=TERM)
         self.rows = dict(self.committed_rows)
         self.executor = GraphExecutor(
             WorkerId(f"w-{self.generation}"), self.spark, self._connect, table_scans(self.spark)

@@ -453,7 +453,7 @@ class CdcWorld:
         self.generation += 1
         await self.store.fences.fence(DATABASE_GRAPH, Generation(self.generation), term=TERM)
         relations = [table.relation.id for table in self.external.tables.values()]
-        await self.store.tables.roll_back(relations, Epoch(self.committed), term=TERM)
+        await self.store.tables.roll_back(relations, DATABASE_GRAPH, Epoch(self.committed), term=TERM)
         self.close()
         join = partial(SourceScans.join, self.spark, self._connection)
         self.executor = GraphExecutor(

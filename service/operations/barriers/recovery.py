@@ -110,7 +110,8 @@ async def roll_back(world: World, view: GraphView, *, term: Term) -> None:
         output: max(view.committed, settled.get(job, NEVER)) for job, written in outputs.items() for output in written
     }
     for epoch in sorted(set(reached.values())):
-        await world.tables.roll_back([one for one, upto in reached.items() if upto == epoch], epoch, term=term)
+        relations = [one for one, upto in reached.items() if upto == epoch]
+        await world.tables.roll_back(relations, view.graph, epoch, term=term)
     async with world.stores.begin(term) as tx:
         await tx.graphs.set_status(view.graph, GraphStatus.WAITING, now=world.clock.now())
     # A new partial graph also starts here, with nothing to roll back.

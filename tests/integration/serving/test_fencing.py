@@ -100,7 +100,7 @@ async def test_the_fence_does_not_pass_a_checked_writer_it_cannot_end(store: Sto
         await conn.commit()
     await store.fences.fence(DATABASE_GRAPH, Generation(6), term=TERM)
     assert await _rows(store) == [("zombie", 11)]
-    await store.tables.roll_back([ORDERS.id], Epoch(10), term=TERM)
+    await store.tables.roll_back([ORDERS.id], DATABASE_GRAPH, Epoch(10), term=TERM)
     assert await _rows(store) == []
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.protocol.ids import Epoch, Term
+from service.protocol.ids import DATABASE_GRAPH, Epoch, Term
 from service.serving import tables
 from service.serving.connections import Connection
 from tests.support.state_store import Store, relation
@@ -50,7 +50,7 @@ async def test_roll_back_reads_what_came_after(big: Store) -> None:
     read = [node.get("Rows Removed by Index Recheck", 0) for plan in plans for node in _nodes(plan)]
     assert sum(read) < ROWS / 10, plans
     before = await _scans(big)
-    await big.tables.roll_back([BIG.id], Epoch(300), term=TERM)
+    await big.tables.roll_back([BIG.id], DATABASE_GRAPH, Epoch(300), term=TERM)
     assert await _scans(big) == before
     assert await big.rows("select count(*), count(*) filter (where _to = 120), max(_from) from state.t_1") == [
         (ROWS, 50, 250)
