@@ -15,6 +15,7 @@ from service.api.app import create_app
 from service.api.settings import ApiSettings
 from service.columnar.process import ColumnarProcesses
 from service.operations.world import World
+from service.ports.health import StoreHealth
 from service.ports.meta_store import Stores
 from service.ports.signals import Topic
 from service.protocol.ids import Term
@@ -87,6 +88,13 @@ class ParsedHere:
         return read(*args, **kwargs)
 
 
+class CalmStore:
+    """A `StoreGauge` of a server that is not loaded."""
+
+    async def measure(self) -> StoreHealth:
+        return StoreHealth(connections=10, connections_max=100, lag_bytes=None)
+
+
 class Absent:
     """A port that the test does not reach."""
 
@@ -106,7 +114,6 @@ def world_of(stores: Stores, **ports: object) -> World:
                 "pins",
                 "reader",
                 "staging",
-                "gauge",
                 "http_probe",
                 "views",
                 "servers",
@@ -118,6 +125,7 @@ def world_of(stores: Stores, **ports: object) -> World:
             Absent(),
         ),
         "clock": clock,
+        "gauge": CalmStore(),
         "signals": PatientSignals(clock),
         "barrier_signals": PatientSignals(clock),
         "request_signals": PatientSignals(clock),
