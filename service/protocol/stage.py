@@ -78,13 +78,14 @@ class Condition(Expression):
 
 
 class Input(_Value):
-    """One occurrence of a relation. The alias is unique in the stage.
+    """One occurrence of a relation. The alias is unique in the stage. A `single` one has one row at most.
 
     A negative id stands for a hidden relation of the same job until the job is stored: -1 is the first one.
     """
 
     alias: str
     relation: RelationId
+    single: bool = False
 
 
 class Join(_Value):
@@ -99,9 +100,14 @@ class Join(_Value):
 
 
 class Value(Expression):
-    """One column and the expression of its value."""
+    """One column and the expression of its value.
+
+    `long_scale` is the number of digits behind the point of a measure that has more digits than one sum of Spark takes
+    (`service.protocol.stage_spark.MEASURE_DIGITS_MAX`).
+    """
 
     name: str
+    long_scale: int | None = None
 
 
 class Aggregate(_Value):

@@ -11,6 +11,10 @@ from service.protocol.request import Engine
 from service.protocol.stage import Condition, EngineChoice, Expression, Join, Stage
 
 UNPLANNED: Final = "it was planned without Spark"
+MEASURE_DIGITS_MAX: Final = 28
+"""Spark's sum of a decimal has ten digits more, which 10,000,000,000 rows cannot exceed. A longer measure is summed in
+two parts.
+"""
 
 
 def spark_column(alias: str, name: str) -> str:
@@ -63,18 +67,23 @@ def _before(stage: Stage, join: Join) -> set[str]:
 
 def in_order(join: Join, known: Collection[str]) -> Iterator[tuple[str, Sequence[Condition]]]:
     """Yield the inputs of a group so that each is joined with those before it by an equality, with the conditions that
-    can be decided then. The first one is joined with `known`, or with nothing if there are none.
+    can be decided then. The first one is joined with `known`, or with nothing if there are none. Beside an input of one
+    row no equality is needed.
 
     It ends early if there is no such order. A group is joined with `known` as a whole: inside it, conditions that name
     `known` inputs are left out.
     """
     inside = {one.alias for one in join.inputs}
+    single = {one.alias for one in join.inputs if one.single}
     own = [on for on in join.on if inside.issuperset(on.inputs)]
-    if known and not any(equates(on, inside, known) for on in join.on):
+    if known and inside != single and not any(equates(on, inside, known) for on in join.on):
         return
     left, placed, pending = [one.alias for one in join.inputs], set[str](), own
     while left:
-        alias = next((one for one in left if not placed or any(equates(on, {one}, placed) for on in own)), None)
+        alias = next(
+            (one for one in left if placed <= single or one in single or any(equates(on, {one}, placed) for on in own)),
+            None,
+        )
         if alias is None:
             return
         left.remove(alias)

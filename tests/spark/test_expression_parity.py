@@ -128,6 +128,7 @@ greatest(dt, date '2024-01-01') | coalesce(u, '00000000-0000-0000-0000-000000000
 extract(year from ts) | extract(month from dt) | extract(day from tz) | extract(dow from dt) | extract(isodow from dt) | extract(doy from dt) | extract(week from dt)
 extract(isoyear from dt) | extract(quarter from ts) | extract(hour from ts) | extract(minute from tz) | extract(second from ts) | extract(epoch from tz) | extract(epoch from ts)
 date_part('year', dt) | date_part('second', ts) | extract(year from ts) * 5 = 10120 | date_trunc('day', ts) | date_trunc('month', tz) | date_trunc('week', dt) | date_trunc('quarter', ts)
+date_bin('15 minutes', ts, timestamp '2001-01-01') | date_bin('1 day 02:00:00.000001', tz, '2030-01-01 00:00:03+00') | date_bin(interval '7 days', ts, dt)
 date_trunc('hour', tz) | date_trunc('year', ts) | date_trunc('minute', ts) | date_trunc('second', tz)
 dt + 1 | 2 + dt | dt - s | dt - date '2024-01-01' | ts + interval '1 month' | ts - interval '1 month 1 day' | tz + interval '1 day 02:30:00' | dt + interval '90 minutes'
 ts + interval '1.5 seconds' | ts - interval '-1 week' | dt - interval '1 year' | ts + '2 hours'::interval | ts + interval '3' day | ts - interval '1' month | make_date(2024, 2, 29) | tz at time zone 'UTC' | ts at time zone 'UTC'
@@ -220,7 +221,7 @@ def same(postgres: Any, spark: Any) -> bool:
         case Decimal():
             return spark is not None and Decimal(spark) == postgres
         case _ if hasattr(postgres, "tzinfo") and postgres.tzinfo is not None:
-            return spark == int(postgres.timestamp()) * 10**6 + postgres.microsecond
+            return spark == math.floor(postgres.timestamp()) * 10**6 + postgres.microsecond
         case _ if type(postgres).__name__ in ("UUID", "time"):
             return str(postgres) == spark
         case bytes():

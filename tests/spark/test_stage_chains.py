@@ -63,6 +63,8 @@ QUERIES: Final = (
     "select r.t, r.d, r.n, count(*) as c, sum(l.n) as s, sum(l.id) as i, bool_or(l.ok) as o, count(l.f) as f"
     " from l join r on l.ok = r.ok group by r.t, r.d, r.n",
     "select sum(n) as s, count(*) as c from l where n > 1e9",
+    "select r.t, sum(l.n * r.m) as s, sum(-r.m * l.n * 0.5) as h from l join r on l.ok = r.ok group by r.t",
+    "select l.id, q.s from l join (select sum(n) as s from l where id < 3) q on l.n < q.s or l.m = 0.5 * q.s + 0.25",
     "select distinct l.d, l.a is null as a, r.u from l left join r on l.u = r.u",
     "select t, sum(c) as c from (select l.t, count(*) as c from l join r on l.ok = r.ok group by l.t, r.t) q group by t"
     " having count(*) > 1",

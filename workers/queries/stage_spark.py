@@ -8,11 +8,14 @@ by a subquery in a condition. A group of control rows has their report as a furt
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from itertools import chain, zip_longest
 from typing import Final
 
+from service.protocol.columns import NUMERIC_PRECISION_MAX
 from service.protocol.relation import TRAVEL_PREFIX, Relation
-from service.protocol.stage import Condition, Join, JoinKind, Stage
-from service.protocol.stage_spark import in_order, spark_column
+from service.protocol.stage import Aggregate, Condition, Join, JoinKind, Stage, Value
+from service.protocol.stage_spark import MEASURE_DIGITS_MAX, in_order, spark_column
 from service.protocol.vnodes import vnode_spark
 from workers.backfill.stages import BoundStage
 from workers.queries.stateless import REPORT
@@ -100,46 +103,65 @@ class StageSelect:
         return vnode_spark(columns, target.vnode_count)
 
     def summed(self) -> str:
-        """Print the sums of the measures by group, and the control rows as groups."""
-        aggregate = self.stage.aggregate
-        assert aggregate is not None
-        keys = ", ".join(map(ticked, aggregate.keys))
-        sums = ", ".join(f"sum({ticked(one)}) as {ticked(one)}" for one in aggregate.measures)
-        return f"select {ticked(REPORT)}, {keys}, {sums} from ({self.rows()}) group by {ticked(REPORT)}, {keys}"
+        """Print the sums of the measures by group, each in its parts, and the control rows as groups."""
+        sums = ", ".join(f"sum({part.value}) as {ticked(part.name)}" for part in chain.from_iterable(self._parts()))
+        return self._grouped(sums, self.rows())
 
     def sums_written(self) -> str:
-        """Print the sums as they travel to the store: keys as texts where the store reads texts."""
-        aggregate, target = self.stage.aggregate, self.bound.target
-        assert aggregate is not None
-        keys = [f"{to_wire(one, target.column(one).type, binary=False)} as {ticked(one)}" for one in aggregate.keys]
-        columns = [ticked(REPORT), *keys, *map(ticked, aggregate.measures)]
-        return f"select {', '.join(columns)} from ({self.summed()})"
+        """Print the sums as they travel to the store, which adds the rows of a group: one for each part of a measure.
+
+        Keys are texts where the store reads texts.
+        """
+        keys = [
+            f"{to_wire(one, self.bound.target.column(one).type, binary=False)} as {ticked(one)}"
+            for one in self._aggregate.keys
+        ]
+        measures = self._parts()
+        texts = zip_longest(*(map(_shown, parts) for parts in measures), fillvalue="'0'")
+        rows = [f"struct({', '.join(row)})" for row in texts]
+        names = ", ".join(map(ticked, self._aggregate.measures))
+        every = f"inline(if({_PASSES}, array({rows[0]}), array({', '.join(rows)}))) as ({names})"
+        return f"select {', '.join([ticked(REPORT), *keys, every])} from ({self.summed()})"
 
     def held(self) -> str:
         """Print all rows that the target should hold, with their vnodes. The driver comes without control rows."""
-        aggregate, target = self.stage.aggregate, self.bound.target
-        if aggregate is None:
+        if self.stage.aggregate is None:
             return self.placed()
+        aggregate = self._aggregate
         groups, first = self.summed(), ticked(aggregate.measures[0])
         groups = self._with_always(groups) if aggregate.always else f"select * from ({groups}) where {first} > 0"
         results = {one.name: one.spark for one in aggregate.results}
         columns = [
             f"cast({results.get(one.name) or ticked(one.name)} as {one.type.spark}) as {ticked(one.name)}"
-            for one in target.columns
+            for one in self.bound.target.columns
         ]
-        named = f"select {', '.join([ticked(REPORT), *columns])} from ({groups})"
+        keys = ", ".join(map(ticked, (REPORT, *aggregate.keys)))
+        totals = ", ".join(f"{_total(parts)} as {ticked(parts[0].name)}" for parts in self._parts())
+        whole = f"select {keys}, {totals} from ({groups})"
+        named = f"select {', '.join([ticked(REPORT), *columns])} from ({whole})"
         return f"select *, {self._vnode()} as {ticked(VNODE)} from ({named})"
 
     def _with_always(self, groups: str) -> str:
-        aggregate = self.stage.aggregate
-        assert aggregate is not None
         constants = {one.name: one.spark for one in self.stage.rows}
-        keys = ", ".join(map(ticked, aggregate.keys))
-        values = ", ".join(f"{constants[key]}" for key in aggregate.keys)
-        zeros = ", ".join(["0"] * len(aggregate.measures))
-        sums = ", ".join(f"sum({ticked(one)}) as {ticked(one)}" for one in aggregate.measures)
-        every = f"{groups} union all select null, {values}, {zeros}"
-        return f"select {ticked(REPORT)}, {keys}, {sums} from ({every}) group by {ticked(REPORT)}, {keys}"
+        values = [f"{constants[key]}" for key in self._aggregate.keys]
+        names = [part.name for part in chain.from_iterable(self._parts())]
+        sums = ", ".join(f"sum({ticked(one)}) as {ticked(one)}" for one in names)
+        zeros = ["0"] * len(names)
+        return self._grouped(sums, f"{groups} union all select {', '.join(['null', *values, *zeros])}")
+
+    def _grouped(self, sums: str, rows: str) -> str:
+        keys = ", ".join(map(ticked, (REPORT, *self._aggregate.keys)))
+        return f"select {keys}, {sums} from ({rows}) group by {keys}"
+
+    @property
+    def _aggregate(self) -> Aggregate:
+        assert self.stage.aggregate is not None
+        return self.stage.aggregate
+
+    def _parts(self) -> "list[tuple[_Part, ...]]":
+        """Return the parts of each measure."""
+        values = {one.name: one for one in self.stage.rows}
+        return [_parts(values[one]) for one in self._aggregate.measures]
 
     def rows(self) -> str:
         """Print the values of all combinations, by the names of `rows`, and the control rows."""
@@ -189,6 +211,49 @@ class StageSelect:
             else:
                 text = f"select * from {ticked(alias)}{f' where {_all(on)}' if on else ''}"
         return text
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One of the sums in Spark that make up a measure: the sum of `value`, times a power of ten."""
+
+    name: str
+    value: str
+    exponent: int
+
+
+def _parts(measure: Value) -> tuple[_Part, ...]:
+    """Return the parts of a measure. A long one has its last digits in one part and the others in a second one."""
+    column, scale = ticked(measure.name), measure.long_scale
+    if scale is None:
+        return (_Part(measure.name, column, 0),)
+    exponent = MEASURE_DIGITS_MAX - scale
+    last = f"({column} % {_ten(exponent)})"
+    return (
+        _Part(measure.name, f"cast({last} as decimal({MEASURE_DIGITS_MAX},{scale}))", 0),
+        _Part(
+            f"{measure.name}_high",
+            f"cast(({column} - {last}) * {_ten(-exponent)} as decimal({NUMERIC_PRECISION_MAX - MEASURE_DIGITS_MAX},0))",
+            exponent,
+        ),
+    )
+
+
+def _shown(part: _Part) -> str:
+    """Print the text of a sum, which Postgres reads."""
+    text = f"cast({ticked(part.name)} as string)"
+    return text if part.exponent == 0 else f"concat({text}, 'e{part.exponent}')"
+
+
+def _total(parts: tuple[_Part, ...]) -> str:
+    """Print the sum of all parts. Spark fails if it is too long for a decimal."""
+    return " + ".join(
+        ticked(part.name) if part.exponent == 0 else f"{ticked(part.name)} * {_ten(part.exponent)}" for part in parts
+    )
+
+
+def _ten(exponent: int) -> str:
+    return f"{Decimal(1).scaleb(exponent):f}BD"
 
 
 def _all(conditions: Sequence[Condition]) -> str:

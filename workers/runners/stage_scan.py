@@ -8,6 +8,7 @@ changes only after its history. Next: `workers.engines.stages`.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import structlog
 from pyspark.sql import SparkSession
 
 from service.protocol.ids import Epoch, RelationId
@@ -19,6 +20,7 @@ from service.protocol.stage_spark import engine_of
 from workers.backfill.reading import Reading, interleaved
 from workers.backfill.scan import ScanState
 from workers.backfill.stages import BoundStage, Window
+from workers.engines.port import ActorOutcome
 from workers.engines.stage_spark import SparkStageEngine
 from workers.engines.stages import StageEngine, StageTask
 from workers.engines.store import Copiers
@@ -26,6 +28,8 @@ from workers.runners.failure import JobFailedError
 from workers.runners.port import FragmentRunner, Place, RunningEpoch
 from workers.runners.upstream_scan import TaskEngine, UpstreamScan
 from workers.state_store.port import has_store_engine
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -39,6 +43,8 @@ class StageScan(UpstreamScan[StageTask]):
     """Made on first use, so that an idle view costs nothing."""
     reader: SparkStageEngine | None = None
     """Reads the history if Spark does. It is closed when all history is read."""
+    handed_over: bool = False
+    """Whether Spark could not compute a page, so that the store reads the rest of the history."""
 
     @classmethod
     def join(
@@ -141,9 +147,28 @@ class StageScan(UpstreamScan[StageTask]):
         del epoch, task
         return JobFailedError(self.job, error, target=self.target, upstream=self.bound.upstream, computing=computing)
 
+    def _compute(self, epoch: RunningEpoch, task: StageTask) -> Sequence[ActorOutcome]:
+        try:
+            return super()._compute(epoch, task)
+        except JobFailedError as error:
+            if not self._hands_over(error, epoch):
+                raise
+            log.warning("stage.handed_over", target=self.target.name, reason=error.reason)
+            self.handed_over = True
+            self._close_reader()
+            return super()._compute(epoch, task)
+
+    def _hands_over(self, error: JobFailedError, epoch: RunningEpoch) -> bool:
+        """Whether the store computes what Spark could not, such as a number of more than 38 digits.
+
+        Spark hands over sums when it has computed all of them. The rows of another stage may have been written in part.
+        """
+        able = epoch.stores.versioned.capabilities.store_engine and self.bound.stage.aggregate is not None
+        return able and error.deterministic and self._chosen(epoch) is Engine.SPARK
+
     def _chosen(self, epoch: RunningEpoch) -> Engine:
         """Return the engine of this epoch. Live changes are the store's."""
-        if self.state.finished:
+        if self.state.finished or self.handed_over:
             return Engine.STORE
         store_engine = epoch.stores.versioned.capabilities.store_engine
         name, _ = engine_of(self.bound.stage, store_engine=store_engine)

@@ -10,6 +10,7 @@ from service.protocol.columns import NUMERIC_PRECISION_MAX, ColumnType, TypeName
 from service.sql.expressions.typed import INSTANTS, Typed, coerced, digits
 
 _REST: Final = f"decimal({NUMERIC_PRECISION_MAX},{NUMERIC_PRECISION_MAX})"
+_LONG: Final = f"more than {NUMERIC_PRECISION_MAX} digits behind the point are not supported in a view"
 _FLOATS: Final = (TypeName.REAL, TypeName.DOUBLE)
 
 
@@ -53,11 +54,19 @@ def _too_wide(*values: Typed) -> bool:
 
 
 def _parts(value: Typed) -> tuple[str, str]:
-    """Return a number's truncated integer part and its fraction, both with its sign.
+    """Return a number's truncated integer part and its fraction, both with its sign. One without a precision is a text.
 
     Comparing the pairs in this order compares the numbers.
     """
     assert value.type is not None
+    if value.type.unbounded:
+        whole, sign = f"split_part({value.sql}, '.', 1)", f"case when startswith({value.sql}, '-') then '-' else '' end"
+        rest = f"cast(concat({sign}, '0.', split_part({value.sql}, '.', 2)) as {_REST})"
+        lost = f"{value.sql} rlike '[.][0-9]{{{NUMERIC_PRECISION_MAX}}}[0-9]*[1-9]'"
+        return (
+            f"cast({whole} as decimal({NUMERIC_PRECISION_MAX},0))",
+            f"(case when {lost} then raise_error('{_LONG}') else {rest} end)",
+        )
     if value.name is not TypeName.NUMERIC or not digits(value.type)[1]:
         # If the number is NULL, the fraction is NULL as well. A fraction of 0 would decide a comparison that must be
         # NULL.

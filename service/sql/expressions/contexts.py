@@ -8,9 +8,9 @@ from service.sql.expressions.typed import Typed
 
 def check_context(value: Typed, node: exp.Expr) -> None:
     """Raise Invalid for a literal interval or an unbounded numeric in an expression that cannot take it."""
-    if value.span is not None and not isinstance(node.parent, exp.Add | exp.Sub | exp.Neg | exp.Paren):
+    if value.span is not None and not _takes_span(node.parent):
         raise Invalid("an interval is supported in a view as something to add or subtract", position=value.position)
-    if value.type is not None and value.type.unbounded and not _passed_on(node):
+    if value.type is not None and value.type.unbounded and not passed_on(node):
         raise Invalid(
             f"a value of type {value.type} can only be passed on in a view over one relation, because Spark has no"
             " decimal without a precision: cast it in the query that makes it, as in sum(x)::numeric(38, 2)",
@@ -18,8 +18,13 @@ def check_context(value: Typed, node: exp.Expr) -> None:
         )
 
 
-def _passed_on(node: exp.Expr) -> bool:
-    """Whether an expression is a column of a SELECT, or compared with NULL."""
+def passed_on(node: exp.Expr) -> bool:
+    """Whether an expression stands as a column of a SELECT, or compared with NULL."""
     parent = node.parent
     is_null = isinstance(parent, exp.Is) and isinstance(parent.args.get("expression"), exp.Null)
     return is_null or isinstance(parent, exp.Select | exp.Alias | exp.Paren)
+
+
+def _takes_span(node: exp.Expr | None) -> bool:
+    bins = isinstance(node, exp.Anonymous) and str(node.this).lower() == "date_bin"
+    return bins or isinstance(node, exp.Add | exp.Sub | exp.Neg | exp.Paren)

@@ -215,7 +215,8 @@ _DIVIDED: Final = (
 
 FUNCTIONS: Final[Mapping[str, tuple[Overload, ...]]] = MappingProxyType(
     {
-        "abs": (*_each(_NUMBERS, "abs({0})"), Overload((NUMERIC,), _EXACT_MAX, "abs({0})")),
+        # Spark's abs of a negative decimal rounds to 34 digits.
+        "abs": (*_each(_NUMBERS, "abs({0})"), Overload((NUMERIC,), _EXACT_MAX, "greatest({0}, 0BD - {0})")),
         "ascii": _text(1, "ascii({0})", INTEGER),
         "bit_length": _text(1, "bit_length({0})", INTEGER),
         "btrim": (*_text(1, "trim(BOTH ' ' FROM {0})"), *_text(2, "trim(BOTH {1} FROM {0})")),

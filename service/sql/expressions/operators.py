@@ -79,6 +79,9 @@ _NEGATED_LEAST: Final[Mapping[str, tuple[str, ColumnType]]] = MappingProxyType(
 )
 """The same for a second sign: `- -2147483648` is a bigint."""
 
+_SIGNED_DIGITS_MAX: Final = 34
+"""Spark's own negation of a decimal rounds to so many digits."""
+
 
 def unary(node: Node, value: Typed, position: int) -> Typed:
     """Return `<operator> value`. Raises Invalid."""
@@ -95,6 +98,8 @@ def unary(node: Node, value: Typed, position: int) -> Typed:
     if node is exp.Neg and (found := _LEAST.get(literal) or _NEGATED_LEAST.get(literal)):
         return Typed(*found, position, store=stored.negated(value.store, value.type))
     store = stored.negated(value.store, value.type) if node is exp.Neg else None
+    if value.type is not None and (value.type.precision or 0) > _SIGNED_DIGITS_MAX:
+        return Typed(f"cast(0BD - {value.sql} as {value.type.spark})", value.type, position, store=store)
     return Typed(f"({sign}{value.sql})", value.type, position, store=store)
 
 

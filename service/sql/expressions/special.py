@@ -9,6 +9,7 @@ from service.protocol.columns import ColumnType, TypeName
 from service.sql.expressions import stored
 from service.sql.expressions.casts import cast
 from service.sql.expressions.comparing import compared
+from service.sql.expressions.intervals import parse_span
 from service.sql.expressions.typed import (
     DOUBLE,
     INSTANTS,
@@ -120,6 +121,21 @@ def _date_trunc(name: str, arguments: Sequence[Typed], position: int) -> Typed:
     return Typed(f"cast(date_trunc('{unit}', {value.sql}) as {kind.spark})", kind, position)
 
 
+def _date_bin(name: str, arguments: Sequence[Typed], position: int) -> Typed:
+    _count(name, arguments, 3, position)
+    stride, value, origin = arguments
+    kind = common([value, origin], name)
+    if kind.name not in (TypeName.TIMESTAMP, TypeName.TIMESTAMPTZ):
+        raise Invalid(f"{name} of a value of type {value.shown} is not supported in a view", position=value.position)
+    span = stride.span or parse_span(_unit(name, stride), stride.position)
+    length = span.days * 24 * 3600 * 10**6 + span.microseconds
+    if span.months or length <= 0:
+        raise Invalid(f"{name} takes a stride above zero, without months", position=stride.position)
+    at, begun = (f"unix_micros(cast({coerced(one, kind).sql} as timestamp))" for one in (value, origin))
+    # The remainder is never negative, so that a window before the origin begins before its instants too.
+    return Typed(f"cast(timestamp_micros({at} - pmod({at} - {begun}, {length}L)) as {kind.spark})", kind, position)
+
+
 def _round(name: str, arguments: Sequence[Typed], position: int) -> Typed:
     _count(name, arguments, 2, position)
     value, wanted = arguments
@@ -212,6 +228,7 @@ SPECIAL: Final[Mapping[tuple[str, int | None], Special]] = MappingProxyType(
         ("coalesce", None): _coalesce,
         ("concat", None): _concat,
         ("concat_ws", None): _concat_ws,
+        ("date_bin", None): _date_bin,
         ("date_part", None): _date_part,
         ("date_trunc", None): _date_trunc,
         ("greatest", None): _coalesce,

@@ -151,7 +151,11 @@ def digits_of_both(one: ColumnType, other: ColumnType) -> tuple[int, int]:
 
 
 def digits(kind: ColumnType) -> tuple[int, int]:
-    """Return the maximum number of digits before and after the point."""
+    """Return the maximum number of digits before and after the point. A numeric without a precision has as many as
+    Spark.
+    """
+    if kind.unbounded:
+        return NUMERIC_PRECISION_MAX, NUMERIC_PRECISION_MAX
     if kind.precision is None or kind.scale is None:
         return _INTEGER_DIGITS[kind.name], 0
     return kind.precision - kind.scale, kind.scale

@@ -14,7 +14,7 @@ from service.protocol.quoting import quoted
 from service.protocol.relation import KEY_PREFIX
 from service.protocol.stage import Value
 from service.sql.queries.drafts import Call
-from service.sql.queries.scales import scale_of
+from service.sql.queries.scales import row_scale, scale_of
 
 _INTEGERS: Final = frozenset({"smallint", "integer", "bigint"})
 _FLOATS: Final = frozenset({"real", "double precision"})
@@ -93,12 +93,21 @@ class Measures:
     def _scale(self, call: Call, kind: str) -> str | None:
         """Return the largest scale of the finite values, or None if all have the same, which their sum then has.
 
-        A sum keeps the digits of values that were subtracted again. The rows of each scale are therefore counted: those
-        of scale s in the decimal digits from `s * _SCALE_DIGITS` on. The length of the number tells the largest s.
+        A sum keeps the digits of values that were subtracted again. The rows of each scale are therefore counted. If
+        the scales are not known, those of scale s are counted in the decimal digits from `s * _SCALE_DIGITS` on. The
+        length of the number tells the largest s.
         """
         assert call.argument is not None
         if kind != "numeric" or scale_of(call.argument, self._scales) is not None:
             return None
+        found = row_scale(call.argument, self._scales)
+        if found is not None:
+            scale, (least, *others) = found
+            known = "" if call.sure else f"{call.argument} is not null and "
+            counted = [
+                f"when {self._counted(call, f'{known}{scale} = {one}')} > 0 then {one}" for one in reversed(others)
+            ]
+            return f"(case {' '.join(counted)} else {least} end)" if counted else str(least)
         one = f"('1e' || {_SCALE_DIGITS} * scale({_exact(call, kind)}))::numeric"
         return f"((length({self._summed(call, kind, one)}::text) - 1) / {_SCALE_DIGITS})"
 
@@ -115,6 +124,8 @@ class Measures:
         if kind in _INTEGERS:
             return True
         assert call.argument is not None
+        if kind not in _FLOATS and row_scale(call.argument, self._scales) is not None:
+            return True
         if kind in _FLOATS or re.search("nan|inf", call.argument, re.IGNORECASE):
             return False
         read = {found[0] for found in _COLUMN.finditer(call.argument)}

@@ -8,7 +8,7 @@ from sqlglot import exp
 from service.protocol.columns import ColumnType, TypeName
 from service.protocol.quoting import quoted
 from service.sql.expressions.allowed import called_name
-from service.sql.queries.nodes import parsed
+from service.sql.queries.nodes import parsed, printed
 
 _INTEGERS = frozenset({TypeName.SMALLINT, TypeName.INTEGER, TypeName.BIGINT})
 
@@ -19,6 +19,65 @@ def scale_of(text: str, columns: Mapping[str, int]) -> int | None:
     `columns` has the scale of each column that has one, by its printed name.
     """
     return _scale(parsed(text), columns)
+
+
+def row_scale(text: str, columns: Mapping[str, int]) -> tuple[str, list[int]] | None:
+    """Return an expression of the scale of a row's value, and the scales that it can be, least first.
+
+    None if more than CASE, COALESCE and arithmetic decide it.
+    """
+    found = _row_scale(parsed(text), columns)
+    if found is None:
+        return None
+    shown, scales = found
+    return (printed(shown), sorted(scales)) if scales else None
+
+
+def _row_scale(node: exp.Expr, columns: Mapping[str, int]) -> tuple[exp.Expr, set[int]] | None:
+    known = _scale(node, columns)
+    if known is not None:
+        return exp.Literal.number(known), {known}
+    match node:
+        case exp.Null():
+            return exp.Null(), set()
+        case exp.Paren() | exp.Neg():
+            return _row_scale(node.this, columns)
+        case exp.Cast() if _is_unbounded(node):
+            return _row_scale(node.this, columns)
+        case exp.Add() | exp.Sub() | exp.Mul():
+            return _row_scale_of_two(node, columns)
+        case exp.Case() | exp.Anonymous():
+            return _chosen_row_scale(node, columns)
+        case _:
+            return None
+
+
+def _chosen_row_scale(node: exp.Case | exp.Anonymous, columns: Mapping[str, int]) -> tuple[exp.Expr, set[int]] | None:
+    if isinstance(node, exp.Case):
+        conditions = [one.this for one in node.args["ifs"]]
+    elif called_name(node) == "coalesce":
+        conditions = [exp.Not(this=exp.Is(this=one.copy(), expression=exp.Null())) for one in node.expressions]
+    else:
+        return None
+    found = [_row_scale(one, columns) for one in _values(node)]
+    known = [one for one in found if one is not None]
+    if len(known) < len(found):
+        return None
+    branches = [exp.If(this=one.copy(), true=scale) for one, (scale, _) in zip(conditions, known, strict=False)]
+    otherwise = known[len(branches)][0] if len(known) > len(branches) else None
+    subject = node.this.copy() if isinstance(node, exp.Case) and node.this is not None else None
+    return exp.Case(this=subject, ifs=branches, default=otherwise), set[int]().union(*(one for _, one in known))
+
+
+def _row_scale_of_two(node: exp.Binary, columns: Mapping[str, int]) -> tuple[exp.Expr, set[int]] | None:
+    left, right = _row_scale(node.this, columns), _row_scale(node.expression, columns)
+    if left is None or right is None:
+        return None
+    (one, scales), (other, others) = left, right
+    if isinstance(node, exp.Mul):
+        return exp.Add(this=one, expression=other), {first + second for first in scales for second in others}
+    greatest = exp.Anonymous(this="greatest", expressions=[one, other])
+    return greatest, {max(first, second) for first in scales for second in others}
 
 
 def _scale(node: exp.Expr, columns: Mapping[str, int]) -> int | None:
@@ -69,12 +128,20 @@ def _cast(node: exp.Cast, columns: Mapping[str, int]) -> int | None:
     return _scale(node.this, columns) if kind.scale is None else kind.scale
 
 
+def _is_unbounded(node: exp.Cast) -> bool:
+    return node.args["to"].sql("postgres").lower() in ("numeric", "decimal")
+
+
 def _chosen(node: exp.Case | exp.Anonymous) -> Iterator[exp.Expr]:
     """Yield the values of which a CASE or COALESCE chooses one, without NULL."""
-    values = list(node.expressions)
-    if isinstance(node, exp.Case):
-        values = [one.args["true"] for one in node.args["ifs"]]
-        values += [node.args["default"]] if node.args.get("default") is not None else []
-    elif called_name(node) != "coalesce":
+    if not isinstance(node, exp.Case) and called_name(node) != "coalesce":
         yield exp.Null()
-    yield from (one for one in values if not isinstance(one, exp.Null))
+    yield from (one for one in _values(node) if not isinstance(one, exp.Null))
+
+
+def _values(node: exp.Expr) -> list[exp.Expr]:
+    """Return the values of which a CASE or COALESCE chooses one."""
+    if not isinstance(node, exp.Case):
+        return list(node.expressions)
+    default = node.args.get("default")
+    return [*(one.args["true"] for one in node.args["ifs"]), *([] if default is None else [default])]

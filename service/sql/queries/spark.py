@@ -5,13 +5,14 @@ inputs. An expression that the binder refuses has no Spark text, and keeps the r
 its column.
 
 A numeric without a precision is a text in Spark. It must have Postgres's digits, so only sums and products of plain
-columns and numbers become one: there all rows have as many digits behind the point. A measure is an exact number of at
-most 28 digits, because Spark adds ten for a sum, which 10,000,000,000 rows cannot exceed.
+columns and numbers become one: there all rows have as many digits behind the point. It is compared part by part, and
+computed with as a decimal. A measure is an exact number, whose sums are exact however long it is.
+
+Spark fails where a number does not fit (I12). It never rounds one.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final, TypeVar
 
 from sqlglot import exp
@@ -21,20 +22,30 @@ from service.domain.errors import Invalid, NotFound
 from service.protocol.columns import NUMERIC_PRECISION_MAX, ColumnType, TypeName
 from service.protocol.ids import RelationId
 from service.protocol.relation import Relation
-from service.protocol.stage import Aggregate, Expression, Join, Stage
-from service.protocol.stage_spark import spark_column
+from service.protocol.stage import Aggregate, Expression, Join, Stage, Value
+from service.protocol.stage_spark import MEASURE_DIGITS_MAX, spark_column
+from service.sql.expressions.contexts import passed_on
 from service.sql.expressions.operators import truth
 from service.sql.expressions.scalar import Scope
 from service.sql.expressions.typed import INTEGERS, NUMERIC, Typed, coerced, digits, numeric, quoted_name
+from service.sql.queries.nodes import bare
+from service.sql.queries.relations import ONE
 from service.sql.text.tree import Tree, identifier
 
-MEASURE_DIGITS_MAX: Final = 28
-"""Spark's sum of a decimal has ten digits more."""
 _UNIFORM: Final = (
     exp.Paren, exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Cast, exp.DataType, exp.DataTypeParam, exp.Column,
     exp.Identifier, exp.Literal, exp.Extract, exp.Var,
 )  # fmt: skip
 """Nodes of an expression whose values all have the same number of digits behind the point."""
+_COMPARING: Final = (
+    exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.NullSafeNEQ, exp.Between, exp.In
+)  # fmt: skip
+_COMPUTED: Final = ColumnType(TypeName.NUMERIC, NUMERIC_PRECISION_MAX, 20)
+"""In this type Spark computes with a numeric without a precision. An average has 16 digits behind the point or more."""
+_DECIMAL: Final = (
+    "(case when {0} rlike '[.][0-9]{{20}}[0-9]*[1-9]' then raise_error('only the state store computes with a numeric of"
+    f" more than 20 digits behind the point: SET stage_engine = store') else cast({{0}} as {_COMPUTED.spark}) end)"
+)
 _SPECIAL: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 _Name = tuple[str | None, str]
 E = TypeVar("E", bound=Expression)
@@ -51,11 +62,22 @@ class _Scope(Scope):
         return None if found is None else replace(found, position=place)
 
     def bind(self, node: exp.Expr) -> Typed:
+        value = self._unbounded(node)
+        if value is not None:
+            return value if _takes_text(node) else _as_decimal(value)
         if isinstance(node, exp.Cast) and _type_of(node).unbounded and not _type_of(node).array:
             return self._exact(node)
         if isinstance(node, exp.Case) and node.this is None and any(map(_is_special, node.args["ifs"])):
             return self._finite(node)
         return Scope.bind(self, node)
+
+    def _unbounded(self, node: exp.Expr) -> Typed | None:
+        """Return a column if it is a numeric without a precision, whose values are texts."""
+        inner = bare(node)
+        if not isinstance(inner, exp.Column):
+            return None
+        found = self.resolved(inner.args.get("table"), identifier(inner.this), 0)
+        return found if found is not None and found.type is not None and found.type.unbounded else None
 
     def _finite(self, node: exp.Case) -> Typed:
         """Bind the value of a sum that may be NaN or infinite in Postgres. No decimal of Spark is, so it fails."""
@@ -97,16 +119,14 @@ def with_spark(stage: Stage, relations: Mapping[RelationId, Relation], target: R
     aggregate = stage.aggregate
     measures = () if aggregate is None else aggregate.measures
     rows = [
-        binder.expression(
-            one,
-            partial(binder.measure, one.name) if one.name in measures else binder.value,
-            target.column(one.name).type,
-        )
+        binder.measure(one, target.column(one.name).type)
+        if one.name in measures
+        else binder.expression(one, target.column(one.name).type)
         for one in stage.rows
     ]
     return stage.model_copy(
         update={
-            "joins": tuple(_joined(join, binder) for join in stage.joins),
+            "joins": tuple(_joined(join, binder, relations) for join in stage.joins),
             "where": tuple(binder.condition(one) for one in stage.where),
             "rows": tuple(rows),
             "aggregate": None if aggregate is None else _with_results(aggregate, binder, target),
@@ -114,8 +134,12 @@ def with_spark(stage: Stage, relations: Mapping[RelationId, Relation], target: R
     )
 
 
-def _joined(join: Join, binder: "_Binder") -> Join:
-    return join.model_copy(update={"on": tuple(binder.condition(one) for one in join.on)})
+def _joined(join: Join, binder: "_Binder", relations: Mapping[RelationId, Relation]) -> Join:
+    inputs = tuple(
+        one.model_copy(update={"single": [part.name for part in relations[one.relation].key] == [ONE]})
+        for one in join.inputs
+    )
+    return join.model_copy(update={"inputs": inputs, "on": tuple(binder.condition(one) for one in join.on)})
 
 
 def _with_results(aggregate: Aggregate, binder: "_Binder", target: Relation) -> Aggregate:
@@ -130,7 +154,7 @@ def _with_results(aggregate: Aggregate, binder: "_Binder", target: Relation) -> 
             kind = ColumnType(TypeName.NUMERIC, NUMERIC_PRECISION_MAX - 1, scale)
         values[None, name] = Typed(sql, kind, 0)
     over = _Binder(binder.relation, values)
-    results = tuple(over.expression(one, over.value, target.column(one.name).type) for one in aggregate.results)
+    results = tuple(over.expression(one, target.column(one.name).type) for one in aggregate.results)
     return aggregate.model_copy(update={"results": results})
 
 
@@ -144,8 +168,25 @@ class _Binder:
     def condition(self, one: E) -> E:
         return self._with(one, lambda scope, node: truth(scope.bind(node), "WHERE"))
 
-    def expression(self, one: E, read: "Callable[[Typed, exp.Expr, ColumnType], str]", kind: ColumnType) -> E:
-        return self._with(one, lambda scope, node: read(scope.bind(node), node, kind))
+    def expression(self, one: E, kind: ColumnType) -> E:
+        return self._with(one, lambda scope, node: _value(scope.bind(node), node, kind))
+
+    def measure(self, one: Value, kind: ColumnType) -> Value:
+        """Give a measure its Spark text: a decimal, which is summed in two parts if it is long."""
+        bound: list[ColumnType] = []
+
+        def read(scope: Scope, node: exp.Expr) -> str:
+            exact = _measure(scope.bind(node), kind)
+            bound.append(exact.type or kind)
+            return exact.sql
+
+        found = self._with(one, read)
+        if not bound:
+            return found
+        whole, scale = digits(bound[0])
+        if kind.unbounded:
+            self.scales[one.name] = scale
+        return found.model_copy(update={"long_scale": scale if whole + scale > MEASURE_DIGITS_MAX else None})
 
     def _with(self, one: E, read: Callable[[Scope, exp.Expr], str]) -> E:
         text = f"select {one.sql}"
@@ -159,39 +200,53 @@ class _Binder:
             return one.model_copy(update={"spark": None, "refusal": "Spark's planner does not read it"})
         return one.model_copy(update={"spark": spark, "refusal": None})
 
-    def value(self, value: Typed, node: exp.Expr, to: ColumnType) -> str:
-        """Return a value in exactly the type of its column. Raises Invalid."""
-        if value.type is None:
-            value = coerced(value, to)
-        if value.type == to:
-            return value.sql
-        if to.unbounded and not to.array and _is_exact(value) and _uniform(_taken(node, zero=False)):
-            exact = coerced(value, NUMERIC)
-            if exact.type is not None and digits(exact.type)[0] + digits(exact.type)[1] < NUMERIC_PRECISION_MAX:
-                return f"cast({exact.sql} as string)"
-        if _widens(value, to):
-            return f"cast({value.sql} as {to.spark})"
-        raise Invalid(f"Spark's value has type {value.type}, and the column {to}", position=value.position)
 
-    def measure(self, name: str, value: Typed, node: exp.Expr, to: ColumnType) -> str:
-        """Return what a row contributes, as a decimal with room for its sum. Raises Invalid."""
-        if not _is_exact(value):
-            raise Invalid(f"Spark cannot sum a value of type {value.shown} exactly", position=value.position)
+def _value(value: Typed, node: exp.Expr, to: ColumnType) -> str:
+    """Return a value in exactly the type of its column. Raises Invalid."""
+    if value.type is None:
+        value = coerced(value, to)
+    if value.type == to:
+        return value.sql
+    if to.unbounded and not to.array and _is_exact(value) and _uniform(_taken(node)):
         exact = coerced(value, NUMERIC)
-        assert exact.type is not None
-        whole, scale = digits(exact.type)
-        if whole + scale > MEASURE_DIGITS_MAX:
-            raise Invalid(
-                f"Spark sums numbers of at most {MEASURE_DIGITS_MAX} digits exactly, and this one has {whole + scale}",
-                position=value.position,
-            )
-        if to.unbounded:
-            self.scales[name] = scale
-            if not _uniform(_taken(node, zero=True)):
-                raise Invalid("the digits of this sum depend on the rows in it", position=value.position)
-        elif not (_widens(value, to) or _widens(exact, to)):
-            raise Invalid(f"Spark's value has type {value.type}, and the column {to}", position=value.position)
-        return f"cast({exact.sql} as {numeric(whole, scale).spark})"
+        if exact.type is not None and digits(exact.type)[0] + digits(exact.type)[1] < NUMERIC_PRECISION_MAX:
+            return f"cast({exact.sql} as string)"
+    if _widens(value, to):
+        return f"cast({value.sql} as {to.spark})"
+    raise Invalid(f"Spark's value has type {value.type}, and the column {to}", position=value.position)
+
+
+def _measure(value: Typed, to: ColumnType) -> Typed:
+    """Return what a row contributes, as a decimal. Raises Invalid.
+
+    A product may have more digits than a decimal. Spark fails if one has.
+    """
+    if not _is_exact(value):
+        raise Invalid(f"Spark cannot sum a value of type {value.shown} exactly", position=value.position)
+    exact = coerced(value, NUMERIC)
+    assert exact.type is not None
+    whole, scale = digits(exact.type)
+    if scale > MEASURE_DIGITS_MAX:
+        raise Invalid(
+            f"Spark sums at most {MEASURE_DIGITS_MAX} digits behind the point exactly, and this number has {scale}",
+            position=value.position,
+        )
+    if not (to.unbounded or _widens(value, to) or _widens(exact, to)):
+        raise Invalid(f"Spark's value has type {value.type}, and the column {to}", position=value.position)
+    kind = numeric(whole, scale)
+    return replace(exact, sql=f"cast({exact.sql} as {kind.spark})", type=kind)
+
+
+def _takes_text(node: exp.Expr) -> bool:
+    """Whether an expression is passed on or compared."""
+    while isinstance(node.parent, exp.Paren):
+        node = node.parent
+    return passed_on(node) or isinstance(node.parent, _COMPARING)
+
+
+def _as_decimal(value: Typed) -> Typed:
+    """Return a numeric without a precision as a decimal. Spark would round the digits that do not fit, so it fails."""
+    return replace(value, sql=_DECIMAL.format(value.sql), type=_COMPUTED, column=None)
 
 
 def _type_of(node: exp.Cast) -> ColumnType:
@@ -237,8 +292,8 @@ def _uniform(node: exp.Expr) -> bool:
     return all(isinstance(part, _UNIFORM) for part in node.walk())
 
 
-def _taken(node: exp.Expr, *, zero: bool) -> exp.Expr:
-    """Return the only value of `case when .. then value end` that is not NULL. With `zero` there may be an `else 0`."""
+def _taken(node: exp.Expr) -> exp.Expr:
+    """Return the only value of `case when .. then value end` that is not NULL."""
     while True:
         if isinstance(node, exp.Paren) or (isinstance(node, exp.Cast) and _type_of(node).unbounded):
             node = node.this
@@ -249,11 +304,7 @@ def _taken(node: exp.Expr, *, zero: bool) -> exp.Expr:
         otherwise = node.args.get("default")
         if not branches and otherwise is not None:
             node = otherwise
-        elif len(branches) == 1 and (otherwise is None or (zero and _is_zero(otherwise))):
+        elif len(branches) == 1 and otherwise is None:
             node = branches[0].args["true"]
         else:
             return node
-
-
-def _is_zero(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Literal) and node.name == "0"

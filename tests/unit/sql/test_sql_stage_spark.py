@@ -14,6 +14,7 @@ from service.protocol.relation import Relation, RelationKind
 from service.protocol.request import Engine
 from service.protocol.stage import Aggregate, EngineChoice, Join, JoinKind, Stage, Value
 from service.protocol.stage_spark import engine_of, spark_reason, verify_reason
+from service.sql.queries.relations import ONE as ONE_ROW
 from service.sql.queries.spark import with_spark
 from tests.support.stage_cases import CASES, TABLES, join, on, values
 from tests.support.state_store import relation
@@ -28,9 +29,22 @@ KINDS: Final = {
     "t": "text",
     "j": "jsonb",
     "s": "numeric",
+    "u": "numeric",
+    "f": "numeric(30,29)",
     "ts": "timestamp",
 }
 ONE: Final = relation(1, "one", KINDS, "id")
+DECIMAL: Final = (
+    "(case when $ rlike '[.][0-9]{20}[0-9]*[1-9]' then raise_error('only the state store computes with a numeric of"
+    " more than 20 digits behind the point: SET stage_engine = store') else cast($ as decimal(38,20)) end)"
+)
+"""Spark computes with a numeric without a precision so, .."""
+FRACTION: Final = (
+    "(case when $ rlike '[.][0-9]{38}[0-9]*[1-9]' then raise_error('more than 38 digits behind the point are not"
+    " supported in a view') else cast(concat(case when startswith($, '-') then '-' else '' end, '0.',"
+    " split_part($, '.', 2)) as decimal(38,38)) end)"
+)
+""".. and compares its fraction so."""
 RELATIONS: Final = {ONE.id: ONE}
 INNER: Final = Join(kind=JoinKind.INNER, inputs=join(JoinKind.INNER, "a i0").inputs)
 
@@ -89,10 +103,13 @@ def test_a_value_has_exactly_the_type_of_its_column(text: str, kind: str, spark:
         ("coalesce(i0.n, 0)", "numeric", "and the column numeric"),
         ("case when i0.i > 0 then i0.n else i0.m end", "numeric", "and the column numeric"),
         ("i0.w * i0.w", "numeric", "and the column numeric"),
-        ("i0.s + 1", "numeric", "can only be passed on"),
+        ("i0.s + 1", "numeric", "and the column numeric"),
         ("i0.d::text", "text", "Spark writes floats differently"),
         ("i0.j ->> 'a'", "text", "only the state store computes"),
-        ("date_bin('1 day', i0.ts, i0.ts)", "timestamp", "function date_bin is not supported"),
+        ("date_bin('1 month', i0.ts, i0.ts)", "timestamp", "a stride above zero, without months"),
+        ("date_bin('0 seconds', i0.ts, i0.ts)", "timestamp", "a stride above zero, without months"),
+        ("date_bin('1 day', i0.ts::date, '2001-01-01')", "timestamptz", "date_bin of a value of type date"),
+        ("regexp_count(i0.t, 'a')", "integer", "function regexp_count is not supported"),
         ("exp(i0.d)", "double precision", "Spark's last digit differs"),
         ("(select 1)", "integer", "a subquery is not supported"),
     ],
@@ -116,14 +133,54 @@ def test_a_measure_is_a_decimal_with_room_for_its_sum(text: str, kind: str, spar
     found = measure(text, kind)
     assert found.spark is not None, found.refusal
     assert found.spark.endswith(f" as {spark})")
+    assert found.long_scale is None
+
+
+@pytest.mark.parametrize(
+    ("text", "spark", "scale"),
+    [
+        ("i0.w::numeric", "decimal(38,10)", 10),
+        ("(i0.n * (1 - i0.n))::numeric", "decimal(26,4)", None),
+        ("(i0.m * i0.n)::numeric", "decimal(33,8)", 8),
+        ("(i0.m * i0.m * i0.n)::numeric", "decimal(38,14)", 14),
+        ("(case when i0.i > 0 then i0.w else 0 end)::numeric", "decimal(38,10)", 10),
+    ],
+)
+def test_a_long_measure_is_summed_in_two_parts(text: str, spark: str, scale: int | None) -> None:
+    found = measure(text, "numeric")
+    assert found.spark is not None, found.refusal
+    assert (found.spark.rpartition(" as ")[2], found.long_scale) == (f"{spark})", scale)
+
+
+@pytest.mark.parametrize(
+    ("text", "spark"),
+    [
+        ("i0.s is null", "(`i0__s` is null)"),
+        ("i0.s = i0.u", "(<i0__s> = <i0__u> and {i0__s} = {i0__u})"),
+        ("(i0.s) > i0.n", "(<i0__s> > W or (<i0__s> = W and {i0__s} > F))"),
+        ("i0.s + 1 > i0.n", "(([i0__s] + cast(1 as decimal(10,0))) > `i0__n`)"),
+        ("0.5 * i0.s < i0.n", "((0.5BD * [i0__s]) < `i0__n`)"),
+        ("i0.s::numeric(10,2) = i0.n", "((cast([i0__s] as decimal(10,2))) = `i0__n`)"),
+    ],
+)
+def test_a_numeric_without_a_precision_is_compared_as_a_text_or_a_decimal(text: str, spark: str) -> None:
+    stage = with_spark(Stage(joins=(INNER,), where=(on(text),), rows=values(v="i0.i")), RELATIONS, target(v="integer"))
+    rest = "(`i0__n` % 1BD)"
+    spark = spark.replace("W", f"cast((`i0__n` - {rest}) as decimal(38,0))").replace(
+        "F", f"cast({rest} as decimal(38,38))"
+    )
+    for name in ("i0__s", "i0__u"):
+        spark = spark.replace(f"<{name}>", f"cast(split_part(`{name}`, '.', 1) as decimal(38,0))")
+        spark = spark.replace(f"{{{name}}}", FRACTION.replace("$", f"`{name}`"))
+        spark = spark.replace(f"[{name}]", DECIMAL.replace("$", f"`{name}`"))
+    assert (stage.where[0].spark, stage.where[0].refusal) == (spark, None)
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("i0.w::numeric", "at most 28 digits exactly, and this one has 38"),
+        ("i0.f::numeric", "at most 28 digits behind the point exactly, and this number has 29"),
         ("(i0.d)::text::numeric", "Spark writes floats differently"),
-        ("(case when i0.i > 0 then i0.n::numeric else i0.m end)::numeric", "digits of this sum depend on the rows"),
         ("i0.d", "cannot sum a value of type double precision exactly"),
     ],
 )
@@ -157,6 +214,25 @@ def test_rows_that_no_equality_joins_are_the_stores_alone(joins: tuple[Join, ...
     stage = Stage(joins=joins, rows=values(v="i0.x"))
     found = with_spark(stage, {table.id: table for table in TABLES.values()}, target(v="bigint"))
     assert "without an equality" in (spark_reason(found) or "")
+
+
+def test_beside_one_row_no_equality_is_needed() -> None:
+    b = TABLES["b"]
+    one = b.model_copy(update={"columns": (*b.columns, Column(name=ONE_ROW, type=ColumnType.parse("smallint")))})
+    relations = {table.id: table for table in TABLES.values()}
+    single = relations | {b.id: one.model_copy(update={"key": (KeyColumn(name=ONE_ROW),)})}
+    apart = (
+        join(JoinKind.INNER, "a i0"),
+        join(JoinKind.LEFT, "b i1", "i0.x < i1.id"),
+        join(JoinKind.INNER, "b i2"),
+        join(JoinKind.ANTI, "b i3", "i3.x > i0.x"),
+    )
+    for joins in (apart, (join(JoinKind.INNER, "b i0, a i1"),), (join(JoinKind.INNER, "a i0, b i1, b i2"),)):
+        stage = Stage(joins=joins, rows=values(v="i0.x"))
+        assert "without an equality" in (spark_reason(with_spark(stage, relations, target(v="bigint"))) or "")
+        assert spark_reason(with_spark(stage, single, target(v="bigint"))) is None
+    both = Stage(joins=(join(JoinKind.INNER, "b i0, a i1, c i2"),), rows=values(v="i0.x"))
+    assert "without an equality" in (spark_reason(with_spark(both, single, target(v="bigint"))) or "")
 
 
 def test_the_engine_follows_the_choice_the_format_and_what_spark_can() -> None:
