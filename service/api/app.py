@@ -8,10 +8,12 @@ from collections.abc import Callable
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
-from service.api import errors, openapi
+from service.api import access, errors, openapi
+from service.api.credentials import Callers, Credentials
 from service.api.crowd import Crowd, Streams
-from service.api.middleware import Bodies, Net, Origins, Tokens
+from service.api.middleware import Bodies, Net, Origins
 from service.api.routes import (
+    audit,
     docs,
     events,
     graphs,
@@ -25,13 +27,15 @@ from service.api.routes import (
     relations,
     sources,
     sql,
+    tokens,
 )
 from service.api.settings import ApiSettings
 from service.api.uploads import Uploads
 from service.operations.world import World
 
 VERSION = "0.1.0"
-_PUBLIC = (sql, relations, logins, sources, jobs, progress, mutations, graphs, parameters, events)
+_PUBLIC = (sql, relations, logins, sources, jobs, progress, mutations, graphs, parameters, events, tokens, audit)
+ROUTERS = tuple(module.router for module in (*_PUBLIC, probes, internal, docs))
 
 
 def create_app(
@@ -62,8 +66,9 @@ def create_app(
     app.state.looks = {}
     app.state.streams = Streams(settings.streams_max)
     app.state.read_login = settings.read_login
-    for route in (*_PUBLIC, probes, internal, docs):
-        app.include_router(route.router)
+    app.state.credentials = Credentials(settings.worker_token, settings.api_token)
+    for router in ROUTERS:
+        app.include_router(router)
     errors.install(app)
     app.openapi = openapi.document(app, token=settings.api_token is not None)
     # The document of the API is made without a world.
@@ -78,7 +83,7 @@ def _guard(app: FastAPI, settings: ApiSettings, monotonic: Callable[[], float]) 
     uploads_max = min(settings.uploads_max, max(1, settings.calls_max // 2))
     app.add_middleware(Uploads, uploads_max=uploads_max, monotonic=monotonic)
     app.add_middleware(Crowd, calls_max=settings.calls_max)
-    app.add_middleware(Tokens, api_token=settings.api_token, worker_token=settings.worker_token)
+    app.add_middleware(Callers, credentials=app.state.credentials, open_paths=access.check(ROUTERS))
     if settings.allowed_origins:
         app.add_middleware(
             CORSMiddleware,
