@@ -32,7 +32,7 @@ class Settings(BaseSettings):
     port: int = Field(default=8700, ge=0, le=65535)
     """The port to listen on. 0 takes a free one."""
     api_token: SecretStr | None = None
-    """Required to listen beyond loopback. Every call except the probes carries it as a bearer token."""
+    """The token of an admin, who makes the other tokens (`docs/access.md`). Required to listen beyond loopback."""
     allowed_origins: list[str] = []
     """Origins whose web pages may call the service, as JSON (`["https://grafana.example"]`)."""
     source_hosts: list[str] | None = None
