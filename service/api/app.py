@@ -32,6 +32,7 @@ from service.api.routes import (
 from service.api.settings import ApiSettings
 from service.api.uploads import Uploads
 from service.operations.world import World
+from service.ports.bearers import Bearers
 
 VERSION = "0.1.0"
 _PUBLIC = (sql, relations, logins, sources, jobs, progress, mutations, graphs, parameters, events, tokens, audit)
@@ -44,9 +45,10 @@ def create_app(
     settings: ApiSettings,
     ready: probes.Checks,
     reserved: World | None = None,
+    bearers: Bearers | None = None,
 ) -> FastAPI:
     """Return the ASGI app. `ready` runs the readiness checks and returns `ok` or the fault of each, by name. `reserved`
-    is the world for the calls of workers, if they have another one.
+    is the world for the calls of workers, if they have another one. `bearers` recognises JWTs, if there is an issuer.
     """
     app = FastAPI(
         title="tidefill",
@@ -66,17 +68,18 @@ def create_app(
     app.state.looks = {}
     app.state.streams = Streams(settings.streams_max)
     app.state.read_login = settings.read_login
-    app.state.credentials = Credentials(settings.worker_token, settings.api_token)
+    app.state.credentials = Credentials(settings.worker_token, settings.api_token, bearers)
     for router in ROUTERS:
         app.include_router(router)
     errors.install(app)
-    app.openapi = openapi.document(app, token=settings.api_token is not None)
+    secured = settings.api_token is not None or bearers is not None
+    app.openapi = openapi.document(app, token=secured)
     # The document of the API is made without a world.
-    _guard(app, settings, lambda: world.clock.monotonic())  # noqa: PLW0108
+    _guard(app, settings, lambda: world.clock.monotonic(), loopback_only=not secured)  # noqa: PLW0108
     return app
 
 
-def _guard(app: FastAPI, settings: ApiSettings, monotonic: Callable[[], float]) -> None:
+def _guard(app: FastAPI, settings: ApiSettings, monotonic: Callable[[], float], *, loopback_only: bool) -> None:
     """Add the middleware that every request passes. The last one added is the outermost."""
     app.add_middleware(Bodies, size_max=settings.body_size_max)
     # Bodies that arrive take at most half of the calls' places.
@@ -92,5 +95,5 @@ def _guard(app: FastAPI, settings: ApiSettings, monotonic: Callable[[], float]) 
             allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"],
             expose_headers=["Location", "Retry-After"],
         )
-    app.add_middleware(Origins, loopback_only=settings.api_token is None, allowed=settings.allowed_origins)
+    app.add_middleware(Origins, loopback_only=loopback_only, allowed=settings.allowed_origins)
     app.add_middleware(Net)

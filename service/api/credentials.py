@@ -17,19 +17,22 @@ from service.domain.roles import Role
 from service.operations import tokens
 from service.operations.world import World
 from service.ports.audit import Asker
+from service.ports.bearers import Bearers
 
 BODILESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """No route reads the bodies of these calls, some of which need no credentials."""
+_DOTS_OF_A_JWT: Final = 2
 WORKER: Final = Asker("worker", Role.WORKER)
 ROOT: Final = Asker("TIDEFILL_API_TOKEN", Role.ADMIN)
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The tokens of the settings. Without an API token every caller of this machine is an admin."""
+    """What callers may show. Without an API token and an issuer every caller of this machine is an admin."""
 
     worker_token: SecretStr
     api_token: SecretStr | None
+    bearers: Bearers | None = None
 
     async def caller(self, scope: Scope) -> Asker | None:
         """Return who sends a request, or None if that is not known. Raises Unavailable."""
@@ -40,10 +43,14 @@ class Credentials:
             return WORKER
         if scope["path"].startswith("/internal/"):
             return ROOT if root else None
-        if self.api_token is None:
+        if self.api_token is None and self.bearers is None:
             client = scope.get("client")
             return Asker("http" if client is None else f"http {client[0]}", Role.ADMIN)
-        return ROOT if root else await tokens.caller(cast("World", scope["app"].state.world), text)
+        if root:
+            return ROOT
+        if self.bearers is not None and text.count(".") == _DOTS_OF_A_JWT:
+            return await self.bearers.caller(text)
+        return await tokens.caller(cast("World", scope["app"].state.world), text)
 
 
 class Callers:

@@ -24,7 +24,7 @@ CATALOG: Final = (
     "select id, name, kind, definition, shown, dropped from tidefill.relation",
     "select id, statement, state, parallelism, backfill_parallelism from tidefill.job",
     "select id, rate_limit, auto from tidefill.fragment",
-    "select id, paused, recoveries from tidefill.graph",
+    "select id, paused, recoveries from tidefill.graph where id = 1",
     "select id, asked_by from tidefill.command",
     "select id from tidefill.statement",
     "select id, name, role, revoked_at from tidefill.api_token",
