@@ -9,6 +9,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from service.domain.claims import oidc_rules
+from service.domain.roles import Role
 from service.settings import Settings as ServiceSettings
 from tests.support.helm import find_helm
 from workers.settings import Settings as WorkerSettings
@@ -27,6 +29,11 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
         "serviceAccount": {"annotations": {"example.com/role": "reader"}},
         "service": {
             "image": {"repository": "example.com/tidefill/service", "tag": "0.1.0-3"},
+            "oidc": {
+                "issuer": "https://login.example/realms/shop",
+                "audience": "tidefill",
+                "roles": {"sre's": "operator", "staff": "viewer"},
+            },
             "type": "LoadBalancer",
             "port": 80,
             "podAnnotations": {"prometheus.io/scrape": "true"},
@@ -50,6 +57,8 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
 WRONG: dict[str, dict[str, Any]] = {
     "unknown value": {"service": {"replicas": 3}},
     "unknown section": {"ingress": {"enabled": True}},
+    "role": {"service": {"oidc": {"issuer": "https://login.example", "roles": {"sre": "root"}}}},
+    "keys in the clear": {"service": {"oidc": {"issuer": "http://login.example"}}},
     "type": {"service": {"port": "http"}},
     "range": {"service": {"port": 70000}},
     "unpinned image": {"worker": {"image": {"tag": "latest"}}},
@@ -176,6 +185,10 @@ def test_the_settings_accept_what_the_chart_says(helm: Path, tmp_path: Path, mon
             read = settings(_secrets_dir=str(directory))  # pyright: ignore[reportCallIssue] - pydantic-settings' own
         assert read.worker_token is not None
         assert read.worker_token.get_secret_value() == "hush"
+        if isinstance(read, ServiceSettings):
+            rules = oidc_rules(read.oidc_issuer, read.oidc_audience, read.oidc_role_claim, read.oidc_roles)
+            assert rules is not None
+            assert rules.roles == {"sre's": Role.OPERATOR, "staff": Role.VIEWER}
 
 
 @pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS)
