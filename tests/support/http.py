@@ -16,6 +16,7 @@ from service.api.settings import ApiSettings
 from service.columnar.process import ColumnarProcesses
 from service.operations.world import World
 from service.ports.audit import Asker
+from service.ports.health import StoreHealth
 from service.ports.meta_store import Stores
 from service.ports.signals import Topic
 from service.protocol.ids import Term
@@ -89,6 +90,13 @@ class ParsedHere:
         return read(*args, **kwargs)
 
 
+class CalmStore:
+    """A `StoreGauge` of a server that is not loaded."""
+
+    async def measure(self) -> StoreHealth:
+        return StoreHealth(connections=10, connections_max=100, lag_bytes=None)
+
+
 class Absent:
     """A port that the test does not reach."""
 
@@ -108,7 +116,6 @@ def world_of(stores: Stores, **ports: object) -> World:
                 "pins",
                 "reader",
                 "staging",
-                "gauge",
                 "http_probe",
                 "views",
                 "servers",
@@ -120,6 +127,7 @@ def world_of(stores: Stores, **ports: object) -> World:
             Absent(),
         ),
         "clock": clock,
+        "gauge": CalmStore(),
         "signals": PatientSignals(clock),
         "barrier_signals": PatientSignals(clock),
         "request_signals": PatientSignals(clock),

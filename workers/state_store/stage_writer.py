@@ -45,30 +45,35 @@ class StageWriter:
     def read_page(self, block: Block, size: PageSize, at: Mapping[RelationId, Epoch]) -> ArrowPage:
         """Compute the rows of a page of the driver's history. See `StageSession`."""
         few = size.rows <= LOOKED_UP_MAX
-        self._set(_CHANGES if few else _PAGES)
         upstream = self.bound.upstream
-        part, upto = self.part_of(upstream, block, at[upstream.id], size)
-        columns = ", ".join(quoted(column.name) for column in upstream.columns)
-        page = f"with page as materialized ({page_rows(upstream, part, upto, columns, at=at[upstream.id])})"
-        if self.bound.stage.is_whole:
-            found = self._all(f"{page} select _vnode, count(*), 0 from page group by _vnode")
-        else:
+        epoch = at[upstream.id]
+        part, upto = self._page(upstream, block, size, epoch, _CHANGES if few else _PAGES)
+        found = self._counted(upstream, part, upto, epoch)
+        copied = 0
+        if found and not self.bound.stage.is_whole:
+            columns = ", ".join(quoted(column.name) for column in upstream.columns)
             within = " or ".join(f"({one})" for one in page_conditions(upstream, part, upto))
-            made = f"made as ({self._insert(at, within, few=few)} returning 1)"
-            found = self._all(
-                f"{page}, {made} select _vnode, count(*), (select count(*) from made) from page group by 1"
-            )
+            # To read the page a second time costs less than to keep it for both.
+            page = f"with page as ({page_rows(upstream, part, upto, columns, at=epoch)})"
+            copied = self._run(f"{page} {self._insert(at, within, few=few)}")
         # Groups are counted when they are written.
-        copied = 0 if self.summing else max((copied for *_, copied in found), default=0)
-        return ArrowPage((), {vnode: rows for vnode, rows, _ in found}, {span.vnode: upto for span in part}, copied)
+        return ArrowPage((), found, {span.vnode: upto for span in part}, 0 if self.summing else copied)
 
     def pass_page(self, relation: Relation, block: Block, size: PageSize, at: Epoch) -> ArrowPage:
         """Choose the next page of an input, and count its rows. See `StageSession`."""
-        self._set(_CHANGES)
-        part, upto = self.part_of(relation, block, at, size)
+        part, upto = self._page(relation, block, size, at, _CHANGES)
+        return ArrowPage((), self._counted(relation, part, upto, at), {span.vnode: upto for span in part})
+
+    def _page(
+        self, relation: Relation, block: Block, size: PageSize, at: Epoch, settings: Collection[str]
+    ) -> tuple[Block, Position | None]:
+        self._set(settings)
+        return self.part_of(relation, block, at, size)
+
+    def _counted(self, relation: Relation, part: Block, upto: Position | None, at: Epoch) -> dict[int, int]:
+        """Return the rows of a page by vnode."""
         rows = page_rows(relation, part, upto, "", at=at)
-        found = self._all(f"select _vnode, count(*) from ({rows}) page group by _vnode")
-        return ArrowPage((), dict(found), {span.vnode: upto for span in part})
+        return dict(self._all(f"select _vnode, count(*) from ({rows}) page group by _vnode"))
 
     def copy_changes(
         self,
@@ -144,8 +149,9 @@ class StageWriter:
         for setting in settings:
             self._run(setting)
 
-    def _run(self, sql: str) -> None:
-        self.connection.execute(sql)  # pyright: ignore[reportArgumentType, reportCallIssue] - printed from a plan
+    def _run(self, sql: str) -> int:
+        """Run a command and return the number of rows that it wrote."""
+        return self.connection.execute(sql).rowcount  # pyright: ignore[reportArgumentType, reportCallIssue] - printed from a plan
 
     def _all(self, sql: str) -> list[tuple[Any, ...]]:
         return self.connection.execute(sql).fetchall()  # pyright: ignore[reportArgumentType, reportCallIssue] - as above

@@ -5,13 +5,17 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from service.domain.barrier import GraphStatus, GraphView
+from service.domain.errors import Unavailable
 from service.domain.job import Job, JobState
 from service.domain.parameters import SystemParameters
 from service.domain.progress import ScanProgress, metric_text, scan_backfill_type
 from service.domain.readiness import age
+from service.domain.waiting import Waiting
+from service.operations.jobs.standing import standing_of
 from service.operations.status.listing import listed
 from service.operations.status.models import Broken
 from service.operations.status.staleness import broken_of
+from service.operations.status.wait_reasons import waits_of
 from service.operations.world import World
 from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry
@@ -19,7 +23,15 @@ from service.ports.source_records import Source
 from service.protocol.epoch import NEVER, instant_of
 from service.protocol.ids import DATABASE_GRAPH, Epoch, FragmentId, JobId, RelationId
 from service.protocol.plan import ScanType
-from service.telemetry.metrics import FragmentMeasure, Measures, SnapshotMeasure, SourceMeasure
+from service.telemetry.measures import (
+    ConnectionsMeasure,
+    FragmentMeasure,
+    Measures,
+    RelationMeasure,
+    SnapshotMeasure,
+    SourceMeasure,
+    WaitMeasure,
+)
 
 
 async def scrape(world: World) -> bytes:
@@ -40,12 +52,13 @@ async def measure(world: World) -> Measures:
         sources = await tx.sources.all()
         snapshots = await _snapshots(tx, unfinished, now=now, lease=world.worker_lease)
         broken = _broken(entries, await broken_of(tx))
-    ids = {entry.relation.name: int(entry.relation.id) for entry in entries}
+        waits = await waits_of(world, tx, unfinished, await standing_of(tx, unfinished))
     return Measures(
         jobs=Counter(str(entry.state) for entry in entries),
         queue_length=sum(job.state is JobState.QUEUED for job in unfinished),
         workers_alive=len(view.alive),
-        in_flight_barriers=_in_flight(view),
+        in_flight_barriers=int(view.in_flight is not None),
+        uncommitted_barriers=_in_flight(view),
         barrier_interval_ms=parameters.barrier_interval_ms,
         recoveries=state.recoveries,
         running=view.status is GraphStatus.RUNNING,
@@ -54,20 +67,54 @@ async def measure(world: World) -> Measures:
         published_age_seconds=0.0 if view.published == NEVER else age(view.published, now=now).total_seconds(),
         fragments=_fragments(unfinished, scans, view.committed),
         limits=_limits(unfinished, scans),
-        upstream_of={
-            scan.fragment: ids[scan.upstream]
-            for found in scans.values()
-            for scan in found
-            if not scan.external and scan.upstream in ids
-        },
+        upstream_of=_upstreams(entries, scans),
         follower_of=_followers(entries, scans),
         sources=tuple(_source(one) for one in sources),
         snapshots=snapshots,
         broken=broken,
-        snapshot_scans=frozenset(
-            scan.fragment for found in scans.values() for scan in found if scan.scan_type is ScanType.SNAPSHOT_BACKFILL
-        ),
+        snapshot_scans=_snapshot_scans(scans),
+        relations=_relations(entries),
+        waits=_waits(unfinished, waits, now=now),
+        connections=await _connections(world),
     )
+
+
+def _relations(entries: Sequence[CatalogEntry]) -> tuple[RelationMeasure, ...]:
+    found = (entry.relation for entry in entries)
+    return tuple(RelationMeasure(one.id, one.name, str(one.kind).upper().replace(" ", "_")) for one in found)
+
+
+def _waits(unfinished: Sequence[Job], waits: Mapping[JobId, Waiting], *, now: datetime) -> tuple[WaitMeasure, ...]:
+    found = ((job, waits[job.id]) for job in unfinished if job.id in waits)
+    return tuple(
+        WaitMeasure(job.id, job.name, one.reason, None if one.since is None else (now - one.since).total_seconds())
+        for job, one in found
+    )
+
+
+def _upstreams(
+    entries: Sequence[CatalogEntry], scans: Mapping[JobId, Sequence[ScanProgress]]
+) -> Mapping[FragmentId, int]:
+    ids = {entry.relation.name: int(entry.relation.id) for entry in entries}
+    return {
+        scan.fragment: ids[scan.upstream]
+        for found in scans.values()
+        for scan in found
+        if not scan.external and scan.upstream in ids
+    }
+
+
+def _snapshot_scans(scans: Mapping[JobId, Sequence[ScanProgress]]) -> frozenset[FragmentId]:
+    every = (scan for found in scans.values() for scan in found)
+    return frozenset(scan.fragment for scan in every if scan.scan_type is ScanType.SNAPSHOT_BACKFILL)
+
+
+async def _connections(world: World) -> ConnectionsMeasure | None:
+    try:
+        found = await world.gauge.measure()
+    except Unavailable:
+        return None
+    return ConnectionsMeasure(found.connections, found.connections_max)
 
 
 def _followers(

@@ -9,9 +9,11 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from service.bootstrap import DRAIN
 from service.domain.claims import oidc_rules
 from service.domain.roles import Role
 from service.settings import Settings as ServiceSettings
+from tests.support.dashboard import dashboard
 from tests.support.helm import find_helm
 from workers.settings import Settings as WorkerSettings
 
@@ -20,6 +22,8 @@ pytestmark = pytest.mark.timeout(1200)
 
 CHART = Path(__file__).parents[3] / "helm" / "tidefill"
 KUBERNETES = "1.33"
+OPERATOR = "monitoring.coreos.com/"
+"""The kinds of Prometheus's operator are not Kubernetes's own."""
 VALUE_SETS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "everything": {
@@ -36,6 +40,7 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
             },
             "type": "LoadBalancer",
             "port": 80,
+            "replicas": 3,
             "podAnnotations": {"prometheus.io/scrape": "true"},
             "nodeSelector": {"kubernetes.io/arch": "amd64"},
             "tolerations": [{"key": "dedicated", "operator": "Exists"}],
@@ -43,6 +48,12 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
         },
         "worker": {"sparkMaster": "local[4]", "sparkConf": {"spark.driver.memory": "3g"}, "scratchSize": "50Gi"},
         "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {"matchLabels": {"team": "data"}}}]},
+        "monitoring": {
+            "labels": {"release": "prometheus"},
+            "serviceMonitor": {"enabled": True, "tokenKey": "viewer-token"},
+            "rules": {"enabled": True},
+            "dashboard": {"enabled": True},
+        },
     },
     "standalone": {"worker": {"sparkMaster": "spark://spark.example:7077", "sparkConf": {"spark.cores.max": "8"}}},
     "kubernetes": {
@@ -52,10 +63,15 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
         },
         "networkPolicy": {"enabled": True, "executors": [{"podSelector": {"matchLabels": {"spark-role": "executor"}}}]},
     },
-    "least": {"serviceAccount": {"create": False}, "migration": {"enabled": False}},
+    "least": {
+        "serviceAccount": {"create": False},
+        "migration": {"enabled": False},
+        "service": {"replicas": 1},
+    },
 }
 WRONG: dict[str, dict[str, Any]] = {
-    "unknown value": {"service": {"replicas": 3}},
+    "unknown value": {"service": {"replica": 3}},
+    "no service": {"service": {"replicas": 0}},
     "unknown section": {"ingress": {"enabled": True}},
     "role": {"service": {"oidc": {"issuer": "https://login.example", "roles": {"sre": "root"}}}},
     "keys in the clear": {"service": {"oidc": {"issuer": "http://login.example"}}},
@@ -123,7 +139,8 @@ def test_it_passes_the_lint(helm: Path, values: dict[str, Any]) -> None:
 def test_every_manifest_is_what_kubernetes_takes(helm: Path, values: dict[str, Any]) -> None:
     manifests = _rendered(helm, values)
     for manifest in manifests:
-        kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+        if not manifest["apiVersion"].startswith(OPERATOR):
+            kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
     kinds = sorted(manifest["kind"] for manifest in manifests)
     assert {"Deployment", "Service"} <= set(kinds)
     assert kinds.count("Job") == (0 if values == VALUE_SETS["least"] else 1)
@@ -246,5 +263,49 @@ def test_the_migration_comes_first_and_there_is_one_of_each(helm: Path) -> None:
     (job,) = [manifest for manifest in manifests if manifest["kind"] == "Job"]
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
     assert job["spec"]["template"]["spec"]["containers"][0]["args"] == ["migrate"]
-    deployments = [manifest for manifest in manifests if manifest["kind"] == "Deployment"]
-    assert {(it["spec"]["replicas"], it["spec"]["strategy"]["type"]) for it in deployments} == {(1, "Recreate")}
+    deployments = {
+        one["metadata"]["labels"]["app.kubernetes.io/component"]: one for one in _of(manifests, "Deployment")
+    }
+    found = {name: (one["spec"]["replicas"], one["spec"]["strategy"]["type"]) for name, one in deployments.items()}
+    assert found == {"service": (2, "RollingUpdate"), "worker": (1, "Recreate")}
+
+
+def test_services_that_take_over_are_never_all_away(helm: Path) -> None:
+    for values, budgets in (({}, 1), ({"service": {"replicas": 1}}, 0)):
+        manifests = _rendered(helm, values)
+        found = _of(manifests, "PodDisruptionBudget")
+        assert [one["spec"]["maxUnavailable"] for one in found] == [1] * budgets
+        (service,) = [
+            one
+            for one in _of(manifests, "Deployment")
+            if one["metadata"]["labels"]["app.kubernetes.io/component"] == "service"
+        ]
+        assert service["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+        template = service["spec"]["template"]
+        (spread,) = template["spec"]["topologySpreadConstraints"]
+        for selector in (spread["labelSelector"], *(one["spec"]["selector"] for one in found)):
+            assert selector["matchLabels"].items() <= template["metadata"]["labels"].items()
+        # The pod ends in time: the wait before the signal, and what the service waits for after it.
+        assert template["spec"]["terminationGracePeriodSeconds"] > DRAIN.total_seconds() + 3
+
+
+def test_what_watches_it_finds_it(helm: Path) -> None:
+    manifests = _rendered(helm, VALUE_SETS["everything"])
+    (monitor,) = _of(manifests, "ServiceMonitor")
+    wanted = monitor["spec"]["selector"]["matchLabels"]
+    (scraped,) = [one for one in _of(manifests, "Service") if wanted.items() <= one["metadata"]["labels"].items()]
+    assert scraped["spec"]["publishNotReadyAddresses"] is True
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["port"] in {port["name"] for port in scraped["spec"]["ports"]}
+    assert endpoint["authorization"]["credentials"] == {"name": "vault-made", "key": "viewer-token"}
+    (rules,) = _of(manifests, "PrometheusRule")
+    assert rules["spec"] == yaml.safe_load((CHART / "alerts.yaml").read_text())
+    (shown,) = [one for one in _of(manifests, "ConfigMap") if "grafana_dashboard" in one["metadata"]["labels"]]
+    assert json.loads(shown["data"]["tidefill.json"]) == dashboard()
+    for one in (monitor, rules, shown):
+        assert one["metadata"]["labels"]["release"] == "prometheus"
+    assert not [one for one in _rendered(helm, {}) if one["apiVersion"].startswith(OPERATOR)]
+
+
+def _of(manifests: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [one for one in manifests if one["kind"] == kind]

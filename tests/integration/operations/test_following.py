@@ -16,7 +16,6 @@ from service.operations.statements import dispatch
 from service.operations.status import gauges, listing
 from service.operations.status.staleness import degraded_of, notices_of
 from service.operations.upkeep.adaptive import adapt
-from service.ports.health import StoreHealth
 from service.ports.records import NewLogicalView
 from service.ports.sources import Address, SourceLoad
 from service.protocol.cdc import CdcTableReport, SourceReport
@@ -25,6 +24,7 @@ from service.protocol.plan import PositionState, SourceScanPlan, VnodePosition
 from service.protocol.report import ActorReport
 from service.sources.servers import PostgresExternalServers
 from tests.support.external import PASSWORD, External, Following, external_database, following
+from tests.support.http import CalmStore
 from tests.support.meta_store import A_TEST, NOW, add_created, new_view
 
 pytestmark = pytest.mark.postgres
@@ -265,13 +265,6 @@ async def test_progress_is_told_until_the_history_is_read(here: Following) -> No
     assert here.stored(counts) == [(1, 1, 1)]
 
 
-class Gauge:
-    """A state store that is well."""
-
-    async def measure(self) -> StoreHealth:
-        return StoreHealth(connections=1, connections_max=100, lag_bytes=None)
-
-
 @dataclass
 class Loaded(PostgresExternalServers):
     """A database that is as busy as the test says."""
@@ -305,7 +298,7 @@ async def test_an_adaptive_limit_looks_at_the_database_it_reads_from(
     (actor,) = fragment.actors
     none = ActorReport(actor=actor.id, fragment=fragment.id, rows=0, positions=actor.positions)
     here.actors = [none]
-    ports: dict[str, Any] = {"servers": Loaded(found), "gauge": Gauge()}
+    ports: dict[str, Any] = {"servers": Loaded(found), "gauge": CalmStore()}
     world = replace(here.world, **ports)
     for _ in range(2):
         await here.barrier()

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from service.protocol.ids import ActorId, FragmentId, RelationId
 from service.protocol.report import ActorReport
-from service.telemetry.metrics import FragmentMeasure, Measures, Metrics, SnapshotMeasure
+from service.telemetry.measures import FragmentMeasure, Measures, SnapshotMeasure
+from service.telemetry.metrics import Metrics
 from tests.bench.creating_jobs import transactions
 
 
@@ -14,6 +15,7 @@ def measures(*, upstream_of: dict[FragmentId, int]) -> Measures:
         queue_length=3,
         workers_alive=1,
         in_flight_barriers=1,
+        uncommitted_barriers=2,
         barrier_interval_ms=250,
         recoveries=4,
         running=True,
@@ -44,7 +46,8 @@ def test_rows_add_up_by_actor_under_the_upstreams_name() -> None:
     assert 'stream_backfill_snapshot_read_row_count{actor_id="10",table_id="77"} 12.0' in page
     assert 'stream_backfill_upstream_output_row_count{actor_id="10",table_id="77"} 1.0' in page
     assert 'stream_backfill_upstream_output_row_count{actor_id="11",table_id="77"} 2.0' in page
-    assert 'all_barrier_nums{database_id="1"} 3.0' in page
+    assert 'tidefill_barriers_committed_total{database_id="1"} 3.0' in page
+    assert 'all_barrier_nums{database_id="1"} 2.0' in page
     assert not any('actor_id="20"' in line for line in page)
 
 
