@@ -31,10 +31,12 @@ from service.api.connections import BACKLOG, HEAD_BYTES_MAX, ConnectionLimits, p
 from service.api.settings import ApiSettings, ReadLogin
 from service.columnar.process import ColumnarProcesses
 from service.domain.backlog import Backlog
+from service.domain.claims import oidc_rules
 from service.domain.reach import parse_host_rules
 from service.domain.uploading import Spool
 from service.embedded.java import find_java
 from service.embedded.postgres import EmbeddedPostgres
+from service.identity.oidc import OidcBearers
 from service.launchers.subprocess import SubprocessLauncher
 from service.launchers.worker_environment import WorkerSettings
 from service.loops.periodic import Pauses, run_periodically
@@ -50,6 +52,7 @@ from service.meta_store.stores import PostgresStores
 from service.operations.status.readiness import Readiness
 from service.operations.world import World
 from service.parsing.pool import ParserProcesses
+from service.ports.bearers import Bearers
 from service.ports.launcher import Launcher
 from service.ports.state_store import Reader
 from service.probes.http import HttpxProbe
@@ -94,7 +97,8 @@ def serve(settings: Settings) -> None:
 
 
 async def _serve(settings: Settings) -> None:
-    check_bind(settings.host, settings.api_token)
+    rules = oidc_rules(settings.oidc_issuer, settings.oidc_audience, settings.oidc_role_claim, settings.oidc_roles)
+    check_bind(settings.host, secured=settings.api_token is not None or rules is not None)
     stop = _stop_at_signals()
     async with AsyncExitStack() as stack:
         database_url, embedded = await _database(stack, settings)
@@ -105,7 +109,8 @@ async def _serve(settings: Settings) -> None:
         world = wired.world
         schedule = Schedule(wired.reserved, holder, None, stop)
         ready = Readiness(wired.reserved, wired.probe, lambda: schedule.leading is not None)
-        server = uvicorn.Server(_uvicorn(settings, wired, ready, worker_token))
+        bearers = None if rules is None else OidcBearers(rules, world.clock)
+        server = uvicorn.Server(_uvicorn(settings, wired, ready, worker_token, bearers))
         sockets = [_prompt(server.config.bind_socket())]
         port = sockets[0].getsockname()[1]
         url = settings.public_url or f"http://{reachable(settings.host)}:{port}"
@@ -333,7 +338,9 @@ async def _password(engine: AsyncEngine, login: str) -> str:
     return await remembered(engine, f"{login}_password", proposed=secrets.token_urlsafe(24))
 
 
-def _uvicorn(settings: Settings, wired: _Wired, ready: Readiness, worker_token: SecretStr) -> uvicorn.Config:
+def _uvicorn(
+    settings: Settings, wired: _Wired, ready: Readiness, worker_token: SecretStr, bearers: Bearers | None
+) -> uvicorn.Config:
     api = ApiSettings(
         worker_token,
         settings.api_token,
@@ -346,7 +353,7 @@ def _uvicorn(settings: Settings, wired: _Wired, ready: Readiness, worker_token: 
     )
 
     return uvicorn.Config(
-        create_app(wired.world, settings=api, ready=ready, reserved=wired.reserved),
+        create_app(wired.world, settings=api, ready=ready, reserved=wired.reserved, bearers=bearers),
         host=settings.host,
         port=settings.port,
         log_config=None,

@@ -32,7 +32,17 @@ class Settings(BaseSettings):
     port: int = Field(default=8700, ge=0, le=65535)
     """The port to listen on. 0 takes a free one."""
     api_token: SecretStr | None = None
-    """Required to listen beyond loopback. Every call except the probes carries it as a bearer token."""
+    """The token of an admin, who makes the other tokens (`docs/access.md`). Beyond loopback, this or an OIDC issuer is
+    required.
+    """
+    oidc_issuer: str | None = None
+    """The https URL of an OIDC issuer whose JWTs are accepted as bearer tokens (`docs/access.md`)."""
+    oidc_audience: str | None = None
+    """The audience (`aud`) for which these JWTs must be made. Required with TIDEFILL_OIDC_ISSUER."""
+    oidc_role_claim: str = "groups"
+    """The claim of these JWTs that gives the role: a text or a list. Dots lead into objects (`realm_access.roles`)."""
+    oidc_roles: dict[str, str] | None = None
+    """The role of each value of the claim, as JSON (`{"sre": "operator"}`). Required with TIDEFILL_OIDC_ISSUER."""
     allowed_origins: list[str] = []
     """Origins whose web pages may call the service, as JSON (`["https://grafana.example"]`)."""
     source_hosts: list[str] | None = None

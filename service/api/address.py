@@ -3,17 +3,16 @@
 import ipaddress
 from collections.abc import Sequence
 
-from pydantic import SecretStr
-
 from service.api.origins import origin_of
 from service.domain.errors import Invalid
 
 
-def check_bind(host: str, api_token: SecretStr | None) -> None:
-    """Refuse to listen on an address that others can reach, unless there is a token. Raises Invalid."""
-    if api_token is None and not _is_loopback(host):
+def check_bind(host: str, *, secured: bool) -> None:
+    """Refuse to listen on an address that others can reach, unless callers need a token. Raises Invalid."""
+    if not secured and not _is_loopback(host):
         raise Invalid(
-            f"TIDEFILL_HOST={host} can be reached from other machines: set TIDEFILL_API_TOKEN first",
+            f"TIDEFILL_HOST={host} can be reached from other machines:"
+            " set TIDEFILL_API_TOKEN or TIDEFILL_OIDC_ISSUER first",
             pointer="TIDEFILL_HOST",
         )
 

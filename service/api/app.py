@@ -8,10 +8,12 @@ from collections.abc import Callable
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
-from service.api import errors, openapi
+from service.api import access, errors, openapi
+from service.api.credentials import Callers, Credentials
 from service.api.crowd import Crowd, Streams
-from service.api.middleware import Bodies, Net, Origins, Tokens
+from service.api.middleware import Bodies, Net, Origins
 from service.api.routes import (
+    audit,
     docs,
     events,
     graphs,
@@ -25,13 +27,16 @@ from service.api.routes import (
     relations,
     sources,
     sql,
+    tokens,
 )
 from service.api.settings import ApiSettings
 from service.api.uploads import Uploads
 from service.operations.world import World
+from service.ports.bearers import Bearers
 
 VERSION = "0.1.0"
-_PUBLIC = (sql, relations, logins, sources, jobs, progress, mutations, graphs, parameters, events)
+_PUBLIC = (sql, relations, logins, sources, jobs, progress, mutations, graphs, parameters, events, tokens, audit)
+ROUTERS = tuple(module.router for module in (*_PUBLIC, probes, internal, docs))
 
 
 def create_app(
@@ -40,9 +45,10 @@ def create_app(
     settings: ApiSettings,
     ready: probes.Checks,
     reserved: World | None = None,
+    bearers: Bearers | None = None,
 ) -> FastAPI:
     """Return the ASGI app. `ready` runs the readiness checks and returns `ok` or the fault of each, by name. `reserved`
-    is the world for the calls of workers, if they have another one.
+    is the world for the calls of workers, if they have another one. `bearers` recognises JWTs, if there is an issuer.
     """
     app = FastAPI(
         title="tidefill",
@@ -62,23 +68,25 @@ def create_app(
     app.state.looks = {}
     app.state.streams = Streams(settings.streams_max)
     app.state.read_login = settings.read_login
-    for route in (*_PUBLIC, probes, internal, docs):
-        app.include_router(route.router)
+    app.state.credentials = Credentials(settings.worker_token, settings.api_token, bearers)
+    for router in ROUTERS:
+        app.include_router(router)
     errors.install(app)
-    app.openapi = openapi.document(app, token=settings.api_token is not None)
+    secured = settings.api_token is not None or bearers is not None
+    app.openapi = openapi.document(app, token=secured)
     # The document of the API is made without a world.
-    _guard(app, settings, lambda: world.clock.monotonic())  # noqa: PLW0108
+    _guard(app, settings, lambda: world.clock.monotonic(), loopback_only=not secured)  # noqa: PLW0108
     return app
 
 
-def _guard(app: FastAPI, settings: ApiSettings, monotonic: Callable[[], float]) -> None:
+def _guard(app: FastAPI, settings: ApiSettings, monotonic: Callable[[], float], *, loopback_only: bool) -> None:
     """Add the middleware that every request passes. The last one added is the outermost."""
     app.add_middleware(Bodies, size_max=settings.body_size_max)
     # Bodies that arrive take at most half of the calls' places.
     uploads_max = min(settings.uploads_max, max(1, settings.calls_max // 2))
     app.add_middleware(Uploads, uploads_max=uploads_max, monotonic=monotonic)
     app.add_middleware(Crowd, calls_max=settings.calls_max)
-    app.add_middleware(Tokens, api_token=settings.api_token, worker_token=settings.worker_token)
+    app.add_middleware(Callers, credentials=app.state.credentials, open_paths=access.check(ROUTERS))
     if settings.allowed_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -87,5 +95,5 @@ def _guard(app: FastAPI, settings: ApiSettings, monotonic: Callable[[], float]) 
             allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"],
             expose_headers=["Location", "Retry-After"],
         )
-    app.add_middleware(Origins, loopback_only=settings.api_token is None, allowed=settings.allowed_origins)
+    app.add_middleware(Origins, loopback_only=loopback_only, allowed=settings.allowed_origins)
     app.add_middleware(Net)

@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import Depends, Header, Path, Query, Request
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
+from service.api.access import AskedBy
+from service.domain.roles import Role
 from service.operations.idempotency import once
 from service.operations.leaving import Gone
 from service.operations.world import World
+from service.ports.audit import Asker
 from service.ports.records import Claim
 from service.protocol.ids import BIGINT_MAX, FragmentId
 
@@ -29,13 +32,8 @@ class Call:
 
     world: World
     request: Request
+    asked_by: Asker
     key: str | None
-
-    @property
-    def asked_by(self) -> str:
-        """The origin of the call, as a text for the event log."""
-        client = self.request.client
-        return "http" if client is None else f"http {client.host}"
 
     async def once(self, shape: type[T], act: Callable[[], Awaitable[T]]) -> Mapping[str, Any]:
         """Run `act` at most once for the call's idempotency key, unless this process dies. Return its result as JSON of
@@ -62,16 +60,24 @@ class Call:
     ) -> Mapping[str, Any]:
         """Run `act`, which returns JSON, with the claim of the call's key.
 
-        The call's fingerprint is its method, its whole path and its body. `body` replaces a body that is streamed.
+        The call's fingerprint is its method, its whole path and its body. `body` replaces a body that is streamed. The
+        role belongs to it too, so that nobody gets the answer to a call that they may not make.
         """
-        url = self.request.url
-        head = f"{self.request.method} {url.path}?{url.query}\n".encode()
+        url, role = self.request.url, self.asked_by.role
+        # An admin's fingerprint names no role, as before there were roles.
+        who = "" if role is Role.ADMIN else f"{role} "
+        head = f"{who}{self.request.method} {url.path}?{url.query}\n".encode()
         content = await self.request.body() if body is None else body
         return await once(self.world, self.key, head + content, act)
 
     async def gone(self) -> None:
         """Return when the client has left. The body was read before."""
         await (await gone_of(self.request))()
+
+
+def said(body: BaseModel | None) -> str | None:
+    """Return a body as the audit trail keeps it. It must hold no secret."""
+    return None if body is None else body.model_dump_json(exclude_unset=True)
 
 
 async def gone_of(request: Request) -> Gone:
@@ -96,6 +102,7 @@ async def reserved_of(request: Request) -> World:
 
 async def call_of(
     request: Request,
+    asked_by: AskedBy,
     idempotency_key: Annotated[
         str | None,
         Header(
@@ -107,7 +114,7 @@ async def call_of(
     ] = None,
 ) -> Call:
     """Return the call that a route carries out."""
-    return Call(await world_of(request), request, idempotency_key)
+    return Call(await world_of(request), request, asked_by, idempotency_key)
 
 
 Here = Annotated[World, Depends(world_of)]

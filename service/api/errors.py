@@ -21,6 +21,7 @@ from service.domain.errors import (
     Deposed,
     Exhausted,
     Fenced,
+    Forbidden,
     Invalid,
     MetaError,
     NotFound,
@@ -81,6 +82,7 @@ KINDS: Final[Mapping[type[MetaError], Kind]] = MappingProxyType(
     {
         Invalid: INVALID,
         NotFound: Kind("not-found", 404, "The thing named does not exist"),
+        Forbidden: Kind("forbidden", 403, "The caller's role does not permit the call"),
         Conflict: Kind("conflict", 409, "The present state does not allow this"),
         TimedOut: Kind("request-timeout", 408, "The body came too slowly"),
         Refused: Kind("refused", 422, "The request was refused"),
@@ -133,12 +135,21 @@ def install(app: FastAPI) -> None:
 
 async def _domain(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, MetaError), error
+    return answer_to(error)
+
+
+def answer_to(error: MetaError) -> JSONResponse:
+    """Return the response of a domain error."""
+    forbidden = error if isinstance(error, Forbidden) else None
     return answer(
         kind_of(error),
         error.message,
         position=error.position if isinstance(error, Invalid | NotFound) else None,
         pointer=error.pointer if isinstance(error, Invalid) else None,
         kind=error.kind if isinstance(error, NotFound) else None,
+        needs=None if forbidden is None else forbidden.needs,
+        has=None if forbidden is None else forbidden.has,
+        headers=None if forbidden is None else {"WWW-Authenticate": 'Bearer error="insufficient_scope"'},
     )
 
 

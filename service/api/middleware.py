@@ -2,7 +2,7 @@
 
 * `Net` catches unexpected errors.
 * `Origins` refuses requests of web pages of other origins.
-* `Tokens` checks bearer tokens.
+* `Callers` checks bearer tokens (`service.api.credentials`).
 * `Bodies` checks the size and form of bodies.
 
 The body of a JSON call is read here, whole and bounded. A body that is too large, has another media type, or holds what
@@ -10,18 +10,17 @@ no Postgres text can hold is therefore refused before anything happens. Bulk loa
 """
 
 import asyncio
-import hmac
 import re
 from collections.abc import Awaitable, Callable, Collection
 from types import MappingProxyType
 from typing import Final
 
 from fastapi.responses import JSONResponse
-from pydantic import SecretStr
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.api.credentials import BODILESS
 from service.api.errors import (
     BROKEN,
     FOREIGN,
@@ -31,7 +30,6 @@ from service.api.errors import (
     MISDIRECTED,
     TOO_LARGE,
     TOO_SLOW,
-    UNAUTHORIZED,
     Kind,
     answer,
 )
@@ -40,12 +38,9 @@ from service.api.origins import Head, Refusal, judge
 from service.domain.errors import TimedOut
 from service.telemetry.log import logger
 
-OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/docs", "/openapi.json"})
 STREAMED: Final = re.compile(r"^/v1/relations/[^/]+/rows$")
 BODY_SECONDS: Final = 60
 """A megabyte at 17 kB/s. The body is kept in memory until it is complete."""
-BODILESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-"""No route reads the bodies of these calls, some of which need no token."""
 WORKER_BODY_MAX: Final = 64 << 20
 """A worker's answer holds the changed positions of every vnode of every scan. Workers are trusted more than clients."""
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
@@ -130,35 +125,6 @@ class Origins:
         loopback_only = self.loopback_only and not scope["path"].startswith("/internal/")
         found = judge(head, loopback_only=loopback_only, allowed=self.allowed)
         return None if found is None else _REFUSED[found]
-
-
-class Tokens:
-    """Requires a bearer token: the worker's for `/internal/`, the API's for all other paths that need one."""
-
-    def __init__(self, app: ASGIApp, *, api_token: SecretStr | None, worker_token: SecretStr) -> None:
-        self.app, self.api_token, self.worker_token = app, api_token, worker_token
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the request, or refuse it."""
-        if scope["type"] != "http" or self._allowed(scope):
-            await self.app(scope, receive, send)
-            return
-        refusal = answer(
-            UNAUTHORIZED, "send Authorization: Bearer with the token", headers={"WWW-Authenticate": "Bearer"}
-        )
-        await refusal(scope, receive, send)
-
-    def _allowed(self, scope: Scope) -> bool:
-        path: str = scope["path"]
-        if scope["method"] in BODILESS and (path in OPEN_PATHS or path.startswith("/docs/")):
-            return True
-        expected = self.worker_token if path.startswith("/internal/") else self.api_token
-        if expected is None:
-            return True
-        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-        # Compared in constant time, so that the duration of a refusal reveals nothing about the token.
-        same = hmac.compare_digest(given.strip().encode(), expected.get_secret_value().encode())
-        return same and scheme.lower() == "bearer"
 
 
 class Bodies:

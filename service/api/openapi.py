@@ -18,7 +18,8 @@ Errors are `application/problem+json` with a stable `type`. Calls that change so
 repetition with the same key and body gets the first answer. Calls with GET may be repeated at will. Lists are
 `{"items": [..], "next": cursor}`; give `next` as `after` (newest first: as `before`) for the following page.
 Epochs are strings, because they exceed 2^53. With an API token configured every call but the probes needs
-`Authorization: Bearer`. Without one only clients of this machine are served (`docs/access.md`).
+`Authorization: Bearer`. Without one only clients of this machine are served. Viewers may read, operators may also
+change data and jobs, and admins everything (`docs/access.md`).
 """
 TAGS: Final = (
     {"name": "sql", "description": "Run SQL: create, drop, alter, insert, select. Most of tidefill is done here."},
@@ -32,6 +33,7 @@ TAGS: Final = (
     {"name": "mutations", "description": "Pause, resume and throttle with a barrier, acknowledged with its epoch."},
     {"name": "graphs", "description": "Barriers with their latencies, graphs, workers, and recovery."},
     {"name": "parameters", "description": "What ALTER SYSTEM SET sets."},
+    {"name": "access", "description": "API tokens with their roles, and the audit trail of who changed what."},
     {"name": "events", "description": "The event log, page by page or live as server-sent events."},
     {"name": "probes", "description": "For those who keep the service running. Probes need no token."},
 )
@@ -39,7 +41,7 @@ TAGS: Final = (
 _ANY: Final = {
     400: "The request cannot be read",
     401: "A bearer token is needed",
-    403: "A web page of another origin sent the call",
+    403: "The caller's role does not permit the call, or a web page of another origin sent it",
     404: "The thing named does not exist",
     409: "The present state does not allow this",
     413: "The body is too large",
@@ -54,7 +56,7 @@ _SCHEMA: Final = "#/components/schemas/"
 _BEARER: Final = {
     "type": "http",
     "scheme": "bearer",
-    "description": "TIDEFILL_API_TOKEN, where one is configured",
+    "description": "A token of `POST /v1/tokens`, or TIDEFILL_API_TOKEN, where that is configured",
 }
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from service.cli import detail, inspection, output, watching
+from service.cli import access, detail, inspection, output, watching
 from service.cli.client import DEFAULT_URL, ExitCode, Service, connected
 from service.cli.live import Live
 from service.cli.options import Job, Json, OneJob, Token, Url
@@ -28,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(inspection.commands)
+app.add_typer(access.commands)
 
 _LIVE_STATES = ("Initial", "Queued", "Creating", "Created", "Cancelling", "Failed", "Dropping")
 

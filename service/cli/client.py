@@ -60,6 +60,20 @@ class Service:
         """Change a resource."""
         return self._call("PATCH", path, parameters, body)
 
+    def delete(self, path: str) -> Any:
+        """Remove a resource."""
+        return self._call("DELETE", path, {}, None)
+
+    def newest(self, path: str, **parameters: Any) -> Iterator[Mapping[str, Any]]:
+        """Yield the items of a list that begins with the newest, page after page."""
+        cursor: str | None = None
+        while True:
+            page = self.get(path, before=cursor, **parameters)
+            yield from page["items"]
+            cursor = page["next"]
+            if cursor is None:
+                return
+
     def pages(self, path: str, **parameters: Any) -> Iterator[Mapping[str, Any]]:
         """Yield the items of a list, page after page."""
         cursor: str | None = "0"

@@ -4,6 +4,7 @@
     ├─ Refused        the request is impossible: never retry it unchanged
     │  ├─ Invalid           the request itself is wrong (syntax, type, option, value)
     │  ├─ NotFound          the named object does not exist
+    │  ├─ Forbidden         the caller's role does not permit it
     │  ├─ TimedOut          the caller took too long to send the request
     │  └─ Conflict          it exists already, is in use, or is in a state that does not allow the request
     ├─ Fenced         the caller's authority is over: stop now
@@ -17,6 +18,7 @@ A message that RisingWave has too uses RisingWave's text.
 
 from dataclasses import dataclass
 
+from service.domain.roles import Role
 from service.protocol.ids import Generation, Term
 
 
@@ -51,6 +53,14 @@ class NotFound(Refused):
 
     kind: str = "object"
     position: int | None = None
+
+
+class Forbidden(Refused):
+    """The role of the caller does not permit the request."""
+
+    def __init__(self, *, needs: Role, has: Role) -> None:
+        super().__init__(f"this needs the role {needs}, and the caller has the role {has}")
+        self.needs, self.has = needs, has
 
 
 class TimedOut(Refused):

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from service.meta_store.audit import PostgresAudit
 from service.meta_store.barriers.barriers import PostgresBarriers
 from service.meta_store.barriers.commands import PostgresCommands
 from service.meta_store.barriers.graphs import PostgresGraphs
@@ -32,6 +33,8 @@ from service.meta_store.parameters import PostgresParameters
 from service.meta_store.sources.followed_tables import PostgresFollowing, PostgresSlots, PostgresSourceCleanups
 from service.meta_store.sources.sources import PostgresSecrets, PostgresSources
 from service.meta_store.status import PostgresStatus
+from service.meta_store.tokens import PostgresTokens
+from service.ports.audit import Asker, Outcome
 from service.ports.meta_store import Transaction
 from service.protocol.ids import Term
 
@@ -72,6 +75,8 @@ def transaction_on(connection: AsyncConnection, events: PostgresEvents) -> Trans
         events=events,
         parameters=PostgresParameters(connection),
         keys=PostgresKeys(connection),
+        tokens=PostgresTokens(connection),
+        audit=PostgresAudit(connection),
     )
 
 
@@ -82,7 +87,7 @@ class PostgresStores:
         self._engine = engine
 
     @asynccontextmanager
-    async def begin(self, term: Term | None = None) -> AsyncGenerator[Transaction]:
+    async def begin(self, term: Term | None = None, *, by: Asker | None = None) -> AsyncGenerator[Transaction]:
         """The transaction is READ COMMITTED. Row locks protect whatever must not change between its statements.
 
         Raises Deposed where `term` is over.
@@ -92,5 +97,8 @@ class PostgresStores:
                 if term is not None:
                     await assert_term(connection, term)
                 events = PostgresEvents(connection)
-                yield transaction_on(connection, events)
+                tx = transaction_on(connection, events)
+                yield tx
+                if by is not None and by.call is not None:
+                    await tx.audit.add(by, Outcome.ACCEPTED)
                 await events.write()

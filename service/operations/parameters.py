@@ -13,6 +13,7 @@ from service.domain.parameters import SystemParameters, parse_system_parameter
 from service.domain.probes import LENGTH_MAX, parse_probe_url
 from service.operations.offload import parsed
 from service.operations.world import World
+from service.ports.audit import Asker
 from service.sql.statements.select import Select
 
 HTTP_PROBE: Final = "backfill_auto_probe_http"
@@ -26,7 +27,7 @@ async def known(world: World) -> SystemParameters:
         return SystemParameters.of(await tx.parameters.all())
 
 
-async def alter(world: World, texts: Mapping[str, str], *, asked_by: str) -> SystemParameters:
+async def alter(world: World, texts: Mapping[str, str], *, asked_by: Asker) -> SystemParameters:
     """Set parameters from texts and return all parameters. The text `default` sets the built-in value.
 
     Raises NotFound, Invalid.
@@ -41,7 +42,7 @@ async def alter(world: World, texts: Mapping[str, str], *, asked_by: str) -> Sys
     secret = wanted.get(HTTP_PROBE)
     if secret:
         wanted[HTTP_PROBE] = parse_probe_url(str(secret), pointer=HTTP_PROBE).shown
-    async with world.stores.begin() as tx:
+    async with world.stores.begin(by=asked_by) as tx:
         for name, value in wanted.items():
             await tx.parameters.set(name, str(value).lower() if isinstance(value, bool) else str(value))
         if secret is not None:
@@ -53,7 +54,7 @@ async def alter(world: World, texts: Mapping[str, str], *, asked_by: str) -> Sys
                 f" ({after.backfill_auto_ceiling})",
                 pointer="backfill_auto_floor",
             )
-        await tx.events.append("parameters.altered", {**wanted, "asked_by": asked_by}, now=world.clock.now())
+        await tx.events.append("parameters.altered", {**wanted, "asked_by": asked_by.actor}, now=world.clock.now())
     world.signals.notify()
     return after
 

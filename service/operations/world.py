@@ -17,7 +17,9 @@ from service.domain.epochs import Epochs
 from service.domain.exhaustion import Suspects
 from service.domain.overhead import Overhead
 from service.domain.reach import ANY, HostRules
+from service.domain.remembered import Remembered
 from service.domain.setbacks import Setbacks
+from service.domain.spaced import Spaced
 from service.domain.uploading import Spool
 from service.operations.shared_reads import Together
 from service.operations.turns import Turns
@@ -31,11 +33,16 @@ from service.ports.records import Claim, Event
 from service.ports.signals import Signals
 from service.ports.sources import ExternalServers, ExternalTables, Replication
 from service.ports.state_store import Fences, LookupIndexes, Pins, PublicViews, Reader, Staging, VersionedTables
+from service.ports.tokens import ApiToken, TokenId
 from service.protocol.dml import StatementResult
 from service.protocol.ids import JobId, RelationId, StatementId
 from service.protocol.table_format import POSTGRES, Capabilities
 from service.telemetry.metrics import Metrics, Stage
 
+RECORDED_EVERY_SECONDS = 60.0
+"""How often the audit trail tells of DML and refusals of one kind by one actor. It bounds the size of the trail."""
+TOKENS_REMEMBERED_SECONDS = 5.0
+"""How long a process uses what it read of an API token. A revoked token ends within this time everywhere."""
 VERIFICATIONS_MAX, VERIFICATIONS_WAITING_MAX = 2, 20
 
 
@@ -124,6 +131,14 @@ class World:
     """The times in which this process could not notice calls of workers."""
     backlog: Backlog = field(default_factory=Backlog)
     """The statements that wait for an epoch, as this process last counted them."""
+    recorded: Spaced = field(default_factory=lambda: Spaced(RECORDED_EVERY_SECONDS))
+    """When the audit trail last got an entry of a kind that would otherwise come too often."""
+    tokens: Remembered[TokenId, ApiToken] = field(
+        default_factory=lambda: Remembered[TokenId, ApiToken](TOKENS_REMEMBERED_SECONDS), repr=False
+    )
+    """The API tokens that callers of this process lately gave."""
+    token_reads: Together[TokenId, ApiToken] = field(default_factory=Together[TokenId, ApiToken])
+    """Shared reads of API tokens: unknown callers occupy one connection, however many they are."""
     spool: Spool = field(default_factory=Spool)
     """The files of the request bodies that this process receives."""
     singles: SinglesTurn = field(default_factory=SinglesTurn)

@@ -2,6 +2,7 @@
 
 `Stores.begin(term)` opens a transaction and commits it when the block ends without an error. With a term it asserts
 the leader lease *inside the same transaction*, so that a deposed leader can write nothing (I7). Nothing else commits.
+With an asker it records the call in the audit trail, so that what happened and who did it cannot differ.
 
 Every method raises Unavailable if the database is unavailable. Instants are UTC and come from the caller.
 """
@@ -14,6 +15,7 @@ from typing import Protocol
 
 from service.domain.barrier import GraphStatus, GraphView
 from service.ports.actors import Actors, Rescaling
+from service.ports.audit import Asker, Audit
 from service.ports.catalog import Catalog, Cleanups, LogicalViews, Visibility
 from service.ports.indexes import NamedIndexes, StoredIndexes
 from service.ports.jobs import Failures, Fragments, JobQueue, Jobs, Plans
@@ -31,6 +33,7 @@ from service.ports.snapshots import PartialGraphs, Snapshots
 from service.ports.source_records import Following, Secrets, Slots, SourceCleanups, Sources
 from service.ports.statements import StagingTables, Statements
 from service.ports.status import Status
+from service.ports.tokens import Tokens
 from service.ports.workers import Workers
 from service.protocol.barrier import Barrier
 from service.protocol.ids import (
@@ -257,11 +260,16 @@ class Transaction:
     events: Events
     parameters: Parameters
     keys: Keys
+    tokens: Tokens
+    audit: Audit
 
 
 class Stores(Protocol):
     """Opens transactions."""
 
-    def begin(self, term: Term | None = None) -> AbstractAsyncContextManager[Transaction]:
-        """Open a transaction. With a term, assert it inside. Raises Deposed, Unavailable."""
+    def begin(self, term: Term | None = None, *, by: Asker | None = None) -> AbstractAsyncContextManager[Transaction]:
+        """Open a transaction. With a term, assert it inside. Raises Deposed, Unavailable.
+
+        A transaction that changes something for a user is `by` its asker, and commits the entry of the audit trail too.
+        """
         ...

@@ -15,6 +15,7 @@ from service.operations import idempotency
 from service.operations.barriers import leadership
 from service.operations.shared_reads import Read, Together
 from service.operations.world import World
+from service.ports.audit import Asker
 from service.ports.launcher import Launcher
 from service.ports.meta_store import Transaction
 from service.ports.signals import Topic
@@ -165,8 +166,8 @@ class SimulatedStores:
     stores: FakeStores
     place: Place
 
-    def begin(self, term: Term | None = None) -> "_Begin":
-        return _Begin(self.stores, self.place, term)
+    def begin(self, term: Term | None = None, *, by: Asker | None = None) -> "_Begin":
+        return _Begin(self.stores, self.place, term, by)
 
 
 @dataclass(slots=True)
@@ -174,6 +175,7 @@ class _Begin:
     stores: FakeStores
     place: Place
     term: Term | None
+    by: Asker | None = None
 
     async def __aenter__(self) -> Transaction:
         self.place.reach("meta store")
@@ -181,7 +183,7 @@ class _Begin:
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         wrote = bool(self.stores.tables.journal)
-        self.stores.end(well=kind is None)
+        self.stores.end(well=kind is None, by=self.by)
         # Where nothing was done it makes no difference whether one hears of it.
         if wrote and kind is None:
             self.place.heard("meta store")

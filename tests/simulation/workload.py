@@ -15,6 +15,7 @@ from service.operations.commands import limits, mutations
 from service.operations.jobs import lifecycle, rescaling
 from service.operations.rows import dml as accepted
 from service.operations.world import World
+from service.ports.audit import itself
 from service.ports.records import Claim
 from service.protocol.dml import Delete, InsertStaged, InsertValues, Statement, Update
 from service.protocol.ids import DATABASE_GRAPH, CommandId, JobId, RelationId, StatementId
@@ -56,7 +57,7 @@ class Insistence:
             statement = await accepted.reserve(world)
             self.reserved.append(statement)
             insert = _insert(statement, self.relation, [self.row])
-            return {"affected": await accepted.run(world, insert, claim=claim)}
+            return {"affected": await accepted.run(world, insert, asked_by=itself("a user"), claim=claim)}
 
         try:
             response = await idempotency.once(world, self.key, b"insert", insert)
@@ -108,7 +109,7 @@ class Users:
 
         async def call(world: World) -> None:
             asked = await lifecycle.create(
-                world, lifecycle.table_job(relation, "create table"), if_not_exists=False, asked_by="a user"
+                world, lifecycle.table_job(relation, "create table"), if_not_exists=False, asked_by=itself("a user")
             )
             job = await lifecycle.created(world, asked.job)
             if rows:
@@ -183,7 +184,7 @@ class Users:
         async def call(world: World) -> None:
             new = planned(actors=await self._actors(world, branches, backfill or parallelism))
             new = replace(new, serverless=serverless)
-            asked = await lifecycle.create(world, new, if_not_exists=False, asked_by="a user")
+            asked = await lifecycle.create(world, new, if_not_exists=False, asked_by=itself("a user"))
             if wait is not None:
                 await wait(world, asked.job)
 
@@ -218,7 +219,7 @@ class Users:
         wait = random.choice((lifecycle.created, lifecycle.first_barrier, None, None, None, None))
 
         async def call(world: World) -> None:
-            asked = await lifecycle.create(world, planned(), if_not_exists=False, asked_by="a user")
+            asked = await lifecycle.create(world, planned(), if_not_exists=False, asked_by=itself("a user"))
             if wait is not None:
                 await wait(world, asked.job)
 
@@ -239,7 +240,7 @@ class Users:
 
     def throttle_one(self, job: JobId) -> Call:
         limit = self.random.choice((None, 0, 1, 3, 8))
-        return self._awaited(lambda world: limits.throttle_job(world, job, limit, asked_by="a user"))
+        return self._awaited(lambda world: limits.throttle_job(world, job, limit, asked_by=itself("a user")))
 
     def hold(self) -> Call | None:
         job = self._creating()
@@ -248,14 +249,14 @@ class Users:
     def hold_one(self, job: JobId) -> Call:
         """Pause one job, or let it go on."""
         ask = self.random.choice((limits.pause_job, limits.resume_job))
-        return self._awaited(lambda world: ask(world, job, asked_by="a user"))
+        return self._awaited(lambda world: ask(world, job, asked_by=itself("a user")))
 
     def start(self) -> Call | None:
         job = self._creating()
         return None if job is None else self.start_one(job)
 
     def start_one(self, job: JobId) -> Call:
-        return self._awaited(lambda world: mutations.start_job(world, job, asked_by="a user"))
+        return self._awaited(lambda world: mutations.start_job(world, job, asked_by=itself("a user")))
 
     def rescale(self) -> Call | None:
         job = self._creating() if self.random.randrange(4) else self._view(JobState.CREATED)
@@ -264,7 +265,7 @@ class Users:
     def rescale_one(self, job: JobId) -> Call:
         name = self.random.choice(("parallelism", "backfill_parallelism"))
         changes: Mapping[str, Parallelism | None] = {name: self._parallelism()}
-        return self._awaited(lambda world: rescaling.alter(world, job, changes, asked_by="a user"))
+        return self._awaited(lambda world: rescaling.alter(world, job, changes, asked_by=itself("a user")))
 
     def cancel(self) -> Call | None:
         job = self._creating()
@@ -274,7 +275,7 @@ class Users:
         others = [job, *filter(None, [self._creating()])] if not self.random.randrange(4) else [job]
 
         async def call(world: World) -> None:
-            await lifecycle.cancel(world, others, asked_by="a user")
+            await lifecycle.cancel(world, others, asked_by=itself("a user"))
 
         return call
 
@@ -291,7 +292,7 @@ class Users:
         cascade = bool(self.random.randrange(4))
 
         async def call(world: World) -> None:
-            await lifecycle.drop(world, name, kind, cascade=cascade, asked_by="a user")
+            await lifecycle.drop(world, name, kind, cascade=cascade, asked_by=itself("a user"))
 
         return call
 
@@ -311,7 +312,7 @@ class Users:
     def recover(self) -> Call:
         async def call(world: World) -> None:
             self.disturbed(BRIEFLY)
-            await mutations.recover(world, asked_by="an operator")
+            await mutations.recover(world, asked_by=itself("an operator"))
 
         return call
 
@@ -349,28 +350,28 @@ class Users:
             if self.tables.commands:
                 return  # each has a barrier of its own: more of them would hold up what they are for
             if any(graph.paused for graph in self.tables.graphs.values()):
-                await mutations.inject(world, Resume(), asked_by="the end")
+                await mutations.inject(world, Resume(), asked_by=itself("the end"))
             for job, row in sorted(self.tables.jobs.items()):
                 if row.job.state in {JobState.QUEUED, JobState.CREATING}:
                     scans = self.tables.of_job(job)
                     if any(one.rate_limit is not None for one in scans):
-                        await limits.throttle_job(world, job, None, asked_by="the end")
+                        await limits.throttle_job(world, job, None, asked_by=itself("the end"))
                     # A stage starts when what it reads is complete, and not before.
                     if any(one.waiting and not isinstance(one.query, Stage) for one in scans):
-                        await mutations.start_job(world, job, asked_by="the end")
+                        await mutations.start_job(world, job, asked_by=itself("the end"))
 
         return call
 
     async def _run(self, world: World, statement: Statement, *, wait: bool, staged_rows: int | None = None) -> None:
         if wait:
-            self.checker.answered(statement.id, await accepted.run(world, statement))
+            self.checker.answered(statement.id, await accepted.run(world, statement, asked_by=itself("a user")))
             return
         async with world.stores.begin() as tx:
             await tx.statements.add(statement, now=world.clock.now(), staged_rows=staged_rows)
         world.signals.notify()
 
     def _command(self, mutation: Mutation | None) -> Call:
-        return self._awaited(lambda world: mutations.inject(world, mutation, asked_by="a user"))
+        return self._awaited(lambda world: mutations.inject(world, mutation, asked_by=itself("a user")))
 
     def _awaited(self, ask: Callable[[World], Awaitable[CommandId]]) -> Call:
         wait = not self.random.randrange(3)

@@ -18,7 +18,7 @@ from service.serving.lookups import PostgresLookups
 from service.serving.reader import PostgresReader
 from service.serving.user_query import open_reader_pool
 from tests.support.http import world_of
-from tests.support.meta_store import NOW, add_created, stores_on
+from tests.support.meta_store import A_TEST, NOW, add_created, stores_on
 from tests.support.state_store import Store, prepared_store
 
 
@@ -56,7 +56,7 @@ class BothStores:
             yield cls(stores, store, world, term)
 
     async def run(self, text: str, **session: str) -> Outcome:
-        return await dispatch.run(self.world, text, session=session, asked_by="a test")
+        return await dispatch.run(self.world, text, session=session, asked_by=A_TEST)
 
     async def rows(self, text: str) -> tuple[tuple[Any, ...], ...]:
         return (await self.run(text)).rows

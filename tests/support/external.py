@@ -25,7 +25,7 @@ from service.sources.replication import PostgresReplication
 from service.sources.servers import PostgresExternalServers
 from service.sources.tables import PostgresExternalTables
 from tests.support.leading import Leader, leading
-from tests.support.meta_store import NOW, WORKER, collected
+from tests.support.meta_store import A_TEST, NOW, WORKER, collected
 from tests.support.postgres import fresh_database
 
 T = TypeVar("T")
@@ -141,7 +141,7 @@ class Following:
 
     async def run(self, text: str, **session: str) -> Outcome:
         """Run a statement, with barriers and chores for as long as it takes."""
-        return await self.through(lambda: dispatch.run(self.world, text, session=session, asked_by="a test"))
+        return await self.through(lambda: dispatch.run(self.world, text, session=session, asked_by=A_TEST))
 
     async def through(self, call: Callable[[], Awaitable[T]]) -> T:
         """Call, and go on making barriers until that has returned."""

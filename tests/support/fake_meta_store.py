@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from service.domain.barrier import Decoupled, GraphStatus, GraphView, InFlight, Line, OwnWorker
 from service.domain.errors import Deposed, NotFound, Stale
 from service.domain.job import JobState
+from service.ports.audit import Asker, Outcome
 from service.ports.meta_store import Transaction
 from service.ports.records import BarrierRecord, Command, Event, GraphState, Json, WorkerRecord
 from service.ports.workers import FORGOTTEN_AFTER
@@ -19,6 +20,7 @@ from service.protocol.dml import InsertStaged
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, Generation, GraphId, Term, WorkerId
 from service.protocol.mutation import Add, Mutation, Resume, Stop
 from service.protocol.report import Collected, Failed
+from tests.support.fake_meta_access import FakeAudit, FakeTokens, record
 from tests.support.fake_meta_indexes import FakeNamedIndexes, FakeStoredIndexes
 from tests.support.fake_meta_jobs import (
     FakeActors,
@@ -575,6 +577,8 @@ def fake_transaction(tables: Tables, now: Callable[[], datetime]) -> Transaction
         events=FakeEvents(tables),
         parameters=FakeParameters(tables),
         keys=FakeKeys(tables),
+        tokens=FakeTokens(tables),
+        audit=FakeAudit(tables),
     )
 
 
@@ -596,9 +600,9 @@ class FakeStores:
     def __post_init__(self) -> None:
         self._transaction: Transaction = fake_transaction(self.tables, self.now)
 
-    def begin(self, term: Term | None = None) -> "FakeBegin":
+    def begin(self, term: Term | None = None, *, by: Asker | None = None) -> "FakeBegin":
         """One transaction at a time, so that what its term allows cannot change before it ends."""
-        return FakeBegin(self, term)
+        return FakeBegin(self, term, by)
 
     async def enter(self, term: Term | None) -> Transaction:
         """Open the transaction."""
@@ -608,9 +612,11 @@ class FakeStores:
             raise Deposed(term)
         return self._transaction
 
-    def end(self, *, well: bool) -> None:
+    def end(self, *, well: bool, by: Asker | None = None) -> None:
         """Commit, or take everything back."""
         journal = self.tables.journal
+        if well and by is not None and by.call is not None:
+            record(self.tables, by, Outcome.ACCEPTED)
         try:
             if well and journal:
                 self.committed(journal)
@@ -627,9 +633,10 @@ class FakeBegin:
 
     stores: FakeStores
     term: Term | None
+    by: Asker | None = None
 
     async def __aenter__(self) -> Transaction:
         return await self.stores.enter(self.term)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.stores.end(well=kind is None)
+        self.stores.end(well=kind is None, by=self.by)

@@ -14,10 +14,12 @@ from service.domain.barrier import FailedIndex, GraphStatus, OwnWorker
 from service.domain.dml import SINGLY
 from service.domain.job import TERMINAL, Job, JobState
 from service.domain.order import Order
+from service.ports.audit import AuditEntry
 from service.ports.indexes import NamedIndex, StoredIndex
 from service.ports.records import Claim, Cleanup, Command, Event, Json, StoredStatement
 from service.ports.snapshots import Snapshot
 from service.ports.source_records import Source, SourceCleanup
+from service.ports.tokens import ApiToken, TokenId
 from service.protocol.api import Registration
 from service.protocol.barrier import Barrier
 from service.protocol.cdc import CdcScan
@@ -297,6 +299,9 @@ class Tables:
         self.parameters = Table[str, str](journal)
         self.secrets = Table[str, str](journal)
         self.keys = Table[str, KeyRow](journal)
+        self.tokens = Table[TokenId, ApiToken](journal)
+        self.audit = Table[int, tuple[AuditEntry, bool]](journal)
+        """Each entry, and whether it is discreet."""
         self.ids = count(1)
         """One sequence for all: like the real ones, it does not go back with a transaction."""
         self.lease[None] = LeaseRow()

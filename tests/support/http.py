@@ -15,6 +15,7 @@ from service.api.app import create_app
 from service.api.settings import ApiSettings
 from service.columnar.process import ColumnarProcesses
 from service.operations.world import World
+from service.ports.audit import Asker
 from service.ports.health import StoreHealth
 from service.ports.meta_store import Stores
 from service.ports.signals import Topic
@@ -75,7 +76,8 @@ class BrokenStores:
     error: Exception
     asked: int = 0
 
-    def begin(self, _term: Term | None = None) -> NoReturn:
+    def begin(self, _term: Term | None = None, *, by: Asker | None = None) -> NoReturn:
+        del by
         self.asked += 1
         raise self.error
 

@@ -12,6 +12,7 @@ from service.domain.order import Order
 from service.domain.placement import blocks
 from service.meta_store.engine import connect
 from service.meta_store.stores import PostgresStores
+from service.ports.audit import itself
 from service.ports.meta_store import Stores, Transaction
 from service.ports.records import NewDml, NewJob, NewTableScan
 from service.protocol.api import Registration
@@ -38,6 +39,7 @@ from service.protocol.report import ActorReport, Collected, FragmentReport, Rela
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LEASE = timedelta(seconds=10)
 WORKER = WorkerId("w-1")
+A_TEST = itself("a test")
 QUERY = Stateless(projection=("id", "upper(name)"), predicate="id > 0")
 
 

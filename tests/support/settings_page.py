@@ -27,7 +27,7 @@ _HEAD: Final = """\
 | your Postgres, 15 or newer, as meta store and state store | `TIDEFILL_DATABASE_URL`; its login needs `CREATEROLE` |
 | another Postgres as state store | `TIDEFILL_STATE_STORE_URL` |
 | a Spark cluster | `TIDEFILL_SPARK_MASTER` (`local[*]` by default): see below |
-| another address than loopback | `TIDEFILL_HOST`, which then needs `TIDEFILL_API_TOKEN` |
+| another address than loopback | `TIDEFILL_HOST`, which then needs `TIDEFILL_API_TOKEN` or `TIDEFILL_OIDC_ISSUER` |
 
 The service creates logins for users' statements, which needs `CREATEROLE` (`ALTER ROLE app CREATEROLE`). `tidefill
 prepare`, run once after the installation, halves the start time of workers; the image includes it. `helm/tidefill`

@@ -14,6 +14,8 @@ from fastapi import APIRouter, Request
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
 
+from service.api.access import needs
+
 router = APIRouter(include_in_schema=False)
 
 _PACKAGE: Final = "fastapi_offline"
@@ -32,7 +34,7 @@ _HEADERS: Final = {
 _SLICE_BYTES: Final = 64 << 10
 
 
-@router.get("/openapi.json")
+@router.get("/openapi.json", dependencies=needs(None))
 async def show_document(request: Request) -> Response:
     """Send the OpenAPI document."""
     state = request.app.state
@@ -42,7 +44,7 @@ async def show_document(request: Request) -> Response:
     return _sent(await asyncio.shield(state.document), {"Content-Type": "application/json"})
 
 
-@router.get("/docs")
+@router.get("/docs", dependencies=needs(None))
 async def show_documentation() -> HTMLResponse:
     """Show Swagger UI on the document."""
     page = get_swagger_ui_html(
@@ -56,7 +58,7 @@ async def show_documentation() -> HTMLResponse:
     return page
 
 
-@router.get("/docs/{name}")
+@router.get("/docs/{name}", dependencies=needs(None))
 async def show_documentation_file(name: str) -> Response:
     """Send a file of the page."""
     if name not in _TYPES:

@@ -4,17 +4,21 @@ A stream resumes after `Last-Event-ID` or `after`; without either it starts now.
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Annotated, Any, Final
+from functools import partial
+from typing import Annotated, Any, Final, cast
 
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import Field
 
+from service.api.access import needs
 from service.api.calling import Here, Limit
+from service.api.credentials import Credentials
+from service.domain.roles import Role
 from service.operations.status import history
 from service.operations.world import World
 from service.ports.records import Event
@@ -44,6 +48,7 @@ EventId = Annotated[int, Field(ge=0, le=BIGINT_MAX)]
     "/events",
     response_model=EventPage,
     responses={200: {"description": "A page of events, or a stream of them", "content": _STREAM}},
+    dependencies=needs(Role.VIEWER),
 )
 async def list_events(
     world: Here,
@@ -65,17 +70,22 @@ async def list_events(
     if cursor is None:
         cursor = await history.newest_event(world)
     return StreamingResponse(
-        request.app.state.streams.held(stream(world, cursor)),
+        request.app.state.streams.held(stream(world, cursor, partial(_admitted, request))),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store"},
     )
 
 
-async def stream(world: World, after: int) -> AsyncIterator[str]:
-    """Yield a frame for every event after `after`, until the client leaves."""
+async def _admitted(request: Request) -> bool:
+    credentials = cast("Credentials", request.app.state.credentials)
+    return await credentials.caller(request.scope) is not None
+
+
+async def stream(world: World, after: int, admitted: Callable[[], Awaitable[bool]]) -> AsyncIterator[str]:
+    """Yield a frame for every event after `after`, until the client leaves or its token is no longer valid."""
     # Sent at once, so that a client knows that it is connected before any event happens.
     yield ": connected\n\n"
-    while True:
+    while await admitted():
         found = await history.next_events(world, after=after, limit=_PAGE, patience=KEEP_ALIVE)
         yield _frames(found) if found else ": still here\n\n"
         after = found[-1].id if found else after

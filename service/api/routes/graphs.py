@@ -7,8 +7,10 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
+from service.api.access import needs
 from service.api.calling import Calling, Here, Limit
 from service.api.json_body import ParsedRoute
+from service.domain.roles import Role
 from service.operations.barriers import leadership
 from service.operations.commands import mutations
 from service.operations.status import history
@@ -53,7 +55,7 @@ class Resigning(BaseModel):
     status: Literal["resigned"] = "resigned"
 
 
-@router.get("/barriers")
+@router.get("/barriers", dependencies=needs(Role.VIEWER))
 async def list_barriers(
     world: Here,
     limit: Limit = 100,
@@ -63,7 +65,7 @@ async def list_barriers(
     return await history.barriers(world, limit=limit, before=None if before is None else Epoch(before))
 
 
-@router.post("/barriers", response_model=Flushed)
+@router.post("/barriers", response_model=Flushed, dependencies=needs(Role.OPERATOR))
 async def flush(call: Calling) -> Mapping[str, Any]:
     """Force a checkpoint and wait until it is published."""
 
@@ -73,13 +75,13 @@ async def flush(call: Calling) -> Mapping[str, Any]:
     return await call.once(Flushed, act)
 
 
-@router.get("/graphs")
+@router.get("/graphs", dependencies=needs(Role.VIEWER))
 async def list_graphs(world: Here) -> GraphList:
     """Show the state of every graph."""
     return GraphList(await history.graphs(world))
 
 
-@router.post("/recover", response_model=Recovering)
+@router.post("/recover", response_model=Recovering, dependencies=needs(Role.ADMIN))
 async def recover(call: Calling) -> Mapping[str, Any]:
     """End the present generation and start the next one from the last committed epoch."""
 
@@ -91,18 +93,18 @@ async def recover(call: Calling) -> Mapping[str, Any]:
     return await call.once(Recovering, act)
 
 
-@router.post("/leader/resign", response_model=Resigning)
+@router.post("/leader/resign", response_model=Resigning, dependencies=needs(Role.ADMIN))
 async def resign_leader(call: Calling) -> Mapping[str, Any]:
     """Take the lease from the service that leads, so that another one leads within a second. 409 if none leads."""
 
     async def act() -> Resigning:
-        await leadership.hand_over(call.world)
+        await leadership.hand_over(call.world, asked_by=call.asked_by)
         return Resigning()
 
     return await call.once(Resigning, act)
 
 
-@router.get("/workers")
+@router.get("/workers", dependencies=needs(Role.VIEWER))
 async def list_workers(world: Here) -> WorkerList:
     """Show the workers that registered."""
     return WorkerList(await history.workers(world))

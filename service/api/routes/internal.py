@@ -7,8 +7,10 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import StringConstraints, TypeAdapter, ValidationError
 
+from service.api.access import needs
 from service.api.calling import Reserved
 from service.domain.errors import Conflict, Invalid
+from service.domain.roles import Role
 from service.operations.barriers import worker_calls
 from service.operations.sources import registry
 from service.protocol.api import Registered, Registration
@@ -28,13 +30,13 @@ Taken = Annotated[Sequence[Annotated[str, StringConstraints(pattern=r"^\d{1,18}:
 """The last barrier that a worker has taken of each graph, as `<graph>:<epoch>`."""
 
 
-@router.post("/workers")
+@router.post("/workers", dependencies=needs(Role.WORKER))
 async def register(world: Reserved, request: Request) -> Registered:
     """Register a worker whose session is warm."""
     return await worker_calls.register(world, await _parsed(request, _REGISTRATION))
 
 
-@router.get("/workers/{worker}/barrier")
+@router.get("/workers/{worker}/barrier", dependencies=needs(Role.WORKER))
 async def next_barrier(world: Reserved, worker: WorkerId, taken: Taken = ()) -> Response:
     """Return a barrier that the worker has to answer and has not taken yet; 204 if there is none within the wait."""
     known = {GraphId(int(graph)): Epoch(int(epoch)) for graph, epoch in (one.split(":") for one in taken)}
@@ -44,7 +46,7 @@ async def next_barrier(world: Reserved, worker: WorkerId, taken: Taken = ()) -> 
     return Response(status_code=_NO_CONTENT) if barrier is None else _json(barrier.model_dump_json())
 
 
-@router.post("/workers/{worker}/answers", status_code=_NO_CONTENT)
+@router.post("/workers/{worker}/answers", status_code=_NO_CONTENT, dependencies=needs(Role.WORKER))
 async def answer(world: Reserved, worker: WorkerId, request: Request) -> None:
     """Store the answer to a barrier."""
     given = await _parsed(request, ANSWER)
@@ -53,20 +55,20 @@ async def answer(world: Reserved, worker: WorkerId, request: Request) -> None:
     await worker_calls.answer(world, given)
 
 
-@router.get("/workers/{worker}/request")
+@router.get("/workers/{worker}/request", dependencies=needs(Role.WORKER))
 async def next_request(world: Reserved, worker: WorkerId, graph: Graph = DATABASE_GRAPH) -> Response:
     """Return a request that no worker has taken; 204 if there is none within the wait."""
     question = await worker_calls.next_request(world, worker, GraphId(graph))
     return Response(status_code=_NO_CONTENT) if question is None else _json(question.model_dump_json())
 
 
-@router.post("/workers/{worker}/responses", status_code=_NO_CONTENT)
+@router.post("/workers/{worker}/responses", status_code=_NO_CONTENT, dependencies=needs(Role.WORKER))
 async def respond(world: Reserved, worker: WorkerId, request: Request) -> None:
     """Store the response to a request."""
     await worker_calls.respond(world, worker, await _parsed(request, RESPONSE))
 
 
-@router.get("/sources/{source}")
+@router.get("/sources/{source}", dependencies=needs(Role.WORKER))
 async def source(world: Reserved, source: SourcePath) -> Response:
     """Return how a source is reached."""
     found = await registry.connection(world, source)

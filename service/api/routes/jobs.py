@@ -8,12 +8,14 @@ from typing import Annotated, Any, Literal, Self
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from service.api.calling import Calling, Cursor, FragmentPath, Here, JobName, Leaving, Limit
+from service.api.access import needs
+from service.api.calling import Calling, Cursor, FragmentPath, Here, JobName, Leaving, Limit, said
 from service.api.json_body import ParsedRoute
 from service.api.routes.mutations import Acknowledged, Wait, acknowledged
 from service.domain.errors import Conflict, Invalid
 from service.domain.job import CREATING, JobState
 from service.domain.parallelism import ACTORS_MAX, DEFAULT, Parallelism, parse_parallelism
+from service.domain.roles import Role
 from service.operations.commands import limits, mutations
 from service.operations.jobs import lifecycle, rescaling
 from service.operations.status import listing
@@ -89,7 +91,7 @@ class Cancelled(BaseModel):
     state: Literal["Cancelled"] = "Cancelled"
 
 
-@router.get("/jobs")
+@router.get("/jobs", dependencies=needs(Role.VIEWER))
 async def list_jobs(
     world: Here,
     state: Annotated[list[JobState] | None, Query(description="Only jobs in these states")] = None,
@@ -103,13 +105,13 @@ async def list_jobs(
     return await listing.jobs(world, shown, after=after, limit=limit)
 
 
-@router.get("/jobs/{job}")
+@router.get("/jobs/{job}", dependencies=needs(Role.VIEWER))
 async def show_job(world: Here, job: JobName) -> JobDetail:
     """Show a job with its fragments, their actors and their progress."""
     return await listing.job(world, await listing.job_called(world, job))
 
 
-@router.get("/jobs/{job}/limit-history")
+@router.get("/jobs/{job}/limit-history", dependencies=needs(Role.VIEWER))
 async def list_limit_changes(
     world: Here,
     job: JobName,
@@ -120,27 +122,27 @@ async def list_limit_changes(
     return await listing.limit_history(world, await listing.job_called(world, job), limit=limit, before=before)
 
 
-@router.patch("/jobs/{job}", response_model=Acknowledged)
+@router.patch("/jobs/{job}", response_model=Acknowledged, dependencies=needs(Role.OPERATOR))
 async def alter_job(job: JobName, body: Altered, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
     """Set the parallelism of the job, or the rate limit of all its scans. The acknowledgement is that of the last
     change.
     """
 
     async def queue() -> CommandId:
-        changes, command = body.parallelisms(), None
+        changes, command, asked_by = body.parallelisms(), None, call.asked_by.saying(said(body))
         found = await listing.job_called(call.world, job)
         if changes:
-            command = await rescaling.alter(call.world, found, changes, asked_by=call.asked_by)
+            command = await rescaling.alter(call.world, found, changes, asked_by=asked_by)
         if "backfill_rate_limit" in body.model_fields_set:
             limit = body.backfill_rate_limit
-            command = await limits.throttle_job(call.world, found, limit, asked_by=call.asked_by)
+            command = await limits.throttle_job(call.world, found, limit, asked_by=asked_by)
         assert command is not None, "an empty body is refused"
         return command
 
     return await acknowledged(call, queue, wait)
 
 
-@router.post("/jobs/{job}/pause", response_model=Acknowledged)
+@router.post("/jobs/{job}/pause", response_model=Acknowledged, dependencies=needs(Role.OPERATOR))
 async def pause_job(job: JobName, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
     """Pause the job's backfill by a limit of 0 for every scan. Live changes continue. `POST /v1/mutations` pauses all
     jobs.
@@ -153,7 +155,7 @@ async def pause_job(job: JobName, call: Calling, wait: Wait = "applied") -> Mapp
     return await acknowledged(call, queue, wait)
 
 
-@router.post("/jobs/{job}/resume", response_model=Acknowledged)
+@router.post("/jobs/{job}/resume", response_model=Acknowledged, dependencies=needs(Role.OPERATOR))
 async def resume_job(
     job: JobName, call: Calling, body: Resumed | None = None, wait: Wait = "applied"
 ) -> Mapping[str, Any]:
@@ -166,12 +168,12 @@ async def resume_job(
         found = await listing.job_called(call.world, job)
         if limit is None:
             return await limits.resume_job(call.world, found, asked_by=call.asked_by)
-        return await limits.throttle_job(call.world, found, limit, asked_by=call.asked_by)
+        return await limits.throttle_job(call.world, found, limit, asked_by=call.asked_by.saying(said(body)))
 
     return await acknowledged(call, queue, wait)
 
 
-@router.post("/jobs/{job}/start-backfill", response_model=Acknowledged)
+@router.post("/jobs/{job}/start-backfill", response_model=Acknowledged, dependencies=needs(Role.OPERATOR))
 async def start_job_backfill(job: JobName, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
     """Start every scan of the job now, regardless of its backfill order."""
 
@@ -182,7 +184,7 @@ async def start_job_backfill(job: JobName, call: Calling, wait: Wait = "applied"
     return await acknowledged(call, queue, wait)
 
 
-@router.post("/jobs/{job}/cancel", response_model=Cancelled)
+@router.post("/jobs/{job}/cancel", response_model=Cancelled, dependencies=needs(Role.OPERATOR))
 async def cancel_job(job: JobName, call: Calling) -> Mapping[str, Any]:
     """Cancel a job that is being created, and wait until all its state is removed."""
 
@@ -195,7 +197,7 @@ async def cancel_job(job: JobName, call: Calling) -> Mapping[str, Any]:
     return await call.once(Cancelled, act)
 
 
-@router.post("/jobs/{job}/wait")
+@router.post("/jobs/{job}/wait", dependencies=needs(Role.VIEWER))
 async def wait_for_job(
     world: Here,
     job: JobName,
@@ -209,7 +211,7 @@ async def wait_for_job(
     return await listing.settled(world, await listing.job_called(world, job), limit=limit, gone=gone)
 
 
-@router.post("/jobs/{job}/verify", response_model=Verified)
+@router.post("/jobs/{job}/verify", response_model=Verified, dependencies=needs(Role.OPERATOR))
 async def verify_job(job: JobName, call: Calling, engine: Engine | None = None) -> Mapping[str, Any]:
     """Compare the view with its query over its upstreams at one committed epoch. With `engine=store`, the default for
     views with joins or aggregates, Postgres computes the query at the published epoch, and whole rows are compared in
@@ -217,34 +219,36 @@ async def verify_job(job: JobName, call: Calling, engine: Engine | None = None) 
     """
 
     async def act() -> Verified:
-        return await worker_rpc.verify(call.world, await listing.job_called(call.world, job), engine, gone=call.gone)
+        found = await listing.job_called(call.world, job)
+        return await worker_rpc.verify(call.world, found, engine, asked_by=call.asked_by, gone=call.gone)
 
     return await call.once(Verified, act)
 
 
-@router.get("/fragments/{fragment}")
+@router.get("/fragments/{fragment}", dependencies=needs(Role.VIEWER))
 async def show_fragment(world: Here, fragment: FragmentPath) -> FragmentView:
     """Show a fragment with its actors and their progress."""
     return await listing.fragment(world, fragment)
 
 
-@router.get("/fragments/{fragment}/vnodes")
+@router.get("/fragments/{fragment}/vnodes", dependencies=needs(Role.VIEWER))
 async def list_fragment_vnodes(world: Here, fragment: FragmentPath, after: Cursor = 0, limit: Limit = 256) -> VnodePage:
     """Show the progress of each vnode of a scan."""
     return await listing.vnodes(world, fragment, after=after, limit=limit)
 
 
-@router.patch("/fragments/{fragment}", response_model=Acknowledged)
+@router.patch("/fragments/{fragment}", response_model=Acknowledged, dependencies=needs(Role.OPERATOR))
 async def throttle_fragment(
     fragment: FragmentPath, body: Limited, call: Calling, wait: Wait = "applied"
 ) -> Mapping[str, Any]:
     """Set the rate limit of one scan."""
     limit = body.backfill_rate_limit
-    queue = partial(limits.throttle_fragment, call.world, fragment, limit, asked_by=call.asked_by)
+    asked_by = call.asked_by.saying(said(body))
+    queue = partial(limits.throttle_fragment, call.world, fragment, limit, asked_by=asked_by)
     return await acknowledged(call, queue, wait)
 
 
-@router.post("/fragments/{fragment}/start-backfill", response_model=Acknowledged)
+@router.post("/fragments/{fragment}/start-backfill", response_model=Acknowledged, dependencies=needs(Role.OPERATOR))
 async def start_fragment_backfill(fragment: FragmentPath, call: Calling, wait: Wait = "applied") -> Mapping[str, Any]:
     """Start one scan now, regardless of its job's backfill order."""
     mutation = StartFragmentBackfill(fragments=(fragment,))

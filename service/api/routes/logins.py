@@ -6,8 +6,10 @@ from urllib.parse import quote
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
+from service.api.access import needs
 from service.api.settings import ReadLogin
 from service.domain.errors import NotFound
+from service.domain.roles import Role
 
 router = APIRouter(prefix="/v1", tags=["relations"])
 
@@ -24,7 +26,7 @@ class ReadLoginView(BaseModel):
     jdbc_url: str = Field(examples=["jdbc:postgresql://127.0.0.1:5432/tidefill"])
 
 
-@router.get("/read-login")
+@router.get("/read-login", dependencies=needs(Role.VIEWER))
 async def show_read_login(
     request: Request, *, password: Annotated[bool, Query(description="Show the password as well")] = False
 ) -> ReadLoginView:

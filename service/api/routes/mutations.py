@@ -7,8 +7,10 @@ from fastapi import APIRouter, Body, Path, Query
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, Field
 
-from service.api.calling import Call, Calling, Here
+from service.api.access import needs
+from service.api.calling import Call, Calling, Here, said
 from service.api.json_body import ParsedRoute
+from service.domain.roles import Role
 from service.operations.commands import mutations
 from service.operations.status import history
 from service.operations.status.models import CommandView
@@ -42,15 +44,16 @@ class Acknowledged(BaseModel):
     epoch: EpochField | None = None
 
 
-@router.post("/mutations", response_model=Acknowledged)
+@router.post("/mutations", response_model=Acknowledged, dependencies=needs(Role.OPERATOR))
 async def inject_mutation(
     mutation: Annotated[PublicMutation, Body(openapi_examples=_EXAMPLES)], call: Calling, wait: Wait = "queued"
 ) -> Mapping[str, Any]:
     """Queue a mutation for the next free barrier."""
-    return await acknowledged(call, lambda: mutations.inject(call.world, mutation, asked_by=call.asked_by), wait)
+    asked_by = call.asked_by.saying(said(mutation))
+    return await acknowledged(call, lambda: mutations.inject(call.world, mutation, asked_by=asked_by), wait)
 
 
-@router.get("/mutations/{command}")
+@router.get("/mutations/{command}", dependencies=needs(Role.VIEWER))
 async def show_mutation(world: Here, command: Annotated[CommandId, Path(ge=0, le=BIGINT_MAX)]) -> CommandView:
     """Show the state of a mutation or a flush."""
     return await history.command(world, command)

@@ -6,10 +6,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body
 from pydantic import Field, Strict, TypeAdapter
 
+from service.api.access import needs
 from service.api.calling import Calling, Here
 from service.api.json_body import ParsedRoute
 from service.domain.parameters import SystemParameters
 from service.domain.probes import LENGTH_MAX
+from service.domain.roles import Role
 from service.operations import parameters
 from service.protocol.first_fault import first_fault
 
@@ -19,13 +21,13 @@ Value = Annotated[int, Strict()] | Annotated[bool, Strict()] | Annotated[str, Fi
 _Values = dict[str, Value]
 
 
-@router.get("/system-parameters")
+@router.get("/system-parameters", dependencies=needs(Role.VIEWER))
 async def show_system_parameters(world: Here) -> SystemParameters:
     """Show every system parameter with its value. `***` replaces a secret in a URL."""
     return await parameters.known(world)
 
 
-@router.patch("/system-parameters", response_model=SystemParameters)
+@router.patch("/system-parameters", response_model=SystemParameters, dependencies=needs(Role.ADMIN))
 async def alter_system_parameters(
     values: Annotated[
         _Values, first_fault(TypeAdapter(_Values)), Body(min_length=1, examples=[{"barrier_interval_ms": 500}])
@@ -36,6 +38,6 @@ async def alter_system_parameters(
 
     async def act() -> SystemParameters:
         texts = {name: value if isinstance(value, str) else str(value).lower() for name, value in values.items()}
-        return await parameters.alter(call.world, texts, asked_by=call.asked_by)
+        return await parameters.alter(call.world, texts, asked_by=call.asked_by.saying(None, ", ".join(texts)))
 
     return await call.once(SystemParameters, act)

@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar, cast
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
+from service.api.access import needs
 from service.api.calling import Here
+from service.domain.roles import Role
 from service.operations.status import gauges
 from service.operations.status.staleness import degraded_of
 from service.operations.world import World
@@ -43,13 +45,17 @@ class Readiness(BaseModel):
     """
 
 
-@router.get("/livez")
+@router.get("/livez", dependencies=needs(None))
 async def check_liveness() -> Alive:
     """Confirm that the process answers."""
     return Alive()
 
 
-@router.get("/readyz", responses={503: {"model": Readiness, "description": "Some check does not pass"}})
+@router.get(
+    "/readyz",
+    responses={503: {"model": Readiness, "description": "Some check does not pass"}},
+    dependencies=needs(None),
+)
 async def check_readiness(
     world: Here,
     request: Request,
@@ -76,7 +82,12 @@ async def _readiness(world: World, ready: Checks) -> Readiness:
     return Readiness(status="ok" if good else "unavailable", checks=checks, degraded=degraded)
 
 
-@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {}}}},
+    dependencies=needs(Role.VIEWER),
+)
 async def show_metrics(world: Here, request: Request) -> Response:
     """Show the metrics in Prometheus's text format."""
     return Response(await _shared(request, "scrape", lambda: gauges.scrape(world)), media_type=CONTENT_TYPE)

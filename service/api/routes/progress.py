@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 
+from service.api.access import needs
 from service.api.calling import Here
+from service.domain.roles import Role
 from service.operations.status import listing
 from service.operations.status.models import DdlProgress, FragmentProgress
 
@@ -28,13 +30,13 @@ class FragmentProgressList:
 router = APIRouter(prefix="/v1", tags=["progress"])
 
 
-@router.get("/ddl-progress")
+@router.get("/ddl-progress", dependencies=needs(Role.VIEWER))
 async def list_ddl_progress(world: Here) -> DdlProgressList:
     """Show every job that is queued or being created."""
     return DdlProgressList(await listing.ddl_progress(world))
 
 
-@router.get("/fragment-backfill-progress")
+@router.get("/fragment-backfill-progress", dependencies=needs(Role.VIEWER))
 async def list_fragment_backfill_progress(world: Here) -> FragmentProgressList:
     """Show every scan of the jobs that are queued or being created."""
     return FragmentProgressList(await listing.fragment_progress(world))

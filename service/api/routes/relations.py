@@ -8,8 +8,10 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
+from service.api.access import needs
 from service.api.calling import Calling, Cursor, Here, Limit
 from service.api.errors import MEDIA, answer
+from service.domain.roles import Role
 from service.operations.rows import bulk
 from service.operations.status import listing
 from service.operations.status.models import RelationPage, RelationView
@@ -29,13 +31,13 @@ class Loaded(BaseModel):
     rows: int = Field(ge=0)
 
 
-@router.get("/relations")
+@router.get("/relations", dependencies=needs(Role.VIEWER))
 async def list_relations(world: Here, after: Cursor = 0, limit: Limit = 100) -> RelationPage:
     """List relations, oldest first."""
     return await listing.relations(world, after=after, limit=limit)
 
 
-@router.get("/relations/{name}")
+@router.get("/relations/{name}", dependencies=needs(Role.VIEWER))
 async def show_relation(world: Here, name: Name) -> RelationView:
     """Show a relation."""
     return await listing.relation(world, name)
@@ -46,6 +48,7 @@ async def show_relation(world: Here, name: Name) -> RelationView:
     response_model=Loaded,
     # One media type, because client generators know no other one for bytes. `format` tells the format.
     openapi_extra={"requestBody": {"required": True, "content": {BYTES: _BODY}}},
+    dependencies=needs(Role.OPERATOR),
 )
 async def load_rows(
     name: Name,
@@ -80,6 +83,6 @@ async def load_rows(
     async with aclosing(stream), bulk.received(call.world.spool, stream, form) as body:
 
         async def act(claim: Claim | None) -> Loaded:
-            return Loaded(rows=await bulk.load(call.world, name, names, body, claim=claim))
+            return Loaded(rows=await bulk.load(call.world, name, names, body, asked_by=call.asked_by, claim=claim))
 
         return await call.claimed(Loaded, act, body=body.digest)

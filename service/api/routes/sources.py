@@ -8,9 +8,11 @@ from fastapi import APIRouter, Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, Strict, TypeAdapter
 from starlette.convertors import StringConvertor, register_url_convertor
 
+from service.api.access import needs
 from service.api.calling import Calling, Here
 from service.api.json_body import ParsedRoute
 from service.domain.errors import Invalid
+from service.domain.roles import Role
 from service.domain.source import PASSWORD
 from service.operations.jobs import lifecycle
 from service.operations.sources import checks, registry, secrets, shown
@@ -138,25 +140,25 @@ class Done(BaseModel):
     notices: list[str] = []
 
 
-@router.get("/sources")
+@router.get("/sources", dependencies=needs(Role.VIEWER))
 async def list_sources(world: Here) -> SourceList:
     """List the sources, oldest first, with the state of each."""
     return SourceList(await shown.sources(world))
 
 
-@router.post("/sources", response_model=SourceView)
+@router.post("/sources", response_model=SourceView, dependencies=needs(Role.ADMIN))
 async def create_source(body: SourceBody, call: Calling) -> Mapping[str, Any]:
     """Create a source, with its publication and its replication slot in the external database."""
     statement = _statement(body.name, body, if_not_exists=body.if_not_exists)
 
     async def act() -> SourceView:
-        await registry.create(call.world, statement, asked_by=call.asked_by)
+        await registry.create(call.world, statement, asked_by=call.asked_by.saying(statement.text, body.name))
         return await shown.source(call.world, body.name)
 
     return await call.once(SourceView, act)
 
 
-@router.post("/sources/check")
+@router.post("/sources/check", dependencies=needs(Role.ADMIN))
 async def check_source(body: CheckBody, world: Here) -> CheckList:
     """Check, item by item, whether a database can be followed, and what decoding will cost it. Creates nothing."""
     statement = _statement("checked", body, if_not_exists=False)
@@ -164,13 +166,13 @@ async def check_source(body: CheckBody, world: Here) -> CheckList:
     return CheckList(await checks.check(world, statement.options, password, body.tables))
 
 
-@router.get("/sources/{name:source}")
+@router.get("/sources/{name:source}", dependencies=needs(Role.VIEWER))
 async def show_source(world: Here, name: Name) -> SourceView:
     """Show a source and its state."""
     return await shown.source(world, name)
 
 
-@router.delete("/sources/{name:source}", response_model=Done)
+@router.delete("/sources/{name:source}", response_model=Done, dependencies=needs(Role.ADMIN))
 async def drop_source(call: Calling, name: Name, *, cascade: Annotated[bool, Query()] = False) -> Mapping[str, Any]:
     """Drop a source. With `cascade`, also drop the tables that follow it and the views that read them."""
 
@@ -182,13 +184,13 @@ async def drop_source(call: Calling, name: Name, *, cascade: Annotated[bool, Que
     return await call.once(Done, act)
 
 
-@router.get("/source-cleanups")
+@router.get("/source-cleanups", dependencies=needs(Role.VIEWER))
 async def list_source_cleanups(world: Here) -> CleanupList:
     """List the objects that are still to be removed from external databases, and why they remain."""
     return CleanupList(await shown.cleanups(world))
 
 
-@router.delete("/source-cleanups/{cleanup}", response_model=Done)
+@router.delete("/source-cleanups/{cleanup}", response_model=Done, dependencies=needs(Role.ADMIN))
 async def forget_source_cleanup(call: Calling, cleanup: CleanupPath) -> Mapping[str, Any]:
     """Forget an object that was to be removed, because its server will never come back."""
 
@@ -199,24 +201,25 @@ async def forget_source_cleanup(call: Calling, cleanup: CleanupPath) -> Mapping[
     return await call.once(Done, act)
 
 
-@router.get("/secrets")
+@router.get("/secrets", dependencies=needs(Role.VIEWER))
 async def list_secrets(world: Here) -> SecretList:
     """List the secrets by name."""
     return SecretList([Secret(name=name) for name in await secrets.names(world)])
 
 
-@router.post("/secrets", response_model=Secret)
+@router.post("/secrets", response_model=Secret, dependencies=needs(Role.ADMIN, discreet=True))
 async def create_secret(body: SecretBody, call: Calling) -> Mapping[str, Any]:
     """Store a secret under a name."""
 
     async def act() -> Secret:
-        await secrets.create(call.world, body.name, body.value.get_secret_value(), asked_by=call.asked_by)
+        asked_by = call.asked_by.saying(None, body.name)
+        await secrets.create(call.world, body.name, body.value.get_secret_value(), asked_by=asked_by)
         return Secret(name=body.name)
 
     return await call.once(Secret, act)
 
 
-@router.put("/secrets/{name}", response_model=Secret)
+@router.put("/secrets/{name}", response_model=Secret, dependencies=needs(Role.ADMIN, discreet=True))
 async def change_secret(body: SecretValue, call: Calling, name: Name) -> Mapping[str, Any]:
     """Change the value of a secret. Sources with this secret as password use the new value from their next connection
     on.
@@ -229,7 +232,7 @@ async def change_secret(body: SecretValue, call: Calling, name: Name) -> Mapping
     return await call.once(Secret, act)
 
 
-@router.delete("/secrets/{name}", response_model=Done)
+@router.delete("/secrets/{name}", response_model=Done, dependencies=needs(Role.ADMIN, discreet=True))
 async def drop_secret(call: Calling, name: Name) -> Mapping[str, Any]:
     """Delete a secret that no source uses as a password."""
 

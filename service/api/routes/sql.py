@@ -10,9 +10,11 @@ from fastapi import APIRouter, Body, Response
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, ConfigDict, Field, Strict, TypeAdapter
 
+from service.api.access import needs
 from service.api.calling import Calling
 from service.api.encoding import encoded
 from service.api.json_body import ParsedRoute
+from service.domain.roles import Role
 from service.operations.statements import dispatch
 from service.ports.records import Claim
 from service.protocol.first_fault import first_fault
@@ -84,6 +86,7 @@ class SqlResult(BaseModel):
             "headers": {"Location": {"description": "The job", "schema": {"type": "string"}}},
         }
     },
+    dependencies=needs(Role.VIEWER),
 )
 async def run_statement(body: Annotated[SqlBody, Body(openapi_examples=_EXAMPLES)], call: Calling) -> Response:
     """Run one SQL statement. A CREATE with `background_ddl` returns 202 and its job in `Location`."""

@@ -4,6 +4,7 @@ from service.domain.barrier import Chore
 from service.domain.errors import Conflict
 from service.domain.leadership import LEASE, Leadership
 from service.operations.world import World
+from service.ports.audit import Asker
 
 
 async def lead(world: World, holder: str, *, leading: Leadership | None) -> Leadership | None:
@@ -32,14 +33,14 @@ async def resign(world: World, holder: str) -> None:
     world.signals.notify(Chore.ELECT)
 
 
-async def hand_over(world: World) -> None:
+async def hand_over(world: World, *, asked_by: Asker) -> None:
     """Take the lease from the service that leads, whichever it is, so that another one gains it now.
 
     If there is no other, the same service gains it again after `RENEW_EVERY`. Raises Conflict if no service leads.
     """
     now = world.clock.now()
-    async with world.stores.begin() as tx:
+    async with world.stores.begin(by=asked_by) as tx:
         if not await tx.leases.take():
             raise Conflict("no service leads now")
-        await tx.events.append("leader.handed_over", {}, now=now)
+        await tx.events.append("leader.handed_over", {"asked_by": asked_by.actor}, now=now)
     world.signals.notify(Chore.ELECT)

@@ -14,6 +14,7 @@ from service.domain.parameters import SystemParameters
 from service.operations.commands.enqueue import ask
 from service.operations.commands.fan_out import unfinished
 from service.operations.world import World
+from service.ports.audit import Asker
 from service.ports.limits import Held
 from service.ports.meta_store import Transaction
 from service.protocol.ids import CommandId, FragmentId, JobId
@@ -21,30 +22,30 @@ from service.protocol.mutation import Throttle
 from service.protocol.plan import SCANS
 
 
-async def throttle_job(world: World, job: JobId, asked: Asked, *, asked_by: str) -> CommandId:
+async def throttle_job(world: World, job: JobId, asked: Asked, *, asked_by: Asker) -> CommandId:
     """Set the limit of every scan of a job. Raises NotFound, Conflict if the job is over, Invalid if it has no scan."""
-    async with world.stores.begin() as tx:
+    async with world.stores.begin(by=asked_by) as tx:
         limits: dict[FragmentId, Asked] = dict.fromkeys(await scans_of(tx, job), asked)
         command = await _ask(world, tx, limits, asked_by=asked_by)
     world.signals.notify()
     return command
 
 
-async def throttle_fragment(world: World, fragment: FragmentId, asked: Asked, *, asked_by: str) -> CommandId:
+async def throttle_fragment(world: World, fragment: FragmentId, asked: Asked, *, asked_by: Asker) -> CommandId:
     """Set the limit of one scan. Raises NotFound, and Invalid if the fragment is not a scan."""
-    async with world.stores.begin() as tx:
+    async with world.stores.begin(by=asked_by) as tx:
         await check_scans(tx, [fragment])
         command = await _ask(world, tx, {fragment: asked}, asked_by=asked_by)
     world.signals.notify()
     return command
 
 
-async def pause_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
+async def pause_job(world: World, job: JobId, *, asked_by: Asker) -> CommandId:
     """Pause every scan of a job until it is resumed or another limit is set. An adaptive limit stays adaptive.
 
     Raises NotFound, Conflict if the job is over, Invalid if it has no scan.
     """
-    async with world.stores.begin() as tx:
+    async with world.stores.begin(by=asked_by) as tx:
         held = await _asked_so_far(tx, await scans_of(tx, job))
         auto = tuple(one for one, limit in held.items() if limit.auto)
         mutation = Throttle(fragments=dict.fromkeys(held, 0), auto=auto)
@@ -55,13 +56,13 @@ async def pause_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
     return command
 
 
-async def resume_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
+async def resume_job(world: World, job: JobId, *, asked_by: Asker) -> CommandId:
     """Resume every scan of a job with the last value of its adaptive limit, or with its limit before the pause.
 
     A scan that was not paused keeps its limit, except that 0 becomes no limit. A repeated call therefore changes
     nothing. Raises NotFound, Conflict if the job is over, Invalid if it has no scan.
     """
-    async with world.stores.begin() as tx:
+    async with world.stores.begin(by=asked_by) as tx:
         held = await _asked_so_far(tx, await scans_of(tx, job))
         limits: dict[FragmentId, Asked] = {one: _resumed(limit) for one, limit in held.items()}
         command = await _ask(world, tx, limits, asked_by=asked_by)
@@ -127,7 +128,7 @@ async def check_scans(tx: Transaction, fragments: Collection[FragmentId]) -> Non
             raise Invalid(f"fragment {fragment} is not a backfill node")
 
 
-async def _ask(world: World, tx: Transaction, limits: Mapping[FragmentId, Asked], *, asked_by: str) -> CommandId:
+async def _ask(world: World, tx: Transaction, limits: Mapping[FragmentId, Asked], *, asked_by: Asker) -> CommandId:
     held = await _asked_so_far(tx, limits)
     first = await first_limit(tx)
     numbers: dict[FragmentId, int | None] = {}

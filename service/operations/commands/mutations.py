@@ -11,6 +11,7 @@ from service.operations.commands.fan_out import unfinished
 from service.operations.commands.limits import check_scans, scans_of
 from service.operations.polling import until
 from service.operations.world import World
+from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 from service.ports.records import Command
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, FragmentId, Generation, JobId
@@ -27,18 +28,18 @@ LOOKED_THROUGH = 20
 """The number of recent barriers that are searched for a published one. The newest may wait for a checkpoint."""
 
 
-async def flush(world: World, *, asked_by: str) -> Epoch:
+async def flush(world: World, *, asked_by: Asker) -> Epoch:
     """Force a checkpoint, wait until it is published, and return its epoch."""
     return await applied(world, await inject(world, None, asked_by=asked_by))
 
 
-async def inject(world: World, mutation: Mutation | None, *, asked_by: str) -> CommandId:
+async def inject(world: World, mutation: Mutation | None, *, asked_by: Asker) -> CommandId:
     """Enqueue a mutation, or a flush for None.
 
     Raises NotFound for unknown jobs and fragments, and Invalid for Add, Update and an empty mutation. Raises Conflict
     for a Stop of a job that is not being cancelled or dropped, or whose Stop is already queued.
     """
-    async with world.stores.begin() as tx:
+    async with world.stores.begin(by=asked_by) as tx:
         if mutation is not None:
             await _check(tx, mutation)
         command = await ask(tx, mutation, asked_by=asked_by, now=world.clock.now())
@@ -70,25 +71,25 @@ async def applied(world: World, command: CommandId, *, limit: timedelta = APPLIE
     return found.epoch
 
 
-async def start_job(world: World, job: JobId, *, asked_by: str) -> CommandId:
+async def start_job(world: World, job: JobId, *, asked_by: Asker) -> CommandId:
     """Start every scan of a job, regardless of its backfill order. Raises NotFound, Conflict, Invalid."""
     async with world.stores.begin() as tx:
         scans = await scans_of(tx, job)
     return await inject(world, StartFragmentBackfill(fragments=scans), asked_by=asked_by)
 
 
-async def recover(world: World, reason: str = "adhoc recovery", *, asked_by: str) -> Generation:
+async def recover(world: World, reason: str = "adhoc recovery", *, asked_by: Asker) -> Generation:
     """Request a recovery of all graphs and return the present generation of the database graph.
 
     The next generation starts from the last committed epoch.
     """
-    async with world.stores.begin() as tx:
+    async with world.stores.begin(by=asked_by) as tx:
         ended = await generation_of(tx)
         # Graphs are locked in the order in which a merge locks them, and the snapshots are not locked. A merged graph
         # makes no more barriers and ignores the request.
         for graph in (*await tx.partial_graphs.all(), DATABASE_GRAPH):
             await tx.graphs.ask_recovery(graph, reason)
-        facts = {"graph": DATABASE_GRAPH, "reason": reason, "asked_by": asked_by}
+        facts = {"graph": DATABASE_GRAPH, "reason": reason, "asked_by": asked_by.actor}
         await tx.events.append("recovery.asked", facts, now=world.clock.now())
     world.signals.notify()
     return ended

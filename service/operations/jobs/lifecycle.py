@@ -17,6 +17,7 @@ from service.operations.leaving import Gone, unless
 from service.operations.naming import Named, as_named, named, or_there
 from service.operations.polling import until
 from service.operations.world import World
+from service.ports.audit import Asker, itself
 from service.ports.meta_store import Transaction
 from service.ports.records import NewDml, NewJob
 from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, RelationId, SourceId
@@ -39,7 +40,7 @@ class Asked:
     existed: bool = False
 
 
-async def create(world: World, new: NewJob, *, if_not_exists: bool, asked_by: str) -> Asked:
+async def create(world: World, new: NewJob, *, if_not_exists: bool, asked_by: Asker) -> Asked:
     """Record a job. The leader starts it. Raises Conflict if the name is taken."""
 
     async def there() -> Asked | None:
@@ -52,12 +53,12 @@ async def create(world: World, new: NewJob, *, if_not_exists: bool, asked_by: st
     return await or_there(_create(world, new, asked_by=asked_by), there)
 
 
-async def _create(world: World, new: NewJob, *, asked_by: str) -> Asked:
-    async with world.stores.begin() as tx:
+async def _create(world: World, new: NewJob, *, asked_by: Asker) -> Asked:
+    async with world.stores.begin(by=asked_by) as tx:
         job = await tx.jobs.add(new, now=world.clock.now())
         # The insert has locked the jobs of the upstreams, so no ALTER changes their actors after this check.
         await rescaling.check_beside(tx, new)
-        facts = {"job": job.id, "name": job.name, "statement": new.statement, "asked_by": asked_by}
+        facts = {"job": job.id, "name": job.name, "statement": new.statement, "asked_by": asked_by.actor}
         await tx.events.append("job.asked", facts, now=world.clock.now())
     world.signals.notify()
     return Asked(job.id)
@@ -86,7 +87,7 @@ async def created(world: World, job: JobId, *, gone: Gone | None = None) -> Job:
             return found.job
         last, early = found.recovered, world.clock.monotonic() - began < EARLY.total_seconds()
         if early and before is not None and last.generation != before.generation and not last.blamed:
-            await cancel(world, [job], asked_by="recovery")
+            await cancel(world, [job], asked_by=itself("recovery"))
             raise UnderRecovery(last.reason)
         # A recovery that a job caused does not cancel this one. That job fails with the reason if it causes more.
         before = last
@@ -174,12 +175,12 @@ async def _waited(world: World, look: Callable[[], Awaitable[Job | None]], gone:
     return found
 
 
-async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: str) -> list[JobId]:
+async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: Asker) -> list[JobId]:
     """Cancel creating jobs and wait until they are cleaned up. Return the cancelled jobs. Others are ignored."""
     cancelled: list[JobId] = []
     stopping: list[JobId] = []
     relations: list[RelationId] = []
-    async with world.stores.begin() as tx:
+    async with world.stores.begin(by=asked_by) as tx:
         for job in sorted(set(jobs)):
             moved = await _ended(world, tx, job, JobEvent.CANCEL_ASKED)
             if moved is None:
@@ -198,13 +199,13 @@ async def cancel(world: World, jobs: Sequence[JobId], *, asked_by: str) -> list[
     return cancelled
 
 
-async def drop(world: World, name: str, kind: RelationKind, *, cascade: bool, asked_by: str) -> Collection[SourceId]:
+async def drop(world: World, name: str, kind: RelationKind, *, cascade: bool, asked_by: Asker) -> Collection[SourceId]:
     """Drop a relation in any state, and with CASCADE the relations that read it.
 
     Return the affected sources: dropped ones, and those of followed tables that were dropped. Raises NotFound,
     Conflict.
     """
-    async with world.stores.begin() as tx:
+    async with world.stores.begin(by=asked_by) as tx:
         doomed = await _doomed(tx, name, kind, cascade=cascade)
         concerned = await _concerned(tx, doomed)
         # The state store may be slow, so this query runs before the transaction locks any row.
@@ -243,7 +244,7 @@ async def _doomed(tx: Transaction, name: str, kind: RelationKind, *, cascade: bo
     return doomed
 
 
-async def _stop(world: World, tx: Transaction, jobs: Collection[JobId], *, asked_by: str) -> Collection[GraphId]:
+async def _stop(world: World, tx: Transaction, jobs: Collection[JobId], *, asked_by: Asker) -> Collection[GraphId]:
     """Queue the stop of jobs, and return their partial graphs.
 
     This runs in the transaction that moves the jobs to a state that waits for the stop. With two transactions, a crash
@@ -254,12 +255,12 @@ async def _stop(world: World, tx: Transaction, jobs: Collection[JobId], *, asked
     return {snapshot.graph for snapshot in (await tx.snapshots.of_jobs(jobs)).values()}
 
 
-async def _doom(world: World, tx: Transaction, victim: Named, asked_by: str) -> JobId | None:
+async def _doom(world: World, tx: Transaction, victim: Named, asked_by: Asker) -> JobId | None:
     """Remove a source or a logical view, or end a job. Return the job if a barrier has to stop its actors."""
     entry = victim.entry
     if victim.kind is RelationKind.SOURCE:
         await tx.sources.remove(SourceId(victim.id), now=world.clock.now())
-        facts = {"name": victim.name, "asked_by": asked_by}
+        facts = {"name": victim.name, "asked_by": asked_by.actor}
         await tx.events.append("source.dropped", facts, now=world.clock.now())
         return None
     if entry is None:
@@ -291,8 +292,8 @@ async def _ended(world: World, tx: Transaction, job: JobId, event: JobEvent) -> 
         return None
 
 
-async def _told(world: World, tx: Transaction, job: Job, event: str, asked_by: str) -> None:
-    facts = {"job": job.id, "name": job.name, "asked_by": asked_by}
+async def _told(world: World, tx: Transaction, job: Job, event: str, asked_by: Asker) -> None:
+    facts = {"job": job.id, "name": job.name, "asked_by": asked_by.actor}
     await tx.events.append(f"job.{event}", facts, now=world.clock.now())
 
 

@@ -20,6 +20,7 @@ from service.domain.placement import blocks
 from service.domain.strategy import tied_actors
 from service.operations.commands.fan_out import unfinished_in
 from service.operations.world import World
+from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 from service.ports.records import NewJob
 from service.protocol.ids import DATABASE_GRAPH, CommandId, FragmentId, GraphId, JobId, WorkerId
@@ -39,13 +40,15 @@ async def slots(tx: Transaction, *, now: datetime, lease: timedelta) -> int | No
     return max(serving, default=None)
 
 
-async def alter(world: World, wanted: JobId, changes: Mapping[str, Parallelism | None], *, asked_by: str) -> CommandId:
+async def alter(
+    world: World, wanted: JobId, changes: Mapping[str, Parallelism | None], *, asked_by: Asker
+) -> CommandId:
     """Store a new `parallelism` or `backfill_parallelism`, and enqueue the command that applies it.
 
     Raises NotFound, Invalid, and Conflict if the job has ended or its actors cannot change alone.
     """
     now = world.clock.now()
-    async with world.stores.begin() as tx:
+    async with world.stores.begin(by=asked_by) as tx:
         held = await tx.jobs.hold(wanted)
         if held is None:
             raise NotFound(f"job {wanted} not found", kind="job")
@@ -71,14 +74,9 @@ async def alter(world: World, wanted: JobId, changes: Mapping[str, Parallelism |
             await tx.actors.replace(update.fragments)
             update = None
         # If nothing changes now, the command is a flush, and the caller waits for it.
-        command = await tx.commands.add(DATABASE_GRAPH, update, asked_by=asked_by, now=now)
-        facts = {
-            "job": wanted,
-            "name": held.name,
-            "asked_by": asked_by,
-            "command": command,
-            **{name: str(value or "default") for name, value in changes.items()},
-        }
+        command = await tx.commands.add(DATABASE_GRAPH, update, asked_by=asked_by.actor, now=now)
+        facts: dict[str, object] = {"job": wanted, "name": held.name, "asked_by": asked_by.actor, "command": command}
+        facts |= {name: str(value or "default") for name, value in changes.items()}
         await tx.events.append("job.altered", facts, now=now)
     world.signals.notify()
     return command

@@ -21,6 +21,7 @@ from service.domain.errors import Conflict, Invalid, NotFound, TimedOut, Unavail
 from service.domain.uploading import Patience, Spool
 from service.operations.rows import csv_text, dml
 from service.operations.world import World
+from service.ports.audit import Asker
 from service.ports.columnar import ColumnarBodies, FileForm
 from service.ports.records import Claim
 from service.protocol.columns import Column
@@ -116,7 +117,15 @@ async def received(spool: Spool, stream: AsyncIterator[bytes], form: Form) -> As
         spool.give_back(held)
 
 
-async def load(world: World, name: str, names: Sequence[str] | None, body: Body, *, claim: Claim | None = None) -> int:
+async def load(
+    world: World,
+    name: str,
+    names: Sequence[str] | None,
+    body: Body,
+    *,
+    asked_by: Asker,
+    claim: Claim | None = None,
+) -> int:
     """Load rows and return their number. All rows are validated before the first is applied.
 
     `names` are the columns of the rows, None for all. Raises NotFound, Conflict if `name` does not take rows, and
@@ -124,7 +133,7 @@ async def load(world: World, name: str, names: Sequence[str] | None, body: Body,
     """
     relation = await table_called(world, name)
     async with opened(world.columnar, body, chosen(relation, names)) as (columns, chunks), aclosing(chunks) as closing:
-        return await dml.bulk_load(world, relation, columns, closing, claim=claim)
+        return await dml.bulk_load(world, relation, columns, closing, asked_by=asked_by, claim=claim)
 
 
 @asynccontextmanager

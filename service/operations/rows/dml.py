@@ -1,7 +1,7 @@
 """Accept DML durably. The worker runs it inside an epoch, and the caller is answered after that epoch is published."""
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Final
@@ -9,6 +9,8 @@ from typing import Final
 from service.domain.errors import Invalid, Unavailable
 from service.operations.polling import until
 from service.operations.world import World
+from service.ports.audit import Asker
+from service.ports.meta_store import Transaction
 from service.ports.records import Claim
 from service.protocol.columns import Column
 from service.protocol.dml import InsertStaged, Statement, StatementResult
@@ -44,7 +46,7 @@ async def reserve(world: World) -> StatementId:
         return await tx.statements.reserve()
 
 
-async def run(world: World, statement: Statement, *, claim: Claim | None = None) -> int:
+async def run(world: World, statement: Statement, *, asked_by: Asker, claim: Claim | None = None) -> int:
     """Accept a statement, wait until its epoch is published, and return the number of changed rows.
 
     If an earlier call with the same idempotency key was accepted, wait for its statement instead. Raises Invalid with
@@ -53,12 +55,14 @@ async def run(world: World, statement: Statement, *, claim: Claim | None = None)
     """
     if claim is not None and claim.statement is not None:
         return await _outcome(world, claim.statement)
-    await _accept(world, statement, claim=claim)
+    await _accept(world, statement, asked_by=asked_by, claim=claim)
     return await _outcome(world, statement.id)
 
 
-async def _accept(world: World, statement: Statement, *, claim: Claim | None, staged_rows: int | None = None) -> None:
-    async with world.stores.begin() as tx:
+async def _accept(
+    world: World, statement: Statement, *, asked_by: Asker, claim: Claim | None, staged_rows: int | None = None
+) -> None:
+    async with _recorded(world, statement, asked_by) as tx:
         now = world.clock.monotonic()
         if world.backlog.is_old(now):
             world.backlog.counted(*await tx.statements.backlog(), now=now)
@@ -68,6 +72,23 @@ async def _accept(world: World, statement: Statement, *, claim: Claim | None, st
         if claim is not None:
             await tx.keys.accepted(claim, statement.id)
     world.signals.notify(DATABASE_GRAPH)
+
+
+@asynccontextmanager
+async def _recorded(world: World, statement: Statement, asked_by: Asker) -> AsyncGenerator[Transaction]:
+    """Open a transaction that records the first statement of a kind that an actor sends for a table in a minute.
+
+    With an entry for each, the trail would grow as fast as the tables that it is about.
+    """
+    key = (asked_by.actor, statement.type, statement.relation.id)
+    due = world.recorded.due(key, now=world.clock.monotonic())
+    try:
+        async with world.stores.begin(by=asked_by if due else None) as tx:
+            yield tx
+    except BaseException:
+        if due:
+            world.recorded.forget(key)
+        raise
 
 
 async def _outcome(world: World, statement: StatementId) -> int:
@@ -80,14 +101,20 @@ async def _outcome(world: World, statement: StatementId) -> int:
 
 
 async def insert_query(
-    world: World, relation: Relation, columns: Sequence[Column], query: str, *, claim: Claim | None = None
+    world: World,
+    relation: Relation,
+    columns: Sequence[Column],
+    query: str,
+    *,
+    asked_by: Asker,
+    claim: Claim | None = None,
 ) -> int:
     """Run INSERT .. SELECT: stage the query's result at the published epoch, then apply it in slices."""
     if claim is not None and claim.statement is not None:
         return await _outcome(world, claim.statement)
     statement = await reserve(world)
     staging = world.staging.from_query(statement, columns, query, timeout_ms=STAGING_TIMEOUT_MS, key=_key(relation))
-    return await _insert_staged(world, statement, relation, columns, staging, claim=claim)
+    return await _insert_staged(world, statement, relation, columns, staging, asked_by=asked_by, claim=claim)
 
 
 async def bulk_load(
@@ -96,6 +123,7 @@ async def bulk_load(
     columns: Sequence[Column],
     chunks: AsyncIterator[bytes],
     *,
+    asked_by: Asker,
     claim: Claim | None = None,
 ) -> int:
     """Load Postgres CSV text. All rows are validated before the first one is applied."""
@@ -103,7 +131,7 @@ async def bulk_load(
         return await _outcome(world, claim.statement)
     statement = await reserve(world)
     staging = world.staging.from_csv(statement, columns, chunks, key=_key(relation))
-    return await _insert_staged(world, statement, relation, columns, staging, claim=claim)
+    return await _insert_staged(world, statement, relation, columns, staging, asked_by=asked_by, claim=claim)
 
 
 def _key(relation: Relation) -> tuple[str, ...]:
@@ -117,13 +145,14 @@ async def _insert_staged(
     columns: Sequence[Column],
     staging: AbstractAsyncContextManager[int],
     *,
+    asked_by: Asker,
     claim: Claim | None,
 ) -> int:
     names = tuple(column.name for column in columns)
     async with staging as rows:
         if rows > 0:
             staged = InsertStaged(id=statement, relation=relation, columns=names, first=0, last=rows)
-            await _accept(world, staged, claim=claim, staged_rows=rows)
+            await _accept(world, staged, asked_by=asked_by, claim=claim, staged_rows=rows)
     if rows == 0:
         await world.staging.drop(statement)
         return 0

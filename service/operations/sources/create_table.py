@@ -24,6 +24,7 @@ from service.operations.naming import named
 from service.operations.sources import registry
 from service.operations.sources.registry import ABANDONED
 from service.operations.world import World
+from service.ports.audit import Asker
 from service.ports.records import NewJob, NewSourceScan
 from service.ports.source_records import Source
 from service.ports.sources import Address
@@ -55,7 +56,7 @@ async def create_table(
     text: str,
     session: Mapping[str, str],
     *,
-    asked_by: str,
+    asked_by: Asker,
     gone: Gone | None = None,
 ) -> tuple[str, ...]:
     """Create a followed table, wait until it is readable, and return notices.
@@ -122,7 +123,7 @@ async def _asked(
     text: str,
     session: Mapping[str, str],
     *,
-    asked_by: str,
+    asked_by: Asker,
 ) -> lifecycle.Asked:
     """Publish the external table and record the job. If either fails, the publication is reverted."""
     splits, column = await _splits(world, statement, outside)

@@ -16,6 +16,7 @@ from service.domain.source import VERSION_MIN, SourceOptions, conninfo, source_o
 from service.operations.naming import named, or_there, skipped
 from service.operations.polling import until
 from service.operations.world import World
+from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 from service.ports.source_records import Leftover, NewSource, Password, Source, SourceCleanup
 from service.ports.sources import Address, ServerFacts
@@ -32,7 +33,7 @@ CLEANED_WAIT: Final = timedelta(seconds=5)
 """The longest wait of a DROP for the clean-up of the external database. After it the clean-up continues."""
 
 
-async def create(world: World, statement: CreateSource, *, asked_by: str) -> tuple[str, ...]:
+async def create(world: World, statement: CreateSource, *, asked_by: Asker) -> tuple[str, ...]:
     """Create a source and return notices. Raises Invalid with a position, NotFound, Conflict, Unavailable."""
     options = source_options(statement.options)
     password = await password_of(world, statement)
@@ -52,7 +53,7 @@ async def _there(world: World, statement: CreateSource) -> tuple[str, ...] | Non
 
 
 async def _created(
-    world: World, statement: CreateSource, options: SourceOptions, password: str, *, asked_by: str
+    world: World, statement: CreateSource, options: SourceOptions, password: str, *, asked_by: Asker
 ) -> tuple[str, ...]:
     at = Address(statement.name, options.place, conninfo(options, password), world.hosts)
     async with evenly(world):
@@ -201,7 +202,7 @@ async def _check(world: World, at: Address, options: SourceOptions, *, makes_pub
 
 
 async def _add(
-    world: World, statement: CreateSource, options: SourceOptions, *, makes_publication: bool, asked_by: str
+    world: World, statement: CreateSource, options: SourceOptions, *, makes_publication: bool, asked_by: Asker
 ) -> Source:
     password = Password(name=statement.secret, value=statement.password)
     new = NewSource(
@@ -214,9 +215,9 @@ async def _add(
         owns_publication=makes_publication,
     )
     now = world.clock.now()
-    async with world.stores.begin() as tx:
+    async with world.stores.begin(by=asked_by) as tx:
         source = await tx.sources.add(new, now=now, abandoned_at=now + ABANDONED)
-        facts = {"source": source.id, "name": source.name, "statement": statement.text, "asked_by": asked_by}
+        facts = {"source": source.id, "name": source.name, "statement": statement.text, "asked_by": asked_by.actor}
         await tx.events.append("source.asked", facts, now=now)
     return source
 

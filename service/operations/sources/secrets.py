@@ -5,9 +5,12 @@ from collections.abc import Sequence
 from service.domain.errors import NotFound
 from service.operations.naming import or_there
 from service.operations.world import World
+from service.ports.audit import Asker
 
 
-async def create(world: World, name: str, value: str, *, if_not_exists: bool = False, asked_by: str) -> tuple[str, ...]:
+async def create(
+    world: World, name: str, value: str, *, if_not_exists: bool = False, asked_by: Asker
+) -> tuple[str, ...]:
     """Store a secret and return notices. Raises Conflict if the name is taken."""
 
     async def there() -> tuple[str, ...] | None:
@@ -17,28 +20,28 @@ async def create(world: World, name: str, value: str, *, if_not_exists: bool = F
     return await or_there(_add(world, name, value, asked_by=asked_by), there)
 
 
-async def _add(world: World, name: str, value: str, *, asked_by: str) -> tuple[str, ...]:
-    async with world.stores.begin() as tx:
+async def _add(world: World, name: str, value: str, *, asked_by: Asker) -> tuple[str, ...]:
+    async with world.stores.begin(by=asked_by) as tx:
         await tx.secrets.add(name, value)
-        await tx.events.append("secret.created", {"name": name, "asked_by": asked_by}, now=world.clock.now())
+        await tx.events.append("secret.created", {"name": name, "asked_by": asked_by.actor}, now=world.clock.now())
     return ()
 
 
-async def change(world: World, name: str, value: str, *, asked_by: str) -> None:
+async def change(world: World, name: str, value: str, *, asked_by: Asker) -> None:
     """Replace the value of a secret. Raises NotFound."""
-    async with world.stores.begin() as tx:
+    async with world.stores.begin(by=asked_by) as tx:
         await tx.secrets.change(name, value)
-        await tx.events.append("secret.altered", {"name": name, "asked_by": asked_by}, now=world.clock.now())
+        await tx.events.append("secret.altered", {"name": name, "asked_by": asked_by.actor}, now=world.clock.now())
 
 
-async def drop(world: World, name: str, *, if_exists: bool = False, asked_by: str) -> tuple[str, ...]:
+async def drop(world: World, name: str, *, if_exists: bool = False, asked_by: Asker) -> tuple[str, ...]:
     """Remove a secret and return notices. Raises NotFound, and Conflict while a source uses it as its password."""
-    async with world.stores.begin() as tx:
+    async with world.stores.begin(by=asked_by) as tx:
         if not await tx.secrets.remove(name):
             if if_exists:
                 return (f'secret "{name}" does not exist, skipping',)
             raise NotFound(f'secret "{name}" does not exist', kind="secret")
-        await tx.events.append("secret.dropped", {"name": name, "asked_by": asked_by}, now=world.clock.now())
+        await tx.events.append("secret.dropped", {"name": name, "asked_by": asked_by.actor}, now=world.clock.now())
     return ()
 
 

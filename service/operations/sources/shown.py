@@ -7,6 +7,7 @@ from datetime import datetime
 from service.domain.errors import NotFound
 from service.domain.source import Retention
 from service.operations.world import World
+from service.ports.audit import Asker
 from service.ports.source_records import FollowedTable, Leftover, Source, SourceCleanup
 from service.protocol.ids import JobId, SourceId
 
@@ -96,16 +97,16 @@ async def cleanups(world: World) -> list[CleanupView]:
     return [_cleanup(one, names[one.source]) for one in found]
 
 
-async def give_up(world: World, cleanup: int, *, asked_by: str) -> None:
+async def give_up(world: World, cleanup: int, *, asked_by: Asker) -> None:
     """Delete a pending clean-up whose server will never return. Raises NotFound."""
-    async with world.stores.begin() as tx:
+    async with world.stores.begin(by=asked_by) as tx:
         found = next((one for one in await tx.source_cleanups.all() if one.id == cleanup), None)
         if found is None:
             raise NotFound(f"cleanup {cleanup} not found", kind="cleanup")
         of = await tx.sources.get(found.source)
         shown = _cleanup(found, of)
         await tx.source_cleanups.done(cleanup)
-        facts = {"source": shown.source, "what": str(shown.what), "table": shown.table, "asked_by": asked_by}
+        facts = {"source": shown.source, "what": str(shown.what), "table": shown.table, "asked_by": asked_by.actor}
         await tx.events.append("source.cleanup_given_up", facts, now=world.clock.now())
 
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Final, TypeVar, cast
 
 from service.domain.parameters import SESSION_DEFAULTS, SystemParameters, bounded
+from service.domain.roles import Role
 from service.operations.leaving import Gone
 from service.operations.statements.outcome import Outcome
 from service.operations.world import World
+from service.ports.audit import Asker
 from service.ports.records import Claim
 from service.sql.statements.statement import Statement
 
@@ -28,7 +30,7 @@ class Call:
     world: World
     text: str
     session: Mapping[str, str]
-    asked_by: str
+    asked_by: Asker
     claim: Claim | None = None
     gone: Gone | None = None
 
@@ -54,16 +56,31 @@ class Call:
 
 
 Handler = Callable[[Call, S], Awaitable[Outcome]]
-HANDLERS: Final[dict[type[Statement], Handler[Statement]]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """What runs a statement, and the role that its caller needs."""
+
+    run: Handler[Statement]
+    needs: Role | Callable[[Statement], Role]
+
+    def role(self, statement: Statement) -> Role:
+        """Return the role that this statement needs."""
+        return self.needs if isinstance(self.needs, Role) else self.needs(statement)
+
+
+HANDLERS: Final[dict[type[Statement], Handled]] = {}
 """The handler of each statement class."""
 
 
-def handles(kind: type[S]) -> Callable[[Handler[S]], Handler[S]]:
-    """Register the decorated function as the handler of a statement class."""
+def handles(kind: type[S], *, needs: Role | Callable[[S], Role]) -> Callable[[Handler[S]], Handler[S]]:
+    """Register the decorated function as the handler of a statement class, with the role that its caller needs."""
 
     def named(run: Handler[S]) -> Handler[S]:
         assert kind not in HANDLERS, kind
-        HANDLERS[kind] = cast("Handler[Statement]", run)
+        role = cast("Role | Callable[[Statement], Role]", needs)
+        HANDLERS[kind] = Handled(cast("Handler[Statement]", run), role)
         return run
 
     return named

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from service.domain.parameters import parse_session_variable
+from service.operations.auditing import admit
 from service.operations.leaving import Gone
 from service.operations.offload import parsed
 from service.operations.statements import (
@@ -26,7 +27,9 @@ from service.operations.statements import (
 )
 from service.operations.statements.call import HANDLERS, Call
 from service.operations.statements.outcome import Outcome
+from service.operations.statements.telling import told
 from service.operations.world import World
+from service.ports.audit import Asker
 from service.ports.records import Claim
 
 FAMILIES: Final = (dml, indexes, jobs, logical_views, relations, select, settings, sinks, sources, tables, views)
@@ -38,16 +41,19 @@ async def run(
     text: str,
     *,
     session: Mapping[str, str],
-    asked_by: str,
+    asked_by: Asker,
     claim: Claim | None = None,
     gone: Gone | None = None,
 ) -> Outcome:
     """Run one statement.
 
     DML is linked to `claim`. A query or the wait for a job ends when its caller is `gone`. Raises domain errors, with
-    the position of the fault in `text` if it has one.
+    the position of the fault in `text` if it has one, and Forbidden if the asker's role does not permit the statement.
     """
     checked = {name: parse_session_variable(name, value) for name, value in session.items()}
     statement = await parsed(world.parsers, text)
-    outcome = await HANDLERS[type(statement)](Call(world, text, checked, asked_by, claim, gone), statement)
+    handled, said = HANDLERS[type(statement)], told(statement, text)
+    asked_by = asked_by.saying(said.text, said.target, discreet=said.discreet)
+    await admit(world, asked_by, handled.role(statement))
+    outcome = await handled.run(Call(world, text, checked, asked_by, claim, gone), statement)
     return outcome if outcome.session else replace(outcome, session=checked)

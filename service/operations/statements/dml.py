@@ -2,6 +2,7 @@
 
 from service.domain.dml import sliced
 from service.domain.errors import Invalid
+from service.domain.roles import Role
 from service.operations.offload import beside, bound_insert
 from service.operations.rows import dml
 from service.operations.statements.call import Call, handles
@@ -23,7 +24,7 @@ async def _relations(call: Call, statement: Insert | Update | Delete) -> dict[st
     return relations
 
 
-@handles(Insert)
+@handles(Insert, needs=Role.OPERATOR)
 async def _insert(call: Call, statement: Insert) -> Outcome:
     bound = await bound_insert(call.world.parsers, call.text, statement, await _relations(call, statement))
     rows = await _inserted(call, bound)
@@ -34,24 +35,26 @@ async def _inserted(call: Call, bound: BoundInsert) -> int:
     if bound.source is not None:
         id_ = await dml.reserve(call.world)
         insert = wire.InsertValues(id=id_, relation=bound.relation, columns=bound.columns, source=bound.source)
-        return await dml.run(call.world, insert, claim=call.claim)
+        return await dml.run(call.world, insert, asked_by=call.asked_by, claim=call.claim)
     assert bound.query is not None
     columns = [bound.relation.column(name) for name in bound.columns]
-    return await dml.insert_query(call.world, bound.relation, columns, bound.query.sql, claim=call.claim)
+    return await dml.insert_query(
+        call.world, bound.relation, columns, bound.query.sql, asked_by=call.asked_by, claim=call.claim
+    )
 
 
-@handles(Update)
+@handles(Update, needs=Role.OPERATOR)
 async def _update(call: Call, statement: Update) -> Outcome:
     relations = await _relations(call, statement)
     bound = await beside(call.world.parsers, call.text, bind_update, statement, relations)
     id_ = await dml.reserve(call.world)
     update = wire.Update(id=id_, relation=bound.relation, assignments=bound.assignments, predicate=bound.predicate)
-    return Outcome(f"UPDATE {await dml.run(call.world, update, claim=call.claim)}")
+    return Outcome(f"UPDATE {await dml.run(call.world, update, asked_by=call.asked_by, claim=call.claim)}")
 
 
-@handles(Delete)
+@handles(Delete, needs=Role.OPERATOR)
 async def _delete(call: Call, statement: Delete) -> Outcome:
     relations = await _relations(call, statement)
     bound = await beside(call.world.parsers, call.text, bind_delete, statement, relations)
     delete = wire.Delete(id=await dml.reserve(call.world), relation=bound.relation, predicate=bound.predicate)
-    return Outcome(f"DELETE {await dml.run(call.world, delete, claim=call.claim)}")
+    return Outcome(f"DELETE {await dml.run(call.world, delete, asked_by=call.asked_by, claim=call.claim)}")

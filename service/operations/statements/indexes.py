@@ -9,6 +9,7 @@ from typing import Final
 
 from service.domain.barrier import Chore
 from service.domain.errors import Conflict, Invalid, NotFound
+from service.domain.roles import Role
 from service.operations.leaving import unless
 from service.operations.naming import named
 from service.operations.offload import parsed
@@ -27,17 +28,18 @@ _SHOWN: Final = ("Name", "On", "Key", "Include", "Distributed By", "Status", "Si
 _INDEXED: Final = (RelationKind.TABLE, RelationKind.MATERIALIZED_VIEW)
 
 
-@handles(CreateIndex)
+@handles(CreateIndex, needs=Role.OPERATOR)
 async def _create(call: Call, statement: CreateIndex) -> Outcome:
     world, notices = call.world, ()
-    async with world.stores.begin() as tx:
+    async with world.stores.begin(by=call.asked_by) as tx:
         taken = await named(tx, statement.name)
         if taken is None:
             on = await _indexed(tx, statement)
             index = _index(statement, on)
             notices = _left_out(index)
             added = await tx.indexes.add(index, on.id, statement.text)
-            await tx.events.append("index.asked", {"name": index.name, "on": on.name}, now=world.clock.now())
+            facts = {"name": index.name, "on": on.name, "asked_by": call.asked_by.actor}
+            await tx.events.append("index.asked", facts, now=world.clock.now())
         elif statement.if_not_exists and taken.kind is RelationKind.INDEX:
             added, notices = taken.id, (f'index "{statement.name}" already exists, skipping',)
         else:
@@ -114,10 +116,10 @@ async def _built(world: World, name: str, index: RelationId, *, give_up: bool) -
     await until(world, look)
 
 
-@handles(DropIndex)
+@handles(DropIndex, needs=Role.OPERATOR)
 async def _drop(call: Call, statement: DropIndex) -> Outcome:
     world, name = call.world, statement.name
-    async with world.stores.begin() as tx:
+    async with world.stores.begin(by=call.asked_by) as tx:
         found = await named(tx, name)
         if found is None:
             if not statement.if_exists:
@@ -126,12 +128,13 @@ async def _drop(call: Call, statement: DropIndex) -> Outcome:
         if found.kind is not RelationKind.INDEX:
             raise Conflict(f'"{name}" is not an index; use DROP {found.kind.upper()}')
         await tx.indexes.remove(found.id)
-        await tx.events.append("index.dropped", {"name": name}, now=world.clock.now())
+        facts = {"name": name, "asked_by": call.asked_by.actor}
+        await tx.events.append("index.dropped", facts, now=world.clock.now())
     world.signals.notify()
     return Outcome("DROP_INDEX")
 
 
-@handles(ShowIndexes)
+@handles(ShowIndexes, needs=Role.VIEWER)
 async def _show(call: Call, statement: ShowIndexes) -> Outcome:
     world, name = call.world, statement.relation
     async with world.stores.begin() as tx:

@@ -6,6 +6,7 @@ from typing import Final
 
 from service.domain.errors import Invalid
 from service.domain.parallelism import DEFAULT
+from service.domain.roles import Role
 from service.operations.commands import limits, mutations
 from service.operations.jobs import lifecycle, rescaling
 from service.operations.jobs.standing import progress_of
@@ -36,7 +37,7 @@ async def _with_job(call: Call, name: str, kind: RelationKind) -> CatalogEntry:
     return entry
 
 
-@handles(AlterRateLimit)
+@handles(AlterRateLimit, needs=Role.OPERATOR)
 async def _alter_rate_limit(call: Call, statement: AlterRateLimit) -> Outcome:
     entry = await _with_job(call, statement.name, statement.kind)
     if statement.kind is RelationKind.TABLE and not entry.follows:
@@ -46,7 +47,7 @@ async def _alter_rate_limit(call: Call, statement: AlterRateLimit) -> Outcome:
     return Outcome(tag("ALTER", statement.kind))
 
 
-@handles(AlterParallelism)
+@handles(AlterParallelism, needs=Role.OPERATOR)
 async def _alter_parallelism(call: Call, statement: AlterParallelism) -> Outcome:
     entry = await _with_job(call, statement.name, statement.kind)
     if statement.backfill:
@@ -63,14 +64,14 @@ async def _alter_parallelism(call: Call, statement: AlterParallelism) -> Outcome
     return done
 
 
-@handles(AlterFragmentRateLimit)
+@handles(AlterFragmentRateLimit, needs=Role.OPERATOR)
 async def _alter_fragment(call: Call, statement: AlterFragmentRateLimit) -> Outcome:
     command = await limits.throttle_fragment(call.world, statement.fragment, statement.limit, asked_by=call.asked_by)
     await mutations.applied(call.world, command)
     return Outcome("ALTER_FRAGMENT")
 
 
-@handles(ShowJobs)
+@handles(ShowJobs, needs=Role.VIEWER)
 async def _show(call: Call, _: ShowJobs) -> Outcome:
     async with call.world.stores.begin() as tx:
         creating = await listed(tx)
@@ -83,13 +84,13 @@ async def _show(call: Call, _: ShowJobs) -> Outcome:
     return Outcome("SHOW", columns, rows)
 
 
-@handles(CancelJobs)
+@handles(CancelJobs, needs=Role.OPERATOR)
 async def _cancel(call: Call, statement: CancelJobs) -> Outcome:
     cancelled = await lifecycle.cancel(call.world, statement.ids, asked_by=call.asked_by)
     return Outcome("CANCEL_COMMAND", (("Id", "bigint"),), tuple((job,) for job in cancelled))
 
 
-@handles(Wait)
+@handles(Wait, needs=Role.VIEWER)
 async def _wait(call: Call, statement: Wait) -> Outcome:
     kind, name = statement.kind, statement.name
     only = None if kind is None or name is None else (await _with_job(call, name, kind)).job
@@ -97,13 +98,13 @@ async def _wait(call: Call, statement: Wait) -> Outcome:
     return Outcome("WAIT")
 
 
-@handles(Flush)
+@handles(Flush, needs=Role.OPERATOR)
 async def _flush(call: Call, _: Flush) -> Outcome:
     await mutations.flush(call.world, asked_by=call.asked_by)
     return Outcome("FLUSH")
 
 
-@handles(Recover)
+@handles(Recover, needs=Role.ADMIN)
 async def _recover(call: Call, _: Recover) -> Outcome:
     ended = await mutations.recover(call.world, asked_by=call.asked_by)
     over = await mutations.recovered(call.world, ended)

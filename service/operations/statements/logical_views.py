@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 from service.domain.errors import Conflict, Invalid, NotFound
 from service.domain.parameters import SystemParameters
+from service.domain.roles import Role
 from service.operations.naming import Named, named, or_there, skipped
 from service.operations.offload import parsed
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome
 from service.operations.world import World
+from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 from service.ports.records import NewLogicalView
 from service.protocol.ids import RelationId
@@ -31,7 +33,7 @@ class Query:
     query: Tree
 
 
-@handles(CreateView)
+@handles(CreateView, needs=Role.OPERATOR)
 async def _create(call: Call, statement: CreateView) -> Outcome:
     world, name = call.world, statement.name
     async with world.stores.begin() as tx:
@@ -41,13 +43,13 @@ async def _create(call: Call, statement: CreateView) -> Outcome:
     if taken is not None and taken.readable:
         return Outcome("CREATE_VIEW", notices=(f'{RelationKind.VIEW} "{name}" already exists, skipping',))
     if taken is not None:
-        await _make(world, taken.id, statement)
+        await _make(world, taken.id, statement, call.asked_by)
         return Outcome("CREATE_VIEW")
 
     async def there() -> tuple[str, ...] | None:
         return await skipped(world, name, RelationKind.VIEW) if statement.if_not_exists else None
 
-    return Outcome("CREATE_VIEW", notices=await or_there(_created(world, statement, reads, timeout_ms), there))
+    return Outcome("CREATE_VIEW", notices=await or_there(_created(call, statement, reads, timeout_ms), there))
 
 
 async def queries(world: World, names: Collection[str]) -> Mapping[str, Query]:
@@ -98,10 +100,8 @@ async def _reads(tx: Transaction, statement: CreateView) -> Sequence[RelationId]
     return found
 
 
-async def _created(
-    world: World, statement: CreateView, reads: Sequence[RelationId], timeout_ms: int
-) -> tuple[str, ...]:
-    await _make(world, await _add(world, statement, reads, timeout_ms), statement)
+async def _created(call: Call, statement: CreateView, reads: Sequence[RelationId], timeout_ms: int) -> tuple[str, ...]:
+    await _make(call.world, await _add(call.world, statement, reads, timeout_ms), statement, call.asked_by)
     return ()
 
 
@@ -142,9 +142,9 @@ async def _columns(world: World, statement: CreateView, timeout_ms: int) -> tupl
     return columns
 
 
-async def _make(world: World, view: RelationId, statement: CreateView) -> None:
+async def _make(world: World, view: RelationId, statement: CreateView, asked_by: Asker) -> None:
     try:
-        await _shown(world, view, statement)
+        await _shown(world, view, statement, asked_by)
     except (Invalid, Conflict):
         # The state store would refuse every repetition as well, so the name is freed.
         async with world.stores.begin() as tx:
@@ -153,8 +153,8 @@ async def _make(world: World, view: RelationId, statement: CreateView) -> None:
         raise
 
 
-async def _shown(world: World, view: RelationId, statement: CreateView) -> None:
-    async with world.stores.begin() as tx:
+async def _shown(world: World, view: RelationId, statement: CreateView, asked_by: Asker) -> None:
+    async with world.stores.begin(by=asked_by) as tx:
         if await tx.views.hold(view) is None:
             raise Conflict(f"view {statement.name} was dropped while it was being created")
         await world.views.create(view, statement.name, statement.sql, reads=statement.reads)

@@ -3,17 +3,23 @@
 from typing import Final
 
 from service.domain.errors import NotFound
+from service.domain.roles import Role
 from service.operations.jobs import lifecycle
 from service.operations.naming import existing, internal_tables, named, relation_names
 from service.operations.sources import registry
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome, listed, tag
+from service.protocol.relation import RelationKind
 from service.sql.statements.relations import Describe, Drop, ShowCreate, ShowInternalTables, ShowRelations
 
 _DESCRIBED: Final = (("Name", "text"), ("Type", "text"), ("Is Hidden", "text"), ("Description", "text"))
 
 
-@handles(Drop)
+def _role_of_drop(statement: Drop) -> Role:
+    return Role.ADMIN if statement.kind is RelationKind.SOURCE else Role.OPERATOR
+
+
+@handles(Drop, needs=_role_of_drop)
 async def _drop(call: Call, statement: Drop) -> Outcome:
     world, kind, name, cascade = call.world, statement.kind, statement.name, statement.cascade
     try:
@@ -31,25 +37,25 @@ async def _free(call: Call, name: str) -> bool:
         return await named(tx, name) is None
 
 
-@handles(ShowRelations)
+@handles(ShowRelations, needs=Role.VIEWER)
 async def _show(call: Call, statement: ShowRelations) -> Outcome:
     return listed(await relation_names(call.world, statement.kind))
 
 
-@handles(ShowInternalTables)
+@handles(ShowInternalTables, needs=Role.VIEWER)
 async def _show_internal(call: Call, _: ShowInternalTables) -> Outcome:
     async with call.world.stores.begin() as tx:
         return listed(await internal_tables(tx))
 
 
-@handles(ShowCreate)
+@handles(ShowCreate, needs=Role.VIEWER)
 async def _show_create(call: Call, statement: ShowCreate) -> Outcome:
     found = await existing(call.world, statement.name, statement.kind)
     columns = (("Name", "text"), ("Create Sql", "text"))
     return Outcome("SHOW", columns, ((f"public.{found.name}", found.definition),))
 
 
-@handles(Describe)
+@handles(Describe, needs=Role.VIEWER)
 async def _describe(call: Call, statement: Describe) -> Outcome:
     async with call.world.stores.begin() as tx:
         view, entry = await tx.views.named(statement.name), await tx.catalog.named(statement.name)

@@ -2,6 +2,7 @@
 
 from service.domain.errors import Invalid
 from service.domain.parameters import SystemParameters
+from service.domain.roles import Role
 from service.operations.leaving import unless
 from service.operations.naming import named
 from service.operations.statements.call import Call, handles
@@ -10,7 +11,7 @@ from service.operations.status.staleness import notices_of
 from service.sql.statements.select import CATALOG_PREFIX, Select
 
 
-@handles(Select)
+@handles(Select, needs=Role.VIEWER)
 async def _select(call: Call, statement: Select) -> Outcome:
     catalog = statement.catalog
     async with call.world.stores.begin() as tx:

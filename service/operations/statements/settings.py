@@ -3,13 +3,14 @@
 from service.domain.compatibility import notice
 from service.domain.errors import NotFound
 from service.domain.parameters import BOUNDED, SESSION_DEFAULTS, SystemParameters, bounded, parse_session_variable
+from service.domain.roles import Role
 from service.operations import parameters
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome
 from service.sql.statements.settings import AlterSystem, SetVariable, ShowParameters, ShowVariable
 
 
-@handles(SetVariable)
+@handles(SetVariable, needs=Role.VIEWER)
 async def _set(call: Call, statement: SetVariable) -> Outcome:
     name = statement.name
     changed = {**call.session, name: parse_session_variable(name, statement.value)}
@@ -19,7 +20,7 @@ async def _set(call: Call, statement: SetVariable) -> Outcome:
     return Outcome("SET_VARIABLE", notices=notices, session=changed)
 
 
-@handles(ShowVariable)
+@handles(ShowVariable, needs=Role.VIEWER)
 async def _show(call: Call, statement: ShowVariable) -> Outcome:
     known, name = {**SESSION_DEFAULTS, **call.session}, statement.name
     if name is None:
@@ -29,7 +30,7 @@ async def _show(call: Call, statement: ShowVariable) -> Outcome:
     return Outcome("SHOW", ((name, "text"),), ((known[name],),))
 
 
-@handles(AlterSystem)
+@handles(AlterSystem, needs=Role.ADMIN)
 async def _alter_system(call: Call, statement: AlterSystem) -> Outcome:
     after = await parameters.alter(call.world, {statement.name: statement.value}, asked_by=call.asked_by)
     return Outcome("ALTER_SYSTEM", notices=_late(statement.name, after))
@@ -43,7 +44,7 @@ def _late(name: str, after: SystemParameters) -> tuple[str, ...]:
     return ()
 
 
-@handles(ShowParameters)
+@handles(ShowParameters, needs=Role.VIEWER)
 async def _show_parameters(call: Call, _: ShowParameters) -> Outcome:
     known = await parameters.known(call.world)
     rows = tuple((name, _text(getattr(known, name))) for name in SystemParameters.__slots__)

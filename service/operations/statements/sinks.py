@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from service.domain.connectors import SINKS, checked
+from service.domain.roles import Role
 from service.operations.statements.call import Call, handles
 from service.operations.statements.outcome import Outcome
 from service.operations.statements.views import create_from_query
@@ -11,7 +12,7 @@ from service.protocol.relation import RelationKind
 from service.sql.statements.sinks import CreateSink
 
 
-@handles(CreateSink)
+@handles(CreateSink, needs=Role.OPERATOR)
 async def _create(call: Call, statement: CreateSink) -> Outcome:
     connector, _ = checked(statement.options, (), SINKS)
 

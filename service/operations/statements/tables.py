@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from service.domain.connectors import SOURCES, checked
 from service.domain.parallelism import asked_vnodes
+from service.domain.roles import Role
 from service.operations.jobs import lifecycle
 from service.operations.sources import create_table
 from service.operations.statements.call import Call, handles
@@ -15,7 +16,7 @@ from service.sql.statements.follow import CreateTableFrom
 from service.sql.statements.tables import CreateTable, table_relation
 
 
-@handles(CreateTable)
+@handles(CreateTable, needs=Role.OPERATOR)
 async def _create(call: Call, statement: CreateTable) -> Outcome:
     gone = call.gone_from(if_not_exists=statement.if_not_exists)
     sized = replace(statement, vnode_count=asked_vnodes(statement.vnode_count, call.session))
@@ -36,7 +37,7 @@ def _filled(relation: Relation, connector: Connector, splits: int, text: str) ->
     return NewJob(relation, text, background=False, fragments=(scan,))
 
 
-@handles(CreateTableFrom)
+@handles(CreateTableFrom, needs=Role.OPERATOR)
 async def _create_from(call: Call, statement: CreateTableFrom) -> Outcome:
     gone = call.gone_from(if_not_exists=statement.if_not_exists)
     notices = await create_table.create_table(

@@ -13,6 +13,7 @@ from service.domain.job import JobState
 from service.domain.order import Order
 from service.domain.parallelism import Parallelism, check_positions, check_vnodes, for_backfill, normal, resolved
 from service.domain.placement import blocks
+from service.domain.roles import Role
 from service.domain.stage_engine import asked_engine
 from service.domain.strategy import Strategy, check_key, check_serverless, check_tied, chosen
 from service.operations.commands.limits import asked_limit, first_limit
@@ -79,7 +80,7 @@ class _Read:
     views: tuple[RelationId, ...]
 
 
-@handles(CreateMaterializedView)
+@handles(CreateMaterializedView, needs=Role.OPERATOR)
 async def _create(call: Call, statement: CreateMaterializedView) -> Outcome:
     return await create_from_query(call, statement, RelationKind.MATERIALIZED_VIEW, lambda new: new)
 
@@ -110,7 +111,7 @@ async def create_from_query(
     return await call.made(tag("CREATE", kind), statement.name, notices)
 
 
-@handles(Explain)
+@handles(Explain, needs=Role.VIEWER)
 async def _explain(call: Call, statement: Explain) -> Outcome:
     view, kind = statement.view, RelationKind.MATERIALIZED_VIEW
     if await _taken(call.world, view, kind) is not None:
@@ -126,7 +127,7 @@ async def _explain(call: Call, statement: Explain) -> Outcome:
     return _plan_of(plan_text(new.relation, scans, planned.strategy, planned.order.edges, serverless=new.serverless))
 
 
-@handles(ExplainBackfill)
+@handles(ExplainBackfill, needs=Role.VIEWER)
 async def _explain_backfill(call: Call, statement: ExplainBackfill) -> Outcome:
     world, view = call.world, statement.view
     found = await _read(world, view)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from service.domain.errors import Deposed
 from service.domain.job import IN_GRAPH
+from service.operations.auditing import KEPT
 from service.operations.verify.worker_rpc import VERIFY_WAIT
 from service.operations.world import World
 from service.protocol.ids import DATABASE_GRAPH, StatementId, Term
@@ -75,7 +76,12 @@ async def _drop_staged(world: World, statements: Sequence[StatementId]) -> Seque
 
 
 async def forget_past(world: World, *, term: Term) -> None:
-    """Delete the requests to workers that no caller can wait for any more, and the workers that ended long ago."""
+    """Delete the requests to workers that no caller can wait for any more, and the workers that ended long ago. Entries
+    of the audit trail, and tokens that ended, are kept for `KEPT`.
+    """
+    now = world.clock.now()
     async with world.stores.begin(term) as tx:
-        await tx.requests.forget_older(world.clock.now() - VERIFY_WAIT)
-        await tx.workers.forget(now=world.clock.now())
+        await tx.requests.forget_older(now - VERIFY_WAIT)
+        await tx.workers.forget(now=now)
+        await tx.audit.forget_older(now - KEPT)
+        await tx.tokens.forget_older(now - KEPT)

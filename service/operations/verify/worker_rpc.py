@@ -12,6 +12,7 @@ from service.operations.polling import until
 from service.operations.status.staleness import broken_of, notice
 from service.operations.verify import by_store, followed
 from service.operations.world import World
+from service.ports.audit import Asker
 from service.ports.meta_store import Transaction
 from service.ports.requests import REQUEST_TRIES_MAX
 from service.protocol.columns import Column
@@ -47,7 +48,9 @@ async def analyze(world: World, upstream: Relation, query: Stateless, names: tup
     return (await _ask(world, request, Analyzed, limit=world.request_deadline)).columns
 
 
-async def verify(world: World, job: JobId, engine: Engine | None = None, *, gone: Gone | None = None) -> Verified:
+async def verify(
+    world: World, job: JobId, engine: Engine | None = None, *, asked_by: Asker, gone: Gone | None = None
+) -> Verified:
     """Verify a view or a followed table.
 
     Spark compares a view with its query over its upstreams at a committed epoch. With the store engine the state store
@@ -57,7 +60,7 @@ async def verify(world: World, job: JobId, engine: Engine | None = None, *, gone
     If the caller is `gone`, it stops waiting for its turn. A running verification continues to its end and keeps its
     turn, because the worker does not stop it. Raises NotFound, Conflict, Invalid, Unavailable.
     """
-    async with world.stores.begin() as tx:
+    async with world.stores.begin(by=asked_by) as tx:
         await _verifiable(tx, job)
     async with world.verifications.turn(gone):
         return await _verified(world, job, engine)

@@ -483,7 +483,12 @@ async def test_a_stream_goes_on_where_it_was_left_and_keeps_the_connection(store
     async with stores.begin() as tx:
         for number in range(3):
             await tx.events.append("thing.happened", {"number": number}, now=NOW)
-    frames = stream(world_of(stores), 1)
+    admitted = True
+
+    async def is_admitted() -> bool:
+        return admitted
+
+    frames = stream(world_of(stores), 1, is_admitted)
     assert await anext(frames) == ": connected\n\n"
     first, second = (await anext(frames)).removesuffix("\n\n").split("\n\n")
     assert first.startswith("id: 2\nevent: thing.happened\ndata: {")
@@ -493,6 +498,8 @@ async def test_a_stream_goes_on_where_it_was_left_and_keeps_the_connection(store
     async with stores.begin() as tx:
         await tx.events.append("thing.happened", {"number": 3}, now=NOW)
     assert (await anext(frames)).startswith("id: 4\n")
+    admitted = False
+    assert [frame async for frame in frames] == [], "it ends with the token of its caller"
 
 
 async def test_metrics_are_read_from_the_meta_store(http: httpx.AsyncClient, stores: PostgresStores) -> None:

@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 from service.bootstrap import DRAIN
+from service.domain.claims import oidc_rules
+from service.domain.roles import Role
 from service.settings import Settings as ServiceSettings
 from tests.support.dashboard import dashboard
 from tests.support.helm import find_helm
@@ -31,6 +33,11 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
         "serviceAccount": {"annotations": {"example.com/role": "reader"}},
         "service": {
             "image": {"repository": "example.com/tidefill/service", "tag": "0.1.0-3"},
+            "oidc": {
+                "issuer": "https://login.example/realms/shop",
+                "audience": "tidefill",
+                "roles": {"sre's": "operator", "staff": "viewer"},
+            },
             "type": "LoadBalancer",
             "port": 80,
             "replicas": 3,
@@ -66,6 +73,8 @@ WRONG: dict[str, dict[str, Any]] = {
     "unknown value": {"service": {"replica": 3}},
     "no service": {"service": {"replicas": 0}},
     "unknown section": {"ingress": {"enabled": True}},
+    "role": {"service": {"oidc": {"issuer": "https://login.example", "roles": {"sre": "root"}}}},
+    "keys in the clear": {"service": {"oidc": {"issuer": "http://login.example"}}},
     "type": {"service": {"port": "http"}},
     "range": {"service": {"port": 70000}},
     "unpinned image": {"worker": {"image": {"tag": "latest"}}},
@@ -193,6 +202,10 @@ def test_the_settings_accept_what_the_chart_says(helm: Path, tmp_path: Path, mon
             read = settings(_secrets_dir=str(directory))  # pyright: ignore[reportCallIssue] - pydantic-settings' own
         assert read.worker_token is not None
         assert read.worker_token.get_secret_value() == "hush"
+        if isinstance(read, ServiceSettings):
+            rules = oidc_rules(read.oidc_issuer, read.oidc_audience, read.oidc_role_claim, read.oidc_roles)
+            assert rules is not None
+            assert rules.roles == {"sre's": Role.OPERATOR, "staff": Role.VIEWER}
 
 
 @pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS)

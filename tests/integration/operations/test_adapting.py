@@ -25,7 +25,7 @@ from service.protocol.mutation import Add, Pause, Resume, Stop, Throttle
 from service.protocol.plan import TableScanPlan
 from tests.support.http import StillClock
 from tests.support.leading import Leader, leading
-from tests.support.meta_store import WORKER, add_created, add_creating, new_table, new_view, report
+from tests.support.meta_store import A_TEST, WORKER, add_created, add_creating, new_table, new_view, report
 
 pytestmark = pytest.mark.postgres
 
@@ -179,7 +179,7 @@ async def test_a_change_waits_for_an_ordinary_barrier_and_forces_none(backfill: 
     waiting = await backfill.leader.look()
     assert isinstance(waiting, Wait)
     assert waiting.reason == "barrier interval"
-    command = await mutations.inject(backfill.leader.world, Pause(), asked_by="a test")
+    command = await mutations.inject(backfill.leader.world, Pause(), asked_by=A_TEST)
     assert isinstance(await backfill.leader.look(), Inject), "a user's command does"
     barrier = await backfill.leader.answered()
     assert throttles(barrier) == {backfill.fragment: 2 * START}, "in order"
@@ -218,7 +218,7 @@ async def test_nothing_is_decided_before_the_last_change_was_seen(backfill: Back
 
 
 async def set_probe(backfill: Backfill, **more: str) -> None:
-    await alter(backfill.leader.world, {"backfill_auto_probe_sql": "select ok from probe", **more}, asked_by="a test")
+    await alter(backfill.leader.world, {"backfill_auto_probe_sql": "select ok from probe", **more}, asked_by=A_TEST)
 
 
 async def test_a_probe_takes_it_to_the_floor_and_it_comes_back(backfill: Backfill) -> None:
@@ -309,7 +309,7 @@ async def test_a_users_number_ends_it(backfill: Backfill) -> None:
     """I4: also where a change was asked for before, and none is asked for after."""
     await backfill.barrier()
     await backfill.barrier()
-    await limits.throttle_job(backfill.leader.world, backfill.job, 77, asked_by="a test")
+    await limits.throttle_job(backfill.leader.world, backfill.job, 77, asked_by=A_TEST)
     assert throttles(await backfill.barrier()) == {backfill.fragment: 2 * START}
     assert throttles(await backfill.barrier()) == {backfill.fragment: 77}
     held = await backfill.held()
@@ -324,7 +324,7 @@ async def test_a_users_number_ends_it(backfill: Backfill) -> None:
 async def test_a_users_number_that_is_queued_is_not_overtaken(backfill: Backfill) -> None:
     await backfill.barrier()
     await backfill.published()
-    await limits.throttle_fragment(backfill.leader.world, backfill.fragment, None, asked_by="a test")
+    await limits.throttle_fragment(backfill.leader.world, backfill.fragment, None, asked_by=A_TEST)
     assert await backfill.adapt() == 0
     assert throttles(await backfill.barrier()) == {backfill.fragment: None}
     assert throttles(await backfill.barrier()) is None
@@ -333,15 +333,15 @@ async def test_a_users_number_that_is_queued_is_not_overtaken(backfill: Backfill
 
 async def test_auto_is_asked_for_and_begins_low(backfill: Backfill) -> None:
     world = backfill.leader.world
-    await limits.throttle_job(world, backfill.job, 50_000, asked_by="a test")
-    await limits.throttle_job(world, backfill.job, AUTO, asked_by="a test")
+    await limits.throttle_job(world, backfill.job, 50_000, asked_by=A_TEST)
+    await limits.throttle_job(world, backfill.job, AUTO, asked_by=A_TEST)
     await backfill.barrier()
     await backfill.barrier()
     assert throttles(await backfill.barrier()) == {backfill.fragment: START}
     assert (await backfill.held()).auto
     assert await graphs(world) == [DATABASE_GRAPH]
     await backfill.until(4 * START)
-    again = await limits.throttle_job(world, backfill.job, AUTO, asked_by="a test")
+    again = await limits.throttle_job(world, backfill.job, AUTO, asked_by=A_TEST)
     assert throttles(await backfill.barrier()) in ({}, {backfill.fragment: 8 * START})
     await backfill.barrier()
     assert await backfill.leader.epoch_of(again) is not None
@@ -355,7 +355,7 @@ async def test_a_user_may_say_from_where_it_is_adapted(backfill: Backfill) -> No
     await backfill.until(100)
     backfill.around.sql = True
     asked = Throttle(fragments={backfill.fragment: 9_000}, auto=(backfill.fragment,))
-    await mutations.inject(backfill.leader.world, asked, asked_by="a test")
+    await mutations.inject(backfill.leader.world, asked, asked_by=A_TEST)
     assert throttles(await backfill.barrier()) == {backfill.fragment: 9_000}
     held, shown = await backfill.held(), await backfill.shown()
     assert shown is not None
@@ -365,24 +365,24 @@ async def test_a_user_may_say_from_where_it_is_adapted(backfill: Backfill) -> No
 
 async def test_pausing_all_holds_it_and_resuming_goes_on(backfill: Backfill) -> None:
     await backfill.until(4 * START)
-    await mutations.inject(backfill.leader.world, Pause(), asked_by="a test")
+    await mutations.inject(backfill.leader.world, Pause(), asked_by=A_TEST)
     for _ in range(5):
         await backfill.barrier(3.0)
     paused_at = await backfill.limit()
     assert paused_at in (4 * START, 8 * START)
-    await mutations.inject(backfill.leader.world, Resume(), asked_by="a test")
+    await mutations.inject(backfill.leader.world, Resume(), asked_by=A_TEST)
     await backfill.until(16 * START)
 
 
 async def test_pausing_the_job_leaves_it_adaptive(backfill: Backfill) -> None:
     await backfill.until(4 * START)
-    await limits.pause_job(backfill.leader.world, backfill.job, asked_by="a test")
-    await limits.pause_job(backfill.leader.world, backfill.job, asked_by="a test")
+    await limits.pause_job(backfill.leader.world, backfill.job, asked_by=A_TEST)
+    await limits.pause_job(backfill.leader.world, backfill.job, asked_by=A_TEST)
     for _ in range(6):
         await backfill.barrier()
     held = await backfill.held()
     assert (held.rate_limit, held.auto) == (0, True)
-    await limits.resume_job(backfill.leader.world, backfill.job, asked_by="a test")
+    await limits.resume_job(backfill.leader.world, backfill.job, asked_by=A_TEST)
     barrier = await backfill.barrier()
     resumed = throttles(barrier)
     assert resumed is not None
@@ -413,11 +413,11 @@ async def test_a_job_resumes_with_the_limit_that_its_pause_held_back(
     for one in asked:
         match one:
             case "pause":
-                await limits.pause_job(world, backfill.job, asked_by="a test")
+                await limits.pause_job(world, backfill.job, asked_by=A_TEST)
             case "resume":
-                await limits.resume_job(world, backfill.job, asked_by="a test")
+                await limits.resume_job(world, backfill.job, asked_by=A_TEST)
             case int() | None:
-                await limits.throttle_job(world, backfill.job, one, asked_by="a test")
+                await limits.throttle_job(world, backfill.job, one, asked_by=A_TEST)
             case _:
                 raise AssertionError(one)
         await backfill.barrier()
@@ -429,12 +429,14 @@ async def test_a_job_resumes_with_the_limit_that_its_pause_held_back(
 
 async def test_bounds_that_are_altered_are_kept_at_the_next_look(backfill: Backfill) -> None:
     await backfill.until(4 * START)
-    await alter(backfill.leader.world, {"backfill_auto_ceiling": "3900"}, asked_by="a test")
+    await alter(backfill.leader.world, {"backfill_auto_ceiling": "3900"}, asked_by=A_TEST)
     await backfill.until(3900)
     with pytest.raises(Invalid, match="is above backfill_auto_ceiling"):
-        await alter(backfill.leader.world, {"backfill_auto_floor": "4000"}, asked_by="a test")
+        await alter(backfill.leader.world, {"backfill_auto_floor": "4000"}, asked_by=A_TEST)
     await alter(
-        backfill.leader.world, {"backfill_auto_floor": "20000", "backfill_auto_ceiling": "30000"}, asked_by="a test"
+        backfill.leader.world,
+        {"backfill_auto_floor": "20000", "backfill_auto_ceiling": "30000"},
+        asked_by=A_TEST,
     )
     await backfill.until(20_000)
 
@@ -444,7 +446,7 @@ async def test_a_job_that_is_stopped_takes_its_changes_with_it(backfill: Backfil
     await backfill.barrier()
     async with backfill.leader.stores.begin() as tx:
         await tx.jobs.move(backfill.job, JobEvent.CANCEL_ASKED, now=backfill.clock.now())
-    await mutations.inject(backfill.leader.world, Stop(jobs=(backfill.job,)), asked_by="a test")
+    await mutations.inject(backfill.leader.world, Stop(jobs=(backfill.job,)), asked_by=A_TEST)
     backfill.clock.wall += SECOND
     for _ in range(2):
         await backfill.leader.barrier()

@@ -9,6 +9,7 @@ from service.operations.commands import limits, mutations
 from service.operations.jobs import lifecycle
 from service.operations.jobs.lifecycle import create
 from service.operations.parameters import alter
+from service.ports.audit import itself
 from service.protocol.ids import DATABASE_GRAPH
 from service.protocol.mutation import Pause
 from tests.support.leading import Leader, leading
@@ -36,7 +37,7 @@ async def told(leader: Leader, kind: str) -> dict[str, Any]:
 
 
 async def test_a_command_is_told_when_it_is_asked_and_when_it_is_carried(leader: Leader) -> None:
-    command = await mutations.inject(leader.world, Pause(), asked_by=ASKED_BY)
+    command = await mutations.inject(leader.world, Pause(), asked_by=itself(ASKED_BY))
     assert await told(leader, "mutation.asked") == {"command": command, "asked_by": ASKED_BY, "type": "pause"}
     epoch = (await leader.barrier()).curr
     assert await told(leader, "mutation.applied") == {
@@ -50,7 +51,7 @@ async def test_a_command_is_told_when_it_is_asked_and_when_it_is_carried(leader:
 async def test_a_limit_is_told_with_what_it_was_asked_to_be(leader: Leader) -> None:
     (job,), _ = await leader.add_views(1, named="m")
     await leader.barrier()
-    await limits.throttle_job(leader.world, job, 7, asked_by=ASKED_BY)
+    await limits.throttle_job(leader.world, job, 7, asked_by=itself(ASKED_BY))
     facts = await told(leader, "mutation.asked")
     assert (facts["type"], list(facts["fragments"].values()), facts["asked_by"]) == ("throttle", [7], ASKED_BY)
 
@@ -58,7 +59,7 @@ async def test_a_limit_is_told_with_what_it_was_asked_to_be(leader: Leader) -> N
 async def test_a_job_is_told_from_its_asking_to_its_end(leader: Leader) -> None:
     async with leader.stores.begin() as tx:
         table = await add_created(tx, new_table("t"))
-    await create(leader.world, new_view("asked", table.relation), if_not_exists=False, asked_by=ASKED_BY)
+    await create(leader.world, new_view("asked", table.relation), if_not_exists=False, asked_by=itself(ASKED_BY))
     facts = await told(leader, "job.asked")
     assert (facts["name"], facts["statement"], facts["asked_by"]) == (
         "asked",
@@ -80,7 +81,7 @@ async def test_a_cancel_is_told_with_who_asked_and_when_it_was_done(leader: Lead
     (job,), _ = await leader.add_views(1, named="m")
     await leader.barrier()
     # The leader is this test, which stops nothing meanwhile: the call gives up waiting, and the stop stays queued.
-    assert await lifecycle.cancel(leader.world, [job], asked_by=ASKED_BY) == [job]
+    assert await lifecycle.cancel(leader.world, [job], asked_by=itself(ASKED_BY)) == [job]
     epoch = (await leader.barrier()).curr
     assert (await told(leader, "job.cancel_asked"))["asked_by"] == ASKED_BY
     assert (await told(leader, "job.cancelled"))["epoch"] == str(epoch)
@@ -89,7 +90,7 @@ async def test_a_cancel_is_told_with_who_asked_and_when_it_was_done(leader: Lead
 async def test_a_recovery_is_told_from_who_asked_to_its_first_epoch(leader: Leader) -> None:
     await leader.queue(None)
     await leader.barrier()
-    await mutations.recover(leader.world, asked_by=ASKED_BY)
+    await mutations.recover(leader.world, asked_by=itself(ASKED_BY))
     assert await told(leader, "recovery.asked") == {
         "graph": DATABASE_GRAPH,
         "reason": "adhoc recovery",
@@ -107,5 +108,5 @@ async def test_a_recovery_is_told_from_who_asked_to_its_first_epoch(leader: Lead
 
 
 async def test_a_parameter_is_told_with_who_set_it(leader: Leader) -> None:
-    await alter(leader.world, {"barrier_interval_ms": "500"}, asked_by=ASKED_BY)
+    await alter(leader.world, {"barrier_interval_ms": "500"}, asked_by=itself(ASKED_BY))
     assert await told(leader, "parameters.altered") == {"barrier_interval_ms": 500, "asked_by": ASKED_BY}

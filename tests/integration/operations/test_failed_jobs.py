@@ -17,7 +17,7 @@ from service.protocol.mutation import Add, Stop
 from service.protocol.relation import RelationKind
 from service.protocol.report import Failed, JobFailure
 from tests.support.leading import Leader, leading
-from tests.support.meta_store import NOW, WORKER, add_created, add_creating, new_table, new_view
+from tests.support.meta_store import A_TEST, NOW, WORKER, add_created, add_creating, new_table, new_view
 
 pytestmark = pytest.mark.postgres
 
@@ -42,7 +42,7 @@ async def failed_and_reader(leader: Leader) -> tuple[JobId, JobId]:
 
 async def drop(leader: Leader) -> None:
     """Ask for the drop of both; to wait until they are gone takes no time here."""
-    await lifecycle.drop(leader.world, "v", RelationKind.MATERIALIZED_VIEW, cascade=True, asked_by="a test")
+    await lifecycle.drop(leader.world, "v", RelationKind.MATERIALIZED_VIEW, cascade=True, asked_by=A_TEST)
 
 
 async def test_it_leaves_with_the_barrier_that_stops_what_reads_it(leader: Leader) -> None:

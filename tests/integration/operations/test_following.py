@@ -25,7 +25,7 @@ from service.protocol.report import ActorReport
 from service.sources.servers import PostgresExternalServers
 from tests.support.external import PASSWORD, External, Following, external_database, following
 from tests.support.http import CalmStore
-from tests.support.meta_store import NOW, add_created, new_view
+from tests.support.meta_store import A_TEST, NOW, add_created, new_view
 
 pytestmark = pytest.mark.postgres
 
@@ -422,7 +422,7 @@ async def test_a_wait_is_for_the_history_too(here: Following, statement: str) ->
     await here.run("CREATE TABLE t (*) FROM pg TABLE 'orders'")
     fragment = await plan_of(here, "t")
     (actor,) = fragment.actors
-    waiting = asyncio.ensure_future(dispatch.run(here.world, statement, session={}, asked_by="a test"))
+    waiting = asyncio.ensure_future(dispatch.run(here.world, statement, session={}, asked_by=A_TEST))
     for rows, finished in ((10, False), (20, True)):
         assert not waiting.done()
         here.actors = [ActorReport(actor=actor.id, fragment=fragment.id, rows=rows, finished=finished)]

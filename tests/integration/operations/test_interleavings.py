@@ -23,7 +23,7 @@ from service.protocol.barrier import BarrierKind
 from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, JobId, RelationId
 from tests.support.http import StillClock
 from tests.support.leading import Leader, leading
-from tests.support.meta_store import NOW, WORKER, collected, new_table, report, scan_of
+from tests.support.meta_store import A_TEST, NOW, WORKER, collected, new_table, report, scan_of
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.postgres
@@ -43,7 +43,7 @@ async def test_h1_a_limit_waits_for_the_drop_of_its_job_and_neither_fails(leader
         entry = await dropping.catalog.named("m0")
         assert entry is not None
         assert await dropping.jobs.hold(job) is not None
-        limiting = asyncio.create_task(limits.throttle_job(leader.world, job, 5, asked_by="a test"))
+        limiting = asyncio.create_task(limits.throttle_job(leader.world, job, 5, asked_by=A_TEST))
         await asyncio.to_thread(until, lambda: waiting_for_a_lock(database_url), what="it waits for the job")
         for event in (JobEvent.CANCEL_ASKED, JobEvent.STOPPED):
             await dropping.jobs.move(job, event, now=NOW)
@@ -57,12 +57,12 @@ async def test_if_not_exists_finds_the_table_that_another_call_was_quicker_to_cr
 ) -> None:
     async with leader.stores.begin() as other:
         job = await other.jobs.add(new_table("t"), now=NOW)
-        create = lifecycle.create(leader.world, new_table("t"), if_not_exists=True, asked_by="a test")
+        create = lifecycle.create(leader.world, new_table("t"), if_not_exists=True, asked_by=A_TEST)
         creating = asyncio.create_task(create)
         await asyncio.to_thread(until, lambda: waiting_for_a_lock(database_url), what="it waits for the name")
     assert await creating == lifecycle.Asked(job.id, existed=True)
     with pytest.raises(Conflict, match="still being created"):
-        await lifecycle.create(leader.world, new_table("t"), if_not_exists=False, asked_by="a test")
+        await lifecycle.create(leader.world, new_table("t"), if_not_exists=False, asked_by=A_TEST)
 
 
 async def test_if_not_exists_finds_the_secret_that_another_call_was_quicker_to_create(
@@ -70,12 +70,12 @@ async def test_if_not_exists_finds_the_secret_that_another_call_was_quicker_to_c
 ) -> None:
     async with leader.stores.begin() as other:
         await other.secrets.add("s", "first")
-        create = secrets.create(leader.world, "s", "second", if_not_exists=True, asked_by="a test")
+        create = secrets.create(leader.world, "s", "second", if_not_exists=True, asked_by=A_TEST)
         creating = asyncio.create_task(create)
         await asyncio.to_thread(until, lambda: waiting_for_a_lock(database_url), what="it waits for the name")
     assert await creating == ('secret "s" already exists, skipping',)
     with pytest.raises(Conflict, match="exists"):
-        await secrets.create(leader.world, "s", "second", asked_by="a test")
+        await secrets.create(leader.world, "s", "second", asked_by=A_TEST)
 
 
 def waiting_for_a_lock(database_url: str) -> bool:
@@ -100,7 +100,7 @@ async def test_a_limit_and_the_commit_of_an_earlier_one_wait_for_each_other_in_o
     """The commit takes the scans and then writes the job's progress, or finishes the job."""
     (job,), _ = await leader.add_views(1, named="m")
     await leader.barrier()
-    await limits.throttle_job(leader.world, job, 5, asked_by="a test")
+    await limits.throttle_job(leader.world, job, 5, asked_by=A_TEST)
     scan = await scan_of(leader.stores, job)
     await leader.injected(*[report(actor.id, scan.id, 7, finished=finished) for actor in scan.actors])
     async with leader.stores.begin() as asking:
@@ -162,7 +162,7 @@ async def test_a_recovery_and_a_replay_that_merges_wait_for_each_other_in_one_or
     """The replay's commit has the graph's row, and goes on to that of the database graph."""
     async with leader.stores.begin() as replaying:
         await replaying.graphs.set_paused(decoupled.graph, paused=False, now=NOW)
-        async with waited_for(database_url, mutations.recover(leader.world, asked_by="a test")) as recovery:
+        async with waited_for(database_url, mutations.recover(leader.world, asked_by=A_TEST)) as recovery:
             await replaying.snapshots.replayed(decoupled.graph, Epoch(1))
             await replaying.partial_graphs.merge(decoupled.graph)
     await recovery
@@ -202,7 +202,7 @@ async def test_two_cancels_of_the_same_jobs_wait_for_each_other_in_one_order(lea
     (low, high), _ = await leader.add_views(2, named="m")
     async with leader.stores.begin() as first:
         await first.jobs.move(low, JobEvent.CANCEL_ASKED, now=NOW)
-        cancel = lifecycle.cancel(leader.world, [high, low], asked_by="a test")
+        cancel = lifecycle.cancel(leader.world, [high, low], asked_by=A_TEST)
         async with waited_for(database_url, cancel) as second:
             await first.jobs.move(high, JobEvent.CANCEL_ASKED, now=NOW)
     assert await second == []
@@ -229,7 +229,7 @@ async def test_c15_a_flush_that_comes_while_a_barrier_is_made_rides_on_a_checkpo
 ) -> None:
     """I4: the kind is decided by the commands that the barrier carries, not by those of a moment before."""
     await leader.barrier()
-    await alter(leader.world, {"checkpoint_frequency": "10"}, asked_by="a test")
+    await alter(leader.world, {"checkpoint_frequency": "10"}, asked_by=A_TEST)
     async with leader.stores.begin() as tx:
         await tx.commands.add(DATABASE_GRAPH, None, asked_by="the adaptive limit", now=NOW, hurried=False)
     read = PostgresCommands.waiting

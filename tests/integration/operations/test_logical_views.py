@@ -17,7 +17,7 @@ from service.protocol.ids import DATABASE_GRAPH, Epoch, RelationId
 from service.protocol.request import Engine
 from service.serving.logical_views import PostgresViews
 from tests.support.both_stores import BothStores
-from tests.support.meta_store import NOW, add_creating, new_table, new_view
+from tests.support.meta_store import A_TEST, NOW, add_creating, new_table, new_view
 from tests.support.state_store import Store
 
 pytestmark = pytest.mark.postgres
@@ -102,13 +102,13 @@ async def test_a_verification_by_the_store_names_rows_that_differ(here: Here) ->
     await here.write(view, (2, "B"), (3, "C"))
     async with here.stores.begin() as tx:
         (job,) = [job for job in await tx.jobs.where() if job.name == "m"]
-    equal = await worker_rpc.verify(here.world, job.id, Engine.STORE)
+    equal = await worker_rpc.verify(here.world, job.id, Engine.STORE, asked_by=A_TEST)
     assert (equal.equal, equal.rows, equal.expected_rows, equal.engine) == (True, 2, 2, Engine.STORE)
     assert equal.digest == equal.expected_digest
     await here.store.run(f"update state.t_{view} set name = 'wrong' where id = 2")
     await here.store.run(f"delete from state.t_{view} where id = 3")
     await here.write(view, (9, "many"))
-    found = await worker_rpc.verify(here.world, job.id, Engine.STORE)
+    found = await worker_rpc.verify(here.world, job.id, Engine.STORE, asked_by=A_TEST)
     assert not found.equal
     assert found.rows_missing == ("(2,B,,)", "(3,C,,)")
     assert found.rows_extra == ("(2,wrong,,)", "(9,many,,)")
@@ -120,9 +120,9 @@ async def test_a_verification_by_the_store_is_about_views_that_are_there(here: H
         creating = await add_creating(tx, new_view("m", RelationId(1)))
         (table,) = [job for job in await tx.jobs.where() if job.name == "t"]
     with pytest.raises(Conflict, match="cannot be read yet"):
-        await worker_rpc.verify(here.world, creating.id, Engine.STORE)
+        await worker_rpc.verify(here.world, creating.id, Engine.STORE, asked_by=A_TEST)
     with pytest.raises(Conflict, match="is a table"):
-        await worker_rpc.verify(here.world, table.id, Engine.STORE)
+        await worker_rpc.verify(here.world, table.id, Engine.STORE, asked_by=A_TEST)
 
 
 def reader_of(here: Here) -> str:

@@ -8,7 +8,7 @@ from service.domain.errors import Invalid
 from service.operations.statements import dispatch
 from service.sql.text.options import VNODE_COUNT_MAX
 from tests.support.leading import leading
-from tests.support.meta_store import add_created, new_table
+from tests.support.meta_store import A_TEST, add_created, new_table
 
 pytestmark = pytest.mark.postgres
 
@@ -24,4 +24,4 @@ async def test_a_view_of_too_many_vnodes_is_refused(database_url: str, verb: str
         await leader.barrier()
         branches = " union all ".join(["select id, name from t"] * 9)
         with pytest.raises(Invalid, match="9 scans of 294912 vnodes together, and may have 262144"):
-            await dispatch.run(leader.world, f"{verb} materialized view m as {branches}", session={}, asked_by="a test")
+            await dispatch.run(leader.world, f"{verb} materialized view m as {branches}", session={}, asked_by=A_TEST)

@@ -22,7 +22,7 @@ from service.protocol.plan import ScanType, TableScanPlan
 from service.protocol.request import Analyze, Analyzed
 from service.protocol.vnodes import Runs
 from tests.support.leading import Leader, leading
-from tests.support.meta_store import NOW, WORKER, add_created, new_table, new_view, scan_of
+from tests.support.meta_store import A_TEST, NOW, WORKER, add_created, new_table, new_view, scan_of
 
 pytestmark = pytest.mark.postgres
 
@@ -40,7 +40,7 @@ async def leader(database_url: str) -> AsyncGenerator[Leader]:
 async def run(leader: Leader, text: str, **session: str) -> Outcome:
     """Run a statement while a worker answers questions and every new job is queued, where a background CREATE ends."""
     async with answering(leader):
-        return await dispatch.run(leader.world, text, session={"background_ddl": "on", **session}, asked_by="a test")
+        return await dispatch.run(leader.world, text, session={"background_ddl": "on", **session}, asked_by=A_TEST)
 
 
 @asynccontextmanager
@@ -94,7 +94,7 @@ def owned(scan: TableScanPlan) -> list[Runs]:
 
 
 async def alter(leader: Leader, job: JobId, parallelism: Parallelism = FOUR) -> None:
-    await rescaling.alter(leader.world, job, {"parallelism": parallelism}, asked_by="a test")
+    await rescaling.alter(leader.world, job, {"parallelism": parallelism}, asked_by=A_TEST)
 
 
 async def finish(leader: Leader, job: JobId) -> None:
@@ -137,9 +137,7 @@ async def test_an_upstream_that_is_altered_meanwhile_refuses_the_job(leader: Lea
     scan = replace(planned.fragments[0], scan_type=ScanType.BACKFILL)
     await alter(leader, view.id, Fixed(5))
     with pytest.raises(Conflict, match="the parallelism of v has just been changed"):
-        await lifecycle.create(
-            leader.world, replace(planned, fragments=(scan,)), if_not_exists=False, asked_by="a test"
-        )
+        await lifecycle.create(leader.world, replace(planned, fragments=(scan,)), if_not_exists=False, asked_by=A_TEST)
     async with leader.stores.begin() as tx:
         assert await tx.catalog.named("m") is None
 
@@ -172,7 +170,7 @@ async def test_neither_it_nor_its_upstream_is_rescaled_alone(leader: Leader) -> 
         with pytest.raises(Conflict, match=f"Cannot alter the job {one} because .* tied its actors: m"):
             await alter(leader, one)
         with pytest.raises(Conflict, match="tied"):
-            await rescaling.alter(leader.world, one, {"backfill_parallelism": Fixed(4)}, asked_by="a test")
+            await rescaling.alter(leader.world, one, {"backfill_parallelism": Fixed(4)}, asked_by=A_TEST)
     async with leader.stores.begin() as tx:
         assert await tx.commands.waiting(DATABASE_GRAPH) == []
     assert owned(await scan_of(leader.stores, job)) == owned(scan)

@@ -15,7 +15,7 @@ from service.protocol.mutation import Add, Mutation, StartFragmentBackfill, Stop
 from service.protocol.plan import TableScanPlan
 from service.protocol.report import ActorReport
 from tests.support.leading import Leader, leading
-from tests.support.meta_store import add_created, add_creating, new_table, new_view, stores_on
+from tests.support.meta_store import A_TEST, add_created, add_creating, new_table, new_view, stores_on
 
 pytestmark = pytest.mark.postgres
 
@@ -158,7 +158,7 @@ async def test_one_that_finished_early_counts_once_its_turn_has_come(leader: Lea
     """It was started by hand. What comes after it waits for what comes before it, too."""
     job = await backfill(leader, "abcd", "ab", "bc", "cd")
     for name in ("b", "c"):
-        await mutations.inject(leader.world, StartFragmentBackfill(fragments=(job.scans[name],)), asked_by="a test")
+        await mutations.inject(leader.world, StartFragmentBackfill(fragments=(job.scans[name],)), asked_by=A_TEST)
     assert [job.starts(await leader.barrier()) for _ in range(2)] == [["b"], ["c"]]
     assert await job.waiting() == ["d"]
     assert await job.started("b", "c") is None
@@ -167,7 +167,7 @@ async def test_one_that_finished_early_counts_once_its_turn_has_come(leader: Lea
 
 async def test_a_whole_job_is_started_by_hand(leader: Leader) -> None:
     job = await backfill(leader, "abc", "ab", "bc")
-    command = await mutations.start_job(leader.world, job.job, asked_by="a test")
+    command = await mutations.start_job(leader.world, job.job, asked_by=A_TEST)
     barrier = await leader.barrier()
     assert job.starts(barrier) == ["a", "b", "c"]
     assert await leader.epoch_of(command) == barrier.curr
@@ -179,7 +179,7 @@ async def test_a_whole_job_is_started_by_hand(leader: Leader) -> None:
 async def test_a_mutation_names_what_it_is_about(leader: Leader, nothing: Mutation) -> None:
     """Scenario 31: neither a fragment nor a job."""
     with pytest.raises(Invalid, match="names nothing"):
-        await mutations.inject(leader.world, nothing, asked_by="a test")
+        await mutations.inject(leader.world, nothing, asked_by=A_TEST)
 
 
 async def test_a_recovery_keeps_who_waits_and_who_was_started(leader: Leader) -> None:
@@ -232,7 +232,7 @@ async def test_a_start_that_is_queued_is_not_queued_again(leader: Leader) -> Non
     await leader.queue(None)
     injected = await leader.injected(*job.reports("a"))
     assert injected.mutation is None
-    by_hand = await mutations.start_job(leader.world, job.job, asked_by="a test")
+    by_hand = await mutations.start_job(leader.world, job.job, asked_by=A_TEST)
     await leader.look()
     await leader.look()
     assert await job.queued() == [["a", "b"]]

@@ -18,11 +18,13 @@ from service.operations.parameters import alter, known
 from service.operations.statements import dispatch, jobs
 from service.operations.statements.outcome import Outcome
 from service.operations.status import gauges
+from service.ports.audit import itself
 from service.ports.signals import Topic
 from service.protocol.ids import DATABASE_GRAPH
 from service.protocol.mutation import Add, Resume
 from tests.support.http import StillClock, UnheardSignals
 from tests.support.leading import Leader, leading
+from tests.support.meta_store import A_TEST
 
 pytestmark = pytest.mark.postgres
 
@@ -73,7 +75,7 @@ class Stepping(UnheardSignals):
             self.taken.append(step)
             match step:
                 case "asked":
-                    await mutations.recover(self.leader.world, asked_by="an operator")
+                    await mutations.recover(self.leader.world, asked_by=itself("an operator"))
                 case "ended":
                     assert isinstance(await self.leader.look(), Abandon)
                 case "rolled back":
@@ -90,7 +92,7 @@ async def recovered(
     clock = StillClock()
     signals = Stepping(leader, clock, goes_on)
     world = replace(leader.world, clock=clock, signals=signals, worker_lease=lease)
-    return await dispatch.run(world, "RECOVER", session={}, asked_by="a test"), signals
+    return await dispatch.run(world, "RECOVER", session={}, asked_by=A_TEST), signals
 
 
 async def test_it_is_answered_once_an_epoch_of_the_next_generation_is_published(leader: Leader) -> None:
@@ -135,7 +137,7 @@ async def test_who_has_found_a_job_waits_over_a_recovery(leader: Leader) -> None
 
 async def test_the_next_generation_begins_paused_where_it_shall(leader: Leader) -> None:
     """`pause_on_next_bootstrap` counts once, and what it has paused is resumed by nobody but a user."""
-    await alter(leader.world, {"pause_on_next_bootstrap": "true"}, asked_by="a test")
+    await alter(leader.world, {"pause_on_next_bootstrap": "true"}, asked_by=A_TEST)
     await leader.recover()
     for generation in (1, 2):
         first = await leader.barrier()
@@ -146,7 +148,7 @@ async def test_the_next_generation_begins_paused_where_it_shall(leader: Leader) 
         await leader.barrier()
         await leader.recover()
     await leader.barrier()
-    await mutations.inject(leader.world, Resume(), asked_by="a test")
+    await mutations.inject(leader.world, Resume(), asked_by=A_TEST)
     await leader.barrier()
     await leader.recover()
     last = await leader.barrier()

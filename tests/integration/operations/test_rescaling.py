@@ -20,6 +20,7 @@ from service.protocol.report import ActorReport
 from service.protocol.vnodes import Runs, vnodes_of
 from tests.support.leading import Leader, leading
 from tests.support.meta_store import (
+    A_TEST,
     NOW,
     WORKER,
     add_created,
@@ -92,7 +93,7 @@ async def stood(leader: Leader, job: JobId) -> tuple[list[Runs], list[VnodePosit
 
 
 async def alter(leader: Leader, job: JobId, **changes: Parallelism | None) -> CommandId:
-    return await rescaling.alter(leader.world, job, changes, asked_by="a test")
+    return await rescaling.alter(leader.world, job, changes, asked_by=A_TEST)
 
 
 def layout(barrier: Barrier, fragment: FragmentId) -> list[Runs]:

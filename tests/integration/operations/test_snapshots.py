@@ -39,7 +39,7 @@ from service.protocol.report import ActorReport, Collected, RelationReport
 from service.protocol.vnodes import vnodes_of
 from tests.support.http import StillClock
 from tests.support.leading import Leader, leading
-from tests.support.meta_store import NOW, WORKER, add_created, new_table, new_view, registration
+from tests.support.meta_store import A_TEST, NOW, WORKER, add_created, new_table, new_view, registration
 
 pytestmark = pytest.mark.postgres
 
@@ -430,7 +430,7 @@ async def test_a_cancel_needs_no_barrier_and_leaves_nothing(life: Life) -> None:
     await life.injected(graph)
     async with life.leader.stores.begin() as tx:
         await tx.jobs.move(life.job, JobEvent.CANCEL_ASKED, now=NOW)
-        await ask(tx, Stop(jobs=(life.job,)), asked_by="a test", now=NOW)
+        await ask(tx, Stop(jobs=(life.job,)), asked_by=A_TEST, now=NOW)
     assert isinstance(await life.look(graph), Abandon)
     assert isinstance(await life.look(graph), RollBack)
     assert isinstance(await life.look(graph), ApplyStops)
@@ -445,7 +445,7 @@ async def test_a_cancel_needs_no_barrier_and_leaves_nothing(life: Life) -> None:
 async def test_a_pause_reaches_it_and_one_that_starts_later(life: Life) -> None:
     """I4: acknowledged once every graph has applied it."""
     world = life.leader.world
-    asked = await mutations.inject(world, Pause(), asked_by="a test")
+    asked = await mutations.inject(world, Pause(), asked_by=A_TEST)
     graph = (await life.start()).graph
     first = await life.injected(graph)
     assert isinstance(first.mutation, Add)
@@ -456,7 +456,7 @@ async def test_a_pause_reaches_it_and_one_that_starts_later(life: Life) -> None:
     await life.collected(paused)
     assert isinstance(await life.look(DATABASE_GRAPH), Publish)
     assert await life.leader.epoch_of(asked) == paused.curr
-    later = await mutations.inject(world, Pause(), asked_by="a test")
+    later = await mutations.inject(world, Pause(), asked_by=A_TEST)
     in_database = await life.injected(DATABASE_GRAPH)
     await life.collected(in_database)
     assert isinstance(await life.look(DATABASE_GRAPH), Publish)
@@ -464,7 +464,7 @@ async def test_a_pause_reaches_it_and_one_that_starts_later(life: Life) -> None:
     own = await life.injected(graph)
     await life.collected(own)
     assert await life.leader.epoch_of(later) == own.curr, "from then on not one row of history is read"
-    resumed = await mutations.inject(world, Resume(), asked_by="a test")
+    resumed = await mutations.inject(world, Resume(), asked_by=A_TEST)
     in_database = await life.injected(DATABASE_GRAPH)
     assert isinstance(in_database.mutation, Resume)
     await life.collected(in_database)
@@ -482,7 +482,7 @@ async def test_what_waits_for_it_when_it_merges_goes_along(life: Life) -> None:
     await life.collected(await life.injected(graph))
     await life.loaded(graph)
     barrier = await life.flushed(graph)
-    asked = await mutations.inject(life.leader.world, Throttle(fragments={life.scan.id: 7}), asked_by="a test")
+    asked = await mutations.inject(life.leader.world, Throttle(fragments={life.scan.id: 7}), asked_by=A_TEST)
     await life.collected(barrier, consumed=await committed(life))
     assert (await life.snapshot()).merged
     carried = [await life.injected(DATABASE_GRAPH)]

@@ -17,6 +17,7 @@ from service.ports.sources import Address
 from service.protocol.cdc import Lsn, Published
 from service.sources.replication import PostgresReplication
 from tests.support.external import PASSWORD, External, Following, external_database, following
+from tests.support.meta_store import A_TEST
 
 pytestmark = pytest.mark.postgres
 
@@ -256,8 +257,8 @@ async def test_if_not_exists_finds_the_source_that_another_call_was_quicker_to_c
     statement = here.external.create_source().replace("SOURCE pg", "SOURCE IF NOT EXISTS pg")
     made = await here.through(
         lambda: asyncio.gather(
-            dispatch.run(here.world, statement, session={}, asked_by="a test"),
-            dispatch.run(here.world, statement, session={}, asked_by="a test"),
+            dispatch.run(here.world, statement, session={}, asked_by=A_TEST),
+            dispatch.run(here.world, statement, session={}, asked_by=A_TEST),
         )
     )
     assert sorted(one.notices for one in made) == [(), ('source "pg" already exists, skipping',)]
@@ -287,7 +288,7 @@ async def test_one_may_give_up_what_will_never_be_there_again(here: Following, f
     faulty.away = True
     await here.run("DROP SOURCE pg")
     for one in await shown.cleanups(here.world):
-        await shown.give_up(here.world, one.id, asked_by="a test")
+        await shown.give_up(here.world, one.id, asked_by=A_TEST)
     assert await shown.cleanups(here.world) == []
     assert here.stored("select count(*) from tidefill.source") == [(0,)]
     faulty.away = False

@@ -22,6 +22,7 @@ from service.protocol.table_format import Capabilities
 from service.sql.parse import parse
 from service.sql.statements.tables import CreateTable, table_relation
 from tests.support.both_stores import BothStores
+from tests.support.meta_store import A_TEST
 
 pytestmark = pytest.mark.postgres
 
@@ -179,7 +180,7 @@ async def test_what_stages_cannot_be_is_refused(here: Here) -> None:
         await here.run(JOINED.replace(" as ", " with (backfill_order = FIXED(orders -> customers)) as ", 1))
     world = replace(here.world, table_format=Capabilities())
     with pytest.raises(Invalid, match="need a state store that computes them"):
-        await dispatch.run(world, JOINED, session={}, asked_by="a test")
+        await dispatch.run(world, JOINED, session={}, asked_by=A_TEST)
 
 
 async def test_explain_names_the_stages(here: Here) -> None:
@@ -203,9 +204,9 @@ async def test_the_store_verifies_a_view_of_stages(here: Here) -> None:
     assert await here.indexes() == {"t_1 (amount, id, _to)"}
     assert await queue.start_jobs(here.world, term=here.term) == 1
     with pytest.raises(Conflict, match="cannot be read yet"):
-        await worker_rpc.verify(here.world, plan.id)
+        await worker_rpc.verify(here.world, plan.id, asked_by=A_TEST)
     with pytest.raises(Conflict, match="verify it with engine=store"):
-        await worker_rpc.verify(here.world, plan.id, Engine.SPARK)
+        await worker_rpc.verify(here.world, plan.id, Engine.SPARK, asked_by=A_TEST)
 
 
 def ordered(order: str) -> str:

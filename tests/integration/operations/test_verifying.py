@@ -17,7 +17,7 @@ from service.protocol.ids import DATABASE_GRAPH, Epoch, GraphId, WorkerId
 from service.protocol.request import Verified, Verify
 from tests.support.http import StillClock, UnheardSignals
 from tests.support.leading import Leader, leading
-from tests.support.meta_store import NOW, WORKER, at, registration, report, scan_of
+from tests.support.meta_store import A_TEST, NOW, WORKER, at, registration, report, scan_of
 
 pytestmark = pytest.mark.postgres
 
@@ -61,7 +61,7 @@ async def test_positions_belong_to_what_is_committed_and_not_to_what_is_publishe
     barrier = await leader.injected(report(scan.actors[0].id, scan.id, 1, at(0, "7", rows=1)))
     assert isinstance(await leader.look(), Commit)
     worker = Answering(leader)
-    assert (await verify(replace(leader.world, signals=worker, pins=worker), job)).equal
+    assert (await verify(replace(leader.world, signals=worker, pins=worker), job, asked_by=A_TEST)).equal
     assert isinstance(await leader.look(), Publish), "it was not published yet"
     (question,) = worker.asked
     assert (question.epoch, question.relation_epoch) == (barrier.curr, barrier.curr)
@@ -92,5 +92,5 @@ async def test_a_verification_with_which_workers_go_silent_is_answered(leader: L
     await leader.barrier()
     workers = Vanishing(leader)
     with pytest.raises(Unavailable, match="went silent"):
-        await verify(replace(leader.world, signals=workers, pins=workers), job)
+        await verify(replace(leader.world, signals=workers, pins=workers), job, asked_by=A_TEST)
     assert workers.taken == REQUEST_TRIES_MAX

@@ -12,6 +12,7 @@ from service.domain.errors import (
     Deposed,
     Exhausted,
     Fenced,
+    Forbidden,
     Invalid,
     MetaError,
     NotFound,
@@ -23,6 +24,7 @@ from service.domain.errors import (
     Unreachable,
 )
 from service.domain.job import IllegalTransition, JobEvent, JobState
+from service.domain.roles import Role
 from service.protocol.ids import Generation, Term
 from tests.support.http import BrokenStores, doors, refused
 
@@ -31,6 +33,7 @@ CASES = [
     (NotFound("no", kind="job"), 404, "not-found"),
     (Conflict("no"), 409, "conflict"),
     (IllegalTransition(JobState.DROPPED, JobEvent.FAILED), 409, "conflict"),
+    (Forbidden(needs=Role.ADMIN, has=Role.VIEWER), 403, "forbidden"),
     (TimedOut("no"), 408, "request-timeout"),
     (Refused("no"), 422, "refused"),
     (Deposed(Term(2)), 410, "deposed"),

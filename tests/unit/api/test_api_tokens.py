@@ -7,7 +7,9 @@ from pydantic import SecretStr
 
 from service.api.settings import ApiSettings
 from service.domain.errors import NotFound
+from tests.support.fake_meta_store import FakeStores
 from tests.support.http import WORKER_TOKEN, BrokenStores, Checks, doors, refused
+from tests.support.meta_store import NOW
 
 API_TOKEN = "the user's own"
 CLOSED = ApiSettings(worker_token=SecretStr(WORKER_TOKEN), api_token=SecretStr(API_TOKEN))
@@ -27,7 +29,7 @@ def bearer(token: str, scheme: str = "Bearer") -> dict[str, str]:
         bearer(API_TOKEN + "x"),
         bearer(API_TOKEN[:-1]),
         bearer(API_TOKEN, "Basic"),
-        bearer(WORKER_TOKEN),
+        bearer("tdf_7_" + "x" * 42),
         {"Authorization": API_TOKEN},
     ],
 )
@@ -36,7 +38,7 @@ async def test_without_the_api_token_nothing_is_told(path: str, headers: dict[st
     async with doors(STORES, settings=CLOSED) as http:
         response = await http.get(path, headers=headers)
     refused(response, 401, "unauthorized")
-    assert response.headers["www-authenticate"] == "Bearer"
+    assert response.headers["www-authenticate"] == ('Bearer error="invalid_token"' if headers else "Bearer")
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
@@ -70,8 +72,16 @@ async def test_the_worker_api_always_needs_the_workers_token(settings: ApiSettin
     path = "/internal/v1/workers/w/barrier"
     async with doors(STORES, settings=settings) as http:
         refused(await http.get(path), 401, "unauthorized")
-        refused(await http.get(path, headers=bearer(API_TOKEN)), 401, "unauthorized")
+        refused(await http.get(path, headers=bearer("wrong")), 401, "unauthorized")
         refused(await http.get(path, headers=bearer(WORKER_TOKEN)), 404, "not-found")
+
+
+async def test_nobody_else_makes_the_calls_of_workers_and_they_make_no_others() -> None:
+    async with doors(FakeStores(lambda: NOW), settings=CLOSED) as http:
+        answer = await http.get("/internal/v1/workers/w/barrier", headers=bearer(API_TOKEN))
+        assert refused(answer, 403, "forbidden")["needs"] == "worker"
+        problem = refused(await http.get("/v1/jobs", headers=bearer(WORKER_TOKEN)), 403, "forbidden")
+    assert (problem["needs"], problem["has"]) == ("viewer", "worker")
 
 
 def test_settings_do_not_show_their_tokens() -> None:

@@ -16,13 +16,14 @@ from service.operations.jobs import lifecycle
 from service.operations.statements import dispatch, jobs
 from service.operations.status import listing
 from service.operations.world import World
+from service.ports.audit import Asker
 from service.ports.meta_store import Stores
 from service.ports.records import Claim
 from service.ports.signals import Topic
 from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, Term
 from tests.support.fake_meta_store import FakeBegin, FakeStores
 from tests.support.http import PatientSignals, StillClock, UnheardSignals, world_of
-from tests.support.meta_store import NOW, add_created, add_creating, new_table, table_and_view
+from tests.support.meta_store import A_TEST, NOW, add_created, add_creating, new_table, table_and_view
 
 
 class StillWaiting(Exception):
@@ -78,9 +79,9 @@ class CountedStores(FakeStores):
 
     begun: int = 0
 
-    def begin(self, term: Term | None = None) -> FakeBegin:
+    def begin(self, term: Term | None = None, *, by: Asker | None = None) -> FakeBegin:
         self.begun += 1
-        return super().begin(term)
+        return super().begin(term, by=by)
 
 
 @dataclass
@@ -125,7 +126,7 @@ async def test_c12_a_wait_ends_with_its_caller_and_the_job_goes_on(statement: st
         await add_creating(tx, new_table("late"))
     world = world_of(stores, clock=clock, signals=Impatient(clock))
     with pytest.raises(Unavailable, match="the caller has left"):
-        await dispatch.run(world, statement, session={}, asked_by="a test", gone=_left)
+        await dispatch.run(world, statement, session={}, asked_by=A_TEST, gone=_left)
     async with stores.begin() as tx:
         creating = [job.name for job in await tx.jobs.where(CREATING)]
         assert await tx.commands.waiting(DATABASE_GRAPH) == [], "nothing is stopped"
@@ -137,7 +138,7 @@ async def test_c12_a_create_with_a_key_waits_on_for_its_repetition() -> None:
     world = world_of(stores, clock=clock, signals=Impatient(clock))
     create, claim = "CREATE TABLE t (id int primary key)", Claim("a key", 1)
     with pytest.raises(StillWaiting):
-        await dispatch.run(world, create, session={}, asked_by="a test", claim=claim, gone=_left)
+        await dispatch.run(world, create, session={}, asked_by=A_TEST, claim=claim, gone=_left)
 
 
 async def test_c12_many_waits_share_their_reads() -> None:
@@ -176,7 +177,7 @@ async def test_one_relation_that_cannot_be_shown_holds_up_its_own_wait_alone() -
         await tx.visibility.hold_back(taken.relation, 'relation "b" exists')
 
     async def waited(statement: str) -> str:
-        return (await dispatch.run(world, statement, session={}, asked_by="a test")).tag
+        return (await dispatch.run(world, statement, session={}, asked_by=A_TEST)).tag
 
     assert [await waited("WAIT TABLE a"), await waited("WAIT")] == ["WAIT", "WAIT"]
     with pytest.raises(Conflict, match='its view cannot be made: relation "b" exists'):

@@ -10,14 +10,14 @@ from service.protocol.dml import Delete, StatementResult
 from service.protocol.ids import Epoch
 from tests.support.fake_meta_store import FakeStores
 from tests.support.http import StillClock, world_of
-from tests.support.meta_store import NOW, relation
+from tests.support.meta_store import A_TEST, NOW, relation
 
 
 async def accept(world: World, *, size: int = 1) -> None:
     """Accept a statement and do not wait for its answer."""
     one = Delete(id=await dml.reserve(world), relation=relation("t"), predicate="x" * size)
     with pytest.raises(Unavailable, match="stays queued"):
-        await dml.run(world, one)
+        await dml.run(world, one, asked_by=A_TEST)
 
 
 async def waiting(world: World) -> int:
@@ -31,7 +31,7 @@ async def test_c8_only_so_many_statements_wait() -> None:
         await accept(world)
     one = Delete(id=await dml.reserve(world), relation=relation("t"))
     with pytest.raises(Unavailable, match="TIDEFILL_DML_WAITING_MAX"):
-        await dml.run(world, one)
+        await dml.run(world, one, asked_by=A_TEST)
     assert await waiting(world) == 2
     async with world.stores.begin() as tx:
         (oldest, _) = await tx.statements.waiting(limit=2)
@@ -47,5 +47,5 @@ async def test_c8_only_so_many_bytes_of_statements_wait() -> None:
     world = world_of(FakeStores(lambda: NOW), backlog=Backlog(bytes_max=10_000))
     await accept(world, size=10_000)
     with pytest.raises(Unavailable, match="TIDEFILL_DML_WAITING_BYTES_MAX"):
-        await dml.run(world, Delete(id=await dml.reserve(world), relation=relation("t")))
+        await dml.run(world, Delete(id=await dml.reserve(world), relation=relation("t")), asked_by=A_TEST)
     assert await waiting(world) == 1

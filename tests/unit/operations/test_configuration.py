@@ -7,6 +7,7 @@ from service.operations.statements.dispatch import HANDLERS
 from service.operations.statements.outcome import Outcome
 from service.operations.world import World
 from service.sql.parse import parse
+from tests.support.meta_store import A_TEST
 
 NO_WORLD = cast("World", None)
 """Session variables are the caller's: nothing is read or written."""
@@ -14,7 +15,7 @@ NO_WORLD = cast("World", None)
 
 async def run(text: str, session: dict[str, str]) -> Outcome:
     statement = parse(text)
-    return await HANDLERS[type(statement)](Call(NO_WORLD, text, session, "a test"), statement)
+    return await HANDLERS[type(statement)].run(Call(NO_WORLD, text, session, A_TEST), statement)
 
 
 async def test_a_variable_without_effect_is_kept_with_a_notice() -> None:

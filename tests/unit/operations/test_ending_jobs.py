@@ -9,6 +9,7 @@ from service.domain.errors import Unavailable
 from service.domain.job import JobState
 from service.operations.jobs import lifecycle
 from service.operations.world import World
+from service.ports.audit import Asker, itself
 from service.ports.meta_store import Transaction
 from service.ports.records import CatalogEntry, Cleanup
 from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId, Term
@@ -27,19 +28,19 @@ class OneTransaction(FakeStores):
 
     left: int = 1
 
-    def begin(self, term: Term | None = None) -> FakeBegin:
+    def begin(self, term: Term | None = None, *, by: Asker | None = None) -> FakeBegin:
         self.left -= 1
         if self.left < 0:
             raise Unavailable("died")
-        return super().begin(term)
+        return super().begin(term, by=by)
 
 
 async def _cancel(world: World, job: JobId) -> None:
-    await lifecycle.cancel(world, [job], asked_by="a user")
+    await lifecycle.cancel(world, [job], asked_by=itself("a user"))
 
 
 async def _drop(world: World, _: JobId) -> None:
-    await lifecycle.drop(world, "t", RelationKind.TABLE, cascade=True, asked_by="a user")
+    await lifecycle.drop(world, "t", RelationKind.TABLE, cascade=True, asked_by=itself("a user"))
 
 
 @pytest.mark.parametrize("ask", [_cancel, _drop])
@@ -120,6 +121,6 @@ async def test_a_drop_is_not_answered_before_its_relation_is_removed() -> None:
     interleaved = Interleaved(lambda: NOW, tables=stores.tables)
     interleaved.others = CommitsInBetween(stores.tables, view.relation)
     world = world_of(interleaved, tables=FakeTables(StateStore()))
-    await lifecycle.drop(world, view.name, RelationKind.MATERIALIZED_VIEW, cascade=False, asked_by="a user")
+    await lifecycle.drop(world, view.name, RelationKind.MATERIALIZED_VIEW, cascade=False, asked_by=itself("a user"))
     async with stores.begin() as tx:
         assert await tx.cleanups.all() == []

@@ -11,7 +11,7 @@ from service.protocol.ids import DATABASE_GRAPH, Epoch
 from service.protocol.table_format import Capabilities
 from tests.support.fake_meta_store import FakeStores
 from tests.support.http import world_of
-from tests.support.meta_store import NOW, add_created, new_table
+from tests.support.meta_store import A_TEST, NOW, add_created, new_table
 
 REACHED = QueryResult((("reached", "text"),), (("the reader",),), truncated=False)
 
@@ -37,7 +37,7 @@ async def world(capabilities: Capabilities) -> World:
 async def test_statements_are_refused_by_a_format_without_dml(text: str) -> None:
     able = Capabilities(sql_reader=True)
     with pytest.raises(Invalid, match='cannot change table "t": its table format takes no rows from users'):
-        await dispatch.run(await world(able), text, session={}, asked_by="a test")
+        await dispatch.run(await world(able), text, session={}, asked_by=A_TEST)
 
 
 async def test_loads_are_refused_by_a_format_without_dml() -> None:
@@ -59,7 +59,7 @@ async def test_loads_are_refused_by_a_format_without_dml() -> None:
 async def test_only_the_catalog_is_queried_without_a_reader_of_tables(
     text: str, able: Capabilities, *, answered: bool
 ) -> None:
-    asked = dispatch.run(await world(able), text, session={}, asked_by="a test")
+    asked = dispatch.run(await world(able), text, session={}, asked_by=A_TEST)
     if answered:
         assert (await asked).rows == REACHED.rows
         return

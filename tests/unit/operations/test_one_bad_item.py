@@ -16,6 +16,7 @@ from service.operations.commands import mutations
 from service.operations.jobs import lifecycle, queue
 from service.operations.upkeep import maintenance
 from service.operations.world import World
+from service.ports.audit import itself
 from service.protocol.ids import DATABASE_GRAPH, Epoch, JobId, RelationId, StatementId, Term
 from service.protocol.mutation import Stop
 from service.protocol.relation import Relation, RelationKind
@@ -198,7 +199,7 @@ async def test_c9_a_drop_under_a_users_own_view_is_refused(here: Here) -> None:
     (job,) = await add(here, "t")
     here.tables.foreign = ("ana.mine",)
     with pytest.raises(Conflict, match=r"depend on it: ana\.mine"):
-        await lifecycle.drop(here.world, "t", RelationKind.TABLE, cascade=True, asked_by="a user")
+        await lifecycle.drop(here.world, "t", RelationKind.TABLE, cascade=True, asked_by=itself("a user"))
     assert await here.state(job) is JobState.INITIAL
 
 
@@ -226,4 +227,4 @@ async def test_c2_a_second_stop_of_a_job_changes_nothing(here: Here) -> None:
 async def test_c2_a_stop_that_is_queued_is_not_queued_again(here: Here) -> None:
     job = await stopping(here)
     with pytest.raises(Conflict, match="already queued"):
-        await mutations.inject(here.world, Stop(jobs=(job,)), asked_by="another")
+        await mutations.inject(here.world, Stop(jobs=(job,)), asked_by=itself("another"))

@@ -22,6 +22,7 @@ from service.operations.status.readiness import readiness
 from service.operations.status.wait_reasons import waits_of
 from service.operations.upkeep.launching import supervise
 from service.operations.world import World
+from service.ports.audit import itself
 from service.ports.launcher import Ended
 from service.ports.records import NewJob
 from service.ports.signals import Topic
@@ -255,7 +256,7 @@ async def test_a_cancel_asks_it_to_end_and_does_not_shoot(cluster: Cluster) -> N
     await cluster.injected(graph)
     async with cluster.stores.begin() as tx:
         await tx.jobs.move(cluster.a, JobEvent.CANCEL_ASKED, now=NOW)
-        await ask(tx, Stop(jobs=(cluster.a,)), asked_by="a user", now=NOW)
+        await ask(tx, Stop(jobs=(cluster.a,)), asked_by=itself("a user"), now=NOW)
     assert isinstance(await cluster.step(graph), Abandon)
     assert await cluster.alive(graph) == {OWN}
     assert (await cluster.look())[0] == [DATABASE_GRAPH]
@@ -301,7 +302,7 @@ async def test_a_cancel_is_answered_when_its_worker_has_ended(cluster: Cluster) 
     await cluster.injected(graph)
     driven = Driven(cluster, graph)
     world = replace(cluster.world, signals=driven)
-    assert await lifecycle.cancel(world, [cluster.a], asked_by="a user") == [cluster.a]
+    assert await lifecycle.cancel(world, [cluster.a], asked_by=itself("a user")) == [cluster.a]
     assert driven.waits_left == 0
     async with cluster.stores.begin() as tx:
         assert [one.worker for one in await tx.workers.all(now=NOW, lease=LEASE) if one.alive] == [WORKER]

@@ -7,6 +7,7 @@ from service.operations.barriers.effects import apply_commands
 from service.operations.commands import limits
 from service.operations.commands.fan_out import unfinished
 from service.operations.jobs import queue
+from service.ports.audit import itself
 from service.protocol.ids import DATABASE_GRAPH, Epoch
 from service.protocol.mutation import Throttle
 from service.protocol.plan import ScanType
@@ -31,9 +32,9 @@ async def test_a_limit_follows_its_job_into_a_graph_of_its_own() -> None:
     assert term is not None
     await world.fences.claim(term)
     scan = await scan_of(stores, job.id)
-    asked = await limits.throttle_job(world, job.id, 7, asked_by="a user")
+    asked = await limits.throttle_job(world, job.id, 7, asked_by=itself("a user"))
     assert await queue.start_jobs(world, term=term) == 1
-    await limits.throttle_job(world, job.id, 9, asked_by="a user")
+    await limits.throttle_job(world, job.id, 9, asked_by=itself("a user"))
     async with stores.begin() as tx:
         (graph,) = await tx.partial_graphs.all()
         told = await tx.commands.waiting(graph)

@@ -7,7 +7,7 @@ from service.operations.statements import dispatch
 from service.operations.verify import worker_rpc
 from tests.support.fake_meta_store import FakeStores
 from tests.support.http import StillClock, world_of
-from tests.support.meta_store import QUERY, add_created, new_table
+from tests.support.meta_store import A_TEST, QUERY, add_created, new_table
 
 
 async def test_h4_without_a_worker_and_a_launcher_it_is_refused_at_once() -> None:
@@ -31,5 +31,5 @@ async def test_h4_what_needs_no_worker_is_refused_before_one_is_asked() -> None:
     text = "create materialized view m with (cloud.serverless_backfill_enabled = true) as select * from t"
     alone = world_of(stores)
     with pytest.raises(Invalid, match="Serverless Backfill is disabled"):
-        await dispatch.run(alone, text, session={}, asked_by="a test")
+        await dispatch.run(alone, text, session={}, asked_by=A_TEST)
     assert alone.clock.monotonic() == 0

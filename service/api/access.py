@@ -1,0 +1,92 @@
+"""The role that a call needs is declared at its route, with `needs`. A route without it does not start (`check`).
+
+`service.api.credentials` says who calls, and `service.domain.roles.permits` decides. `POST /v1/sql` needs in addition
+what the kind of its statement needs (`service.operations.statements.call.handles`).
+"""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Final, cast
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.params import Depends as Dependency
+from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
+
+from service.domain.roles import Role
+from service.operations.auditing import admit
+from service.operations.world import World
+from service.ports.audit import Asker, AuditedCall
+
+_REQUEST_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
+_TRACE: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """A dependency that admits callers whose role permits `role`. None: no credentials are needed.
+
+    Only admins see the entries that the audit trail gets of a `discreet` route.
+    """
+
+    role: Role | None
+    discreet: bool = False
+
+    async def __call__(self, request: Request) -> None:
+        """Admit the caller and keep it for `asker_of`, or raise Forbidden."""
+        if self.role is None:
+            return
+        world, caller = cast("World", request.app.state.world), cast("Asker", request.state.caller)
+        asker = replace(caller, call=_call(request, world, discreet=self.discreet))
+        await admit(world, asker, self.role)
+        request.state.asked_by = asker
+
+
+def needs(role: Role | None, *, discreet: bool = False) -> Sequence[Dependency]:
+    """Return the `dependencies` of a route whose callers need `role`."""
+    return [Depends(Needs(role, discreet))]
+
+
+async def asker_of(request: Request) -> Asker:
+    """Return the caller that the route admitted."""
+    return cast("Asker", request.state.asked_by)
+
+
+AskedBy = Annotated[Asker, Depends(asker_of)]
+
+
+def declared(route: APIRoute) -> Needs | None:
+    """Return what a route declares, or None if it declares nothing."""
+    return next((one.dependency for one in route.dependencies if isinstance(one.dependency, Needs)), None)
+
+
+def check(routers: Iterable[APIRouter]) -> Sequence[re.Pattern[str]]:
+    """Assert that every route declares a role. Return the paths that need no credentials."""
+    routes = [route for router in routers for route in router.routes]
+    needed: list[tuple[APIRoute, Needs]] = []
+    for route in routes:
+        assert isinstance(route, APIRoute), route
+        found = declared(route)
+        assert found is not None, f"{route.path} declares no role"
+        needed.append((route, found))
+    return [route.path_regex for route, found in needed if found.role is None]
+
+
+def is_open(path: str, patterns: Collection[re.Pattern[str]]) -> bool:
+    """Return whether a path is one that needs no credentials."""
+    return any(pattern.match(path) for pattern in patterns)
+
+
+def _call(request: Request, world: World, *, discreet: bool) -> AuditedCall:
+    headers = Headers(scope=request.scope)
+    request_id, trace = headers.get("x-request-id", ""), _TRACE.fullmatch(headers.get("traceparent", ""))
+    return AuditedCall(
+        at=world.clock.now(),
+        method=request.method,
+        route=cast("APIRoute", request.scope["route"]).path_format,
+        target=", ".join(map(str, request.path_params.values())) or None,
+        discreet=discreet,
+        request_id=request_id if _REQUEST_ID.fullmatch(request_id) else None,
+        trace_id=None if trace is None else trace[1],
+    )

@@ -1,0 +1,1 @@
+"""Recognise the bearers of JWTs that an OIDC issuer signs."""

@@ -1,0 +1,70 @@
+"""The audit trail: who changed what, and which calls were refused."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import delete, insert, not_, select
+
+from service.domain.roles import Role
+from service.meta_store.documents import printable
+from service.meta_store.engine import OnConnection
+from service.meta_store.schema.access import audit_entry
+from service.ports.audit import Asker, AuditEntry, Outcome
+
+_ADD: Final = insert(audit_entry)
+_SHOWN: Final = select(audit_entry).order_by(audit_entry.c.id.desc())
+
+
+class PostgresAudit(OnConnection):
+    """See `service.ports.audit.Audit`."""
+
+    async def add(self, asker: Asker, outcome: Outcome) -> None:
+        call = asker.call
+        assert call is not None, asker
+        row = {
+            "at": call.at,
+            "actor": printable(asker.actor),
+            "role": asker.role,
+            "method": call.method,
+            "route": call.route,
+            "statement": None if call.statement is None else printable(call.statement),
+            "target": None if call.target is None else printable(call.target),
+            "outcome": outcome,
+            "discreet": call.discreet,
+            "request_id": call.request_id,
+            "trace_id": call.trace_id,
+        }
+        await self._connection.execute(_ADD, row)
+
+    async def newest(
+        self, *, before: int | None, limit: int, discreet: bool, actor: str | None = None, target: str | None = None
+    ) -> Sequence[AuditEntry]:
+        found = _SHOWN.limit(limit)
+        if before is not None:
+            found = found.where(audit_entry.c.id < before)
+        if not discreet:
+            found = found.where(not_(audit_entry.c.discreet))
+        if actor is not None:
+            found = found.where(audit_entry.c.actor == printable(actor))
+        if target is not None:
+            found = found.where(audit_entry.c.target == printable(target))
+        return [
+            AuditEntry(
+                row.id,
+                row.at,
+                row.actor,
+                Role(row.role),
+                row.method,
+                row.route,
+                row.statement,
+                row.target,
+                Outcome(row.outcome),
+                row.request_id,
+                row.trace_id,
+            )
+            for row in await self._connection.execute(found)
+        ]
+
+    async def forget_older(self, than: datetime) -> None:
+        await self._connection.execute(delete(audit_entry).where(audit_entry.c.at < than))

@@ -1,0 +1,48 @@
+"""Admit or refuse callers, and read and shorten the audit trail. `Stores.begin` records what was accepted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from service.domain.errors import Forbidden
+from service.domain.roles import Role, permits
+from service.operations.world import World
+from service.ports.audit import Asker, AuditEntry, Outcome
+
+KEPT: Final = timedelta(days=90)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPage:
+    """A page of entries, newest first. `next` is the `before` of the following page, null on the last one."""
+
+    items: Sequence[AuditEntry]
+    next: str | None
+
+
+async def admit(world: World, asker: Asker, needs: Role) -> None:
+    """Raise Forbidden unless the asker's role permits a call. Record one such refusal of an actor and route a minute.
+
+    A statement counts as a route of its own.
+    """
+    if permits(asker.role, needs):
+        return
+    call = asker.call
+    if call is not None:
+        kind = None if call.statement is None else call.statement.partition(" ")[0]
+        key = (asker.actor, call.method, call.route, kind)
+        if world.recorded.due(key, now=world.clock.monotonic()):
+            async with world.stores.begin() as tx:
+                await tx.audit.add(asker, Outcome.REFUSED)
+    raise Forbidden(needs=needs, has=asker.role)
+
+
+async def entries(
+    world: World, *, limit: int, before: int | None, discreet: bool, actor: str | None, target: str | None
+) -> AuditPage:
+    """Return the newest entries before `before`, newest first. `discreet`: also those that only admins see."""
+    async with world.stores.begin() as tx:
+        found = await tx.audit.newest(before=before, limit=limit + 1, discreet=discreet, actor=actor, target=target)
+    shown = tuple(found[:limit])
+    return AuditPage(shown, str(shown[-1].id) if len(found) > limit else None)

@@ -1,0 +1,81 @@
+"""What DML leaves in the audit trail: not an entry for each, but who changes which table."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from service.domain.errors import Unavailable
+from service.domain.roles import Role
+from service.domain.spaced import KEYS_MAX, Spaced
+from service.operations.rows import dml
+from service.operations.world import RECORDED_EVERY_SECONDS, World
+from service.ports.audit import Asker, AuditedCall
+from service.protocol.dml import Delete
+from service.protocol.ids import RelationId, Term
+from tests.support.fake_meta_store import FakeBegin, FakeStores
+from tests.support.http import StillClock, world_of
+from tests.support.meta_store import NOW, relation
+
+CALL = AuditedCall(NOW, "POST", "/v1/sql", "t", "DELETE FROM t")
+ANNA = Asker("token 7 (anna)", Role.OPERATOR, CALL)
+
+
+@dataclass
+class Failing(FakeStores):
+    """Fails as often as the test says, when the transaction that records begins."""
+
+    failures: int = 0
+
+    def begin(self, term: Term | None = None, *, by: Asker | None = None) -> FakeBegin:
+        if by is not None and self.failures:
+            self.failures -= 1
+            raise Unavailable("away")
+        return super().begin(term, by=by)
+
+
+async def delete(world: World, asker: Asker = ANNA, *, table: int = 1) -> None:
+    """Send a statement at the world's present time; nobody runs it."""
+    clock = world.clock
+    assert isinstance(clock, StillClock)
+    began = clock.seconds
+    one = Delete(id=await dml.reserve(world), relation=relation("t").model_copy(update={"id": RelationId(table)}))
+    with pytest.raises(Unavailable):
+        await dml.run(world, one, asked_by=asker)
+    clock.seconds = began
+
+
+async def actors(world: World) -> list[str]:
+    async with world.stores.begin() as tx:
+        return [one.actor for one in await tx.audit.newest(before=None, limit=99, discreet=True)][::-1]
+
+
+async def test_dml_is_recorded_once_a_minute_for_each_actor_and_table() -> None:
+    world = world_of(FakeStores(lambda: NOW))
+    bob = replace(ANNA, actor="bob")
+    for asker in (ANNA, ANNA, bob, ANNA, bob):
+        await delete(world, asker)
+    assert await actors(world) == [ANNA.actor, "bob"]
+    await delete(world, table=2)
+    assert await actors(world) == [ANNA.actor, "bob", ANNA.actor]
+    assert isinstance(world.clock, StillClock)
+    world.clock.seconds += RECORDED_EVERY_SECONDS
+    await delete(world)
+    assert len(await actors(world)) == 4
+
+
+async def test_a_statement_that_was_not_accepted_counts_for_nothing() -> None:
+    stores = Failing(lambda: NOW, failures=1)
+    world = world_of(stores)
+    await delete(world)
+    assert await actors(world) == []
+    await delete(world)
+    assert await actors(world) == [ANNA.actor]
+
+
+def test_only_so_many_keys_are_kept_and_the_oldest_is_forgotten_first() -> None:
+    spaced = Spaced(60.0)
+    assert all(spaced.due(key, now=0.0) for key in range(KEYS_MAX + 1))
+    assert len(spaced.last) == KEYS_MAX
+    assert not spaced.due(1, now=59.9)
+    assert spaced.due(0, now=59.9)
+    assert spaced.due(5, now=60.0)
