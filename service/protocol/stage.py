@@ -71,10 +71,15 @@ class Expression(_Value):
 
 
 class Condition(Expression):
-    """A condition over the inputs named in `inputs`. `equal` has both sides of an equality (`=`) of two values."""
+    """A condition over the inputs named in `inputs`. `equal` has both sides of an equality (`=`) of two values.
+
+    It surely does not hold in a row in which an input of `rejects` is padded with NULLs. None: planned before that was
+    recorded. Then an equality is taken to reject all of its inputs.
+    """
 
     inputs: tuple[str, ...]
     equal: tuple[Side, Side] | None = None
+    rejects: tuple[str, ...] | None = None
 
 
 class Input(_Value):

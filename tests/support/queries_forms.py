@@ -60,6 +60,13 @@ FORMS: Final = (
     ("select b.id, a.id as aid from a right join b on a.id = b.aid and a.x > 1", "id"),
     ("select b.id, e.y from b left join e on e.x = b.z", "id, _key_row_id"),
     ("select b.id, a.t, c.v from b left join a on a.id = b.aid left join c on c.k1 = a.x and c.k2 = a.y", "id"),
+    # The last condition holds for rows that the first outer join pads.
+    ("select b.id, a.t, c.v from b left join a on a.id = b.aid left join c on not (c.k1 is not distinct from a.x)",
+     "id, _key_k1, _key_k2"),
+    ("select b.id, a.t from b left join a on a.id = b.aid where not exists (select from c where c.k1 is not distinct from a.x)",
+     "id"),
+    ("select b.id, a.t, c.v from b left join a on a.id = b.aid left join c on c.k1 = coalesce(a.x, b.z)",
+     "id, _key_k2"),
     ("select b.id, s.one from b left join (select id, 1 as one from a where y > 1) s on s.id = b.aid", "id"),
     ("select a.id from a join ((select id as i from b) s join c on c.k1 = s.i) on a.x = c.k2", None),
     ("select a.id, c.v from ((a join e on e.x = a.x) left join c on c.k1 = e.y)", None),

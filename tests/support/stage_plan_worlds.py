@@ -39,6 +39,7 @@ insert into bid select n, 1 + floor(random() * {VALUES})::int, 1 + floor(random(
 _SCALAR: Final = "all rows are compared with a value that changes: every change of it can change every row"
 _EXPRESSION: Final = "rows are looked up by an expression of them, which no index has"
 _NO_EQUALITY: Final = "no equality joins the inputs, so every pair of rows is compared"
+_PADDED: Final = "a condition may hold for a row that an outer join pads, so every row is compared"
 _RANKED: Final = "a row that comes or goes moves the rank of all rows behind it"
 _LARGE: Final = "a part has half of all rows"
 
@@ -47,6 +48,7 @@ WHOLE: Final = {
     "select c.v, a.id from c join a on a.id = c.k1 + c.k2": _EXPRESSION,
     "with q as (select x, sum(y) as s from a group by x) select l.x, r.s from q l join q r on l.s = r.s + 2": _EXPRESSION,
     "nexmark q13": _EXPRESSION,
+    "select b.id, a.t, c.v from b left join a on a.id = b.aid left join c on c.k1 = coalesce(a.x, b.z)": _PADDED,
     "select z.id, q.n from b z left join (select a.id, c.k1, c.k2, a.n from a left join c on c.k1 = a.x or c.k2 = 2) q"
     " on q.id = z.aid and q.k1 = z.z and q.k2 = z.z": _NO_EQUALITY,
     "select distinct x, rank() over (order by y) as r from a order by 1, 2 desc offset 4": _RANKED,
@@ -57,6 +59,8 @@ WHOLE: Final = {
 PAIRS: Final = {
     "select a.id, b.id as b from a join b on a.id = b.aid or a.y = b.z": _NO_EQUALITY,
     "select a.id, b.z from a left join b on true where b.z is not distinct from a.x": _NO_EQUALITY,
+    "select b.id, a.t, c.v from b left join a on a.id = b.aid left join c on not (c.k1 is not distinct from a.x)": _PADDED,
+    "select b.id, a.t from b left join a on a.id = b.aid where not exists (select from c where c.k1 is not distinct from a.x)": _PADDED,
     "select id from a where not (x = any (select y from e where y > 2)) and x is not null": _NO_EQUALITY,
 }
 """Queries that are too slow for such tables, for the same reason."""

@@ -46,8 +46,10 @@ class BlockPrinter:
         rows = ", ".join(f"{quoted(alias)}.{_ROW} as {quoted(alias)}" for alias in core)
         for join in self.attached:
             before = self._needed(join)
-            conditions = [*self.core.on, *join.on, *(on for group in before for on in group.on)]
             beside = [one.alias for group in (*before, join) for one in group.inputs]
+            every = [*self.core.on, *join.on, *(on for group in before for on in group.on)]
+            # A condition on further groups may hold for a row that they pad. Without it more rows are named.
+            conditions = [on for on in every if {*core, *beside}.issuperset(on.inputs)]
             for one in join.inputs:
                 for side in (OLD, NEW) if one.alias in delta.moved else ():
                     seen = {**states_of(delta, side), **{alias: same[alias] for alias in core}}
@@ -56,16 +58,16 @@ class BlockPrinter:
                     yield f"select {rows} from {self._chained(one.alias, source, others, conditions, seen, core)}"
 
     def _needed(self, join: Join) -> list[Join]:
-        """Return the earlier outer joins whose columns decide whether a group matches.
+        """Return the earlier outer joins without whose rows a group matches nothing.
 
-        Such a condition is an equality with a column of theirs, so rows that they padded with NULLs never match.
+        A condition of the group, or of another one that is needed, rejects rows that they padded with NULLs.
         """
-        wanted = {alias for on in join.on for alias in on.inputs}
         found: list[Join] = []
+        rejected = _rejected(join)
         for group in reversed(self.attached[: self.attached.index(join)]):
-            if group.kind is JoinKind.LEFT and wanted & {one.alias for one in group.inputs}:
+            if group.kind is JoinKind.LEFT and rejected & {one.alias for one in group.inputs}:
                 found.append(group)
-                wanted |= {alias for on in group.on for alias in on.inputs}
+                rejected |= _rejected(group)
         return found[::-1]
 
     def rejoined(self) -> str:
@@ -167,3 +169,14 @@ class BlockPrinter:
     def _apart(self) -> bool:
         """Whether the vnode of a row is computed from its values."""
         return bool(self.bound.stage.distribution) or self.bound.stage.aggregate is not None
+
+
+def _rejected(join: Join) -> set[str]:
+    """Return the inputs whose padded rows a group does not match."""
+    return {alias for on in join.on for alias in _rejected_by(on)}
+
+
+def _rejected_by(on: Condition) -> Collection[str]:
+    if on.rejects is not None:
+        return on.rejects
+    return on.inputs if on.equal is not None else ()

@@ -24,6 +24,7 @@ from service.sql.queries.nodes import (
     operand,
     printed,
     realiased,
+    rejects_nulls,
     rewritten,
 )
 from service.sql.queries.relations import (
@@ -303,7 +304,9 @@ def _condition(node: exp.Expr, order: Sequence[str]) -> Condition:
         isinstance(bare(side), exp.Tuple) or is_quantified(side) for side in (inner.this, inner.expression)
     ):
         sides = (_side(inner.this, order), _side(inner.expression, order))
-    return Condition(sql=_text(inner), inputs=_ordered(inner, order), equal=sides)
+    inputs = _ordered(inner, order)
+    rejects = tuple(one for one in inputs if rejects_nulls(inner, frozenset({one})))
+    return Condition(sql=_text(inner), inputs=inputs, equal=sides, rejects=rejects)
 
 
 def _side(node: exp.Expr, order: Sequence[str]) -> Side:
