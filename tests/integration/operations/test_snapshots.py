@@ -57,7 +57,7 @@ class Tables:
     def __getattr__(self, name: str) -> Any:
         async def note(*values: object, **named: object) -> Any:
             first: Any = values[0]
-            told = {"roll_back": lambda: (tuple(first), values[1]), "vacuum": lambda: values[2]}
+            told = {"roll_back": lambda: (tuple(first), values[2]), "vacuum": lambda: values[2]}
             self.said.append((name, told.get(name, lambda: first)()))
             if name in self.fails:
                 raise self.fails[name]
