@@ -95,11 +95,10 @@ class Facts:
     seen: Mapping[WorkerId, Seen] | HeldUp
     """The pods of this installation, or why the cluster does not list them."""
     wanted: Collection[GraphId]
-    served: Collection[GraphId]
-    """The graphs that a worker with a valid lease serves, whoever started it."""
     registered: Mapping[WorkerId, datetime]
     """When each known worker registered."""
-    alive: Collection[WorkerId]
+    alive: Mapping[WorkerId, GraphId]
+    """The workers with a valid lease, whoever started them, and their graphs."""
     start_within: timedelta
     """How long a pod may take until its worker registers, the wait for a new node included."""
 
@@ -108,12 +107,12 @@ class Facts:
 class Steps:
     """What is to be recorded in one transaction, and the pods to delete after it."""
 
-    ended: Sequence[Launch] = ()
-    held: Sequence[tuple[Launch, Launch]] = ()
+    ended: tuple[Launch, ...] = ()
+    held: tuple[tuple[Launch, Launch], ...] = ()
     """Launches whose hold is another one, or none any more: as they were, and as they are."""
-    begun: Sequence[tuple[GraphId, int]] = ()
+    begun: tuple[tuple[GraphId, int], ...] = ()
     """The graph and the attempt of each launch to add."""
-    forgotten: Sequence[WorkerId] = ()
+    forgotten: tuple[WorkerId, ...] = ()
     deleted: Mapping[WorkerId, bool] = field(default_factory=dict[WorkerId, bool])
     """Whether each is killed, or is given the time to end its epoch."""
     changing: bool = False
@@ -124,14 +123,14 @@ def decide(facts: Facts) -> Steps:
     """Return the next steps. Repeatable: steps that were not taken are decided again."""
     ended = {one.worker: over for one in facts.launches if (over := _ended(one, facts)) is not None}
     after = [ended.get(launch.worker, launch) for launch in facts.launches]
-    held = [(one, changed) for one in after if one.end is None and (changed := _held(one, facts)) != one]
+    held = ((one, changed) for one in after if one.end is None and (changed := _held(one, facts)) != one)
     deleted = dict(_deletions(after, facts))
-    begun = list(_begun(after, facts))
+    begun = tuple(_begun(after, facts))
     starting = any(launch.end is None and launch.worker not in facts.alive for launch in after)
     due = any(launch.end is not None and launch.end.due > facts.now for launch in after)
     return Steps(
-        ended=list(ended.values()),
-        held=held,
+        ended=tuple(ended.values()),
+        held=tuple(held),
         begun=begun,
         forgotten=_forgotten(after, facts),
         deleted=deleted,
@@ -189,9 +188,11 @@ def _held(launch: Launch, facts: Facts) -> Launch:
 
 def _begun(launches: Sequence[Launch], facts: Facts) -> Iterator[tuple[GraphId, int]]:
     newest = {launch.graph: launch for launch in launches}
+    over = {launch.worker for launch in launches if launch.end is not None}
+    served = {graph for worker, graph in facts.alive.items() if worker not in over}
     opened = {launch.graph for launch in launches if launch.end is None}
     for graph in facts.wanted:
-        if graph in facts.served or graph in opened:
+        if graph in served or graph in opened:
             continue
         last = newest.get(graph)
         if last is None or last.end is None or last.end.due <= facts.now:
@@ -222,16 +223,16 @@ def _kept(launches: Sequence[Launch], seen: Mapping[WorkerId, Seen], now: dateti
     return {worker for _, worker in sorted(failed)[-KEPT_AT_MOST:]}
 
 
-def _forgotten(launches: Sequence[Launch], facts: Facts) -> Sequence[WorkerId]:
+def _forgotten(launches: Sequence[Launch], facts: Facts) -> tuple[WorkerId, ...]:
     """Return old launches without pods. The newest of a wanted graph stays, because it has the number of attempts."""
     if isinstance(facts.seen, HeldUp):
         return ()
     newest = {launch.graph: launch.worker for launch in launches if launch.graph in facts.wanted}
-    return [
+    return tuple(
         launch.worker
         for launch in launches
         if launch.end is not None
         and launch.worker not in facts.seen
         and facts.now - launch.end.at >= KEPT_FOR
         and newest.get(launch.graph) != launch.worker
-    ]
+    )

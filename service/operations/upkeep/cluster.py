@@ -55,9 +55,8 @@ class Supervision:
                 launches=await tx.launches.all(),
                 seen=seen,
                 wanted=wanted,
-                served={one.graph for one in known if one.alive},
                 registered={one.worker: one.registered_at for one in known},
-                alive={one.worker for one in known if one.alive},
+                alive={one.worker: one.graph for one in known if one.alive},
                 start_within=self.cluster.start_within,
             )
             steps = decide(facts)
