@@ -44,7 +44,7 @@ def test_a_pod_runs_until_it_is_deleted(control_plane: Plane, kubelet: Kubelet, 
     assert running["status"]["podIP"].startswith("127.")
     assert condition(running, "Ready")["status"] == "True"
     until(lambda: kubelet.log(namespace, "server") == "up\n", what="up")
-    pid = kubelet.processes(namespace, "server")
+    pid = kubelet.pid(namespace, "server")
     api.delete(path)
     api.until_gone(path)
     assert kubelet.log(namespace, "server") == "up\ntold\n"
@@ -59,7 +59,7 @@ def test_a_pod_that_ignores_its_end_is_killed_after_the_grace(
     api.post(at("pods", namespace), pod("deaf", STUBBORN))
     api.until_phase(namespace, "deaf", "Running")
     until(lambda: kubelet.log(namespace, "deaf") == "deaf\n", what="deaf")
-    pid = kubelet.processes(namespace, "deaf")
+    pid = kubelet.pid(namespace, "deaf")
     api.delete(path, gracePeriodSeconds=1)
     assert "deletionTimestamp" in api.get(path)["metadata"]
     api.until_gone(path)
@@ -84,8 +84,9 @@ def test_an_end_is_reported(
     reason: str,
     message: str | None,
 ) -> None:
-    told = {"terminationMessagePolicy": "FallbackToLogsOnError"}
-    control_plane.api.post(at("pods", namespace), pod("short", shell(script), **told))
+    control_plane.api.post(
+        at("pods", namespace), pod("short", shell(script), terminationMessagePolicy="FallbackToLogsOnError")
+    )
     found = control_plane.api.until_phase(namespace, "short", phase)
     assert end(found) == (code, reason)
     assert state(found)["terminated"].get("message") == message
@@ -126,10 +127,7 @@ def test_a_container_finds_what_its_pod_gives_it(control_plane: Plane, kubelet: 
     api = control_plane.api
     api.post(at("secrets", namespace), {"metadata": {"name": "keys"}, "stringData": {"a": "of a", "b": "of b"}})
     api.post(at("configmaps", namespace), {"metadata": {"name": "set"}, "data": {"COLOUR": "blue"}})
-    script = (
-        'cat "$KEYS/under/a"; ls "$KEYS" | wc -l; echo "$ME $COLOUR $1"; cat "$TOKENS/namespace"; test -s $TOKENS/token'
-    )
-    spec = {
+    spec: Document = {
         "volumes": [
             {"name": "keys", "secret": {"secretName": "keys", "items": [{"key": "a", "path": "under/a"}]}},
             {"name": "space", "emptyDir": {}},
@@ -138,14 +136,14 @@ def test_a_container_finds_what_its_pod_gives_it(control_plane: Plane, kubelet: 
             {
                 "name": "first",
                 "image": "machine:1",
-                "command": [*shell("echo found > $SPACE/it")],
+                "command": ["sh", "-c", "echo found > $SPACE/it"],
                 "env": [{"name": "SPACE", "value": "/space"}],
                 "volumeMounts": [{"name": "space", "mountPath": "/space"}],
             }
         ],
     }
-    container = {
-        "args": ["main", "$(ME)"],
+    container: Document = {
+        "args": ["main", "$(ME)", "/elsewhere/it"],
         "env": [
             {"name": "ME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             {"name": "KEYS", "value": "/run/keys"},
@@ -154,12 +152,13 @@ def test_a_container_finds_what_its_pod_gives_it(control_plane: Plane, kubelet: 
         "envFrom": [{"configMapRef": {"name": "set"}}],
         "volumeMounts": [{"name": "keys", "mountPath": "/run/keys"}, {"name": "space", "mountPath": "/elsewhere"}],
     }
-    command = shell(f"{script} && cat /elsewhere/it")
-    command = (*command[:2], command[2].replace("/elsewhere", "$SPACE"))
-    container["env"] = [*container["env"], {"name": "SPACE", "value": "/elsewhere"}]
-    api.post(at("pods", namespace), pod("rich", command, spec=spec, **container))
+    script = (
+        'cat "$KEYS/under/a"; ls "$KEYS" | wc -l; echo "$ME $COLOUR $1"; cat "$2" "$TOKENS/namespace";'
+        ' test -s "$TOKENS/token" && test -s "$TOKENS/ca.crt"'
+    )
+    api.post(at("pods", namespace), pod("rich", shell(script), spec=spec, **container))
     api.until_phase(namespace, "rich", "Succeeded")
-    assert kubelet.log(namespace, "rich") == f"of a1\nrich blue rich\n{namespace}found\n"
+    assert kubelet.log(namespace, "rich") == f"of a1\nrich blue rich\nfound\n{namespace}"
 
 
 def test_probes_decide_what_is_ready_and_what_is_started_again(
@@ -207,7 +206,7 @@ def test_an_owner_takes_its_pods_along(control_plane: Plane, kubelet: Kubelet, n
     owned["metadata"]["ownerReferences"] = [reference]
     api.post(at("pods", namespace), owned)
     api.until_phase(namespace, "owned", "Running")
-    pid = kubelet.processes(namespace, "owned")
+    pid = kubelet.pid(namespace, "owned")
     api.delete(at("configmaps", namespace, "template"))
     api.until_gone(at("pods", namespace, "owned"))
     assert state_of(pid) is None
@@ -220,7 +219,7 @@ def test_a_lost_node_keeps_its_pods_running_unseen(control_plane: Plane, kubelet
     spec = {"nodeSelector": {"kubernetes.io/hostname": "two"}, "tolerations": [lost | {"tolerationSeconds": 1}]}
     api.post(at("pods", namespace), pod("cut-off", spec=spec))
     api.until_phase(namespace, "cut-off", "Running")
-    pid = kubelet.processes(namespace, "cut-off")
+    pid = kubelet.pid(namespace, "cut-off")
     kubelet.lose("two")
     try:
         gone = api.until(path, lambda found: "deletionTimestamp" in found["metadata"])

@@ -2,7 +2,7 @@
 
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -64,7 +64,7 @@ class Api:
 
     url: str
     ca: Path
-    token: str
+    token: str = field(repr=False)
 
     def __post_init__(self) -> None:
         headers = {"Authorization": f"Bearer {self.token}"}

@@ -46,7 +46,7 @@ class Servers:
 
     program: Path
     directory: Path
-    token: str = field(default_factory=secrets.token_hex)
+    token: str = field(default_factory=secrets.token_hex, repr=False)
     """That of a member of `system:masters`."""
     processes: "dict[str, subprocess.Popen[bytes]]" = field(default_factory=dict[str, "subprocess.Popen[bytes]"])
 

@@ -33,6 +33,9 @@ class Calls:
     async def merge(self, path: str, body: Document) -> Document:
         return checked(await self.http.patch(path, json=body, headers=MERGE))
 
+    async def delete(self, path: str) -> Document:
+        return checked(await self.http.delete(path))
+
     async def report(self, pod: Document, status: Document) -> None:
         """Patch a pod's status; conditions of others stay. A pod that is gone, or another's by now, is left alone."""
         body = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}

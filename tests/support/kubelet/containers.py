@@ -29,6 +29,7 @@ class Container:
     async def start(cls, program: Program, directory: Path, log: Path) -> "Container":
         """Start the program, whose output is added to `log`. Raises OSError."""
         with log.open("ab") as output:
+            before = output.tell()
             process = await asyncio.create_subprocess_exec(
                 *program.command,
                 cwd=directory,
@@ -38,7 +39,7 @@ class Container:
                 stderr=output,
                 start_new_session=True,
             )
-            return cls(process, program, directory, log, output.tell())
+            return cls(process, program, directory, log, before)
 
     async def exit_code(self) -> int:
         """Wait for the end; return the code as Kubernetes has it: 128 more than the number of a signal."""

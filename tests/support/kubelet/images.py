@@ -1,5 +1,6 @@
 """Which program an image stands for, on a machine that has no images."""
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import Final, TypeAlias
 
 from tests.support.control_plane.api import Document
 
+_ROOT: Final = Path(__file__).parents[3]
 ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 """Where a container finds the token of its ServiceAccount."""
 
@@ -50,6 +52,14 @@ def as_written(launch: Launch) -> Program:
     return Program((*launch.command, *launch.args), launch.environment)
 
 
-def python(launch: Launch) -> Program:
-    """An image whose entry point is this interpreter."""
-    return Program((*(launch.command or (sys.executable,)), *launch.args), launch.environment)
+def tidefill_service(launch: Launch) -> Program:
+    """The service of this repository, which listens on its pod's address instead of all of the machine's."""
+    own = {"PYTHONPATH": str(_ROOT), "TIDEFILL_HOST": launch.ip}
+    return Program((sys.executable, "-m", "service.cli", *launch.args), {**launch.environment, **own})
+
+
+def tidefill_worker(launch: Launch) -> Program:
+    """The worker of this repository, with the Spark configuration of the tests where the container has none."""
+    given = {name: value for name, value in os.environ.items() if name == "TIDEFILL_SPARK_CONF"}
+    own = {"PYTHONPATH": str(_ROOT), "PYSPARK_PYTHON": sys.executable}
+    return Program((sys.executable, "-m", "workers", *launch.args), {**given, **launch.environment, **own})

@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 
 import httpx
 
-from tests.support.control_plane.api import trusting
+from tests.support.control_plane.api import at, trusting
 from tests.support.control_plane.plane import Plane
 from tests.support.kubelet.calls import Calls
 from tests.support.kubelet.images import Image
 from tests.support.kubelet.nodes import Node
+from tests.support.kubelet.services import ServicePort
 from tests.support.waiting import PATIENCE
 
 T = TypeVar("T")
@@ -36,6 +37,7 @@ class Kubelet:
     loop: asyncio.AbstractEventLoop
     calls: Calls
     nodes: dict[str, Node] = field(default_factory=dict[str, Node])
+    ports: list[ServicePort] = field(default_factory=list[ServicePort])
 
     def add_node(self, name: str, *, cpu: str = "4", memory: str = "16Gi", pods: int = 200) -> None:
         """Register a node of this size; return once it is ready for pods."""
@@ -53,7 +55,14 @@ class Kubelet:
         )
         self.nodes[name] = node
         self._do(node.start())
-        self.plane.api.until(f"/api/v1/nodes/{name}", lambda found: not found["spec"].get("taints"))
+        self.plane.api.until(at("nodes", None, name), lambda found: not found["spec"].get("taints"))
+
+    def expose(self, namespace: str, service: str) -> int:
+        """Return a loopback port which leads to the pods of a Service; the Service need not be there yet."""
+        port = ServicePort(self.calls, namespace, service)
+        self._do(port.start())
+        self.ports.append(port)
+        return port.number
 
     def lose(self, name: str) -> None:
         """Cut a node off: no heartbeat, no report, no order. Its containers go on."""
@@ -61,8 +70,8 @@ class Kubelet:
 
     def regain(self, name: str) -> None:
         """Connect a node again that was lost, and wait until the cluster has noticed."""
-        self._call(self.nodes[name].regain)
-        self.plane.api.until(f"/api/v1/nodes/{name}", lambda found: not found["spec"].get("taints"))
+        self._do(self.nodes[name].regain())
+        self.plane.api.until(at("nodes", None, name), lambda found: not found["spec"].get("taints"))
 
     def evict(self, namespace: str, pod: str, message: str = "The node was low on resource: memory.") -> None:
         """Have the pod's node evict it, as under pressure."""
@@ -76,7 +85,7 @@ class Kubelet:
         """Return what a pod's containers have written."""
         return self._node_of(namespace, pod).life(namespace, pod).log.read_text(errors="replace")
 
-    def processes(self, namespace: str, pod: str) -> int:
+    def pid(self, namespace: str, pod: str) -> int:
         """Return the process id of a pod's container."""
         container = self._node_of(namespace, pod).life(namespace, pod).container
         assert container is not None
@@ -105,8 +114,12 @@ class Kubelet:
         return self._do(called())
 
     async def stop(self) -> None:
+        """End all that runs on the nodes, and remove them, so that no pod is bound to them any more."""
+        for port in self.ports:
+            await port.stop()
         for node in self.nodes.values():
             await node.stop()
+            await self.calls.delete(at("nodes", None, node.name))
 
 
 @contextmanager

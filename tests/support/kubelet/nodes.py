@@ -64,9 +64,10 @@ class Node:
         self.reachable.clear()
         self._following.cancel()
 
-    def regain(self) -> None:
-        """Undo `lose`: the node hears what has happened meanwhile."""
+    async def regain(self) -> None:
+        """Undo `lose`: the node says that it is well again, and hears what has happened meanwhile."""
         self.reachable.set()
+        await self.calls.merge(at("nodes", None, self.name, "status"), {"status": self._document()["status"]})
         self._following = self._begin(self._follow())
 
     def life(self, namespace: str, name: str) -> PodLife:
