@@ -8,10 +8,18 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Final
 
-from service.domain.launching import HeldUp, Launch, Seen
-from service.launchers.kubernetes.client import ApiError, KubernetesClient
+from service.domain.launching import LEAVING, HeldUp, Launch, Over, Seen
+from service.launchers.kubernetes.client import ApiError, Document, KubernetesClient
 from service.launchers.kubernetes.judge import judge, refusal
-from service.launchers.kubernetes.pods import SERVERLESS, TemplateError, Templates, labels_of, pod_name, pod_of
+from service.launchers.kubernetes.pods import (
+    SERVERLESS,
+    TEMPLATE,
+    TemplateError,
+    Templates,
+    labels_of,
+    pod_name,
+    pod_of,
+)
 from service.ports.clock import Clock
 from service.protocol.ids import DATABASE_GRAPH, GraphId, WorkerId
 
@@ -41,6 +49,8 @@ class KubernetesCluster:
         self._start_within = start_within
         self._clock = clock
         self._chance = chance
+        self._hashes: dict[str, str] = {}
+        """The templates as of the last `check`, by profile."""
         self._checked: dict[str, str] = {}
 
     @property
@@ -58,15 +68,16 @@ class KubernetesCluster:
             templates = Templates.of(await self._client.config_map(self._templates))
         except ApiError:
             return {}  # every start meets the same and says so
+        self._hashes = {profile: templates.hash(profile) for profile in templates.texts}
         found: dict[str, HeldUp | None] = {}
         for profile in templates.texts:
-            if self._checked.get(profile) == templates.hash(profile):
+            if self._checked.get(profile) == self._hashes[profile]:
                 continue
             graph = GraphId(DATABASE_GRAPH + 1) if profile == SERVERLESS else DATABASE_GRAPH
             launch = Launch(self.name(graph, 0), graph, 0, self._clock.now())
             answer = await self._create(launch, profile, templates, dry_run=True)
             if answer is None or answer.cause != "unavailable":
-                self._checked[profile] = templates.hash(profile)
+                self._checked[profile] = self._hashes[profile]
                 found[profile] = answer
         return found
 
@@ -76,7 +87,7 @@ class KubernetesCluster:
             found = await self._client.pods(labels_of(self._templates, self._installation))
         except ApiError as error:
             return refusal(error)
-        return {WorkerId(pod["metadata"]["name"]): judge(pod) for pod in found}
+        return {WorkerId(pod["metadata"]["name"]): self._judge(pod) for pod in found}
 
     async def start(self, launch: Launch) -> HeldUp | None:
         """See the port. The ConfigMap is read each time, because reinstalling the chart gives it another id."""
@@ -93,6 +104,14 @@ class KubernetesCluster:
         except ApiError as error:
             return refusal(error)
         return None
+
+    def _judge(self, pod: Document) -> Seen:
+        """Judge a pod. One that is held up may start with a template that was repaired, so it ends."""
+        found = judge(pod)
+        outdated = self._hashes and pod["metadata"]["labels"].get(TEMPLATE) not in self._hashes.values()
+        if outdated and isinstance(found, HeldUp) and found.cause != LEAVING:
+            return Over(f"its template has changed, and it was held up: {found.text}", failed=False)
+        return found
 
     async def _create(self, launch: Launch, profile: str, templates: Templates, *, dry_run: bool) -> HeldUp | None:
         try:

@@ -19,6 +19,8 @@ DATABASE, SERVERLESS = "database", "serverless"
 """The profiles of workers of the database graph and of single jobs. Without the second, both have the first."""
 NAME_MAX: Final = 63
 """A pod's name is its host name, too."""
+TEMPLATE: Final = "tidefill.dev/template"
+"""The label with the hash of the template that a pod was made from."""
 _ENDING: Final = ".json"
 
 
@@ -79,7 +81,7 @@ def pod_of(launch: Launch, profile: str, templates: Templates, *, installation: 
                 **(metadata.get("labels") or {}),
                 **labels_of(templates.name, installation),
                 "tidefill.dev/graph": str(launch.graph),
-                "tidefill.dev/template": templates.hash(profile),
+                TEMPLATE: templates.hash(profile),
             },
             "annotations": metadata.get("annotations") or {},
             "ownerReferences": [

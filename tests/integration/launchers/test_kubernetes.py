@@ -388,6 +388,25 @@ async def test_templates_are_examined_at_the_start_and_when_they_change(tides: T
     assert said == {"database": "quota", "serverless": "template"}
 
 
+async def test_a_pod_that_is_held_up_gives_way_to_one_of_a_repaired_template(tides: Tides) -> None:
+    await tides.look()
+    (first,) = await tides.launches()
+    waiting = {"name": "worker", "state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}}}
+    tides.api.becomes(first.worker, "Pending", containerStatuses=[waiting])
+    tides.api.put_config_map(TEMPLATES, {"database.json": template("tidefill/worker:3")})
+    await tides.look()
+    await tides.later(timedelta(seconds=1))
+    await tides.look()
+    _, second = await tides.launches()
+    assert tides.api.pods[first.worker]["metadata"]["deletionTimestamp"]
+    assert tides.api.pods[second.worker]["spec"]["containers"][1]["image"] == "tidefill/worker:3"
+    tides.api.becomes(second.worker, "Running")
+    await tides.register(second)
+    tides.api.put_config_map(TEMPLATES, {"database.json": template("tidefill/worker:4")})
+    await tides.look(2)
+    assert len(await tides.launches()) == 2, "one that works goes on"
+
+
 async def test_each_profile_has_its_template(tides: Tides) -> None:
     graph = await tides.graph_of_the_job()
     await tides.look()
