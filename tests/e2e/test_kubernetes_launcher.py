@@ -86,8 +86,7 @@ class Tides:
         return worker
 
     def why(self, job: int) -> str:
-        (progress,) = [one for one in self.service.progress() if one["id"] == job] or [{"waiting_for": ""}]
-        return str(progress["waiting_for"])
+        return str(self.service.detail(job)["job"]["waiting"])
 
     def until_why(self, job: int, *parts: str) -> None:
         until(
@@ -197,7 +196,7 @@ def test_workers_are_pods_and_a_job_says_what_is_wrong_with_them(tides: Tides) -
     registered = [facts["worker"] for facts in tides.events("worker.registered") if facts["graph"] != 1]
     assert len(registered) == 1
     until(lambda: registered[0] not in tides.pods(), what=tides.said)
-    assert [facts["worker"] for facts in tides.events("worker.stopped")] == registered
+    until(lambda: [facts["worker"] for facts in tides.events("worker.stopped")] == registered, what=tides.said)
 
     # Workers go on without the service, and go with the chart.
     worker = tides.worker()

@@ -392,7 +392,7 @@ def test_the_service_makes_valid_pods_of_the_templates(helm: Path) -> None:
         assert templates.profile(graph) == profile
         launch = Launch(pod_name(templates.name, graph, 1, "ab12"), graph, 1, NOW)
         pod = pod_of(launch, profile, templates, installation="i", service_url="http://release-internal:8700")
-        kubernetes_validate.validate(pod, KUBERNETES, strict=True)
+        kubernetes_validate.validate(dict(pod), KUBERNETES, strict=True)
         assert pod["metadata"]["name"] == f"release-worker-g{graph}-1-ab12"
         variables = [one["name"] for one in pod["spec"]["containers"][0]["env"]]
         assert len(set(variables)) == len(variables)
