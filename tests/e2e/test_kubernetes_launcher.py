@@ -50,9 +50,7 @@ class Tides:
             [*command, "--values", "-"], input=json.dumps(values), capture_output=True, text=True, check=True
         )
         found = [one for one in yaml.safe_load_all(ran.stdout) if one]
-        return {
-            one["kind"]: one for one in found if one["kind"] in {"ServiceAccount", "Role", "RoleBinding", "ConfigMap"}
-        }
+        return {one["kind"]: one for one in found if one["kind"] in KINDS}
 
     def pods(self) -> dict[str, Document]:
         """Return the workers' pods by name."""
@@ -67,14 +65,7 @@ class Tides:
             return worker["graph"] == 1 and worker["worker"] != besides
 
         found = until(
-            lambda: (
-                next((one for one in self.service.workers() if one["graph"] == 1), None)
-                if not besides
-                else next(
-                    (one for one in self.service.workers() if one["graph"] == 1 and one["worker"] != besides), None
-                )
-            ),
-            what=lambda: f"a worker: {self.said()}",
+            lambda: next(filter(serves, self.service.workers()), None), what=lambda: f"a worker: {self.said()}"
         )
         assert found["worker"] in self.pods()
         return str(found["worker"])
