@@ -167,7 +167,7 @@ def _reason(launch: Launch, facts: Facts) -> str | None:
             case _:
                 pass
     if launch.worker in facts.registered:
-        return None if launch.worker in facts.alive else "its lease has ended"
+        return None if launch.worker in facts.alive else "it was silent, or hung, and was evicted"
     if launch.posted_at is not None and facts.now - launch.posted_at >= facts.start_within:
         text = "" if launch.held is None else f": {launch.held.text}"
         return f"it did not start within {facts.start_within.total_seconds():.0f} s{text}"
@@ -175,6 +175,8 @@ def _reason(launch: Launch, facts: Facts) -> str | None:
 
 
 def _held(launch: Launch, facts: Facts) -> Launch:
+    if launch.graph not in facts.wanted:
+        return launch
     if isinstance(facts.seen, HeldUp):
         return launch if launch.worker in facts.alive else launch.holding(facts.seen, now=facts.now)
     match facts.seen.get(launch.worker):

@@ -133,7 +133,7 @@ CASES: dict[str, tuple[Facts, Steps]] = {
     "it hangs": (
         facts(POSTED, seen={W: Runs()}, lived=60 * SECOND, alive=False),
         Steps(
-            ended=(ended(POSTED, "its lease has ended", 0, 0 * SECOND),),
+            ended=(ended(POSTED, "it was silent, or hung, and was evicted", 0, 0 * SECOND),),
             begun=((DATABASE_GRAPH, 2),),
             deleted={W: True},
             changing=True,
@@ -142,7 +142,9 @@ CASES: dict[str, tuple[Facts, Steps]] = {
     "it hangs, and the cluster does not answer": (
         facts(POSTED, seen=HeldUp("unavailable", "no answer"), lived=60 * SECOND, alive=False),
         Steps(
-            ended=(ended(POSTED, "its lease has ended", 0, 0 * SECOND),), begun=((DATABASE_GRAPH, 2),), changing=True
+            ended=(ended(POSTED, "it was silent, or hung, and was evicted", 0, 0 * SECOND),),
+            begun=((DATABASE_GRAPH, 2),),
+            changing=True,
         ),
     ),
     "it starts for too long": (
@@ -163,10 +165,7 @@ CASES: dict[str, tuple[Facts, Steps]] = {
         facts(OTHER, seen={W: Runs()}, wanted=(), lived=SECOND),
         Steps(deleted={W: False}, changing=True),
     ),
-    "its graph is retired, and it is ending": (
-        facts(OTHER, seen={W: GOING}, wanted=(), lived=SECOND),
-        Steps(held=((OTHER, held(OTHER, GOING)),)),
-    ),
+    "its graph is retired, and it is ending": (facts(OTHER, seen={W: GOING}, wanted=(), lived=SECOND), Steps()),
     "its graph is retired, and it has ended": (
         facts(OTHER, wanted=(), lived=SECOND),
         Steps(ended=(NEEDED_NO_MORE,)),
