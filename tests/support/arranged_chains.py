@@ -77,8 +77,11 @@ class Arranged:
     def finished(self) -> bool:
         return all(one.finished for one in self.operators)
 
-    def run(self) -> None:
-        """Run an epoch in which some of the scans read some rows, and all changes since the last one are followed."""
+    def run(self, page: tuple[int, int | None] | None = None) -> None:
+        """Run an epoch in which all changes since the last one are followed, and some of the scans read some rows.
+
+        With a `page`, its rows and permits are those of every actor.
+        """
         self.chains.epoch += 1
         curr = self.chains.epoch
         own = {one.bound.target.id for one in self.operators}
@@ -96,7 +99,9 @@ class Arranged:
                 curr=Epoch(curr),
                 windows={relation: mine if relation in own else window for relation in one.bound.relations},
                 changed=frozenset(changed),
-                scans={alias: self._scan(one, alias) for alias in one.positions if one.left(alias)},
+                scans={
+                    alias: self._scan(one, alias, page or self._some()) for alias in one.positions if one.left(alias)
+                },
                 anew=always and not self.begun,
             )
             outcome = one.engine.run(task)
@@ -107,11 +112,14 @@ class Arranged:
                 written.add(one.bound.target.id)
         self.begun, self.followed = True, curr
 
-    def _scan(self, one: Operator, alias: str) -> FragmentTask:
+    def _some(self) -> tuple[int, int | None]:
+        rows = self.random.choice([0, 1, 3, 8, 20])
+        return max(rows, 1), rows if rows == 0 or self.random.random() < 0.5 else None
+
+    def _scan(self, one: Operator, alias: str, page: tuple[int, int | None]) -> FragmentTask:
         vnodes = range(one.bound.of[alias].vnode_count)
         half = len(vnodes) // ACTORS
-        rows = self.random.choice([0, 1, 3, 8, 20])
-        permits = rows if rows == 0 or self.random.random() < 0.5 else None
+        page_rows, permits = page
         actors = tuple(
             ActorTask(
                 runs=runs_of(those),
@@ -120,7 +128,7 @@ class Arranged:
             )
             for those in (vnodes[half * at : half * (at + 1)] for at in range(ACTORS))
         )
-        return FragmentTask(curr=Epoch(self.chains.epoch), actors=actors, page_rows=max(rows, 1))
+        return FragmentTask(curr=Epoch(self.chains.epoch), actors=actors, page_rows=page_rows)
 
     async def differs(self, connection: psycopg.Connection) -> str | None:
         """Return where a relation of the view differs from its stage over the prefixes, or None.

@@ -64,3 +64,17 @@ PAIRS: Final = {
     "select id from a where not (x = any (select y from e where y > 2)) and x is not null": _NO_EQUALITY,
 }
 """Queries that are too slow for such tables, for the same reason."""
+
+PREFIXED: Final = (
+    "select a.id, b.id as bid, c.v from a, b, c where a.x = c.k1 and c.k2 = b.z and a.y = b.z",
+    "select l.id, r.id as rid from a l join a r on l.x = r.y and l.id < r.id",
+    "select b.id, a.t, c.v from b left join a on a.id = b.aid left join c on c.k1 = a.x and c.k2 = a.y",
+    "select a.id, r.id as rid from a full join b r on a.id = r.aid",
+    "select x, count(*), sum(y), avg(y), sum(n) as sn, avg(n) as an, count(t) as ct from a group by x",
+    "select y, max(x), count(distinct t), array_agg(id order by id desc) from a group by y",
+    "select id from a where not exists (select 1 from b where b.aid = a.id and b.z > a.y)",
+    "select id, (select max(z) from b where b.aid = a.id) as m from a",
+    "select id, row_number() over (partition by y order by id desc) as rn from a",
+    "with u as (select id, x from a union all select id, z from b) select u.id, e.y from u join e on e.x = u.x",
+)
+"""Queries that follow their tables while these are still being read."""

@@ -1,7 +1,7 @@
 """The plans by which Postgres ran the statements of stages for a change, and what is wrong with them."""
 
 import json
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -12,11 +12,15 @@ import psycopg
 from service.protocol.ids import Epoch
 from service.protocol.quoting import quoted
 from service.protocol.relation import Relation
-from tests.support.stage_chains import Chain
+from workers.backfill.order import Position
+from workers.backfill.positions import Block, PageSize, samples, share_of_page
 from workers.backfill.stages import BoundStage
+from workers.engines.operators import OperatorEngine
 from workers.engines.stages import StageEngine
+from workers.state_store.connections import BOUNDS
 from workers.state_store.postgres import PostgresStore
 from workers.state_store.stage_writer import StageWriter
+from workers.state_store.statements import bound_query
 
 SMALL: Final = 1_000
 """A table of fewer rows may be read in whatever way."""
@@ -76,37 +80,54 @@ class ExplainedStore:
     def staging(self, bound: BoundStage, epoch: Epoch) -> Generator[StageWriter]:
         """Yield a transaction of a stage."""
         with self.store.staging(bound, epoch) as writer:
+            found = writer.part_of
+
+            def part_of(relation: Relation, block: Block, at: Epoch, size: PageSize) -> tuple[Block, Position | None]:
+                self._explain_bound(relation, block, at, size)
+                return found(relation, block, at, size)
+
+            writer.part_of = part_of
             explaining = _Explaining(writer.connection, self.altered, self.plans)
             writer.connection = cast("psycopg.Connection[Any]", explaining)
             yield writer
 
+    def _explain_bound(self, relation: Relation, block: Block, at: Epoch, size: PageSize) -> None:
+        """Explain the first query for the upper key of a page, which the store runs in a session of its own."""
+        some = block if size.exact else next(samples(block))
+        query = bound_query(relation, block, some, at=at, rows=share_of_page(size.rows, some, block))
+        with self.store.transaction(BOUNDS, kept=False) as connection:
+            _Explaining(connection, self.altered, self.plans).explain(query)
+
 
 @dataclass
 class _Explaining:
-    """A connection that explains each statement with a WITH, undoes what it did, and then runs it."""
+    """A connection that explains each statement but settings and DDL, undoes what it did, and then runs it."""
 
     connection: "psycopg.Connection[Any]"
     altered: Callable[[str], str]
     plans: list[dict[str, Any]]
 
     def execute(self, sql: str) -> "psycopg.Cursor[Any]":
-        if sql.startswith("with "):
+        if not sql.startswith(("set ", "create ")):
             with self.connection.transaction(force_rollback=True):
-                row = self.connection.execute(f"{_EXPLAIN}{self.altered(sql)}".encode()).fetchone()
-            assert row is not None
-            found = json.loads(row[0]) if isinstance(row[0], str) else row[0]
-            self.plans.append(found[0]["Plan"])
+                self.explain(sql)
         return self.connection.execute(sql.encode())
 
+    def explain(self, sql: str) -> None:
+        """Keep the plan by which a statement ran."""
+        row = self.connection.execute(f"{_EXPLAIN}{self.altered(sql)}".encode()).fetchone()
+        assert row is not None
+        found = json.loads(row[0]) if isinstance(row[0], str) else row[0]
+        self.plans.append(found[0]["Plan"])
 
-def explained(chain: Chain, altered: Callable[[str], str]) -> list[ExplainedStore]:
-    """Have the stages of a view explain the statements of their changes, and return their stores in order."""
+
+def explained(engines: Iterable[StageEngine | OperatorEngine], altered: Callable[[str], str]) -> list[ExplainedStore]:
+    """Have engines explain the statements of their epochs from now on, and return their stores in order."""
     stores: list[ExplainedStore] = []
-    for link in chain.links:
-        store = link.engine.store
-        assert isinstance(store, PostgresStore)
-        stores.append(ExplainedStore(store, altered))
-        link.engine = StageEngine(cast("Any", stores[-1]), link.bound, link.engine.copiers)
+    for engine in engines:
+        assert isinstance(engine.store, PostgresStore)
+        stores.append(ExplainedStore(engine.store, altered))
+        engine.store = cast("Any", stores[-1])
     return stores
 
 

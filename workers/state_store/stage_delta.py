@@ -130,9 +130,11 @@ def _versions(delta: Delta, alias: str, side: str) -> str:
     else:
         # A plain `_to > ..` could be served by a lookup index, through all live versions.
         spanned = f"_from > {window.after} and _from <= {window.upto} and _to - {window.upto} > 0"
-    if advance is not None and spanned != "false":
-        spanned = f"{spanned} and {within(relation, advance.before)}"
     text = f"select {columns} from {state_table(relation.id)} where {spanned}"
+    if advance is not None and spanned != "false":
+        # The planner must not weigh this long condition against the ranges of the index on `_from`: without statistics
+        # it would read another index as a whole.
+        text = f"select {columns} from ({text} offset 0) spanned where {within(relation, advance.before)}"
     if side == OLD or alias not in delta.paged:
         return text
     return f"{text} union all select {columns} from {delta.source(alias, PAGE)}"
