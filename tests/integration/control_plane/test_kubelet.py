@@ -1,12 +1,12 @@
 """The kubelet of the tests: a pod is a real process, and its status says what became of it."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import pytest
 
-from tests.support.control_plane.api import Document, at, condition
+from tests.support.control_plane.api import Api, Document, at, condition
 from tests.support.control_plane.plane import Plane
 from tests.support.kubelet.images import ACCOUNT
 from tests.support.kubelet.kubelet import Kubelet
@@ -230,3 +230,41 @@ def test_a_lost_node_keeps_its_pods_running_unseen(control_plane: Plane, kubelet
         kubelet.regain("two")
     api.until_gone(path)
     assert state_of(pid) is None
+
+
+def preempt(api: Api, namespace: str, node: str) -> None:
+    api.post(at("priorityclasses"), {"metadata": {"name": namespace}, "value": 1000})
+    here: Document = {"nodeSelector": {"kubernetes.io/hostname": node}, "priorityClassName": namespace}
+    api.post(at("pods", namespace), pod("dear", spec=here, resources={"requests": {"cpu": "1"}}))
+
+
+def drain(api: Api, namespace: str, node: str) -> None:
+    del node
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "cheap", "namespace": namespace}}
+    api.post(at("pods", namespace, "cheap", "eviction"), eviction)
+
+
+@pytest.mark.parametrize(("disrupt", "reason"), [(preempt, "PreemptionByScheduler"), (drain, "EvictionByEvictionAPI")])
+def test_a_pod_whose_place_is_wanted_says_who_ends_it(
+    control_plane: Plane,
+    kubelet: Kubelet,
+    namespace: str,
+    disrupt: Callable[[Api, str, str], None],
+    reason: str,
+) -> None:
+    api, node, path = control_plane.api, f"small-{namespace}", at("pods", namespace, "cheap")
+    kubelet.add_node(node, cpu="1")
+    lingers = shell("trap 'until test -e let-go; do sleep 0.1; done; exit 0' TERM; echo up; sleep 1000 & wait")
+    spec: Document = {"nodeSelector": {"kubernetes.io/hostname": node}}
+    api.post(at("pods", namespace), pod("cheap", lingers, spec=spec, resources={"requests": {"cpu": "1"}}))
+    running = api.until_phase(namespace, "cheap", "Running")
+    until(lambda: kubelet.log(namespace, "cheap") == "up\n", what="up")
+
+    disrupt(api, namespace, node)
+    ending = api.until(path, lambda found: "deletionTimestamp" in found["metadata"])
+    assert condition(ending, "DisruptionTarget")["reason"] == reason
+    assert ending["status"]["phase"] == "Running"
+    (kubelet.directory / running["metadata"]["uid"] / "work" / "let-go").touch()
+    api.until_gone(path)
+    if disrupt is preempt:
+        api.until_phase(namespace, "dear", "Running")
