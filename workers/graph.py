@@ -1,8 +1,9 @@
 """One graph on one worker: hold its fragments, and run one epoch of all of them.
 
-Order inside an epoch: the mutation acts first (I4). Then the runners run: tables before the scans that read them, and
-an upstream before its downstreams (`workers.runners.running`). A scan without changes and without history to read
-starts no work. Next: `workers.runners.running`, then `workers.runners.table_scan`.
+Order inside an epoch: the mutation acts first (I4), then the statements run, if the barrier carries any. Then the
+runners run: sources before the scans that read their tables, and an upstream before its downstreams
+(`workers.runners.running`). A scan without changes and without history to read starts no work. Next:
+`workers.runners.running`, then `workers.runners.table_scan`.
 """
 
 import time
@@ -19,9 +20,8 @@ from service.protocol.ids import DATABASE_GRAPH, Epoch, Generation, GraphId, Job
 from service.protocol.mutation import Add, Pause, Resume, Stop
 from service.protocol.plan import DmlPlan, FragmentKind, JobPlan
 from service.protocol.report import Collected, FragmentReport, RelationReport
-from workers.backfill.pace import epoch_seconds
 from workers.backfill.reading import Replay
-from workers.runners.dml import DmlRunner
+from workers.runners.dml import run_statements
 from workers.runners.failure import KEY_SECONDS, KEY_SECONDS_ALONE, JobFailedError, search_all
 from workers.runners.port import FragmentRunner, Join, Place, RunningEpoch, Stores
 from workers.runners.running import run_all
@@ -49,8 +49,7 @@ class GraphExecutor:
     spark: SparkSession
     connect: Callable[[Barrier], Stores]
     joins: Mapping[FragmentKind, Join]
-    """How to make the runner of each kind of fragment. DML fragments have none: a graph has one runner for all of them.
-    """
+    """How to make the runner of each kind of fragment. DML fragments have none: a barrier carries the statements."""
     upkeep: Upkeep | None = None
     turn: AbstractContextManager[Any] = field(default_factory=nullcontext[None])
     pool: str = "default"
@@ -79,6 +78,7 @@ class GraphExecutor:
         assert barrier.generation == self.generation, "a barrier of another generation"
         self._mutate(barrier)
         epoch = self._epoch(barrier, began)
+        told = run_statements(epoch) if barrier.statements else ()
         try:
             reports = run_all(self.runners, epoch, None if self.alone or self.threads is None else self.threads.map)
         except JobFailedError as error:
@@ -92,7 +92,7 @@ class GraphExecutor:
                 self.upkeep.wrote(relation, rows)
             self.upkeep.look()
         epoch.timings_ms["epoch"] = (self.clock() - began) * 1000
-        return self._collected(epoch, reports, consumed)
+        return self._collected(epoch, (*told, *reports), consumed)
 
     def interrupt(self) -> None:
         """End this executor: it starts no further Spark job, and its running one is cancelled, which frees `turn`.
@@ -115,8 +115,7 @@ class GraphExecutor:
     def _begin(self, barrier: Barrier) -> None:
         for runner in self.runners.values():
             runner.end()
-        dml = DmlRunner()
-        self.runners, self.replays = {dml.place: dml}, {}
+        self.runners, self.replays = {}, {}
         self.generation, self.stores = barrier.generation, self.connect(barrier)
         self.alone = EPOCHS_ALONE
 
@@ -161,7 +160,6 @@ class GraphExecutor:
             began,
             self.clock,
             lambda: self._spark_turn(barrier.curr),
-            epoch_seconds(barrier.interval_ms / 1000, alone=barrier.graph != DATABASE_GRAPH),
             sum(runner.readers(paused=self.paused) for runner in self.runners.values()),
             {job: replay.reading(upto) for job, replay in self.replays.items()},
         )
@@ -185,13 +183,13 @@ class GraphExecutor:
             self.replays[job].replayed(reading, upto)
         return max((reading.upto for reading in epoch.readings.values()), default=None)
 
-    def _collected(self, epoch: RunningEpoch, reports: Sequence[FragmentReport], consumed: Epoch | None) -> Collected:
+    def _collected(self, epoch: RunningEpoch, reports: tuple[FragmentReport, ...], consumed: Epoch | None) -> Collected:
         return Collected(
             worker=self.worker,
             graph=epoch.barrier.graph,
             generation=epoch.barrier.generation,
             epoch=epoch.barrier.curr,
-            reports=tuple(reports),
+            reports=reports,
             relations=tuple(
                 RelationReport(relation=relation, key_count_delta=delta)
                 for relation, delta in epoch.key_count_deltas.items()

@@ -14,8 +14,8 @@ class Overhead:
     seconds: float = 0.05
 
     def measured(self, *, latency_seconds: float, epoch_seconds: float) -> None:
-        """Record a published barrier: `latency_seconds` from injection to publication, `epoch_seconds` of it in the
-        worker.
+        """Record a published barrier of an epoch that was not idle: `latency_seconds` from injection to publication,
+        `epoch_seconds` of it in the worker.
         """
         outside = max(latency_seconds - epoch_seconds, 0.0)
         self.seconds += (outside - self.seconds) * _FORGETTING

@@ -2,64 +2,31 @@
 statements' order.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from service.protocol.barrier import Barrier
 from service.protocol.dml import StatementResult
-from service.protocol.ids import JobId, RelationId
-from service.protocol.mutation import Mutation
 from service.protocol.report import DmlReport, FragmentReport
-from workers.runners.port import Phase, Place, RunningEpoch
+from workers.runners.port import RunningEpoch
 from workers.state_store.port import DmlOutcome, DmlWriter
 
 _UNSUPPORTED: Final = "0A000"
 """SQLSTATE of a feature that is not supported."""
 
 
-class DmlRunner:
-    """Runs the statements that came with a barrier."""
-
-    place: Place = (Phase.DML, 0, 0)
-    reads: Collection[RelationId] = ()
-    settled = True
-
-    def is_brief(self, epoch: RunningEpoch) -> bool:
-        """Return False: it runs before all others."""
-        del epoch
-        return False
-
-    def mutate(self, mutation: Mutation, now: float) -> None:
-        """Do nothing: no mutation acts on DML."""
-
-    def readers(self, *, paused: bool) -> int:
-        """Return 0: DML reads no history."""
-        del paused
-        return 0
-
-    def run(self, epoch: RunningEpoch) -> Sequence[FragmentReport]:
-        """Run the statements in order. Raises what `DmlWriter.run` raises."""
-        barrier = epoch.barrier
-        done = _run(epoch.stores.dml, barrier) if barrier.statements else None
-        epoch.timings_ms["dml"] = (epoch.clock() - epoch.began) * 1000
-        if done is None:
-            return ()
-        epoch.changed |= done.changed
-        for relation, delta in done.key_count_deltas.items():
-            epoch.key_count_deltas[relation] += delta
-        for result, relation in zip(done.results, done.relations, strict=True):
-            epoch.inserted[relation] += result.affected
-            epoch.written[relation] += result.affected
-        return (DmlReport(results=done.results, unfinished=done.unfinished),)
-
-    def stop(self, jobs: Sequence[JobId]) -> bool:
-        """Return False: a graph without tables may still get one."""
-        del jobs
-        return False
-
-    def end(self) -> None:
-        """Do nothing: no resource is held between epochs."""
+def run_statements(epoch: RunningEpoch) -> Sequence[FragmentReport]:
+    """Run the statements that came with the barrier, in order. Raises what `DmlWriter.run` raises."""
+    done = _run(epoch.stores.dml, epoch.barrier)
+    epoch.timings_ms["dml"] = (epoch.clock() - epoch.began) * 1000
+    epoch.changed |= done.changed
+    for relation, delta in done.key_count_deltas.items():
+        epoch.key_count_deltas[relation] += delta
+    for result, relation in zip(done.results, done.relations, strict=True):
+        epoch.inserted[relation] += result.affected
+        epoch.written[relation] += result.affected
+    return (DmlReport(results=done.results, unfinished=done.unfinished),)
 
 
 def _run(dml: DmlWriter | None, barrier: Barrier) -> DmlOutcome:

@@ -5,7 +5,7 @@ tables of a source share its log. To add a kind of fragment, write a runner and 
 Next: `workers.runners.running`, which calls them.
 """
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -14,11 +14,11 @@ from threading import Lock
 from typing import Protocol
 
 from service.protocol.barrier import Barrier
-from service.protocol.ids import JobId, RelationId
+from service.protocol.ids import DATABASE_GRAPH, JobId, RelationId
 from service.protocol.mutation import Mutation
 from service.protocol.plan import FragmentPlan, JobPlan
 from service.protocol.report import FragmentReport
-from workers.backfill.pace import share_of
+from workers.backfill.pace import epoch_seconds, share_of
 from workers.backfill.reading import Reading
 from workers.state_store.port import DmlWriter, SqlStore, VersionedStore
 
@@ -41,11 +41,10 @@ class Stores:
 
 
 class Phase(IntEnum):
-    """The order of runners in an epoch: tables are written before they are read."""
+    """The order of runners in an epoch: tables are written before they are read. Statements run before all runners."""
 
-    DML = 0
-    SOURCE = 1
-    SCAN = 2
+    SOURCE = 0
+    SCAN = 1
 
 
 Place = tuple[Phase, int, int]
@@ -63,15 +62,14 @@ class RunningEpoch:
     clock: Callable[[], float]
     spark_turn: Callable[[], AbstractContextManager[None]]
     """Enter it while a Spark job runs."""
-    interval_seconds: float
     readers: int = 0
     """How many scans that have not run yet may read history. They share the rest of the interval."""
     readings: Mapping[JobId, Reading] = field(default_factory=dict[JobId, Reading])
     """The read windows of snapshot jobs in a partial graph."""
     changed: set[RelationId] = field(default_factory=set[RelationId])
-    key_count_deltas: dict[RelationId, int] = field(default_factory=lambda: defaultdict(int))
-    inserted: dict[RelationId, int] = field(default_factory=lambda: defaultdict(int))
-    written: dict[RelationId, int] = field(default_factory=lambda: defaultdict(int))
+    key_count_deltas: Counter[RelationId] = field(default_factory=Counter[RelationId])
+    inserted: Counter[RelationId] = field(default_factory=Counter[RelationId])
+    written: Counter[RelationId] = field(default_factory=Counter[RelationId])
     """How many versions were made and ended of each relation."""
     timings_ms: dict[str, float] = field(default_factory=dict[str, float])
     _lock: Lock = field(default_factory=Lock)
@@ -90,7 +88,8 @@ class RunningEpoch:
     def share_seconds(self) -> float:
         """Return each reader's share of the rest of the interval."""
         elapsed = self.barrier.overhead_ms / 1000 + self.clock() - self.began
-        return share_of(self.interval_seconds, elapsed_seconds=elapsed, jobs=self.readers)
+        interval = epoch_seconds(self.barrier.interval_ms / 1000, alone=self.barrier.graph != DATABASE_GRAPH)
+        return share_of(interval, elapsed_seconds=elapsed, jobs=self.readers)
 
 
 class FragmentRunner(Protocol):

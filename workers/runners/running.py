@@ -1,6 +1,6 @@
 """Run the runners of an epoch in order, and collect the jobs that fail in it.
 
-Runners of DML and sources come first, one by one. Scans run in waves: a scan belongs to the wave after all scans that
+Runners of sources come first, one by one. Scans run in waves: a scan belongs to the wave after all scans that
 write its upstreams. In a wave, scans that only forward a few changes run first, concurrently, because each is one small
 task. The others run one by one. Each of them uses all task slots of the worker, and they share the rest of the
 interval.

@@ -46,7 +46,7 @@ from service.protocol.dml import NOTHING_UNFINISHED, DmlLimits, Statement
 from service.protocol.ids import DATABASE_GRAPH, CommandId, Epoch, GraphId, Term
 from service.protocol.mutation import Add, Mutation
 from service.protocol.relation import Relation
-from service.protocol.report import ActorReport, Collected, DmlReport
+from service.protocol.report import ActorReport, DmlReport
 from service.telemetry.log import logger
 from service.telemetry.metrics import Consuming, Metrics, Stage
 
@@ -60,6 +60,8 @@ _STAGES: Final[Mapping[type[Effect], Stage]] = {
     Commit: "commit",
     Publish: "publish",
 }
+
+_NO_STATEMENTS: Final[tuple[tuple[Statement, ...], DmlLimits]] = ((), DmlLimits())
 
 log = logger("barriers")
 
@@ -89,7 +91,7 @@ async def proceed(world: World, graph: GraphId, *, term: Term) -> Sequence[Effec
     committed, recorded, barrier = look.effect, look.recorded, look.view.in_flight
     if not isinstance(committed, Commit) or look.view.decoupled is not None or barrier is None or not recorded.answers:
         return [look.effect]
-    passed = _Passed(barrier.injected_at, recorded.answers[-1].timings_ms)
+    passed = _Passed(barrier.injected_at, None if recorded.idle else recorded.answers[-1].timings_ms)
     await _publish(world, graph, committed.epoch, recorded.created, passed, term=term)
     publish = Publish(committed.epoch)
     _notify(world, publish)
@@ -104,7 +106,9 @@ async def _advance(world: World, graph: GraphId, *, term: Term) -> _Look:
         # Only silence during which this process could receive calls counts against a worker.
         world.attention.missed(began, world.clock.monotonic())
         view = await tx.graphs.view(graph, now=now, lease=world.patience())
-        view = replace(view, setbacks=world.setbacks.of(graph, now=now))
+        if view.status is GraphStatus.WAITING:
+            # A start chooses a worker.
+            view = replace(view, setbacks=world.setbacks.of(graph, now=now))
         parameters = SystemParameters.of(view.parameters)
         pace = pace_of(world, graph, parameters)
         effect = decide(view, now=now, pace=pace)
@@ -112,7 +116,7 @@ async def _advance(world: World, graph: GraphId, *, term: Term) -> _Look:
     if graph == DATABASE_GRAPH and (due := chores(view, pace)):
         world.signals.notify(*due)
     # Metrics are counted only after the transaction has committed.
-    _count(world, view, effect, recorded.answers, seconds=world.clock.monotonic() - began)
+    _count(world, view, effect, recorded, seconds=world.clock.monotonic() - began)
     await _carry_out(world, view, effect, recorded, term=term)
     _notify(world, effect, merging=recorded.merging)
     return _Look(view, pace, effect, recorded)
@@ -148,24 +152,24 @@ def _notify(world: World, effect: Effect, *, merging: bool = False) -> None:
             world.signals.notify()
 
 
-def _count(world: World, view: GraphView, effect: Effect, answers: Sequence[Collected], *, seconds: float) -> None:
+def _count(world: World, view: GraphView, effect: Effect, recorded: Recorded, *, seconds: float) -> None:
     if (stage := _STAGES.get(type(effect))) is not None:
         world.metrics.transacted(stage, seconds)
-    for answer in answers:
+    for answer in recorded.reporting:
         dml = answer.of(DmlReport)
         if len(dml) == 1 and len(dml[0].results) == 1 and dml[0].unfinished == NOTHING_UNFINISHED:
             world.singles.ended(answer.timings_ms.get("dml", 0) / 1000, now=world.clock.monotonic())
     if isinstance(effect, Commit) and view.in_flight is not None:
-        _count_committed(world.metrics, view, view.in_flight, answers, now=world.clock.now())
+        _count_committed(world.metrics, view, view.in_flight, recorded, now=world.clock.now())
 
 
 def _count_committed(
-    metrics: Metrics, view: GraphView, barrier: InFlight, answers: Sequence[Collected], *, now: datetime
+    metrics: Metrics, view: GraphView, barrier: InFlight, recorded: Recorded, *, now: datetime
 ) -> None:
-    actors = [actor for answer in answers for actor in answer.of(ActorReport)]
-    metrics.committed(actors, barriers=len(answers), replaying=view.decoupled is not None)
+    actors = [actor for answer in recorded.reporting for actor in answer.of(ActorReport)]
+    metrics.committed(actors, barriers=len(recorded.answers), replaying=view.decoupled is not None)
     if view.decoupled is not None and view.decoupled.relation is not None:
-        replayed = any(answer.consumed is not None for answer in answers)
+        replayed = any(answer.consumed is not None for answer in recorded.answers)
         consuming: Consuming = "consuming_log_store" if replayed else "consuming_snapshot"
         metrics.consumed(view.decoupled.relation, consuming, seconds=(now - barrier.injected_at).total_seconds())
     elif view.recovering_since is not None and barrier.kind is not BarrierKind.INITIAL:
@@ -201,19 +205,19 @@ async def _inject(
     starting = effect.kind is BarrierKind.INITIAL
     waiting = await tx.commands.waiting(view.graph) if view.commands_open or starting else ()
     kind = effect.kind
-    singly = view.decoupled is None and world.singles.may_begin(world.clock.monotonic())
+    statements, limits = _NO_STATEMENTS
     if starting:
         await rescaling.fit(tx, view.graph, effect.worker, now=now, lease=world.worker_lease)
         mutation, carried = await _initial(tx, view, waiting, parameters, now=now)
         await tx.graphs.set_status(view.graph, GraphStatus.RUNNING, now=now, worker=effect.worker)
-        statements: tuple[Statement, ...] = ()
     else:
         mutation, carried = await _mutation(tx, waiting)
         if any(command.hurried and command.id in carried for command in waiting):
             # Decided by the carried commands, because one may have arrived after the view was read.
             kind = BarrierKind.CHECKPOINT
         # Only the database graph has DML, because it contains every table.
-        statements = await _statements(tx, singly=singly) if view.statements_queued else ()
+        if view.statements_queued:
+            statements, limits = await _statements(world, tx, parameters)
     barrier = Barrier(
         graph=view.graph,
         generation=view.generation,
@@ -222,11 +226,7 @@ async def _inject(
         kind=kind,
         mutation=mutation,
         statements=statements,
-        dml=DmlLimits(
-            epoch_ms=epoch_budget_ms(parameters.dml_epoch_budget_ms, crowded=not singly),
-            statement_ms=parameters.dml_statement_timeout_ms,
-            patient=singly,
-        ),
+        dml=limits,
         interval_ms=parameters.barrier_interval_ms,
         overhead_ms=round(world.overhead.seconds * 1000),
         replay_upto=None if view.decoupled is None else await snapshots.replay_upto(tx, view.graph),
@@ -276,24 +276,35 @@ def _together(asked: Sequence[Command]) -> Sequence[Command]:
     return adds or asked[:1]
 
 
-async def _statements(tx: Transaction, *, singly: bool) -> tuple[Statement, ...]:
-    """Return the statements of the next barrier.
+async def _statements(
+    world: World, tx: Transaction, parameters: SystemParameters
+) -> tuple[tuple[Statement, ...], DmlLimits]:
+    """Return the statements of the next barrier, and their time limits.
 
-    With `singly` it is one statement that needs its own epoch, if such a statement waits. Otherwise these are all other
-    statements that fit.
+    It is one statement that needs its own epoch, if such a statement waits and may have one now. Otherwise these are
+    all other statements that fit.
     """
+    singly = world.singles.may_begin(world.clock.monotonic())
     waiting = await tx.statements.waiting(limit=1, singly=True) if singly else ()
     if not waiting:
         waiting = await tx.statements.waiting(limit=STATEMENTS_MAX, bytes_max=BYTES_MAX)
-    return slices([(one.statement, one.applied_rows) for one in waiting])
+    limits = DmlLimits(
+        epoch_ms=epoch_budget_ms(parameters.dml_epoch_budget_ms, crowded=not singly),
+        statement_ms=parameters.dml_statement_timeout_ms,
+        patient=singly,
+    )
+    return slices([(one.statement, one.applied_rows) for one in waiting]), limits
 
 
 @dataclass(frozen=True, slots=True)
 class _Passed:
-    """The injection time of the newest barrier of a publication, and the timings of its epoch."""
+    """The injection time of the newest barrier of a publication, and the timings of its epoch.
+
+    An idle epoch has None. Its commit is cheaper than one with scans, for which the overhead is estimated.
+    """
 
     injected_at: datetime
-    timings_ms: Mapping[str, float]
+    timings_ms: Mapping[str, float] | None
 
 
 async def _publish(
@@ -319,7 +330,8 @@ async def _publish(
     if passed is not None:
         seconds = (now - passed.injected_at).total_seconds()
         world.metrics.published(seconds=seconds)
-        world.overhead.measured(latency_seconds=seconds, epoch_seconds=passed.timings_ms.get("epoch", 0) / 1000)
+        if passed.timings_ms is not None:
+            world.overhead.measured(latency_seconds=seconds, epoch_seconds=passed.timings_ms.get("epoch", 0) / 1000)
 
 
 def pace_of(world: World, graph: GraphId, parameters: SystemParameters) -> Pace:

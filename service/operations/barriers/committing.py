@@ -47,6 +47,11 @@ class Recorded:
     idle: bool = False
     """The committed epoch changes nothing else."""
 
+    @property
+    def reporting(self) -> Sequence[Collected]:
+        """The answers that may report something."""
+        return () if self.idle else self.answers
+
 
 async def commit(
     tx: Transaction, view: GraphView, epoch: Epoch, parameters: SystemParameters, *, lease: timedelta, now: datetime

@@ -62,7 +62,9 @@ async def answer(world: World, answer: Collected | Failed) -> None:
 
 
 async def _checked(tx: Transaction, answer: Collected | Failed) -> Collected | Failed:
-    receded = await tx.fragments.receded(answer.of(ActorReport)) if isinstance(answer, Collected) else None
+    if isinstance(answer, Failed) or not answer.reports:
+        return answer
+    receded = await tx.fragments.receded(answer.of(ActorReport))
     if receded is None:
         return answer
     return Failed(

@@ -12,13 +12,13 @@ from sqlalchemy import text
 
 from service.api.routes.events import stream
 from service.domain.adaptive import START, Adaptation, Move
+from service.domain.epochs import following
 from service.domain.job import JobEvent
 from service.domain.parameters import SystemParameters
 from service.meta_store.stores import PostgresStores
 from service.operations import idempotency
 from service.ports.limits import Look
 from service.ports.records import Claim
-from service.protocol.epoch import following
 from service.protocol.ids import DATABASE_GRAPH, Epoch
 from service.protocol.mutation import Pause, StartFragmentBackfill, Throttle, Update
 from tests.support.http import StillClock, doors, refused, world_of

@@ -79,6 +79,19 @@ async def test_an_idle_barrier_takes_two_looks_and_few_statements(idle: Idle) ->
     assert len(idle.statements) - before <= 15, idle.statements[before:]
 
 
+async def test_an_idle_epoch_does_not_change_the_estimate_for_those_with_scans(idle: Idle) -> None:
+    estimated = idle.leader.world.overhead.seconds
+    await idle.injected()
+    await idle.answer()
+    await idle.look()
+    assert idle.leader.world.overhead.seconds == estimated
+    await idle.leader.queue(Pause())
+    await idle.injected()
+    await idle.answer()
+    await idle.look()
+    assert idle.leader.world.overhead.seconds != estimated
+
+
 async def test_a_command_that_came_meanwhile_is_looked_for_at_once(idle: Idle) -> None:
     await idle.injected()
     epoch = await idle.answer()

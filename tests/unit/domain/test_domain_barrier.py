@@ -34,9 +34,9 @@ from service.domain.barrier import (
     decide,
     may_start,
 )
+from service.domain.epochs import following
 from service.domain.retry import BACKOFF_MAX
 from service.protocol.barrier import BarrierKind
-from service.protocol.epoch import following
 from service.protocol.ids import Epoch, Generation, GraphId, WorkerId
 from service.protocol.report import Failed
 

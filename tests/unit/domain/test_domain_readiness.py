@@ -4,9 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from service.domain.epochs import following
 from service.domain.parameters import SystemParameters
 from service.domain.readiness import age_max, of_barriers
-from service.protocol.epoch import NEVER, following
+from service.protocol.epoch import NEVER
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

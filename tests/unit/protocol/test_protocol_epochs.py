@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from service.protocol.epoch import NEVER, following, instant_of
+from service.domain.epochs import following
+from service.protocol.epoch import NEVER, instant_of
 from service.protocol.ids import Epoch, EpochField
 
 FIELD: TypeAdapter[Epoch] = TypeAdapter(EpochField)

@@ -87,7 +87,7 @@ def forwarded(scan: Watched, changes: int) -> EpochTask:
         graph=DATABASE_GRAPH, generation=Generation(1), prev=Epoch(1), curr=Epoch(2), kind=BarrierKind.CHECKPOINT
     )
     turn = cast("Any", Turn)
-    epoch = RunningEpoch(barrier, Stores(cast("Any", Able()), NOTHING), False, 0.0, lambda: 0.0, turn, 1.0)
+    epoch = RunningEpoch(barrier, Stores(cast("Any", Able()), NOTHING), False, 0.0, lambda: 0.0, turn)
     epoch.wrote(scan.upstream.id, inserted=changes, ended=0)
     reports = scan.run(epoch)
     assert sum(cast("Any", report).upstream_rows for report in reports) == 5 * len(scan.tasks[-1].actors)

@@ -90,7 +90,7 @@ class Waiting(Scan):
 
 def an_epoch(*scans: Scan) -> RunningEpoch:
     readers = sum(scan.history for scan in scans)
-    return RunningEpoch(nothing, nothing, False, 0.0, nothing, nothing, 1.0, readers)
+    return RunningEpoch(nothing, nothing, False, 0.0, nothing, nothing, readers)
 
 
 def runners(*scans: Scan) -> Mapping[Place, FragmentRunner]:

@@ -67,7 +67,7 @@ def splits_read(scan: Watched, reader: Huge, number: int) -> Sequence[int]:
     """Run epoch `number`, each of a second; return whose rows it read."""
     prev, curr = Epoch(number * SECOND), Epoch((number + 1) * SECOND)
     barrier = Barrier(graph=DATABASE_GRAPH, generation=Generation(1), prev=prev, curr=curr, kind=BarrierKind.CHECKPOINT)
-    epoch = RunningEpoch(barrier, nothing, False, reader.now, lambda: reader.now, nullcontext, 1.0, readers=1)
+    epoch = RunningEpoch(barrier, nothing, False, reader.now, lambda: reader.now, nullcontext, readers=1)
     (report,) = scan.run(epoch)
     assert isinstance(report, ActorReport)
     return [position.vnode for position in report.positions]

@@ -19,7 +19,7 @@ from tests.support.real_arrangement import target_of
 from workers.backfill.positions import BLOCK_VNODES, ONE_VNODE
 from workers.engines.port import ActorOutcome, EpochTask, ScanTask
 from workers.runners import table_scan
-from workers.runners.dml import DmlRunner
+from workers.runners.dml import run_statements
 from workers.runners.port import RunningEpoch, Stores
 from workers.runners.table_scan import TableScan
 from workers.state_store.port import VersionedStore
@@ -70,7 +70,7 @@ def epoch_of(capabilities: Capabilities, statements: Sequence[Delete] = ()) -> R
         statements=tuple(statements),
     )
     stores = Stores(cast("VersionedStore", Limited(capabilities)), None)
-    return RunningEpoch(barrier, stores, False, 0.0, lambda: 0.0, nullcontext, 1.0)
+    return RunningEpoch(barrier, stores, False, 0.0, lambda: 0.0, nullcontext)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_scan_asks_a_format_for_no_more_than_it_can_do(
 def test_a_format_without_dml_refuses_every_statement() -> None:
     statements = [Delete(id=StatementId(number), relation=UPSTREAM) for number in (3, 4)]
     epoch = epoch_of(Capabilities(), statements)
-    (outcome,) = DmlRunner().run(epoch)
+    (outcome,) = run_statements(epoch)
     assert isinstance(outcome, DmlReport)
     said = "the table format runs no statements"
     assert outcome.results == tuple(
