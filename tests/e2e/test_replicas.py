@@ -50,3 +50,11 @@ def test_i3_every_replica_serves_and_the_lease_moves(pair: tuple[Service, Servic
     follower.wait_ready()
     follower.run("INSERT INTO t VALUES (4)")
     assert follower.sql("SELECT w FROM m ORDER BY w") == [[2], [3], [4], [5]]
+
+    # Amid an upgrade: a later release has expanded the schema, and one of this release restarts.
+    with follower.store() as connection:
+        connection.execute("alter table tidefill.graph add column of_a_later_release text")
+        connection.execute("update tidefill.alembic_version set version_num = '9998'")
+    leader.start()
+    leader.run("INSERT INTO t VALUES (5)")
+    assert follower.sql("SELECT max(w) FROM m") == [[6]]

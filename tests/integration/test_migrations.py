@@ -13,7 +13,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, inspect, text
 from sqlalchemy.pool import NullPool
 
-from service.domain.errors import Unavailable
+from service.domain.errors import Conflict, Unavailable
 from service.meta_store.engine import psycopg_url
 from service.meta_store.migrate import configuration, migrate
 from service.meta_store.schema.all_tables import METADATA
@@ -95,6 +95,28 @@ def test_a_migration_needs_no_right_to_create_schemas_where_they_exist(empty_url
         with engine.begin() as connection:
             connection.execute(text("drop owned by few"))
             connection.execute(text("drop role few"))
+
+
+def newer(engine: Engine, floor: str) -> None:
+    """Have a later release expand the schema."""
+    with engine.begin() as connection:
+        connection.execute(text("alter table tidefill.graph add column of_a_later_release text"))
+        connection.execute(text("update tidefill.alembic_version set version_num = '9998'"))
+        connection.execute(text("update tidefill.schema_floor set floor = :floor"), {"floor": floor})
+
+
+def test_a_schema_of_a_later_release_is_left_as_it_is(empty_url: str, engine: Engine) -> None:
+    migrate(empty_url)
+    newer(engine, "0027")
+    migrate(empty_url)
+    assert [difference[0] for difference in differences(engine)] == ["remove_column"]
+
+
+def test_a_schema_that_was_contracted_since_is_refused(empty_url: str, engine: Engine) -> None:
+    migrate(empty_url)
+    newer(engine, "9997")
+    with pytest.raises(Conflict, match="needs services that know version 9997"):
+        migrate(empty_url)
 
 
 def test_a_server_that_is_away_is_unavailable() -> None:

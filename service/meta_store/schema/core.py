@@ -75,6 +75,13 @@ leader_lease = Table(
     UniqueConstraint("term", name="leader_lease_term_is_unique"),
 )
 
+schema_floor = Table(
+    "schema_floor",
+    METADATA,
+    Column("singleton", Boolean, primary_key=True, server_default=text("true")),
+    Column("floor", Text, nullable=False),
+)
+
 graph = Table(
     "graph",
     METADATA,
