@@ -7,17 +7,14 @@ state store, start the loops, the worker and the doors, and take all of it down 
 
 import asyncio
 import gc
-import json
-import os
 import secrets
 import signal
 import socket
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Final
 
 import uvicorn
@@ -34,11 +31,9 @@ from service.domain.backlog import Backlog
 from service.domain.claims import oidc_rules
 from service.domain.reach import parse_host_rules
 from service.domain.uploading import Spool
-from service.embedded.java import find_java
 from service.embedded.postgres import EmbeddedPostgres
 from service.identity.oidc import OidcBearers
-from service.launchers.subprocess import SubprocessLauncher
-from service.launchers.worker_environment import WorkerSettings
+from service.launcher_choice import pods, subprocesses
 from service.loops.periodic import Pauses, run_periodically
 from service.loops.schedule import Schedule
 from service.loops.shared_signals import Exchange
@@ -50,13 +45,12 @@ from service.meta_store.notifications import PostgresNotifications
 from service.meta_store.secrets import remembered
 from service.meta_store.stores import PostgresStores
 from service.operations.status.readiness import Readiness
+from service.operations.upkeep.cluster import Supervision
 from service.operations.world import World
 from service.parsing.pool import ParserProcesses
 from service.ports.bearers import Bearers
-from service.ports.launcher import Launcher
 from service.ports.state_store import Reader
 from service.probes.http import HttpxProbe
-from service.protocol.ids import DATABASE_GRAPH, WorkerId
 from service.serving.comparing import PostgresFollowedRows
 from service.serving.connections import Pool, open_pool
 from service.serving.fencing import PostgresFences
@@ -114,9 +108,7 @@ async def _serve(settings: Settings) -> None:
         sockets = [_prompt(server.config.bind_socket())]
         port = sockets[0].getsockname()[1]
         url = settings.public_url or f"http://{reachable(settings.host)}:{port}"
-        schedule.launcher = _launcher(settings, url, worker_token, wired.state_store_url, schedule.worker_ended)
-        if schedule.launcher is not None:
-            stack.push_async_callback(schedule.launcher.stop)
+        _launch_by(schedule, stack, settings, url, worker_token, wired)
         _freeze()
         log.info("service.listening", url=url)
         announced = asyncio.Event()
@@ -134,6 +126,21 @@ async def _serve(settings: Settings) -> None:
             announced.set()
             world.signals.notify()
             await loops
+
+
+def _launch_by(
+    schedule: Schedule, stack: AsyncExitStack, settings: Settings, url: str, worker_token: SecretStr, wired: "_Wired"
+) -> None:
+    """Give the schedule what starts workers, if this service starts some."""
+    match settings.launcher:
+        case "subprocess":
+            ended = schedule.worker_ended
+            schedule.launcher = subprocesses(settings, url, worker_token, wired.state_store_url, ended)
+            stack.push_async_callback(schedule.launcher.stop)
+        case "kubernetes":
+            schedule.cluster = Supervision(wired.reserved, pods(stack, settings, url, wired.installation))
+        case "none":
+            return
 
 
 def _freeze() -> None:
@@ -217,17 +224,33 @@ class _Wired:
     probe: Reader
     state_store_url: SecretStr
     read_login: ReadLogin
+    installation: str
+    """An identity that the meta store was given once."""
 
 
 async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str, exchange: Exchange) -> _Wired:
-    hosts = parse_host_rules(settings.source_hosts)
     await asyncio.to_thread(migrate, database_url)
     engine = _engine(stack, database_url, "tidefill-service")
     pools = await _pools(stack, settings, database_url, engine)
     parsers = ParserProcesses()
     stack.push_async_callback(parsers.close)
-    world = World(
-        stores=PostgresStores(engine),
+    world = _world(settings, pools, PostgresStores(engine), parsers, exchange)
+    return _Wired(
+        world,
+        replace(world, stores=PostgresStores(_engine(stack, database_url, "tidefill-leader"))),
+        PostgresReader(pools.probe),
+        SecretStr(pools.url),
+        _read_login(pools.read_url),
+        await remembered(engine, "installation", proposed=str(uuid.uuid4())),  # noqa: TID251 - identities are made here
+    )
+
+
+def _world(
+    settings: Settings, pools: "_Pools", stores: PostgresStores, parsers: ParserProcesses, exchange: Exchange
+) -> World:
+    hosts = parse_host_rules(settings.source_hosts)
+    return World(
+        stores=stores,
         tables=PostgresTables(pools.leader),
         fences=PostgresFences(pools.leader),
         lookups=PostgresLookups(pools.owner),
@@ -257,8 +280,6 @@ async def _wired(stack: AsyncExitStack, settings: Settings, database_url: str, e
         spool=Spool(settings.load_files_bytes_max),
         backlog=Backlog(settings.dml_waiting_max, settings.dml_waiting_bytes_max),
     )
-    reserved = replace(world, stores=PostgresStores(_engine(stack, database_url, "tidefill-leader")))
-    return _Wired(world, reserved, PostgresReader(pools.probe), SecretStr(pools.url), _read_login(pools.read_url))
 
 
 def _reader_limits(settings: Settings) -> ReaderLimits:
@@ -366,32 +387,3 @@ def _uvicorn(
         # Long polls end with the loops' stop, not with their clients.
         lifespan="off",
     )
-
-
-def _launcher(
-    settings: Settings,
-    url: str,
-    worker_token: SecretStr,
-    state_store_url: SecretStr,
-    on_end: Callable[[], None],
-) -> Launcher | None:
-    if settings.launcher == "none":
-        return None
-    own_conf = settings.serverless_spark_conf
-    worker = WorkerSettings(
-        data_dir=settings.data_dir.resolve(),
-        service_url=url,
-        graph=DATABASE_GRAPH,
-        spark_master=settings.spark_master,
-        java_home=find_java(os.environ),
-        worker_token=worker_token,
-        state_store_url=state_store_url,
-        serverless_spark_master=settings.serverless_spark_master,
-        serverless_spark_conf=None if own_conf is None else json.dumps(own_conf),
-    )
-    Path(worker.data_dir).mkdir(parents=True, exist_ok=True)
-    return SubprocessLauncher(worker, clock=SystemClock(), new_worker_id=_new_worker_id, on_end=on_end)
-
-
-def _new_worker_id() -> WorkerId:
-    return WorkerId(str(uuid.uuid4()))  # noqa: TID251 - identities are made here

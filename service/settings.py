@@ -54,8 +54,20 @@ class Settings(BaseSettings):
     public_url: str | None = None
     """The URL at which workers reach the service. Unset, it is derived from `host` and `port`."""
 
-    launcher: Literal["subprocess", "none"] = "subprocess"
-    """`subprocess`: the service starts workers. `none`: workers are started elsewhere (Kubernetes)."""
+    launcher: Literal["subprocess", "kubernetes", "none"] = "subprocess"
+    """`subprocess`: the service starts workers as its processes. `kubernetes`: the leading service creates a pod for
+    each (`docs/operations.md`). `none`: workers are started elsewhere.
+    """
+    kubernetes_templates: str = "tidefill-worker"
+    """The ConfigMap with the pod templates of workers. Its name begins the names of the pods."""
+    kubernetes_start_seconds: float = Field(default=600.0, gt=0)
+    """How long a pod may take until its worker registers, the wait for a new node included."""
+    kubernetes_namespace: str | None = None
+    """The namespace of this ConfigMap and of the pods. Unset, it is the one of the service's own pod."""
+    kubernetes_url: str = "https://kubernetes.default.svc"
+    """The URL of the Kubernetes API."""
+    kubernetes_account_dir: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+    """The directory with `token`, `ca.crt` and `namespace` of the service account that creates pods."""
     spark_master: str = "local[*]"
     """The Spark master of the worker that the service starts."""
     serverless_spark_master: str | None = None

@@ -9,7 +9,11 @@ from hypothesis import settings
 from sqlalchemy import make_url
 
 from service.meta_store.migrate import migrate
+from tests.support.control_plane.plane import Plane, fresh_namespace, running_plane
+from tests.support.control_plane.program import ABSENT, build_if_asked, find_plane
 from tests.support.helm import begin_building
+from tests.support.kubelet.images import as_written
+from tests.support.kubelet.kubelet import Kubelet, running_kubelet
 from tests.support.postgres import embedded_postgres, fresh_database
 from tests.support.service import Service, data_directory, running
 
@@ -30,6 +34,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """What takes minutes to be built is built beside the tests that come before it."""
     if any("helm" in item.path.parts for item in session.items):
         begin_building()
+    if any(item.get_closest_marker("control_plane") for item in session.items):
+        build_if_asked()
 
 
 @pytest.fixture(scope="session")
@@ -76,3 +82,28 @@ def live_service() -> Iterator[Service]:
     with data_directory() as directory, running(Service(directory)) as service:
         yield service
         service.stop()
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[Plane]:
+    """A Kubernetes control plane for everybody, without nodes: `kubelet` brings them."""
+    if not (program := find_plane()):
+        pytest.skip(ABSENT)
+    with running_plane(program) as plane:
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def kubelet(control_plane: Plane) -> Iterator[Kubelet]:
+    """Two nodes for everybody. Images of the repository `machine` have the programs of this machine."""
+    with running_kubelet(control_plane, {"machine": as_written}) as started:
+        for name in ("one", "two"):
+            started.add_node(name)
+        yield started
+
+
+@pytest.fixture
+def namespace(control_plane: Plane) -> Iterator[str]:
+    """The name of a namespace of the test's own."""
+    with fresh_namespace(control_plane) as name:
+        yield name

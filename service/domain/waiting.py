@@ -11,6 +11,7 @@ from typing import Final
 
 from service.domain.barrier import GraphStatus, GraphView, OwnWorker, Pace
 from service.domain.job import Job, JobState
+from service.domain.launching import Launch
 from service.domain.progress import ScanProgress, follows_unread, held_outside
 from service.domain.retry import backoff
 
@@ -63,6 +64,8 @@ class Around:
     """Whether some service holds the leader lease."""
     own_workers: bool = True
     """Whether this service can start workers for one graph alone."""
+    launch: Launch | None = None
+    """The newest launch of the worker that the graph needs, if workers are started in a cluster."""
 
 
 def why(
@@ -96,7 +99,7 @@ def _of_graph(job: Job, around: Around, now: datetime) -> Waiting | None:
     lost = graph.status is GraphStatus.RUNNING and graph.worker not in graph.alive
     if not graph.alive or lost:
         own = None if graph.decoupled is None else graph.decoupled.own_worker
-        return _without_worker(own, graph.recovering_since or job.state_since, own_workers=around.own_workers)
+        return _without_worker(own, graph.recovering_since or job.state_since, around)
     if graph.status is GraphStatus.WAITING:
         since = graph.recovering_since
         due = None if since is None else since + backoff(graph.attempts)
@@ -104,18 +107,23 @@ def _of_graph(job: Job, around: Around, now: datetime) -> Waiting | None:
     return _overdue(around, now)
 
 
-def _without_worker(own: OwnWorker | None, since: datetime | None, *, own_workers: bool) -> Waiting:
-    if own is None:
-        return Waiting(Reason.WORKER, "no worker is alive", since)
-    if not own_workers:
+def _without_worker(own: OwnWorker | None, since: datetime | None, around: Around) -> Waiting:
+    if own is not None and not around.own_workers:
         text = "it needs a worker of its own, and this service starts none (TIDEFILL_LAUNCHER=none)"
         return Waiting(Reason.WORKER, text, since)
+    subject, launch = "its own worker" if own is not None else "the worker", around.launch
+    if launch is not None:
+        if launch.held is not None:
+            return Waiting(Reason.WORKER, f"{subject} is held up: {launch.held.text}", launch.held.since)
+        own = OwnWorker() if launch.end is None else OwnWorker(launch.end.failures, launch.end.reason, launch.end.due)
+    if own is None:
+        return Waiting(Reason.WORKER, "no worker is alive", since)
     if own.error is None:
-        return Waiting(Reason.WORKER, "its own worker is being started", since)
+        return Waiting(Reason.WORKER, f"{subject} is being started", since)
     if own.failures == 0:
-        return Waiting(Reason.WORKER, f"its own worker is being started anew: {own.error}", since, own.due)
+        return Waiting(Reason.WORKER, f"{subject} is being started anew: {own.error}", since, own.due)
     times = "once" if own.failures == 1 else f"{own.failures} times in a row"
-    return Waiting(Reason.WORKER, f"its own worker failed {times}: {own.error}", since, own.due)
+    return Waiting(Reason.WORKER, f"{subject} failed {times}: {own.error}", since, own.due)
 
 
 def _overdue(around: Around, now: datetime) -> Waiting | None:

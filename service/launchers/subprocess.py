@@ -20,8 +20,8 @@ from typing import Final
 
 import structlog
 
+from service.domain.restarts import Restarts
 from service.launchers.processes import wait_for_end, when_ended
-from service.launchers.restarts import Restarts
 from service.launchers.worker_environment import WorkerSettings, worker_environment, worker_secrets
 from service.launchers.worker_home import WorkerHome, abandoned_homes, make_home
 from service.ports.clock import Clock

@@ -20,6 +20,7 @@ from service.operations.barriers import advance, leadership, recovery
 from service.operations.jobs import queue
 from service.operations.sources import upkeep
 from service.operations.upkeep import adaptive, launching, lookup_indexes, maintenance
+from service.operations.upkeep.cluster import CHANGING, STEADY, Supervision
 from service.operations.world import World
 from service.ports.launcher import Launcher
 from service.protocol.ids import DATABASE_GRAPH, GraphId, JobId, RelationId, Term
@@ -52,7 +53,10 @@ class Schedule:
     world: World
     holder: str
     launcher: Launcher | None
+    """Starts the workers of this service, if it starts some."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
+    cluster: Supervision | None = None
+    """Starts the workers of all services, if a cluster runs them."""
     leading: Leadership | None = None
     attended: dict[GraphId, asyncio.Event] = field(default_factory=dict[GraphId, asyncio.Event])
     """The partial graphs that have a loop in this process, each with the event that ends the loop."""
@@ -81,6 +85,8 @@ class Schedule:
         ]
         if self.launcher is not None:
             loops.append(run_periodically(self.supervise, Pauses(_SUPERVISE_AT_MOST), self.stop, name="launcher"))
+        if self.cluster is not None:
+            loops.append(run_periodically(self.supervise_cluster, Pauses(CHANGING), self.stop, name="cluster"))
         try:
             await asyncio.gather(*loops)
         finally:
@@ -250,6 +256,14 @@ class Schedule:
         heard = self.world.signals.heard(Chore.SUPERVISE)
         await launching.supervise(self.world, self.launcher, leading=self._term() is not None)
         await self.world.signals.wait(_SUPERVISE_AT_LEAST.total_seconds(), topic=Chore.SUPERVISE, since=heard)
+
+    async def supervise_cluster(self) -> None:
+        """Start and stop workers of the cluster, then wait until others may be wanted or some may have changed."""
+        assert self.cluster is not None
+        heard, wait = self.world.signals.heard(Chore.SUPERVISE), STEADY
+        if (term := self._term()) is not None:
+            wait = await self.cluster.look(term=term)
+        await self.world.signals.wait((wait - CHANGING).total_seconds(), topic=Chore.SUPERVISE, since=heard)
 
     def worker_ended(self) -> None:
         """Wake `supervise`, because a worker process of the launcher has ended."""

@@ -4,17 +4,20 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from sqlalchemy import make_url
 
 import migrations
-from service.meta_store.engine import check_url, translated
+from service.meta_store.engine import check_url, psycopg_url, translated
+from service.sessions import check_sessions
 
 
 def migrate(url: str) -> None:
     """Upgrade to the newest version. A schema that has it stays unchanged, and concurrent upgrades wait for each other.
 
-    Raises Unavailable, and Invalid where `url` is not the URL of a Postgres database.
+    Raises Unavailable, and Invalid where `url` is not the URL of a Postgres database, or leads to a pooler.
     """
     check_url(url)
+    check_sessions(make_url(psycopg_url(url)).set(drivername="postgresql").render_as_string(hide_password=False))
     with translated():
         command.upgrade(configuration(url), "head")
 

@@ -9,6 +9,7 @@ from service.meta_store.audit import PostgresAudit
 from service.meta_store.barriers.barriers import PostgresBarriers
 from service.meta_store.barriers.commands import PostgresCommands
 from service.meta_store.barriers.graphs import PostgresGraphs
+from service.meta_store.barriers.launches import PostgresLaunches
 from service.meta_store.barriers.leases import PostgresLeases, assert_term
 from service.meta_store.barriers.requests import PostgresRequests
 from service.meta_store.barriers.statements import PostgresStagingTables, PostgresStatements
@@ -70,6 +71,7 @@ def transaction_on(connection: AsyncConnection, events: PostgresEvents) -> Trans
         statements=PostgresStatements(connection),
         staging_tables=PostgresStagingTables(connection),
         workers=PostgresWorkers(connection),
+        launches=PostgresLaunches(connection),
         requests=PostgresRequests(connection),
         status=PostgresStatus(connection),
         events=events,

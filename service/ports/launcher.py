@@ -1,10 +1,15 @@
-"""Start and end worker processes."""
+"""Start and end workers: as processes of this service, or as pods of a cluster.
 
-from collections.abc import Collection, Sequence
+A `Launcher` belongs to one service, and its workers end with it. A `Cluster` is shared by all services. Its workers
+outlive them, so only the leader supervises it (`service.operations.upkeep.cluster`).
+"""
+
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
+from service.domain.launching import HeldUp, Launch, Seen
 from service.protocol.ids import GraphId, WorkerId
 
 
@@ -41,4 +46,39 @@ class Launcher(Protocol):
 
     async def stop(self) -> None:
         """End every started process and wait for it."""
+        ...
+
+
+class Cluster(Protocol):
+    """Creates, lists and deletes the workers of a cluster. It decides nothing and remembers no worker.
+
+    A refusal or an absent answer is a `HeldUp`: the next tick tries again.
+    """
+
+    @property
+    def start_within(self) -> timedelta:
+        """How long a worker may take to start."""
+        ...
+
+    def name(self, graph: GraphId, attempt: int) -> WorkerId:
+        """Return a name that no worker had before."""
+        ...
+
+    async def check(self) -> Mapping[str, HeldUp | None]:
+        """Have the cluster examine the templates that changed since the last call, and create nothing.
+
+        Return for each of them, by profile, what would keep its workers from being created.
+        """
+        ...
+
+    async def look(self) -> Mapping[WorkerId, Seen] | HeldUp:
+        """Return the workers of this installation. One that was created before the call and is absent has ended."""
+        ...
+
+    async def start(self, launch: Launch) -> HeldUp | None:
+        """Create a worker. A worker of that name that exists already is a success."""
+        ...
+
+    async def end(self, worker: WorkerId, *, kill: bool) -> HeldUp | None:
+        """Delete a worker: at once (`kill`), or after the grace of its template. An absent one is a success."""
         ...

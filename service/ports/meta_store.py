@@ -20,6 +20,7 @@ from service.ports.catalog import Catalog, Cleanups, LogicalViews, Visibility
 from service.ports.indexes import NamedIndexes, StoredIndexes
 from service.ports.jobs import Failures, Fragments, JobQueue, Jobs, Plans
 from service.ports.keys import Keys
+from service.ports.launches import Launches
 from service.ports.limits import Limits
 from service.ports.records import (
     BarrierRecord,
@@ -255,6 +256,7 @@ class Transaction:
     statements: Statements
     staging_tables: StagingTables
     workers: Workers
+    launches: Launches
     requests: Requests
     status: Status
     events: Events

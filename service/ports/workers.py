@@ -21,7 +21,7 @@ class Workers(Protocol):
     """
 
     async def register(self, registration: Registration, *, now: datetime) -> None:
-        """Raises Stale if the worker was evicted or its graph is gone."""
+        """Raises Stale if the worker was evicted, its launch has ended, or its graph is gone."""
         ...
 
     async def seen(self, worker: WorkerId, *, now: datetime) -> None:

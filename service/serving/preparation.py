@@ -3,6 +3,7 @@
 Next: `service.serving.tables`, which uses the layout and the logins.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -13,6 +14,7 @@ from service.serving.connections import OWNER_SETTINGS, Connection, said, transl
 from service.serving.layout import lay_out
 from service.serving.read_role import make_read_role
 from service.serving.roles import Logins, make_reader, make_writer, role_names, take_from_public
+from service.sessions import check_sessions
 
 
 async def prepare(
@@ -21,9 +23,10 @@ async def prepare(
     """Create the layout of the state store and its three logins, and set their passwords.
 
     `read_name` is the name of the login for users' own tools, for a server with a single tidefill database. Repeatable.
-    Services that start together run it one after another. Raises Invalid with the missing privilege, Conflict if one of
-    the objects exists and is not tidefill's, and Unavailable.
+    Services that start together run it one after another. Raises Invalid with the missing privilege or for a pooler,
+    Conflict if one of the objects exists and is not tidefill's, and Unavailable.
     """
+    await asyncio.to_thread(check_sessions, url)
     async with _preparing(url) as conn:
         await lay_out(conn)
         names = await role_names(conn, read=read_name)

@@ -18,6 +18,7 @@ from tests.bench.following import following
 from tests.bench.idle import idle, single_writes
 from tests.bench.many_views import many_views
 from tests.bench.measurements import backfill, latency, losing_the_worker, pausing
+from tests.bench.replicas import replicas
 from tests.bench.stages import stages
 from tests.bench.tables import AMOUNTS, Tables
 from tests.support.service import Service, data_directory, running
@@ -35,6 +36,7 @@ NAMES: Final = (
     "views",
     "cdc",
     "stages",
+    "replicas",
 )
 
 
@@ -71,6 +73,7 @@ def measure(service: Service, options: argparse.Namespace) -> tuple[list[Section
         "views": lambda: many_views(service, options.views),
         "cdc": lambda: following(service, options.repeat),
         "stages": lambda: stages(service, tables, options.rows[0], options.repeat),
+        "replicas": lambda: replicas(service),
     }
     sections: list[Section] = []
     complete = True

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.support.dashboard import queries
-from tests.support.prometheus import find_program
+from tests.support.debian import find_program
 from tests.support.service import API_TOKEN, Service, data_directory, free_port, running
 from tests.support.waiting import until
 

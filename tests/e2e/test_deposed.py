@@ -146,11 +146,16 @@ def put_to_sleep(leader: Service, other: Service, point: str) -> None:
 
 def take_over(old: Service, new: Service, *, inside_transaction: bool) -> None:
     """Let the lease run out. A transaction that asserted its term keeps the next leader away until it is over."""
-    new.expire("leader")
+    if not inside_transaction:
+        # A chore may have been in one.
+        end_open_transactions(old)
+    # A renewal that was not committed keeps this from the lease, too.
+    expired = new.calls.submit(new.expire, "leader")
     if inside_transaction:
         until(lambda: new.leads() or waits_for_the_lease(new), what="the other service wants to lead")
         assert not new.leads(), "a transaction of the old leader is open"
         end_open_transactions(old)
+    expired.result()
     until(new.leads, what="the other service leads")
 
 

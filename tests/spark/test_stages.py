@@ -55,7 +55,7 @@ async def test_i1_a_history_in_spark_is_what_the_query_answers(
     store: Store, spark: SparkSession, case: Case, broadcast_bytes: int
 ) -> None:
     assert spark_reason(case.stage) is None
-    assert await run(store, case, 1 if broadcast_bytes else 3, made(spark, broadcast_bytes)) is None
+    assert await run(store, case, 1 if broadcast_bytes else 2, made(spark, broadcast_bytes)) is None
 
 
 async def fails(store: Store, spark: SparkSession, case: Case) -> bool:

@@ -34,6 +34,7 @@ from tests.support.fake_meta_jobs import (
     FakeRescaling,
     FakeVisibility,
 )
+from tests.support.fake_meta_launches import FakeLaunches
 from tests.support.fake_meta_snapshots import FakeLimits, FakeLogicalViews, FakePartialGraphs, FakeSnapshots
 from tests.support.fake_meta_sources import FakeFollowing, FakeSecrets, FakeSlots, FakeSourceCleanups, FakeSources
 from tests.support.fake_meta_statements import FakeKeys, FakeRequests, FakeStagingTables, FakeStatements
@@ -454,7 +455,9 @@ class FakeWorkers:
 
     async def register(self, registration: Registration, *, now: datetime) -> None:
         row = self.tables.workers.get(registration.worker)
-        if registration.graph not in self.tables.graphs or (row is not None and row.given_up):
+        launch = self.tables.launches.get(registration.worker)
+        over = (row is not None and row.given_up) or (launch is not None and launch.end is not None)
+        if registration.graph not in self.tables.graphs or over:
             raise Stale
         row = WorkerRow(registration, now, now) if row is None else replace(row, seen_at=now)
         self.tables.workers.put(registration.worker, row)
@@ -572,6 +575,7 @@ def fake_transaction(tables: Tables, now: Callable[[], datetime]) -> Transaction
         statements=FakeStatements(tables),
         staging_tables=FakeStagingTables(tables),
         workers=FakeWorkers(tables),
+        launches=FakeLaunches(tables),
         requests=FakeRequests(tables),
         status=FakeStatus(tables),
         events=FakeEvents(tables),

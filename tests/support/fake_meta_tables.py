@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from service.domain.barrier import FailedIndex, GraphStatus, OwnWorker
 from service.domain.dml import SINGLY
 from service.domain.job import TERMINAL, Job, JobState
+from service.domain.launching import Launch
 from service.domain.order import Order
 from service.ports.audit import AuditEntry
 from service.ports.indexes import NamedIndex, StoredIndex
@@ -292,6 +293,7 @@ class Tables:
         self.sources = Table[SourceId, SourceRow](journal)
         self.source_cleanups = Table[int, SourceCleanup](journal)
         self.workers = Table[WorkerId, WorkerRow](journal)
+        self.launches = Table[WorkerId, Launch](journal)
         self.requests = Table[RequestId, RequestRow](journal)
         self.statements = Table[StatementId, StatementRow](journal)
         self.finished_statements = Table[StatementId, StatementRow](journal)

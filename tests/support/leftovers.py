@@ -78,7 +78,12 @@ def left(service: Service) -> dict[str, object]:
     for table in stored["state"] & tables:
         if (ended := service.stored(f"select count(*) from state.{table} where _to < {ALIVE}")) != [(0,)]:
             found[f"versions of {table} that ended"] = ended
-    return found | dict(_of_workers(service))
+    return found
+
+
+def assert_one_worker(service: Service) -> None:
+    """Assert that of all workers that the service has started one is left."""
+    until(lambda: not dict(_of_workers(service)), what=lambda: dict(_of_workers(service)), seconds=180)
 
 
 def _of_workers(service: Service) -> Iterator[tuple[str, object]]:

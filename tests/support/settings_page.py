@@ -48,7 +48,7 @@ deploys service, worker and migrations on Kubernetes.
 
 A lost executor ends the epoch, and recovery repeats it from the last committed one. Therefore a task runs once, and
 `spark.task.maxFailures`, `spark.speculation` and the like cannot be changed. A worker whose application is removed by
-the cluster is replaced. Tests run a standalone cluster; Kubernetes and YARN are untested.
+the cluster is replaced. Tests run a standalone cluster; executors on Kubernetes and YARN are untested.
 
 **Secrets from files.** `TIDEFILL_SECRETS_DIR` names a directory. Its files have the names of variables in lower case
 (`tidefill_database_url`, `tidefill_api_token`, ..). A variable that is set takes precedence over its file.

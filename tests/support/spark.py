@@ -13,7 +13,9 @@ from workers.spark.session import start
 @contextmanager
 def local_spark() -> Generator[SparkSession]:
     """Run a session of two tasks at once, with the settings of the run. Nobody else may stop it: a JVM has only one."""
-    session = start("local[2]", json.loads(os.environ.get("TIDEFILL_SPARK_CONF", "{}")))
+    settings = json.loads(os.environ.get("TIDEFILL_SPARK_CONF", "{}"))
+    # It has the plans of hundreds of tests, some of them of texts of 32 MB.
+    session = start("local[2]", {"spark.driver.memory": "3g", **settings})
     try:
         yield session.spark
     finally:

@@ -31,6 +31,11 @@ CONF: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.eventLog.enabled": "false",
+    # Spark remembers what ended for its pages, which nobody opens here. A thousand plans fill the memory of a JVM.
+    "spark.sql.ui.retainedExecutions": "1",
+    "spark.ui.retainedJobs": "1",
+    "spark.ui.retainedStages": "1",
+    "spark.ui.retainedTasks": "1",
     "spark.locality.wait": "0",
     "spark.python.worker.reuse": "true",
     "spark.python.daemon.module": "workers.spark.daemon",

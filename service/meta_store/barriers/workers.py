@@ -14,6 +14,7 @@ from service.meta_store.engine import OnConnection
 from service.meta_store.schema.core import graph as graphs
 from service.meta_store.schema.core import job, request, snapshot_backfill
 from service.meta_store.schema.core import worker as workers
+from service.meta_store.schema.launches import launch as launches
 from service.ports.records import WorkerRecord
 from service.ports.workers import FORGOTTEN_AFTER
 from service.protocol.api import Registration
@@ -29,11 +30,14 @@ class PostgresWorkers(OnConnection):
     async def register(self, registration: Registration, *, now: datetime) -> None:
         """Register a worker. A repeated registration, whose answer was lost, counts as a heartbeat.
 
-        Raises Stale where the graph is retired or the worker was evicted.
+        Raises Stale where the graph is retired, the worker was evicted, or its launch has ended.
         """
         # Lock the graph, so that it is not retired while a worker registers for it.
         held = select(graphs.c.id).where(graphs.c.id == registration.graph).with_for_update(read=True, key_share=True)
-        if (await self._connection.execute(held)).first() is None:
+        over = select(launches.c.worker).where(
+            launches.c.worker == registration.worker, launches.c.ended_at.is_not(None)
+        )
+        if (await self._connection.execute(held)).first() is None or (await self._connection.execute(over)).first():
             raise Stale
         new = insert(workers).values(
             id=registration.worker,

@@ -4,8 +4,8 @@ from typing import Final
 
 from sqlalchemy import MetaData
 
-from service.meta_store.schema import access, core, indexes, limits, sources
+from service.meta_store.schema import access, core, indexes, launches, limits, sources
 
 METADATA: Final[MetaData] = core.METADATA
-DESCRIBED: Final = (access, core, indexes, limits, sources)
+DESCRIBED: Final = (access, core, indexes, launches, limits, sources)
 """Importing these modules registers their tables in the metadata."""

@@ -5,12 +5,13 @@ control, and is therefore ready.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from service.domain.barrier import GraphStatus
 from service.domain.errors import Invalid, Unavailable
+from service.domain.launching import Launch
 from service.domain.parameters import SystemParameters
 from service.domain.readiness import of_barriers
 from service.operations.world import World
@@ -47,6 +48,7 @@ async def readiness(world: World, probe: Reader) -> Mapping[str, str]:
             state = await tx.graphs.state(DATABASE_GRAPH)
             parameters = SystemParameters.of(await tx.parameters.all())
             led = await tx.leases.held()
+            launches = await tx.launches.all()
     except Unavailable as error:
         return {**found, "meta_store": str(error)}
     try:
@@ -56,8 +58,18 @@ async def readiness(world: World, probe: Reader) -> Mapping[str, str]:
     if not led:
         found["leader"] = "no service leads"
     if not any(worker.alive and worker.graph == DATABASE_GRAPH for worker in known):
-        found["worker"] = "no worker is alive"
+        found["worker"] = _without_worker(launches)
     if state.status is not GraphStatus.RUNNING:
         found["graph"] = f"{state.status}: {state.last_error or 'starting'}"
     found["barriers"] = of_barriers(state.published, parameters, now=now)
     return found
+
+
+def _without_worker(launches: Sequence[Launch]) -> str:
+    """Return why no worker serves the database graph, as far as a cluster says so."""
+    *_, newest = [None, *(launch for launch in launches if launch.graph == DATABASE_GRAPH)]
+    if newest is not None and newest.held is not None:
+        return f"no worker is alive: it is held up: {newest.held.text}"
+    if newest is not None and newest.end is not None:
+        return f"no worker is alive: {newest.end.reason}"
+    return "no worker is alive"

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from service.domain.barrier import GraphView
 from service.domain.job import CREATING, Job, JobState
+from service.domain.launching import Launch
 from service.domain.parameters import SystemParameters
 from service.domain.progress import follows_unread
 from service.domain.waiting import Around, Reason, Waiting, why
@@ -46,6 +48,9 @@ async def _around(world: World, tx: Transaction, standing: Standing, *, now: dat
     parameters = SystemParameters.of(await tx.parameters.all())
     led = await tx.leases.held()
     views = await tx.graphs.views(standing.graphs, now=now, lease=world.worker_lease)
+    launches: Mapping[GraphId, Launch] = {}
+    if any(view.worker not in view.alive for view in views.values()):
+        launches = {launch.graph: launch for launch in await tx.launches.all()}
     return {
         graph: Around(
             graph=view,
@@ -55,6 +60,12 @@ async def _around(world: World, tx: Transaction, standing: Standing, *, now: dat
             paused_since=standing.graphs[graph].paused_since,
             led=led,
             own_workers=world.own_workers,
+            launch=launches.get(_served_by(view)),
         )
         for graph, view in views.items()
     }
+
+
+def _served_by(view: GraphView) -> GraphId:
+    """Return the graph whose worker serves this one."""
+    return DATABASE_GRAPH if view.decoupled is None or view.decoupled.own_worker is None else view.graph

@@ -1,4 +1,4 @@
-"""Start and stop workers through the launcher.
+"""Start and stop workers as processes of this service. `service.operations.upkeep.cluster` does so in a cluster.
 
 Every service keeps a worker of the database graph running. The leader starts a worker for a serverless job after the
 job has its permit and its graph. It starts none if a worker of that graph is alive, for example one of the previous
@@ -6,9 +6,12 @@ leader. The service that started a worker keeps it until the job has merged or e
 `service.launchers.subprocess`.
 """
 
+from datetime import datetime
+
 from service.domain.barrier import OwnWorker
 from service.operations.world import World
 from service.ports.launcher import Ended, Launcher
+from service.ports.meta_store import Transaction
 from service.protocol.ids import DATABASE_GRAPH
 
 
@@ -32,12 +35,16 @@ async def supervise(world: World, launcher: Launcher, *, leading: bool) -> None:
 
 async def gone(world: World, ended: Ended) -> None:
     """Evict a worker whose process the launcher saw end, without waiting for its lease."""
-    now = world.clock.now()
-    facts: dict[str, object] = {"worker": ended.worker, "graph": ended.graph, "reason": ended.reason}
     async with world.stores.begin() as tx:
-        await tx.workers.give_up(ended.worker)
-        if ended.graph is not None and ended.graph != DATABASE_GRAPH and not ended.asked:
-            facts["failures"] = ended.failures
-            await tx.workers.start_failed(ended.graph, OwnWorker(ended.failures, ended.reason, now + ended.wait))
-        await tx.events.append("worker.stopped" if ended.asked else "worker.lost", facts, now=now)
+        await record(tx, ended, now=world.clock.now())
     world.signals.notify()
+
+
+async def record(tx: Transaction, ended: Ended, *, now: datetime) -> None:
+    """Record the end of a worker in the transaction of the caller."""
+    facts: dict[str, object] = {"worker": ended.worker, "graph": ended.graph, "reason": ended.reason}
+    await tx.workers.give_up(ended.worker)
+    if ended.graph is not None and ended.graph != DATABASE_GRAPH and not ended.asked:
+        facts["failures"] = ended.failures
+        await tx.workers.start_failed(ended.graph, OwnWorker(ended.failures, ended.reason, now + ended.wait))
+    await tx.events.append("worker.stopped" if ended.asked else "worker.lost", facts, now=now)

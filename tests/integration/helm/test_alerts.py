@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.support.dashboard import FILE, dashboard
-from tests.support.prometheus import find_program
+from tests.support.debian import find_program
 
 ROOT: Final = Path(__file__).parents[3]
 ALERTS: Final = ROOT / "helm" / "tidefill" / "alerts.yaml"

@@ -11,10 +11,14 @@ import yaml
 
 from service.bootstrap import DRAIN
 from service.domain.claims import oidc_rules
+from service.domain.launching import Launch
 from service.domain.roles import Role
+from service.launchers.kubernetes.pods import Templates, pod_name, pod_of
+from service.protocol.ids import DATABASE_GRAPH, GraphId
 from service.settings import Settings as ServiceSettings
 from tests.support.dashboard import dashboard
 from tests.support.helm import find_helm
+from tests.support.meta_store import NOW
 from workers.settings import Settings as WorkerSettings
 
 # The first test may have to build helm.
@@ -63,6 +67,23 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
         },
         "networkPolicy": {"enabled": True, "executors": [{"podSelector": {"matchLabels": {"spark-role": "executor"}}}]},
     },
+    "launcher": {
+        "worker": {
+            "launcher": "kubernetes",
+            "startSeconds": 900,
+            "sparkConf": {"spark.driver.memory": "3g"},
+            "profiles": {
+                "database": {"nodeSelector": {"pool": "steady"}},
+                "serverless": {
+                    "sparkMaster": "local[2]",
+                    "sparkConf": {"spark.driver.memory": "1g"},
+                    "priorityClassName": "cheap",
+                    "resources": {"limits": {"memory": "2Gi"}},
+                },
+            },
+        },
+        "networkPolicy": {"enabled": True},
+    },
     "least": {
         "serviceAccount": {"create": False},
         "migration": {"enabled": False},
@@ -81,6 +102,9 @@ WRONG: dict[str, dict[str, Any]] = {
     "no secret": {"secrets": {"existingSecret": ""}},
     "secret value": {"secrets": {"apiToken": "hush"}},
     "spark master": {"worker": {"sparkMaster": "yarn"}},
+    "launcher": {"worker": {"launcher": "jobs"}},
+    "profile": {"worker": {"profiles": {"cheap": {}}}},
+    "value of a profile": {"worker": {"profiles": {"database": {"logLevel": "debug"}}}},
     "spark conf": {"worker": {"sparkConf": {"spark.hadoop.fs.s3a.secret.key": "hush"}}},
     "quantity": {"worker": {"resources": {"limits": {"memory": "much"}}}},
 }
@@ -111,13 +135,19 @@ def _rendered(helm: Path, values: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _pods(manifests: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {
-        manifest["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"]: manifest["spec"]["template"][
-            "spec"
-        ]
-        for manifest in manifests
-        if manifest["kind"] in {"Deployment", "Job"}
-    }
+    templates = [one["spec"]["template"] for one in manifests if one["kind"] in {"Deployment", "Job"}]
+    templates += [one for profile, one in _profiles(manifests).items() if profile == "database"]
+    return {one["metadata"]["labels"]["app.kubernetes.io/component"]: one["spec"] for one in templates}
+
+
+def _profiles(manifests: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the templates of the launcher."""
+    found = [one["data"] for one in _of(manifests, "ConfigMap") if one["metadata"]["name"].endswith("-worker")]
+    return {name.removesuffix(".json"): json.loads(text) for data in found for name, text in data.items()}
+
+
+def _of(manifests: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [manifest for manifest in manifests if manifest["kind"] == kind]
 
 
 def _secret_files(pod: dict[str, Any]) -> dict[str, str]:
@@ -214,7 +244,10 @@ def test_pods_may_do_little(helm: Path, values: dict[str, Any]) -> None:
         assert pod["securityContext"]["runAsNonRoot"] is True
         (container,) = pod["containers"]
         named = {variable["name"]: variable.get("value", "") for variable in container["env"]}
-        creates_pods = named.get("TIDEFILL_SPARK_MASTER", "").startswith("k8s://")
+        creates_pods = (
+            named.get("TIDEFILL_SPARK_MASTER", "").startswith("k8s://")
+            or named.get("TIDEFILL_LAUNCHER") == "kubernetes"
+        )
         assert pod["automountServiceAccountToken"] is creates_pods
         # A Service called `tidefill` would set TIDEFILL_PORT to an address.
         assert pod["enableServiceLinks"] is False
@@ -235,7 +268,9 @@ def test_executors_of_a_cluster_reach_the_driver(helm: Path, values: dict[str, A
     named = [one for one in pod["containers"][0]["env"] if one["name"] == "SPARK_LOCAL_HOSTNAME"]
     at = {"name": "SPARK_LOCAL_HOSTNAME", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     assert named == ([] if master.startswith("local") else [at])
-    bound = [one["subjects"][0] for one in manifests if one["kind"] == "RoleBinding"]
+    bound = [
+        one["subjects"][0] for one in _of(manifests, "RoleBinding") if one["roleRef"]["name"].endswith("-executors")
+    ]
     account = {"kind": "ServiceAccount", "name": pod["serviceAccountName"], "namespace": "data"}
     assert bound == ([account] if master.startswith("k8s://") else [])
     if values.get("networkPolicy"):
@@ -307,5 +342,57 @@ def test_what_watches_it_finds_it(helm: Path) -> None:
     assert not [one for one in _rendered(helm, {}) if one["apiVersion"].startswith(OPERATOR)]
 
 
-def _of(manifests: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    return [one for one in manifests if one["kind"] == kind]
+def test_a_launcher_has_templates_of_its_pods_and_little_more_rights_than_it_needs(helm: Path) -> None:
+    manifests = _rendered(helm, VALUE_SETS["launcher"])
+    assert [one["metadata"]["name"] for one in _of(manifests, "Deployment")] == ["release"]
+    variables = _variables(_pods(manifests)["service"])
+    assert variables["TIDEFILL_LAUNCHER"] == "kubernetes"
+    assert variables["TIDEFILL_KUBERNETES_START_SECONDS"] == "900"
+    assert variables["TIDEFILL_PUBLIC_URL"] == "http://release-internal:8700"
+    (templates,) = _of(manifests, "ConfigMap")
+    assert variables["TIDEFILL_KUBERNETES_TEMPLATES"] == templates["metadata"]["name"]
+    (role,) = _of(manifests, "Role")
+    assert role["rules"] == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "list", "delete"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["release-worker"], "verbs": ["get"]},
+    ]
+    (binding,) = _of(manifests, "RoleBinding")
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    account = _pods(manifests)["service"]["serviceAccountName"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "data"}]
+    policies = {
+        one["metadata"]["name"]: one["spec"]["podSelector"]["matchLabels"] for one in _of(manifests, "NetworkPolicy")
+    }
+    for template in _profiles(manifests).values():
+        assert policies["release-worker"].items() <= template["metadata"]["labels"].items()
+
+
+def test_profiles_are_the_worker_with_other_values(helm: Path) -> None:
+    manifests = _rendered(helm, VALUE_SETS["launcher"])
+    profiles = {name: one["spec"] for name, one in _profiles(manifests).items()}
+    assert profiles["database"]["nodeSelector"] == {"pool": "steady"}
+    assert "nodeSelector" not in profiles["serverless"]
+    assert "priorityClassName" not in profiles["database"]
+    assert profiles["serverless"]["priorityClassName"] == "cheap"
+    (container,) = profiles["serverless"]["containers"]
+    assert container["resources"] == {"requests": {"cpu": "1", "memory": "3Gi"}, "limits": {"memory": "2Gi"}}
+    assert json.loads(_variables(profiles["serverless"])["TIDEFILL_SPARK_CONF"]) == {"spark.driver.memory": "1g"}
+    (deployment,) = [
+        one for one in _of(_rendered(helm, {}), "Deployment") if one["metadata"]["name"] == "release-worker"
+    ]
+    plain = _profiles(_rendered(helm, {"worker": {"launcher": "kubernetes"}}))
+    assert plain["database"] == plain["serverless"] == deployment["spec"]["template"]
+
+
+def test_the_service_makes_valid_pods_of_the_templates(helm: Path) -> None:
+    (config_map,) = _of(_rendered(helm, VALUE_SETS["launcher"]), "ConfigMap")
+    config_map["metadata"]["uid"] = "5a0c1f3e-0000-4000-8000-000000000001"
+    templates = Templates.of(config_map)
+    for graph, profile in ((DATABASE_GRAPH, "database"), (GraphId(7), "serverless")):
+        assert templates.profile(graph) == profile
+        launch = Launch(pod_name(templates.name, graph, 1, "ab12"), graph, 1, NOW)
+        pod = pod_of(launch, profile, templates, installation="i", service_url="http://release-internal:8700")
+        kubernetes_validate.validate(dict(pod), KUBERNETES, strict=True)
+        assert pod["metadata"]["name"] == f"release-worker-g{graph}-1-ab12"
+        variables = [one["name"] for one in pod["spec"]["containers"][0]["env"]]
+        assert len(set(variables)) == len(variables)

@@ -7,6 +7,7 @@ import pytest
 
 from service.domain.barrier import Decoupled, FailedIndex, GraphStatus, GraphView, InFlight, OwnWorker, Pace
 from service.domain.job import Job, JobState
+from service.domain.launching import End, Hold, Launch
 from service.domain.progress import ScanProgress
 from service.domain.waiting import Around, Reason, Waiting, why
 from service.protocol.barrier import BarrierKind
@@ -120,6 +121,41 @@ def test_a_job_waits_for_a_worker_of_its_own(own: OwnWorker, text: str, until: d
     alone = why(JOB, [SCAN], replace(facts, own_workers=False), now=NOW)
     assert alone is not None
     assert "TIDEFILL_LAUNCHER" in alone.text, "nobody will start it"
+
+
+LAUNCH = Launch(W, GraphId(1), 1, NOW)
+
+
+@pytest.mark.parametrize(
+    ("launch", "text", "since", "until"),
+    [
+        (None, "no worker is alive", BEGAN, None),
+        (LAUNCH, "the worker is being started", BEGAN, None),
+        (
+            replace(LAUNCH, held=Hold("quota", "exceeded quota", NOW)),
+            "the worker is held up: exceeded quota",
+            NOW,
+            None,
+        ),
+        (
+            replace(LAUNCH, end=End(NOW, "OOMKilled", 2, NOW + SECOND)),
+            "the worker failed 2 times in a row: OOMKilled",
+            BEGAN,
+            NOW + SECOND,
+        ),
+        (replace(LAUNCH, end=End(NOW, "Evicted", 0, NOW)), "the worker is being started anew: Evicted", BEGAN, NOW),
+    ],
+)
+def test_a_job_waits_for_a_worker_of_a_cluster(
+    launch: Launch | None, text: str, since: datetime, until: datetime | None
+) -> None:
+    assert why(JOB, [SCAN], replace(OWN, launch=launch), now=NOW) == Waiting(Reason.WORKER, text, since, until)
+    own = replace(OWN, launch=launch, graph=replace(OWN.graph, decoupled=Decoupled(own_worker=OwnWorker())))
+    waiting = why(JOB, [SCAN], own, now=NOW)
+    assert waiting is not None
+    assert waiting.text == (
+        "its own worker is being started" if launch is None else text.replace("the ", "its own ", 1)
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 from datetime import timedelta
 
-from service.launchers.restarts import BACKOFF_MAX, HEALTHY_AFTER, Restarts
+from service.domain.restarts import BACKOFF_MAX, HEALTHY_AFTER, Restarts
 
 YOUNG = timedelta(seconds=1)
 

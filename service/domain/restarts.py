@@ -12,8 +12,8 @@ HEALTHY_AFTER: Final = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True)
 class Restarts:
-    """`died_young` counts workers in a row that ended before `HEALTHY_AFTER`. `not_before` is a monotonic instant in
-    seconds.
+    """`died_young` counts workers in a row that ended before `HEALTHY_AFTER`. `not_before` is an instant in seconds
+    on the clock of the caller.
     """
 
     died_young: int = 0

@@ -1,0 +1,1 @@
+"""A Kubernetes control plane for tests: etcd, API server, controllers and scheduler on loopback."""

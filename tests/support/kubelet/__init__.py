@@ -1,0 +1,1 @@
+"""A kubelet for tests: it runs the containers of pods as local processes."""
